@@ -46,6 +46,12 @@ tws_code tws_evaluation_mean(const tws_evaluation_sum *sum, double *loss, tws_er
                   "the evaluation's loss is %g", *loss);
 }
 
+/* While a batch runs: the inputs of the next one, or of the step behind the evaluation. */
+static tws_code put_following(tws_training *t, int64_t step, int64_t batch, tws_error *err) {
+  if (batch + 1 < t->eval_batches) return tws_training_put_ahead(t, &t->eval_data, batch + 1, err);
+  return step < t->options->steps ? tws_training_put_ahead(t, &t->data, step, err) : TWS_OK;
+}
+
 tws_code tws_evaluation_run(tws_training *t, int64_t step, double *loss, double *seconds, tws_error *err) {
   tws_evaluation_sum sum = {0};
   const double start = tws_clock_s();
@@ -53,7 +59,9 @@ tws_code tws_evaluation_run(tws_training *t, int64_t step, double *loss, double 
     TWS_TRY(tws_evaluation_put(t, batch, err));
     TWS_TRY(tws_comm_barrier(t->comm, err));
     tws_watchdog_begin(t->watchdog, step);
-    TWS_TRY(tws_executor_step(t->executor, TWS_PROGRAM_EVALUATE, step, NULL, NULL, NULL, err));
+    TWS_TRY(tws_executor_start(t->executor, TWS_PROGRAM_EVALUATE, step, NULL, NULL, NULL, err));
+    TWS_TRY(put_following(t, step, batch, err));
+    TWS_TRY(tws_executor_finish(t->executor, TWS_PROGRAM_EVALUATE, NULL, err));
     tws_watchdog_end(t->watchdog);
     TWS_TRY(tws_evaluation_add(t, &sum, err));
   }

@@ -56,6 +56,7 @@ struct tws_executor {
   int state_count;
   program *programs;
   _Atomic(const step_op *) doing; /* NULL: between steps */
+  size_t prefix;                  /* of the activity line: what the step is called */
   int replays;                    /* the backend can keep the first program and start it as a whole */
   char not_recorded[256];         /* why it could not after all; empty: it could, or nobody tried */
   tws_disk *on_disk;              /* the last one used */
@@ -639,20 +640,28 @@ static tws_code read_marks(const tws_executor *x, const program *p, double *time
   return TWS_OK;
 }
 
-tws_code tws_executor_step(tws_executor *x, int index, int64_t step, double *times, tws_executor_probe probe,
-                           void *user, tws_error *err) {
+tws_code tws_executor_start(tws_executor *x, int index, int64_t step, double *times, tws_executor_probe probe,
+                            void *user, tws_error *err) {
   program *p = &x->programs[index];
-  const size_t prefix = begin_line(x, step);
-  if (x->replays && index == 0 && p->ran && !times && !probe)
-    TWS_TRY(replay(x, p, prefix, err));
-  else
-    TWS_TRY(run_ops(x, p, prefix, times, probe, user, err));
+  x->prefix = begin_line(x, step);
+  if (x->replays && index == 0 && p->ran && !times && !probe) return replay(x, p, x->prefix, err);
+  return run_ops(x, p, x->prefix, times, probe, user, err);
+}
+
+tws_code tws_executor_finish(tws_executor *x, int index, double *times, tws_error *err) {
+  program *p = &x->programs[index];
   TWS_TRY(x->setup.ops->synchronize(x->setup.backend, err));
   if (times && x->setup.ops->mark) TWS_TRY(read_marks(x, p, times, err));
   p->ran = 1;
   atomic_store(&x->doing, NULL);
-  if (prefix) snprintf(x->setup.activity + prefix, x->setup.activity_bytes - prefix, "between steps");
+  if (x->prefix) snprintf(x->setup.activity + x->prefix, x->setup.activity_bytes - x->prefix, "between steps");
   return TWS_OK;
+}
+
+tws_code tws_executor_step(tws_executor *x, int index, int64_t step, double *times, tws_executor_probe probe,
+                           void *user, tws_error *err) {
+  TWS_TRY(tws_executor_start(x, index, step, times, probe, user, err));
+  return tws_executor_finish(x, index, times, err);
 }
 
 const char *tws_executor_not_recorded(const tws_executor *x) {

@@ -61,6 +61,11 @@ typedef tws_code (*tws_executor_probe)(void *user, uint32_t op, tws_error *err);
  * seconds of tws_clock_s(). An error says which operation failed. `step` is for the activity line. */
 tws_code tws_executor_step(tws_executor *executor, int program, int64_t step, double *times, tws_executor_probe probe,
                            void *user, tws_error *err);
+/* The same in two parts. Behind start() a backend with streams may still be at work: other streams can be given
+ * something beside it. One without has done the step. */
+tws_code tws_executor_start(tws_executor *executor, int program, int64_t step, double *times, tws_executor_probe probe,
+                            void *user, tws_error *err);
+tws_code tws_executor_finish(tws_executor *executor, int program, double *times, tws_error *err);
 /* Why steps that should be started as a whole are not; NULL: they are, or none was meant to be. */
 const char *tws_executor_not_recorded(const tws_executor *executor);
 

@@ -54,7 +54,7 @@ tws_code tws_report_csv_step(tws_training *t, const tws_step_report *r, tws_erro
 /* What every rank tells rank 0. */
 typedef struct rank_memory {
   tws_disk_traffic disk;
-  uint64_t predicted[TWS_TIER_COUNT], allocated[TWS_TIER_COUNT], peak_rss, start_rss;
+  uint64_t predicted[TWS_TIER_COUNT], allocated[TWS_TIER_COUNT], peak_rss, start_rss, inputs;
   tws_cuda_memory device; /* total 0: no device */
   char device_name[320], slower[256], not_recorded[256]; /* the last two empty: nothing was */
 } rank_memory;
@@ -163,7 +163,8 @@ static void add_device(const rank_memory *memory, cJSON *rank) {
   if (memory->not_recorded[0]) cJSON_AddStringToObject(o, "not_recorded", memory->not_recorded);
   cJSON_AddNumberToObject(o, "total_bytes", (double)memory->device.total);
   cJSON_AddNumberToObject(o, "used_bytes", (double)memory->device.used);
-  cJSON_AddNumberToObject(o, "arena_bytes", (double)memory->device.arenas);
+  cJSON_AddNumberToObject(o, "arena_bytes", (double)(memory->device.arenas - memory->inputs));
+  cJSON_AddNumberToObject(o, "inputs_bytes", (double)memory->inputs);
   cJSON_AddNumberToObject(o, "workspace_bytes", (double)memory->device.workspace);
   cJSON_AddNumberToObject(o, "context_bytes", (double)memory->device.context);
   cJSON_AddNumberToObject(o, "libraries_bytes", (double)memory->device.libraries);
@@ -302,6 +303,7 @@ tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error 
   }
   if (t->cuda) {
     TWS_TRY(t->cuda->memory(t->backend, &mine.device, err));
+    mine.inputs = tws_inputs_device_bytes(t);
     t->cuda->describe(t->backend, mine.device_name, (int)sizeof mine.device_name);
     const char *slower = t->ops->slower(t->backend), *not_recorded = tws_executor_not_recorded(t->executor);
     snprintf(mine.slower, sizeof mine.slower, "%s", slower ? slower : "");

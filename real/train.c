@@ -71,18 +71,13 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
                              (uint64_t)c->seed, &t->data, err));
   if (t->resumed) tws_resume_place(t);
   TWS_TRY(tws_evaluation_open(t, err));
-  int room = 1;
-  for (uint32_t i = 0; i < t->plan->network->input_count; i++) {
-    if (t->plan->input[i] != TWS_NONE) t->input[i] = tws_calloc(t->plan->buffers[t->plan->input[i]].bytes, 1);
-    room &= t->plan->input[i] == TWS_NONE || t->input[i] != NULL;
-  }
   if (t->rank == 0) t->history = tws_calloc((size_t)(t->options->steps - t->first_step), sizeof *t->history);
   const uint64_t routed = t->plan->buffers[t->plan->metrics].elements - TWS_METRIC_COUNT;
   const int traces = t->options->trace_path != NULL;
   if (routed > 0) t->routed = tws_calloc(routed, sizeof *t->routed);
   if (traces) t->times = tws_calloc(t->plan->op_count, 2 * sizeof *t->times);
   if (traces && routed > 0) t->traced_routed = tws_calloc(routed, sizeof *t->traced_routed);
-  room &= (routed == 0 || (t->routed && (!traces || t->traced_routed))) && (!traces || t->times);
+  const int room = (routed == 0 || (t->routed && (!traces || t->traced_routed))) && (!traces || t->times);
   if (!room || (t->rank == 0 && !t->history)) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   return TWS_OK;
 }
@@ -105,6 +100,7 @@ static tws_code make_executor(tws_training *t, tws_error *err) {
   int device = 0;
   if (t->cuda) TWS_TRY(tws_cuda_choose_device(t->cuda, &device, err));
   TWS_TRY(t->ops->create(device, t->threads, &t->backend, err));
+  TWS_TRY(tws_inputs_open(t, err)); /* before NCCL lends memory, which it rounds up */
   int busy = (long)t->world * t->threads > sysconf(_SC_NPROCESSORS_ONLN);
   TWS_TRY(tws_comm_create(t->plan->groups, t->plan->group_count, TWS_TRANSPORT_AUTO, busy, &t->comm, err));
   if (t->cuda) TWS_TRY(tws_cuda_connect(t->cuda, t->backend, t->plan, &t->device_comm, err));
@@ -253,19 +249,6 @@ static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
   return tws_executor_zero(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, err);
 }
 
-tws_code tws_training_put_inputs(tws_training *t, tws_program program, const tws_data *data, int64_t batch,
-                                 tws_error *err) {
-  const tws_plan *plan = t->programs[program];
-  const tws_objective_source source = {plan->network, data, &t->shape, t->config->dtype, t->config->target_length};
-  TWS_TRY(tws_objective_fill(&source, batch, t->input, err));
-  for (uint32_t i = 0; i < plan->network->input_count; i++) {
-    const uint32_t buffer = plan->input[i];
-    if (buffer != TWS_NONE)
-      TWS_TRY(tws_executor_put(t->executor, (int)program, buffer, 0, t->input[i], plan->buffers[buffer].elements, err));
-  }
-  return TWS_OK;
-}
-
 /* One weight that is not a number, in a module whose output the loss depends on: the last of the network. */
 static tws_code spoil_weights(tws_training *t, tws_error *err) {
   weight_maker one;
@@ -316,6 +299,12 @@ static void warn_of_slowness(tws_training *t) {
   }
 }
 
+/* While a step runs: the inputs of what follows it. */
+static tws_code put_following(tws_training *t, int64_t step, tws_error *err) {
+  if (tws_evaluation_is_due(t, step)) return tws_training_put_ahead(t, &t->eval_data, 0, err);
+  return step < t->options->steps ? tws_training_put_ahead(t, &t->data, step, err) : TWS_OK;
+}
+
 static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
   const int traced = is_traced(t, step);
   const uint32_t gate = tws_checkpoint_gate(t);
@@ -326,7 +315,9 @@ static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
   tws_executor_probe probe = gate != TWS_NONE || strikes(t, step) ? before_op : NULL;
   tws_watchdog_begin(t->watchdog, step);
   const tws_disk_count before = tws_executor_disk_moved(t->executor);
-  TWS_TRY(tws_executor_step(t->executor, TWS_PROGRAM_TRAIN, step, traced ? t->times : NULL, probe, t, err));
+  TWS_TRY(tws_executor_start(t->executor, TWS_PROGRAM_TRAIN, step, traced ? t->times : NULL, probe, t, err));
+  TWS_TRY(put_following(t, step, err));
+  TWS_TRY(tws_executor_finish(t->executor, TWS_PROGRAM_TRAIN, traced ? t->times : NULL, err));
   warn_of_slowness(t);
   const tws_disk_count after = tws_executor_disk_moved(t->executor);
   t->on_disk.read += after.read - before.read;
@@ -443,27 +434,32 @@ static tws_code apply_delayed(tws_training *t, int64_t step, tws_error *err) {
   return TWS_OK;
 }
 
+/* A step's time is from the end of the one before, so that all that comes with every step is in it; evaluations and
+ * saves have times of their own. */
 static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   tws_step_report report;
   double metrics[TWS_METRIC_COUNT];
   TWS_TRY(tws_comm_barrier(t->comm, err));
-  const double start = tws_clock_s();
   if (is_traced(t, step)) {
-    t->trace_start_s = start;
+    t->trace_start_s = tws_clock_s();
     t->traced_step = step;
   }
   TWS_TRY(tws_training_begin_step(t, step, &report, err));
   TWS_TRY(run_plan(t, step, err));
   TWS_TRY(tws_training_read_metrics(t, metrics, err));
-  TWS_TRY(tws_training_end_step(t, metrics, tws_clock_s() - start, &report, err));
+  TWS_TRY(tws_training_end_step(t, metrics, tws_clock_s() - t->step_ended_s, &report, err));
   if (t->traced_routed && is_traced(t, step))
     memcpy(t->traced_routed, t->routed, sizeof *t->routed * routes_counted(t));
   if (tws_training_applies(t, step)) {
     TWS_TRY(apply_delayed(t, step, err));
-    tws_training_took(t, tws_clock_s() - start, &report);
+    tws_training_took(t, tws_clock_s() - t->step_ended_s, &report);
   }
+  t->step_ended_s = tws_clock_s();
   report.evaluated = tws_evaluation_is_due(t, step);
-  if (report.evaluated) TWS_TRY(tws_evaluation_run(t, step, &report.eval_loss, &report.eval_seconds, err));
+  if (report.evaluated) {
+    TWS_TRY(tws_evaluation_run(t, step, &report.eval_loss, &report.eval_seconds, err));
+    t->step_ended_s = tws_clock_s();
+  }
   if (t->rank != 0) return TWS_OK;
   t->history[step - 1 - t->first_step] = report;
   TWS_TRY(tws_report_csv_step(t, &report, err));
@@ -485,10 +481,14 @@ static tws_code step_and_save(tws_training *t, int64_t step, tws_error *err) {
   TWS_TRY(tws_checkpoint_poll(t, err));
   if (!t->checkpoint) return TWS_OK;
   TWS_TRY(ask_for_end(t, err));
-  return t->ended || tws_checkpoint_is_due(t, step) ? tws_checkpoint_save(t, err) : TWS_OK;
+  if (!t->ended && !tws_checkpoint_is_due(t, step)) return TWS_OK;
+  TWS_TRY(tws_checkpoint_save(t, err));
+  t->step_ended_s = tws_clock_s();
+  return TWS_OK;
 }
 
 static tws_code run_steps(tws_training *t, tws_error *err) {
+  t->step_ended_s = tws_clock_s();
   for (int64_t step = t->first_step + 1; step <= t->options->steps && !t->ended; step++) {
     tws_code code = step_and_save(t, step, err);
     if (code != TWS_OK) return tws_fail_in(err, code, "rank %d, step %ld", t->rank, (long)step);
@@ -576,13 +576,13 @@ void tws_training_release(tws_training *t) {
   tws_executor_destroy(t->executor);
   if (t->device_comm) t->cuda->comm_destroy(t->device_comm);
   tws_comm_destroy(t->comm);
+  tws_inputs_close(t);
   if (t->backend) t->ops->destroy(t->backend);
   tws_plan_destroy(t->evaluation);
   tws_plan_destroy(t->apply);
   tws_plan_destroy(t->plan);
   tws_data_close(&t->data);
   tws_data_close(&t->eval_data);
-  for (int i = 0; i < TWS_NETWORK_INPUTS; i++) tws_free(t->input[i]);
   tws_free(t->times);
   tws_free(t->routed);
   tws_free(t->traced_routed);

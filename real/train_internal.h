@@ -36,7 +36,10 @@ typedef struct tws_training {
   tws_watchdog *watchdog;
   tws_data eval_data;
   int64_t eval_batches;            /* of one evaluation */
-  void *input[TWS_NETWORK_INPUTS]; /* of one step, of either program: what the plan's buffers hold; NULL: none */
+  struct tws_inputs_ahead *ahead;  /* inputs of steps on a device; NULL: on the host */
+  void *input[TWS_NETWORK_INPUTS]; /* on the host: of one step, of either program, what the plan's buffers hold; or NULL
+                                    */
+  double step_ended_s;             /* the end of the last step, or of what was done behind it, by tws_clock_s() */
   double *times;                   /* [op_count][2] of the last step, when a trace is wanted */
   double trace_start_s;
   int64_t traced_step;      /* 0: none was */
@@ -62,9 +65,20 @@ tws_code tws_real_generate(const tws_generate_options *options, tws_error *err);
 /* ---- the parts of a training (real/train.c), each for one rank. Without a communicator they need no other ---- */
 tws_code tws_training_plan(tws_training *t, tws_error *err);
 tws_code tws_training_open_data(tws_training *t, tws_error *err);
+/* ---- inputs (real/inputs.c) ---- */
+/* Room for them: on the host memory of this process; where the backend's streams run side by side two pieces of pinned
+ * memory, which are filled in turn, and one of device memory, each for one step of any program. Needs the plans. */
+tws_code tws_inputs_open(tws_training *t, tws_error *err);
+void tws_inputs_close(tws_training *t);
+uint64_t tws_inputs_device_bytes(const tws_training *t); /* 0 on the host */
 /* Batch `batch` (from 0 on) of the data into the program's inputs. */
 tws_code tws_training_put_inputs(tws_training *t, tws_program program, const tws_data *data, int64_t batch,
                                  tws_error *err);
+/* While a step runs on a device: a batch is put together and goes there beside it, on a stream for copies. If it is the
+ * one that tws_training_put_inputs() is asked for next that only has it copied on the device. On the host, nothing.
+ * What is wrong with the data is left to tws_training_put_inputs(). */
+tws_code tws_training_put_ahead(tws_training *t, const tws_data *data, int64_t batch, tws_error *err);
+
 /* A step is: inputs and scalars into their buffers; the plan; metrics; the counters go on, or an error where the
  * numbers are none. */
 tws_code tws_training_begin_step(tws_training *t, int64_t step, tws_step_report *report, tws_error *err);

@@ -72,6 +72,7 @@ static tws_code open_rank(tws_virtual *v, tws_training *t, tws_error *err) {
   TWS_TRY(tws_resume_open(t, err));
   if (t->resumed) TWS_TRY(tws_resume_counters(t, err));
   TWS_TRY(tws_training_open_data(t, err));
+  TWS_TRY(tws_inputs_open(t, err));
   TWS_TRY(tws_checkpoint_lock(t, err));
   tws_executor_setup setup = {
       .programs = t->programs, .program_count = TWS_PROGRAM_COUNT, .ops = v->ops, .backend = v->backend};

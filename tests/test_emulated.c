@@ -36,7 +36,8 @@ static void write_files(void) {
   if (symlink(target, path) != 0) exit(1);
 }
 
-/* The losses of a run; flags are the command's, without the device. Returns how many. */
+/* The losses of a run, and behind them those of its last evaluation; flags are the command's, without the device.
+ * Returns how many. */
 static int train(int on_device, int ranks, const char *flags, double *loss) {
   char csv[96], line[512];
   snprintf(csv, sizeof csv, "%s/steps.csv", folder);
@@ -53,6 +54,7 @@ static int train(int on_device, int ranks, const char *flags, double *loss) {
   while (fgets(line, sizeof line, file))
     if (sscanf(line, "%*d,%lf", &loss[count]) == 1) count++;
   fclose(file);
+  if (strstr(flags, "--eval-data") && sscanf(strrchr(line, ',') + 1, "%lf", &loss[count]) == 1) count++;
   ck_assert_int_gt(count, 0);
   ck_assert_int_le(count, MOST_STEPS);
   return count;
@@ -81,8 +83,11 @@ START_TEST(recorded) {
   static const double limits[] = {2e-6, 1e-4, 1e-4};
   char flags[256];
   double host[MOST_STEPS], eager[MOST_STEPS], whole[MOST_STEPS];
-  snprintf(flags, sizeof flags, "-m %s/%s.json --dtype %s --micro-batch 2 --accumulation 2 --steps 3", folder,
-           models[_i % 2], types[_i]);
+  /* evaluations between steps: inputs of both come a step ahead, one in the other's place */
+  snprintf(flags, sizeof flags,
+           "-m %s/%s.json --dtype %s --micro-batch 2 --accumulation 2 --steps 4 --eval-data %s/text --eval-every 2 "
+           "--eval-steps 2",
+           folder, models[_i % 2], types[_i], folder);
   const int count = train(0, 1, flags, host);
   ck_assert_int_eq(train(1, 1, flags, whole), count);
   setenv("TWINSPEED_CUDA_EAGER", "1", 1);

@@ -1,0 +1,140 @@
+/* Inputs of steps. On a device they are a step ahead: while a step runs the host puts the next one's together in pinned
+ * memory, and the stream for copies into the device takes them to memory of their own there; in front of the next step
+ * one copy within the device, a few microseconds, brings them to where the plan reads them. */
+#include <string.h>
+#include "base/memory.h"
+#include "real/train_internal.h"
+
+enum { TAKEN, ARRIVED, EVENTS }; /* taken: what is on the device was copied into a program's inputs */
+
+typedef struct tws_inputs_ahead {
+  const tws_data *data; /* of the batch that is on its way or there; NULL: none is */
+  int64_t batch;
+  uint64_t bytes, at[TWS_NETWORK_INPUTS]; /* of one step, and where each input begins */
+  char *pinned[2], *device;
+  int next;       /* which of the two pieces is filled next */
+  int taken;      /* the first event of the two was signalled */
+  uint32_t event; /* the first of the two: plans have fewer events than operations */
+} tws_inputs_ahead;
+
+static uint64_t padded(uint64_t bytes) {
+  return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
+}
+
+/* Bytes of an input in the program that has the most of it. */
+static uint64_t input_bytes(const tws_training *t, uint32_t input) {
+  uint64_t most = 0;
+  for (int p = 0; p < TWS_PROGRAM_COUNT; p++) {
+    const tws_plan *plan = t->programs[p];
+    if (!plan || plan->input[input] == TWS_NONE) continue;
+    const uint64_t bytes = plan->buffers[plan->input[input]].bytes;
+    if (bytes > most) most = bytes;
+  }
+  return most;
+}
+
+static tws_code open_on_host(tws_training *t, tws_error *err) {
+  for (uint32_t i = 0; i < t->plan->network->input_count; i++) {
+    const uint64_t bytes = input_bytes(t, i);
+    if (bytes > 0) t->input[i] = tws_calloc(bytes, 1);
+    if (bytes > 0 && !t->input[i]) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  }
+  return TWS_OK;
+}
+
+static tws_code allocate(const tws_training *t, tws_tier tier, uint64_t bytes, char **out, tws_error *err) {
+  void *memory = NULL;
+  const tws_code code = t->ops->allocate(t->backend, tier, bytes, &memory, err);
+  *out = memory;
+  return code == TWS_OK ? code : tws_fail_in(err, code, "memory for the inputs of the next step");
+}
+
+tws_code tws_inputs_open(tws_training *t, tws_error *err) {
+  if (!t->ops->wait) return open_on_host(t, err);
+  tws_inputs_ahead *a = t->ahead = tws_calloc(1, sizeof *a);
+  if (!a) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (uint32_t i = 0; i < t->plan->network->input_count; i++) {
+    a->at[i] = a->bytes;
+    a->bytes += padded(input_bytes(t, i));
+  }
+  for (int p = 0; p < TWS_PROGRAM_COUNT; p++)
+    if (t->programs[p] && t->programs[p]->op_count > a->event) a->event = t->programs[p]->op_count;
+  if (a->bytes == 0) return TWS_OK; /* a stage that reads none */
+  for (int i = 0; i < 2; i++) TWS_TRY(allocate(t, TWS_TIER_PINNED, a->bytes, &a->pinned[i], err));
+  return allocate(t, TWS_TIER_DEVICE, a->bytes, &a->device, err);
+}
+
+void tws_inputs_close(tws_training *t) {
+  tws_inputs_ahead *a = t->ahead;
+  for (int i = 0; i < TWS_NETWORK_INPUTS; i++) tws_free(t->input[i]);
+  for (int i = 0; a && i < 2; i++)
+    if (a->pinned[i]) t->ops->release(t->backend, TWS_TIER_PINNED, a->pinned[i]);
+  if (a && a->device) t->ops->release(t->backend, TWS_TIER_DEVICE, a->device);
+  tws_free(a);
+  t->ahead = NULL;
+}
+
+uint64_t tws_inputs_device_bytes(const tws_training *t) {
+  return t->ahead ? t->ahead->bytes : 0;
+}
+
+static tws_code fill(const tws_training *t, const tws_data *data, int64_t batch, void *const *input, tws_error *err) {
+  const tws_objective_source source = {t->plan->network, data, &t->shape, t->config->dtype, t->config->target_length};
+  return tws_objective_fill(&source, batch, input, err);
+}
+
+/* The piece that is filled was on its way two batches ago: the step that was waited for since has used that. */
+static tws_code send_ahead(tws_training *t, const tws_data *data, int64_t batch, tws_error *err) {
+  tws_inputs_ahead *a = t->ahead;
+  void *input[TWS_NETWORK_INPUTS] = {NULL};
+  for (uint32_t i = 0; i < t->plan->network->input_count; i++)
+    if (input_bytes(t, i) > 0) input[i] = a->pinned[a->next] + a->at[i];
+  a->data = NULL;
+  TWS_TRY(fill(t, data, batch, input, err));
+  if (a->taken) TWS_TRY(t->ops->wait(t->backend, TWS_STREAM_COPY_IN, a->event + TAKEN, err));
+  TWS_TRY(t->ops->copy(t->backend, a->device, a->pinned[a->next], a->bytes, TWS_STREAM_COPY_IN, err));
+  TWS_TRY(t->ops->signal(t->backend, TWS_STREAM_COPY_IN, a->event + ARRIVED, err));
+  a->next = 1 - a->next;
+  a->data = data;
+  a->batch = batch;
+  return TWS_OK;
+}
+
+/* Into the program's inputs, in front of what its streams are given next. */
+static tws_code take(tws_training *t, const tws_plan *plan, tws_program program, tws_error *err) {
+  tws_inputs_ahead *a = t->ahead;
+  TWS_TRY(t->ops->wait(t->backend, TWS_STREAM_COMPUTE, a->event + ARRIVED, err));
+  for (uint32_t i = 0; i < plan->network->input_count; i++) {
+    const uint32_t buffer = plan->input[i];
+    if (buffer != TWS_NONE)
+      TWS_TRY(tws_executor_put(t->executor, (int)program, buffer, 0, a->device + a->at[i],
+                               plan->buffers[buffer].elements, err));
+  }
+  a->taken = 1;
+  return t->ops->signal(t->backend, TWS_STREAM_COMPUTE, a->event + TAKEN, err);
+}
+
+tws_code tws_training_put_inputs(tws_training *t, tws_program program, const tws_data *data, int64_t batch,
+                                 tws_error *err) {
+  const tws_plan *plan = t->programs[program];
+  if (t->ahead) {
+    if (t->ahead->data != data || t->ahead->batch != batch) TWS_TRY(send_ahead(t, data, batch, err));
+    return take(t, plan, program, err);
+  }
+  TWS_TRY(fill(t, data, batch, t->input, err));
+  for (uint32_t i = 0; i < plan->network->input_count; i++) {
+    const uint32_t buffer = plan->input[i];
+    if (buffer != TWS_NONE)
+      TWS_TRY(tws_executor_put(t->executor, (int)program, buffer, 0, t->input[i], plan->buffers[buffer].elements, err));
+  }
+  return TWS_OK;
+}
+
+tws_code tws_training_put_ahead(tws_training *t, const tws_data *data, int64_t batch, tws_error *err) {
+  tws_error why = {0};
+  if (!t->ahead) return TWS_OK;
+  const tws_code code = send_ahead(t, data, batch, &why);
+  if (code == TWS_OK || code == TWS_IO || code == TWS_INVALID) return TWS_OK; /* of the data: said when it is needed */
+  if (err) *err = why;
+  return code;
+}
