@@ -17,6 +17,7 @@ typedef struct tws_calibration_request {
   double seconds;                            /* of all runs together; 0: by `quick` */
   const char *device;                        /* "host" (NULL, too) or "cuda" */
   double largest;                            /* bytes of a kernel's operands; 0: by the device */
+  const char *out;                           /* profile that is written as a GPU is measured; NULL: none */
   int quiet;                                 /* ranks show no progress */
   const tws_log *log;                        /* may be NULL */
 } tws_calibration_request;
@@ -35,13 +36,17 @@ tws_code tws_calibration_until_quiet(tws_measure measure, void *user, int most, 
 enum { TWS_CALIBRATION_REPEATS = 3 };
 
 /* Starts ranks for each run, one after another, until each was quiet or, with request->seconds, once. results: one for
- * each run; free them in any case. */
+ * each run; free them in any case. On a GPU the profile request->out has, at any time from some seconds on, what was
+ * measured until then: a run that is ended leaves it. */
 tws_code tws_calibration_run(const tws_calibration_request *request, tws_measurements *results, tws_error *err);
-/* Inside such a rank: measures, and rank 0 writes what was measured to `path`. `program` is that of the ranks. */
+/* Inside such a rank: measures, and rank 0 writes what was measured to `path`, on a GPU also so far. `program` is that
+ * of the ranks. */
 tws_code tws_calibration_rank(const tws_calibration_request *request, const tws_real_api *real, const char *program,
                               const char *path, tws_progress *progress, tws_error *err);
 
-/* A profile of what was measured, with its provenance. *spread (may be NULL): the median spread of a sample. */
+/* A profile of what was measured, with its provenance. Where a GPU did a product more slowly without a rest than in
+ * short measurements, kernels of 16-bit types that arithmetic bounds at these rates take as much longer; the provenance
+ * has both rates. *spread (may be NULL): the median spread of a sample. */
 tws_code tws_calibration_profile(const char *name, const tws_measurements *results, int count, double *spread,
                                  tws_profile_builder **out, tws_error *err);
 

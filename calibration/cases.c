@@ -1,5 +1,6 @@
 #include "calibration/cases.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -373,4 +374,65 @@ tws_code tws_case_standard(tws_dtype dtype, tws_backend_kind backend, int quick,
   tws_work clip = start_case(TWS_KERNEL_CLIP, TWS_F32);
   clip.f[0] = 1;
   return tws_case_add(list, &clip, err);
+}
+
+/* ---- order ---- */
+
+/* How many works of a kernel come for each one of the others. */
+static double turns(const tws_work *work) {
+  switch ((tws_kernel)work->code) {
+    case TWS_KERNEL_LINEAR:
+    case TWS_KERNEL_LINEAR_GRAD_INPUT:
+    case TWS_KERNEL_LINEAR_GRAD_WEIGHT:
+      return 16;
+    case TWS_KERNEL_ATTENTION:
+    case TWS_KERNEL_ATTENTION_GRAD:
+      return 8;
+    case TWS_KERNEL_ADD: /* a device's bandwidth is that of the largest in float32 */
+    case TWS_KERNEL_NORM:
+    case TWS_KERNEL_NORM_GRAD:
+    case TWS_KERNEL_CROSS_ENTROPY:
+    case TWS_KERNEL_ADAMW:
+    case TWS_KERNEL_SWIGLU:
+    case TWS_KERNEL_SWIGLU_GRAD:
+    case TWS_KERNEL_GELU:
+    case TWS_KERNEL_GELU_GRAD:
+      return 4;
+    default:
+      return 1;
+  }
+}
+
+typedef struct place {
+  double key;
+  size_t at; /* equal keys keep their order */
+} place;
+
+static int compare_places(const void *a, const void *b) {
+  const place *x = a, *y = b;
+  if (x->key != y->key) return x->key < y->key ? -1 : 1;
+  return x->at < y->at ? -1 : x->at > y->at;
+}
+
+tws_code tws_case_order(tws_case_list *list, size_t first, tws_error *err) {
+  const size_t count = list->count - first;
+  size_t seen[TWS_KERNEL_COUNT][2] = {{0}};
+  if (count == 0) return TWS_OK;
+  place *places = tws_calloc(count, sizeof *places);
+  tws_work *sorted = tws_calloc(count, sizeof *sorted);
+  for (size_t i = 0; places && i < count; i++) {
+    const tws_work *work = &list->items[first + i];
+    const int single = work->dtype == TWS_F32, is_bandwidth = single && work->code == TWS_KERNEL_ADD;
+    const size_t before = seen[work->code][single]++;
+    places[i] = (place){((double)before + 1) / turns(work) * (single && !is_bandwidth ? 4 : 1), i};
+  }
+  if (places && sorted) {
+    qsort(places, count, sizeof *places, compare_places);
+    for (size_t i = 0; i < count; i++) sorted[i] = list->items[first + places[i].at];
+    memcpy(list->items + first, sorted, count * sizeof *sorted);
+  }
+  const int ok = places && sorted;
+  tws_free(places);
+  tws_free(sorted);
+  return ok ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory for the list of kernels to measure");
 }

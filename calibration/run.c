@@ -1,8 +1,13 @@
 /* Runs of ranks that measure: one for each number of ranks, and what goes on inside a rank. */
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/json.h"
@@ -99,22 +104,77 @@ tws_code tws_calibration_until_quiet(tws_measure measure, void *user, int most, 
   return code;
 }
 
+static tws_code write_profile(const tws_measurements *results, int count, const char *path, tws_error *err) {
+  tws_profile_builder *builder;
+  TWS_TRY(tws_calibration_profile("this machine", results, count, NULL, &builder, err));
+  const tws_code code = tws_profile_builder_write(builder, path, err);
+  tws_profile_builder_destroy(builder);
+  return code;
+}
+
+/* Makes the profile of what a rank on a GPU has written so far, whenever it wrote more: a thread beside the launch. */
+typedef struct keeper {
+  const char *part, *out;
+  pthread_t thread;
+  atomic_int ends;
+  struct timespec seen; /* when what was read last was written */
+} keeper;
+
+static void keep_profile(keeper *k) {
+  struct stat now;
+  tws_measurements m;
+  if (stat(k->part, &now) != 0 || memcmp(&now.st_mtim, &k->seen, sizeof k->seen) == 0) return;
+  k->seen = now.st_mtim;
+  if (tws_measurements_read(k->part, &m, NULL) == TWS_OK && m.kernel_count > 0) write_profile(&m, 1, k->out, NULL);
+  tws_measurements_free(&m);
+}
+
+static void *keep_profiles(void *user) {
+  keeper *k = user;
+  const struct timespec pause = {0, 200000000};
+  while (!atomic_load(&k->ends)) {
+    nanosleep(&pause, NULL);
+    keep_profile(k);
+  }
+  return NULL;
+}
+
+/* Signals are the launch's alone: it waits for those that end its ranks. */
+static int start_keeping(keeper *k) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int started = pthread_create(&k->thread, NULL, keep_profiles, k) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return started;
+}
+
+static void stop_keeping(keeper *k) {
+  atomic_store(&k->ends, 1);
+  pthread_join(k->thread, NULL);
+}
+
 typedef struct one_run {
   const tws_calibration_request *request;
   const char *folder;
   int64_t ranks;
+  const char *so_far; /* the profile of nothing else, written meanwhile; NULL: others were measured before */
 } one_run;
 
 static tws_code measure_run(void *user, tws_measurements *out, tws_error *err) {
-  const one_run *run = user;
+  one_run *run = user;
   char part[4200];
   snprintf(part, sizeof part, "%s/%lld.json", run->folder, (long long)run->ranks);
   tws_log_write(run->request->log, TWS_LOG_INFO, "measuring with %lld rank%s", (long long)run->ranks,
                 run->ranks > 1 ? "s" : "");
+  keeper keep = {.part = part, .out = run->so_far};
+  const int watching = run->so_far && start_keeping(&keep);
+  run->so_far = NULL; /* a repetition must not replace it by less */
   tws_arena *arena = tws_arena_create();
   tws_code code =
       arena ? launch_run(run->request, run->ranks, part, arena, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   tws_arena_destroy(arena);
+  if (watching) stop_keeping(&keep);
   if (code == TWS_OK) code = tws_measurements_read(part, out, err);
   unlink(part);
   return code;
@@ -124,9 +184,11 @@ static tws_code measure_run(void *user, tws_measurements *out, tws_error *err) {
 static tws_code run_all(const tws_calibration_request *request, const char *folder, tws_measurements *results,
                         tws_error *err) {
   for (int i = 0; i < request->run_count; i++) {
-    one_run run = {request, folder, request->runs[i]};
+    const char *out = tws_calibration_on_gpu(request) ? request->out : NULL;
+    one_run run = {request, folder, request->runs[i], i == 0 ? out : NULL};
     TWS_TRY(tws_calibration_until_quiet(measure_run, &run, request->seconds > 0 ? 1 : TWS_CALIBRATION_REPEATS,
                                         request->log, &results[i], err));
+    if (out) TWS_TRY(write_profile(results, i + 1, out, err));
   }
   return TWS_OK;
 }
@@ -185,10 +247,13 @@ static tws_code list_works(const tws_calibration_request *r, tws_case_list *list
   if (r->model)
     TWS_TRY(tws_parse_list(r->micro_batches ? r->micro_batches : "1", "--micro-batch", 1, 1 << 20, micro, MOST, &count,
                            err));
+  const int gpu = backend == TWS_BACKEND_CUDA;
+  for (int i = 0; i < count && gpu; i++) TWS_TRY(add_plan_works(r, micro[i], list, err)); /* these first */
+  const size_t asked = list->count;
   TWS_TRY(tws_case_standard(TWS_F32, backend, r->quick, list, err));
   TWS_TRY(tws_case_standard(TWS_BF16, backend, r->quick, list, err));
-  for (int i = 0; i < count; i++) TWS_TRY(add_plan_works(r, micro[i], list, err));
-  return TWS_OK;
+  for (int i = 0; i < count && !gpu; i++) TWS_TRY(add_plan_works(r, micro[i], list, err));
+  return gpu ? tws_case_order(list, asked, err) : TWS_OK;
 }
 
 static tws_code measure_works(const tws_calibration_request *r, const tws_real_api *real, const tws_case_list *works,

@@ -27,6 +27,7 @@ static tws_calibration_request request_of(const tws_cli *cli, const options *o) 
                                    .seconds = o->seconds,
                                    .device = o->device,
                                    .largest = o->largest,
+                                   .out = o->out,
                                    .quiet = cli->quiet,
                                    .log = &cli->log};
 }
@@ -357,7 +358,14 @@ const tws_verb tws_verb_calibrate = {
         "with --seconds; the profile says how quiet it was, and so does whoever uses it. Shapes that were not\n"
         "measured are interpolated.\n"
         "On a GPU (--device cuda) kernels are timed on the device, recorded as training records them, and medians are\n"
-        "kept; also what starting kernels and copying costs. Several ranks measure NCCL, a GPU to each.\n"
+        "kept; also what starting kernels and copying costs. Kernels of the model and those that cost most come first, "
+        "and\n"
+        "-o FILE has what was measured so far after some seconds and after each pass: a run that is ended leaves a "
+        "valid\n"
+        "profile. A product runs for three seconds without a rest, at the clocks of a device that works: where that "
+        "is\n"
+        "slower than in short measurements, kernels of 16-bit types that arithmetic bounds take as much longer in the\n"
+        "profile, whose provenance has both rates. Several ranks measure NCCL, a GPU to each.\n"
         "With --disk swap files are written and read with several block sizes, queue depths and threads; -o FILE is\n"
         "then a configuration with the best \"aio\" section, and what a cluster file says of the disk is printed.\n"
         "--into PROFILE adds the rates to a profile, for estimates and simulations of jobs that offload to the disk.\n",

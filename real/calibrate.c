@@ -83,6 +83,8 @@ typedef struct bench {
   int passes;
   double overhead_bytes;
   double block_s;
+  double sustained_s, sustained_for_s; /* of the reference without a rest, and how long */
+  double budget_s, began_s, said_s;    /* said: when what was measured was written last */
 } bench;
 
 enum { ID_COUNT = 1 << 16 };
@@ -418,6 +420,19 @@ static int64_t reference_size(const bench *b) {
   return b->options->largest_bytes == 0 && b->pool_bytes >= 3ull * 4096 * 4096 * 2 ? 4096 : 64;
 }
 
+static double reference_flops(const bench *b) {
+  const double size = (double)reference_size(b);
+  return 2 * size * size * size;
+}
+
+/* Three seconds, or less where there are fewer for all. */
+static tws_code sustain_reference(bench *b, bench_case *c, tws_error *err) {
+  const tws_calibrate_device on = {.cuda = b->cuda, .backend = b->sets[0].backend, .world = b->world};
+  timed t = {.b = b, .kernel = c};
+  b->sustained_for_s = b->budget_s < 10 ? 0.3 * b->budget_s : 3;
+  return tws_calibrate_sustain(&on, start_kernel, &t, b->sustained_for_s, &b->sustained_s, err);
+}
+
 static tws_code measure_reference(bench *b, tws_error *err) {
   if (b->case_count == 0) return TWS_OK;
   const uint8_t dtype = b->cuda ? TWS_BF16 : TWS_F32;
@@ -431,7 +446,7 @@ static tws_code measure_reference(bench *b, tws_error *err) {
   if (b->passes == 0) TWS_TRY(run_once(b, &c, err));
   TWS_TRY(run_block(b, &c, 20, &seconds, err));
   b->reference[b->passes++] = seconds;
-  return TWS_OK;
+  return b->cuda && b->passes == 1 ? sustain_reference(b, &c, err) : TWS_OK;
 }
 
 static tws_code fail_in_case(const bench_case *c, tws_code code, tws_error *err) {
@@ -439,57 +454,6 @@ static tws_code fail_in_case(const bench_case *c, tws_code code, tws_error *err)
   return tws_fail_in(err, code, "measuring %s of %s, %lld x %lld x %lld x %lld x %lld",
                      tws_kernel_name((tws_kernel)c->work.code), tws_dtype_name((tws_dtype)c->work.dtype),
                      (long long)d[0], (long long)d[1], (long long)d[2], (long long)d[3], (long long)d[4]);
-}
-
-static tws_code refill(const bench *b, tws_error *err) {
-  if (b->cuda)
-    return b->ops->copy(b->sets[0].backend, b->write_pool, b->read_pool, b->pool_bytes, TWS_STREAM_COMPUTE, err);
-  return fill_pool(b, b->write_pool, b->pool_bytes, err);
-}
-
-static tws_code one_pass(bench *b, double done, double share, tws_error *err) {
-  size_t total = b->case_count + b->transfer_count;
-  /* results of one kernel are the operands of others: known values every time, so that none degenerates */
-  if (b->write_pool) TWS_TRY(refill(b, err));
-  TWS_TRY(measure_reference(b, err));
-  for (size_t i = 0; i < total; i++) {
-    if (i < b->case_count) {
-      const tws_code code = measure_case(b, &b->cases[i], err);
-      if (code != TWS_OK) return fail_in_case(&b->cases[i], code, err);
-    } else {
-      TWS_TRY(measure_transfer(b, &b->transfers[i - b->case_count], err));
-    }
-    if (b->options->progress) tws_progress_update(b->options->progress, done + share * (double)(i + 1) / (double)total);
-  }
-  return TWS_OK;
-}
-
-/* Passes until the budget is used: at least three, and all ranks agree on when to end. */
-static tws_code measure(bench *b, tws_error *err) {
-  const tws_calibrate_options *options = b->options;
-  const double standard = b->cuda ? (options->quick ? 10 : 60) : options->quick ? 3 : 20;
-  double budget = options->budget_s > 0 ? options->budget_s : standard, started = tws_clock_s();
-  if (b->case_count == 0) budget /= 4; /* collectives alone */
-  int least = options->quick || b->cuda ? 3 : 5;
-  b->block_s = options->quick ? 0.4e-3 : b->cuda ? 2e-3 : 1.5e-3;
-  if (options->progress) tws_progress_begin(options->progress, "measuring", budget);
-  for (size_t i = 0; i < b->case_count; i++) {
-    const tws_code code = choose_inner(b, &b->cases[i], err);
-    if (code != TWS_OK) return fail_in_case(&b->cases[i], code, err);
-  }
-  for (size_t i = 0; i < b->transfer_count; i++) TWS_TRY(choose_transfer_inner(b, &b->transfers[i], err));
-  double pass = 0;
-  for (int i = 0; i < MAX_PASSES; i++) {
-    double spent = tws_clock_s() - started;
-    if (b->world > 1) TWS_TRY(tws_comm_max(b->comm, &spent, err));
-    if (i >= least && spent + pass > budget) break;
-    double left = pass > 0 ? pass : (budget - spent) / least;
-    TWS_TRY(one_pass(b, spent, left, err));
-    pass = tws_clock_s() - started - spent;
-    if (b->world > 1) TWS_TRY(tws_comm_max(b->comm, &pass, err));
-  }
-  if (options->progress) tws_progress_end(options->progress);
-  return TWS_OK;
 }
 
 static void summarize(const bench *b, const float *seconds, int count, double *low, double *spread) {
@@ -501,12 +465,22 @@ static void summarize(const bench *b, const float *seconds, int count, double *l
 
 static tws_code describe_device(const bench *b, tws_measurements *m, tws_error *err) {
   const tws_calibrate_device on = {.cuda = b->cuda, .backend = b->sets[0].backend, .world = b->world};
-  TWS_TRY(tws_calibrate_describe(&on, m, err));
-  return b->world == 1 ? tws_calibrate_extras(&on, b->options->largest_bytes, m, err) : TWS_OK;
+  if (b->sustained_s > 0) {
+    m->reference_flops = reference_flops(b);
+    m->sustained_reference_s = b->sustained_s;
+    m->sustained_for_s = b->sustained_for_s;
+  }
+  return tws_calibrate_describe(&on, m, err);
+}
+
+static tws_code add_extras(const bench *b, tws_measurements *m, tws_error *err) {
+  const tws_calibrate_device on = {.cuda = b->cuda, .backend = b->sets[0].backend, .world = b->world};
+  return tws_calibrate_extras(&on, b->options->largest_bytes, m, err);
 }
 
 static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
   m->world = b->world;
+  m->elapsed_s = tws_clock_s() - b->began_s;
   m->cores = b->cores;
   m->overhead_bytes = b->overhead_bytes;
   double copy[MAX_PASSES];
@@ -520,7 +494,7 @@ static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
   if (b->cuda) TWS_TRY(describe_device(b, m, err));
   for (size_t i = 0; i < b->case_count; i++) {
     const bench_case *c = &b->cases[i];
-    if (c->declined) continue;
+    if (c->seconds_count == 0) continue; /* declined, or not yet */
     tws_kernel_sample sample = {.work = c->work, .threads = b->sets[c->set].threads, .busy = b->world};
     summarize(b, c->seconds, c->seconds_count, &sample.seconds, &sample.spread);
     TWS_TRY(tws_measurements_add_kernel(m, &sample, err));
@@ -528,6 +502,7 @@ static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
   for (size_t i = 0; i < b->transfer_count; i++) {
     const transfer_case *t = &b->transfers[i];
     double low, spread;
+    if (t->seconds_count == 0) continue;
     summarize(b, t->seconds, t->seconds_count, &low, &spread);
     if (t->collective < 0) {
       tws_p2p_sample sample = {.bytes = (double)t->bytes, .seconds = low};
@@ -541,6 +516,77 @@ static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
       TWS_TRY(tws_measurements_add_collective(m, &sample, err));
     }
   }
+  return TWS_OK;
+}
+
+/* On a device, whose machine may be lent for minutes: what was measured so far; within a pass every few seconds. */
+static tws_code write_so_far(bench *b, int within, tws_error *err) {
+  const double every_s = 3, now = tws_clock_s();
+  if (!b->cuda || b->rank != 0 || (within && now - b->said_s < every_s)) return TWS_OK;
+  tws_measurements m = {0};
+  b->said_s = now;
+  tws_code code = collect(b, &m, err);
+  if (code == TWS_OK) code = tws_measurements_write(&m, b->options->out_path, err);
+  tws_measurements_free(&m);
+  return code;
+}
+
+static tws_code refill(const bench *b, tws_error *err) {
+  if (b->cuda)
+    return b->ops->copy(b->sets[0].backend, b->write_pool, b->read_pool, b->pool_bytes, TWS_STREAM_COMPUTE, err);
+  return fill_pool(b, b->write_pool, b->pool_bytes, err);
+}
+
+static tws_code choose_case(bench *b, bench_case *c, tws_error *err) {
+  const tws_code code = c->inner == 0 && !c->declined ? choose_inner(b, c, err) : TWS_OK;
+  return code == TWS_OK ? code : fail_in_case(c, code, err);
+}
+
+static tws_code one_pass(bench *b, double done, double share, tws_error *err) {
+  size_t total = b->case_count + b->transfer_count;
+  /* results of one kernel are the operands of others: known values every time, so that none degenerates */
+  if (b->write_pool) TWS_TRY(refill(b, err));
+  TWS_TRY(measure_reference(b, err));
+  for (size_t i = 0; i < total; i++) {
+    if (i < b->case_count) {
+      TWS_TRY(choose_case(b, &b->cases[i], err));
+      const tws_code code = measure_case(b, &b->cases[i], err);
+      if (code != TWS_OK) return fail_in_case(&b->cases[i], code, err);
+      if (b->passes == 1) TWS_TRY(write_so_far(b, 1, err));
+    } else {
+      TWS_TRY(measure_transfer(b, &b->transfers[i - b->case_count], err));
+    }
+    if (b->options->progress) tws_progress_update(b->options->progress, done + share * (double)(i + 1) / (double)total);
+  }
+  return TWS_OK;
+}
+
+/* Passes until the budget is used: at least three, and all ranks agree on when to end. On a device, where the first
+ * execution of a work can take a second, each work is first met in the first pass. */
+static tws_code measure(bench *b, tws_error *err) {
+  const tws_calibrate_options *options = b->options;
+  const double standard = b->cuda ? (options->quick ? 10 : 60) : options->quick ? 3 : 20;
+  double budget = options->budget_s > 0 ? options->budget_s : standard, started = tws_clock_s();
+  b->budget_s = budget;
+  b->said_s = started;
+  if (b->case_count == 0) budget /= 4; /* collectives alone */
+  int least = options->quick || b->cuda ? 3 : 5;
+  b->block_s = options->quick ? 0.4e-3 : b->cuda ? 2e-3 : 1.5e-3;
+  if (options->progress) tws_progress_begin(options->progress, "measuring", budget);
+  for (size_t i = 0; i < b->case_count && !b->cuda; i++) TWS_TRY(choose_case(b, &b->cases[i], err));
+  for (size_t i = 0; i < b->transfer_count; i++) TWS_TRY(choose_transfer_inner(b, &b->transfers[i], err));
+  double pass = 0;
+  for (int i = 0; i < MAX_PASSES; i++) {
+    double spent = tws_clock_s() - started;
+    if (b->world > 1) TWS_TRY(tws_comm_max(b->comm, &spent, err));
+    if (i >= least && spent + pass > budget) break;
+    double left = pass > 0 ? pass : (budget - spent) / least;
+    TWS_TRY(one_pass(b, spent, left, err));
+    TWS_TRY(write_so_far(b, 0, err));
+    pass = tws_clock_s() - started - spent;
+    if (b->world > 1) TWS_TRY(tws_comm_max(b->comm, &pass, err));
+  }
+  if (options->progress) tws_progress_end(options->progress);
   return TWS_OK;
 }
 
@@ -558,14 +604,14 @@ tws_code tws_real_calibrate(const tws_calibrate_options *options, tws_error *err
   bench b = {.options = options, .rank = tws_mpi_rank(), .world = tws_mpi_world()};
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
   b.cores = options->cores > 0 ? options->cores : cores > 0 ? (int)cores : 1;
-  double started = tws_clock_s();
+  b.began_s = tws_clock_s();
   tws_measurements m = {0};
   tws_code code = choose_backend(&b, err);
   if (code == TWS_OK) code = prepare(&b, err);
   if (code == TWS_OK) code = measure(&b, err);
   if (code == TWS_OK && b.rank == 0) {
     code = collect(&b, &m, err);
-    m.elapsed_s = tws_clock_s() - started;
+    if (code == TWS_OK && b.cuda && b.world == 1) code = add_extras(&b, &m, err);
     if (code == TWS_OK) code = tws_measurements_write(&m, options->out_path, err);
     tws_measurements_free(&m);
   }

@@ -176,3 +176,41 @@ tws_code tws_calibrate_extras(const tws_calibrate_device *on, uint64_t most_byte
     if (memory[i]) ops->release(on->backend, tiers[i], memory[i]);
   return code;
 }
+
+/* ---- without a rest ---- */
+
+enum { SUSTAINED_RUNS = 64, SUSTAINED_LOOKS = 256 };
+
+static tws_code many_runs(const tws_calibrate_device *on, int one_by_one, tws_timed start, void *user, tws_error *err) {
+  if (!one_by_one) return on->cuda->backend->replay(on->backend, err);
+  for (int i = 0; i < SUSTAINED_RUNS; i++) TWS_TRY(start(user, err));
+  return TWS_OK;
+}
+
+/* SUSTAINED_RUNS executions between two notes on the device's clock, again and again; the looks between take
+ * microseconds of the milliseconds that these need. The last third of the looks counts. */
+tws_code tws_calibrate_sustain(const tws_calibrate_device *on, tws_timed start, void *user, double for_s,
+                               double *seconds, tws_error *err) {
+  const tws_backend_ops *ops = on->cuda->backend;
+  double looks[SUSTAINED_LOOKS], moments[2], from = 0;
+  size_t count = 0;
+  TWS_TRY(ops->synchronize(on->backend, err));
+  tws_code code = ops->record(on->backend, 1, err);
+  const int one_by_one = code == TWS_UNSUPPORTED;
+  if (code != TWS_OK && !one_by_one) return code;
+  if (!one_by_one) {
+    TWS_TRY(many_runs(on, 1, start, user, err));
+    TWS_TRY(ops->record(on->backend, 0, err));
+  }
+  for (const double began = tws_clock_s(); count == 0 || tws_clock_s() - began < for_s;) {
+    TWS_TRY(ops->mark(on->backend, TWS_STREAM_COMPUTE, 0, err));
+    TWS_TRY(many_runs(on, one_by_one, start, user, err));
+    TWS_TRY(ops->mark(on->backend, TWS_STREAM_COMPUTE, 1, err));
+    TWS_TRY(ops->marked(on->backend, 2, moments, err));
+    from = tws_clock_s() - began;
+    if (count > 0 && from < 2 * for_s / 3) count = 0; /* too early to count */
+    looks[count++ % SUSTAINED_LOOKS] = (moments[1] - moments[0]) / SUSTAINED_RUNS;
+  }
+  *seconds = tws_sample_median(looks, count < SUSTAINED_LOOKS ? count : SUSTAINED_LOOKS);
+  return TWS_OK;
+}

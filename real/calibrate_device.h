@@ -4,6 +4,7 @@
 #define TWS_REAL_CALIBRATE_DEVICE_H
 
 #include "real/cuda/cuda.h"
+#include "real/stopwatch.h"
 #include "traces/measurements.h"
 
 typedef struct tws_calibrate_device {
@@ -23,5 +24,11 @@ tws_code tws_calibrate_describe(const tws_calibrate_device *on, tws_measurements
 /* Notes: starting kernels one by one and in a recording, copies between memory of the device and of the host, pinned
  * and pageable, by size up to `most_bytes` (0: 256 MiB). */
 tws_code tws_calibrate_extras(const tws_calibrate_device *on, uint64_t most_bytes, tws_measurements *m, tws_error *err);
+
+/* Work over and over for `for_s` seconds, as in training: a device then draws more than its power limit allows at the
+ * clocks of short measurements, and lowers them. *seconds: of one execution near the end. Work of this shape must have
+ * run before. */
+tws_code tws_calibrate_sustain(const tws_calibrate_device *on, tws_timed start, void *user, double for_s,
+                               double *seconds, tws_error *err);
 
 #endif

@@ -3,9 +3,11 @@
  * this machine makes a profile that answers. No figure of this machine is asserted. */
 #include <check.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "calibration/calibration.h"
 #include "calibration/cases.h"
@@ -100,6 +102,34 @@ START_TEST(standard_cases_cover_every_kernel) {
         for (int k = 0; k < TWS_KERNEL_COUNT; k++) ck_assert_msg(seen[k] > 0, "%s", tws_kernel_name((tws_kernel)k));
         tws_free(list.items);
       }
+}
+END_TEST
+
+/* Of a GPU's list every beginning has some of each kernel that matters, bandwidth first; nothing is lost. */
+START_TEST(valuable_cases_come_first) {
+  static const tws_kernel early[] = {TWS_KERNEL_LINEAR,    TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_KERNEL_LINEAR_GRAD_WEIGHT,
+                                     TWS_KERNEL_ATTENTION, TWS_KERNEL_ATTENTION_GRAD,    TWS_KERNEL_NORM,
+                                     TWS_KERNEL_NORM_GRAD, TWS_KERNEL_CROSS_ENTROPY,     TWS_KERNEL_ADAMW,
+                                     TWS_KERNEL_ADD};
+  tws_case_list list = {0}, before = {0};
+  int seen[TWS_KERNEL_COUNT] = {0}, found = 0;
+  OK(tws_case_standard(TWS_F32, TWS_BACKEND_CUDA, 0, &list, &err));
+  OK(tws_case_standard(TWS_BF16, TWS_BACKEND_CUDA, 0, &list, &err));
+  OK(tws_case_standard(TWS_F32, TWS_BACKEND_CUDA, 0, &before, &err));
+  OK(tws_case_standard(TWS_BF16, TWS_BACKEND_CUDA, 0, &before, &err));
+  OK(tws_case_order(&list, 1, &err));
+  ck_assert_int_eq(memcmp(&list.items[0], &before.items[0], sizeof *list.items), 0);
+  ck_assert_uint_eq(list.count, before.count);
+  for (size_t i = 0; i < before.count; i++) /* what is there already is not added */
+    OK(tws_case_add(&list, &before.items[i], &err));
+  ck_assert_uint_eq(list.count, before.count);
+  for (size_t i = 1; i < list.count / 8; i++) seen[list.items[i].code] += list.items[i].dtype == TWS_BF16;
+  for (size_t i = 0; i < sizeof early / sizeof *early; i++) ck_assert_int_gt(seen[early[i]], 0);
+  for (size_t i = 1; i < list.count / 8; i++)
+    found += list.items[i].code == TWS_KERNEL_ADD && list.items[i].dtype == TWS_F32 && list.items[i].d[0] >= 1 << 26;
+  ck_assert_int_gt(found, 0);
+  tws_free(list.items);
+  tws_free(before.items);
 }
 END_TEST
 
@@ -231,6 +261,63 @@ START_TEST(the_least_disturbed_makes_the_profile) {
     tws_measurements_free(&two[i]);
   }
   for (int i = 0; i < 2; i++) tws_measurements_free(&combined[i]);
+}
+END_TEST
+
+/* ---- under load ---- */
+
+static tws_kernel_sample half_sample(tws_kernel kernel, tws_dtype dtype, int64_t rows, int64_t columns,
+                                     double seconds) {
+  tws_kernel_sample sample = {.threads = 1, .busy = 1, .seconds = seconds};
+  memset(&sample.work, 0, sizeof sample.work);
+  sample.work.code = (uint8_t)kernel;
+  sample.work.dtype = sample.work.dtype2 = (uint8_t)dtype;
+  sample.work.d[0] = rows;
+  sample.work.d[1] = sample.work.d[2] = columns;
+  return sample;
+}
+
+/* A device that does a product at 800 TFLOP/s in short measurements, and at 640 when it does nothing else: what
+ * arithmetic bounds takes a quarter longer in the profile, what memory bounds and float32 stay as they were measured,
+ * and both rates are stated. They survive the file of measurements. */
+START_TEST(sustained_load_slows_arithmetic) {
+  tws_measurements made = {.world = 1,
+                           .cores = 2,
+                           .device = "some GPU",
+                           .device_bytes = 8e10,
+                           .description = "CUDA",
+                           .reference_min_s = 1e-3,
+                           .reference_s = 1e-3,
+                           .reference_max_s = 1e-3,
+                           .reference_flops = 8e11,
+                           .sustained_reference_s = 1.25e-3,
+                           .sustained_for_s = 3};
+  const tws_kernel_sample samples[] = {half_sample(TWS_KERNEL_LINEAR, TWS_BF16, 8192, 4096, 4e-4),
+                                       half_sample(TWS_KERNEL_LINEAR, TWS_F32, 8192, 4096, 6e-3),
+                                       half_sample(TWS_KERNEL_LINEAR, TWS_BF16, 16384, 64, 1e-5),
+                                       half_sample(TWS_KERNEL_NORM, TWS_BF16, 8192, 4096, 5e-5),
+                                       half_sample(TWS_KERNEL_ADD, TWS_F32, 1 << 26, 0, 2e-4)};
+  const double longer[] = {1.25, 1, 1, 1, 1};
+  enum { SAMPLES = sizeof samples / sizeof *samples };
+  for (int i = 0; i < SAMPLES; i++) OK(tws_measurements_add_kernel(&made, &samples[i], &err));
+  tws_measurements m;
+  make_folder();
+  OK(tws_measurements_write(&made, in_folder("m.json"), &err));
+  OK(tws_measurements_read(in_folder("m.json"), &m, &err));
+  remove_folder();
+  tws_profile_builder *builder;
+  tws_profile *profile;
+  OK(tws_calibration_profile("test", &m, 1, NULL, &builder, &err));
+  OK(tws_profile_builder_finish(builder, &profile, &err));
+  for (int i = 0; i < SAMPLES; i++)
+    ck_assert_double_eq_tol(tws_kernel_seconds(profile, &samples[i].work, 1, 1), longer[i] * samples[i].seconds,
+                            1e-3 * samples[i].seconds);
+  const char *provenance = tws_profile_provenance(profile);
+  ck_assert_msg(strstr(provenance, "800.0 TFLOP/s in bursts and 640.0 TFLOP/s after 3.0 s"), "%s", provenance);
+  tws_profile_destroy(profile);
+  tws_profile_builder_destroy(builder);
+  tws_measurements_free(&m);
+  tws_measurements_free(&made);
 }
 END_TEST
 
@@ -399,19 +486,54 @@ START_TEST(a_disk_into_a_profile) {
 }
 END_TEST
 
-/* The whole calibration of a GPU, on the emulated device: one millisecond for the fastest way to do a product. */
-START_TEST(calibrate_emulated_device) {
+/* A folder with the emulated device's modules, which runs take theirs from; 0: built without the toolkit. */
+static int use_emulated_device(void) {
   static const char *const modules[][2] = {{"twinspeed_real.so", "twinspeed_real.so"},
                                            {"twinspeed_cuda.so", "emulated/twinspeed_cuda.so"}};
   char target[256];
-  if (access(TWS_BUILD_DIR "/emulated/twinspeed_cuda.so", R_OK) != 0) return; /* built without the toolkit */
+  if (access(TWS_BUILD_DIR "/emulated/twinspeed_cuda.so", R_OK) != 0) return 0;
   make_folder();
   for (int i = 0; i < 2; i++) {
     snprintf(target, sizeof target, "%s/%s", TWS_BUILD_DIR, modules[i][1]);
     ck_assert_int_eq(symlink(target, in_folder(modules[i][0])), 0);
   }
-  const char *path = in_folder("gpu.json");
   setenv("TWINSPEED_MODULES", folder, 1);
+  return 1;
+}
+
+/* A run that would take minutes is killed when its profile is there: what it has measured until then can be used. */
+START_TEST(a_killed_run_leaves_a_profile) {
+  if (!use_emulated_device()) return;
+  const char *path = in_folder("gpu.json");
+  const pid_t run = fork();
+  if (run == 0) {
+    setpgid(0, 0);
+    execl(TWS_BUILD_DIR "/twinspeed", "twinspeed", "calibrate", "--quiet", "--device", "cuda", "--quick", "--largest",
+          "100000", "--seconds", "600", "-n", "1", "-o", path, (char *)NULL);
+    _exit(127);
+  }
+  ck_assert_int_gt(run, 0);
+  int status = 0, ended = 0;
+  while (access(path, R_OK) != 0 && !(ended = waitpid(run, &status, WNOHANG) == run)) usleep(20000);
+  kill(-run, SIGKILL);
+  setenv("TWINSPEED_MODULES", TWS_BUILD_DIR, 1);
+  ck_assert_msg(!ended, "ended with status %d", status);
+  ck_assert_int_eq(waitpid(run, &status, 0), run);
+  tws_profile *profile;
+  OK(tws_profile_load(path, &profile, &err));
+  ck_assert_int_eq(tws_profile_backend(profile), TWS_BACKEND_CUDA);
+  tws_work work = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {128, 64, 64}};
+  ck_assert_double_gt(tws_kernel_seconds(profile, &work, 1, 1), 0);
+  ck_assert_ptr_nonnull(strstr(tws_profile_provenance(profile), "without a rest"));
+  tws_profile_destroy(profile);
+  remove_folder();
+}
+END_TEST
+
+/* The whole calibration of a GPU, on the emulated device: one millisecond for the fastest way to do a product. */
+START_TEST(calibrate_emulated_device) {
+  if (!use_emulated_device()) return;
+  const char *path = in_folder("gpu.json");
   command_result run =
       twinspeed("calibrate --device cuda --quick --largest 100000 --seconds 1 -n 1,2 --json -o %s", path);
   setenv("TWINSPEED_MODULES", TWS_BUILD_DIR, 1);
@@ -450,12 +572,15 @@ int main(void) {
   tcase_set_timeout(tcase, 240);
   tcase_add_test(tcase, cases_are_those_of_plans);
   tcase_add_test(tcase, standard_cases_cover_every_kernel);
+  tcase_add_test(tcase, valuable_cases_come_first);
   tcase_add_test(tcase, sizes_of_operands_are_checked);
   tcase_add_test(tcase, measurements_file_round_trip);
   tcase_add_test(tcase, the_least_disturbed_makes_the_profile);
+  tcase_add_test(tcase, sustained_load_slows_arithmetic);
   tcase_add_test(tcase, measured_until_quiet);
   tcase_add_test(tcase, calibrate_this_machine);
   tcase_add_test(tcase, a_disk_into_a_profile);
+  tcase_add_test(tcase, a_killed_run_leaves_a_profile);
   tcase_add_test(tcase, calibrate_emulated_device);
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);

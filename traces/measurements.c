@@ -96,6 +96,11 @@ static cJSON *to_json(const tws_measurements *m) {
   cJSON_AddNumberToObject(json, "reference_min_s", m->reference_min_s);
   cJSON_AddNumberToObject(json, "reference_s", m->reference_s);
   cJSON_AddNumberToObject(json, "reference_max_s", m->reference_max_s);
+  if (m->sustained_reference_s > 0) {
+    cJSON_AddNumberToObject(json, "reference_flops", m->reference_flops);
+    cJSON_AddNumberToObject(json, "sustained_reference_s", m->sustained_reference_s);
+    cJSON_AddNumberToObject(json, "sustained_for_s", m->sustained_for_s);
+  }
   cJSON *kernels = cJSON_AddArrayToObject(json, "kernels");
   for (size_t i = 0; i < m->kernel_count; i++) cJSON_AddItemToArray(kernels, kernel_json(&m->kernels[i]));
   cJSON *collectives = cJSON_AddArrayToObject(json, "collectives");
@@ -248,6 +253,9 @@ static tws_code from_json(const tws_json *json, tws_measurements *m, tws_error *
   TWS_TRY(tws_json_number(json, json->root, "reference_min_s", 0, 0, 1e9, 0, &m->reference_min_s, err));
   TWS_TRY(tws_json_number(json, json->root, "reference_s", 0, 0, 1e9, 0, &m->reference_s, err));
   TWS_TRY(tws_json_number(json, json->root, "reference_max_s", 0, 0, 1e9, 0, &m->reference_max_s, err));
+  TWS_TRY(tws_json_number(json, json->root, "reference_flops", 0, 0, 1e18, 0, &m->reference_flops, err));
+  TWS_TRY(tws_json_number(json, json->root, "sustained_reference_s", 0, 0, 1e9, 0, &m->sustained_reference_s, err));
+  TWS_TRY(tws_json_number(json, json->root, "sustained_for_s", 0, 0, 1e9, 0, &m->sustained_for_s, err));
   TWS_TRY(read_device(json, m, err));
   m->world = (int)world;
   m->cores = (int)cores;
@@ -302,6 +310,8 @@ tws_code tws_measurements_combine(const tws_measurements *const *runs, int count
     code = tws_measurements_add_collective(out, &runs[0]->collectives[i], err);
   for (size_t i = 0; i < runs[0]->message_count && code == TWS_OK; i++)
     code = tws_measurements_add_message(out, &runs[0]->messages[i], err);
+  for (size_t i = 0; i < runs[0]->note_count && code == TWS_OK; i++)
+    code = tws_measurements_add_note(out, runs[0]->notes[i].key, runs[0]->notes[i].text, err);
   if (code != TWS_OK) {
     tws_measurements_free(out);
     return code;
@@ -316,6 +326,9 @@ tws_code tws_measurements_combine(const tws_measurements *const *runs, int count
   out->device_bytes = runs[0]->device_bytes;
   out->shared_device = runs[0]->shared_device;
   memcpy(out->description, runs[0]->description, sizeof out->description);
+  out->reference_flops = runs[0]->reference_flops;
+  out->sustained_reference_s = runs[0]->sustained_reference_s;
+  out->sustained_for_s = runs[0]->sustained_for_s;
   out->reference_min_s = runs[0]->reference_min_s;
   for (int r = 0; r < count; r++) {
     out->elapsed_s += runs[r]->elapsed_s;
