@@ -26,18 +26,55 @@ static tws_code no_memory(tws_error *err) {
   return tws_fail(err, TWS_MEMORY, NULL, "no memory for the ends of steps");
 }
 
-/* What stages 2 and 3 do in every micro-batch. With copies to the host, which have streams of their own, nothing is
- * known of it. */
-static tws_code sample_moves(tws_ends *c, const tws_plan_request *request, int layers, tws_tail_pieces *out,
+/* From a body of all layers. */
+static tws_code sample_moves(tws_ends *c, const tws_plan_request *request, int layers, const tws_move_pieces **out,
                              tws_error *err) {
-  const tws_zero_config *z = &request->config->zero;
+  tws_config config = *request->config;
+  tws_plan_request r = *request;
   tws_plan_sample sample;
-  if (z->stage < 2 || tws_config_offloads(request->config) || (z->overlap_comm && !c->costs->serial)) return TWS_OK;
-  const tws_sample_request wanted = {.plan = request, .end_layer = layers, .alike_known = 1, .memory = c->memory};
+  tws_move_pieces *made = tws_arena_alloc(c->arena, 1, sizeof *made);
+  if (!made) return no_memory(err);
+  r.config = &config;
+  if (!c->costs->serial) config.zero.overlap_comm = 0; /* another stream for the same */
+  const tws_sample_request wanted = {.plan = &r, .end_layer = layers, .alike_known = 1, .memory = c->memory};
   TWS_TRY(tws_plan_sample_make(&wanted, &sample, err));
-  const tws_code code = tws_pieces_of_moves(&sample, c->costs, c->arena, out, err);
+  const tws_code code = tws_pieces_of_moves(&sample, c->costs, c->arena, made, err);
   tws_plan_sample_free(&sample);
+  c->lowered++;
+  *out = made;
   return code;
+}
+
+/* What stages 2 and 3 do in every micro-batch: gathers and reductions depend on knobs of their own, and a sample tells
+ * of both. With copies to the host, which have streams of their own, only the least of it is known. */
+static tws_code find_moves(tws_ends *c, const tws_plan_request *request, const tws_piece_key *tail, tws_tail_pieces *t,
+                           tws_error *err) {
+  const tws_zero_config *z = &request->config->zero;
+  const int known = !tws_config_offloads(request->config) && (!z->overlap_comm || c->costs->serial);
+  tws_piece_key k;
+  int is_new;
+  if (z->stage < 2) return TWS_OK;
+  tws_gathers_key(tail, &k);
+  if (!c->costs->serial) k.config.zero.overlap_comm = 0;
+  tws_piece_entry *gathers = tws_piece_look_up(&c->gathers, &k, &is_new), *rest = NULL;
+  tws_reductions_key(tail, &k);
+  if (known) rest = tws_piece_look_up(&c->reductions, &k, &is_new);
+  if (!gathers || (known && !rest)) return no_memory(err);
+  if (!gathers->value || (known && !rest->value)) {
+    const tws_move_pieces *made = NULL;
+    TWS_TRY(sample_moves(c, request, t->layer_count, &made, err));
+    if (!gathers->value) gathers->value = (void *)(uintptr_t)made;
+    if (known && !rest->value) rest->value = (void *)(uintptr_t)made;
+  }
+  const tws_move_pieces *g = gathers->value, *other = known ? rest->value : NULL;
+  t->moves_s = g->least_s;
+  t->moves_exact = known && g->in_order && other->in_order;
+  for (int later = 0; later < 2 && t->moves_exact; later++) {
+    t->moves[later].kernel = g->gathers[later].kernel + other->rest[later].kernel;
+    t->moves[later].other = g->gathers[later].other + other->rest[later].other;
+    t->move_launches[later] = other->launches[later];
+  }
+  return TWS_OK;
 }
 
 /* Where each layer begins in the network; NULL: its modules do not follow one another. */
@@ -79,10 +116,9 @@ static tws_code sample_tail(tws_ends *c, const tws_plan_request *request, int st
   out->alike_first = cut->alike_first;
   out->alike_end = cut->alike_end;
   out->layer_modules = cut->layer_modules;
-  const int layers = sample.layer_count;
   tws_plan_sample_free(&sample);
   c->lowered++;
-  return code == TWS_OK ? sample_moves(c, &r, layers, out, err) : code;
+  return code;
 }
 
 static void add_layers(stage_class *k, int first, int end) {
@@ -145,9 +181,9 @@ static tws_code find_end(tws_ends *c, const tws_plan_request *request, int stage
 
 static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const tws_piece_key *key, int alone,
                            tws_step_ends *t, tws_error *err) {
-  tws_piece_key of_cut = *key, of_end = *key;
+  tws_piece_key of_cut = *key, of_end;
   int is_new;
-  of_end.config.virtual_stages = 0;
+  tws_end_key(key, &of_end);
   memset(&of_cut.config.zero, 0, sizeof of_cut.config.zero);
   tws_piece_entry *cuts = tws_piece_look_up(&c->partitions, &of_cut, &is_new);
   tws_piece_entry *ends = tws_piece_look_up(&c->stages, &of_end, &is_new);
@@ -157,10 +193,11 @@ static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const t
   if (!cuts || !ends || !cuts->value || !t->stage) return no_memory(err);
   stage_end *known = ends->value;
   for (int s = 0; s < t->stages && t->code == TWS_OK; s++) {
-    if (!alone) known = NULL; /* groups lie differently on nodes */
+    if (!alone && s > 0) known = NULL; /* groups lie differently on nodes */
     t->code = find_end(c, request, s, t->stages, cuts->value, &known, &t->stage[s], &t->refusal);
+    if (t->code == TWS_OK) t->code = find_moves(c, request, key, &t->stage[s], &t->refusal);
   }
-  if (alone) ends->value = known;
+  if (alone || t->stages == 1) ends->value = known;
   return TWS_OK;
 }
 
@@ -189,4 +226,6 @@ void tws_ends_free(tws_ends *c) {
   tws_piece_table_free(&c->steps);
   tws_piece_table_free(&c->stages);
   tws_piece_table_free(&c->partitions);
+  tws_piece_table_free(&c->gathers);
+  tws_piece_table_free(&c->reductions);
 }

@@ -17,7 +17,7 @@ typedef struct tws_ends { /* zeros but for costs, arena and memory at first; the
   const tws_costs *costs;
   tws_arena *arena;
   tws_sample_memory *memory;
-  tws_piece_table steps, stages, partitions;
+  tws_piece_table steps, stages, partitions, gathers, reductions;
   int64_t lowered;
 } tws_ends;
 /* alone: one rank stands for each stage. Errors: those of the plan. */

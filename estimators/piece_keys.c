@@ -77,20 +77,46 @@ void tws_body_key(const tws_plan_request *request, const int *spread, int split,
   }
 }
 
+/* What is visited when, unless which layers are alike depends on it: by rules that count them. */
+static void forget_visits(tws_config *config) {
+  if (config->recompute_every > 1 || config->recompute == TWS_RECOMPUTE_OPERATIONS) return;
+  config->recompute = (tws_recompute)0;
+  config->recompute_operations = NULL;
+  config->recompute_budget = 0;
+  config->recompute_every = 0;
+  config->recompute_whole = 0;
+  config->loss_tiles = config->mlp_tiles = config->attention_chunks = 0;
+}
+
+static void forget_gathers(tws_config *config) {
+  forget_visits(config);
+  config->zero.prefetch_bucket_size = 0;
+  config->zero.max_live_parameters = config->zero.max_reuse_distance = 0;
+}
+
+void tws_end_key(const tws_piece_key *tail, tws_piece_key *k) {
+  *k = *tail;
+  tws_zero_config *z = &k->config.zero;
+  k->config.virtual_stages = 0;
+  if (z->stage != 1 || z->overlap_comm) z->reduce_bucket_size = 0; /* only here reductions wait for the end */
+  if (z->stage == 3 && !tws_config_offloads(&k->config)) forget_gathers(&k->config);
+}
+
+void tws_gathers_key(const tws_piece_key *tail, tws_piece_key *k) {
+  *k = *tail;
+  k->config.zero.reduce_bucket_size = 0;
+}
+
+void tws_reductions_key(const tws_piece_key *tail, tws_piece_key *k) {
+  *k = *tail;
+  forget_gathers(&k->config);
+}
+
 void tws_tail_key(const tws_plan_request *request, tws_piece_key *k) {
   begin_key(request, k);
   tws_config *config = &k->config;
   config->micro_batch_size = 0;
-  /* Gathers of stage 3 follow what is visited; and which layers are alike depends on rules that count them. */
-  const int counts = config->recompute_every > 1 || config->recompute == TWS_RECOMPUTE_OPERATIONS;
-  if (config->zero.stage != 3 && !counts) {
-    config->recompute = (tws_recompute)0;
-    config->recompute_operations = NULL;
-    config->recompute_budget = 0;
-    config->recompute_every = 0;
-    config->recompute_whole = 0;
-    config->loss_tiles = config->mlp_tiles = config->attention_chunks = 0;
-  }
+  if (config->zero.stage != 3) forget_visits(config); /* gathers of stage 3 follow what is visited */
   k->topology.axes = request->topology.axes;
   for (int i = 0; i < request->topology.axes; i++) {
     k->topology.axis[i] = request->topology.axis[i];

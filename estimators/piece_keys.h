@@ -18,6 +18,11 @@ typedef struct tws_piece_key {
 /* Of a body: `spread` is of the topology's axes. */
 void tws_body_key(const tws_plan_request *request, const int *spread, int split, tws_piece_key *key);
 void tws_tail_key(const tws_plan_request *request, tws_piece_key *key);
+/* Of a tail's key what the end of a stage's step depends on beside its layers, what stages 2 and 3 gather in a
+ * micro-batch, and what else they do there: reductions follow the order of gradients, whatever is made again. */
+void tws_end_key(const tws_piece_key *tail, tws_piece_key *key);
+void tws_gathers_key(const tws_piece_key *tail, tws_piece_key *key);
+void tws_reductions_key(const tws_piece_key *tail, tws_piece_key *key);
 
 typedef struct tws_piece_entry {
   uint64_t hash;

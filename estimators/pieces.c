@@ -350,18 +350,26 @@ tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_requ
   return TWS_OK;
 }
 
+static int is_gather(const tws_plan *plan, const tws_op *o) {
+  return o->kind == TWS_OP_COLLECTIVE && o->channel == TWS_CHANNEL_REPLICAS &&
+         plan->works[o->work].code == TWS_COLLECTIVE_ALL_GATHER;
+}
+
 tws_code tws_pieces_of_moves(const tws_plan_sample *sample, const tws_costs *costs, tws_arena *arena,
-                             tws_tail_pieces *out, tws_error *err) {
+                             tws_move_pieces *out, tws_error *err) {
   const tws_plan *plan = sample->plan;
   reader r = {.sample = sample, .plan = plan, .costs = costs, .arena = arena};
-  out->moves_exact = has_two_streams_alone(plan, plan->op_count, costs);
-  if (!out->moves_exact) return TWS_OK;
+  memset(out, 0, sizeof *out);
   TWS_TRY(prepare(&r, err));
-  for (int i = 0; i < sample->part_count; i++) {
+  for (uint32_t op = sample->first_move; op < plan->op_count; op++) out->least_s += seconds_of(&r, plan->ops[op].work);
+  out->in_order = has_two_streams_alone(plan, plan->op_count, costs);
+  for (int i = 0; i < sample->part_count && out->in_order; i++) {
     const tws_sample_part *part = &sample->parts[i];
-    for (uint32_t op = part->first_op; op < part->end_op; op++)
-      if (is_move(plan, &plan->ops[op]))
-        add_time(&r, &plan->ops[op], &out->moves[part->micro_batch], &out->move_launches[part->micro_batch]);
+    for (uint32_t op = part->first_op; op < part->end_op; op++) {
+      const tws_op *o = &plan->ops[op];
+      tws_piece_time *time = is_gather(plan, o) ? out->gathers : out->rest;
+      if (is_move(plan, o)) add_time(&r, o, &time[part->micro_batch], &out->launches[part->micro_batch]);
+    }
   }
   return TWS_OK;
 }
@@ -379,9 +387,7 @@ static void read_tail_steps(reader *r, tws_tail_pieces *out) {
   int64_t alive = 0;
   double none = 0;
   int clipped = 0; /* what the host updates waits for that, and what is gathered for the host */
-  for (uint32_t op = r->sample->first_move; op < plan->op_count; op++)
-    out->moves_s += seconds_of(r, plan->ops[op].work);
-  for (uint32_t op = 0; op < r->sample->first_move; op++) {
+  for (uint32_t op = 0; op < plan->op_count; op++) {
     const tws_op *o = &plan->ops[op];
     const int sync = sync_of(plan, o);
     clipped |= o->kind == TWS_OP_COMPUTE && plan->works[o->work].code == TWS_KERNEL_CLIP;
@@ -406,7 +412,7 @@ tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *cost
   const tws_plan *plan = sample->plan;
   reader r = {.sample = sample, .plan = plan, .costs = costs, .arena = arena};
   memset(out, 0, sizeof *out);
-  out->exact = has_two_streams_alone(plan, sample->first_move, costs);
+  out->exact = has_two_streams_alone(plan, plan->op_count, costs);
   TWS_TRY(prepare(&r, err));
   read_lifetimes(&r, 0);
   out->steps = tws_arena_alloc(arena, plan->op_count + 1u, sizeof *out->steps);

@@ -238,7 +238,7 @@ static tws_code lower_sample(tws_lower *l) {
   tws_pipeline_sample(l);
   if (l->wanted->tail) tws_lower_step(l);
   l->sample->first_move = l->b.plan->op_count;
-  if (l->wanted->tail) tws_zero_sample_moves(l);
+  if (!l->wanted->tail) tws_zero_sample_moves(l);
   return l->b.failed;
 }
 

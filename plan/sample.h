@@ -43,7 +43,7 @@ typedef struct tws_plan_sample {
                    * A body's inputs are those of TWS_SAMPLE_STEPS micro-batches, a tail's those of one */
   tws_sample_part parts[TWS_SAMPLE_PARTS];
   int part_count;
-  uint32_t first_move;        /* tail: behind it, collectives of what a micro-batch gathers and reduces at least */
+  uint32_t first_move;        /* body: behind it, collectives of what a micro-batch gathers and reduces at least */
   int layer_count;            /* of the network */
   int alike_first, alike_end; /* its longest range of layers that are alike but for their place */
   int *layer_of;              /* per module of the network; lives in the plan's arena */
