@@ -26,6 +26,12 @@ static tws_code no_memory(tws_error *err) {
   return tws_fail(err, TWS_MEMORY, NULL, "no memory for the ends of steps");
 }
 
+/* What is moved does not depend on streams that run beside, nor on what goes to the host. */
+static void move_alone(const tws_ends *c, tws_config *config) {
+  if (!c->costs->serial) config->zero.overlap_comm = 0;
+  config->zero.offload_optimizer = config->zero.offload_param = 0;
+}
+
 /* From a body of all layers. */
 static tws_code sample_moves(tws_ends *c, const tws_plan_request *request, int layers, const tws_move_pieces **out,
                              tws_error *err) {
@@ -35,7 +41,7 @@ static tws_code sample_moves(tws_ends *c, const tws_plan_request *request, int l
   tws_move_pieces *made = tws_arena_alloc(c->arena, 1, sizeof *made);
   if (!made) return no_memory(err);
   r.config = &config;
-  if (!c->costs->serial) config.zero.overlap_comm = 0; /* another stream for the same */
+  move_alone(c, &config);
   const tws_sample_request wanted = {.plan = &r, .end_layer = layers, .alike_known = 1, .memory = c->memory};
   TWS_TRY(tws_plan_sample_make(&wanted, &sample, err));
   const tws_code code = tws_pieces_of_moves(&sample, c->costs, c->arena, made, err);
@@ -55,7 +61,7 @@ static tws_code find_moves(tws_ends *c, const tws_plan_request *request, const t
   int is_new;
   if (z->stage < 2) return TWS_OK;
   tws_gathers_key(tail, &k);
-  if (!c->costs->serial) k.config.zero.overlap_comm = 0;
+  move_alone(c, &k.config);
   tws_piece_entry *gathers = tws_piece_look_up(&c->gathers, &k, &is_new), *rest = NULL;
   tws_reductions_key(tail, &k);
   if (known) rest = tws_piece_look_up(&c->reductions, &k, &is_new);

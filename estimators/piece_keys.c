@@ -64,7 +64,7 @@ static int is_flat(const tws_plan_request *request) {
 void tws_body_key(const tws_plan_request *request, const int *spread, int split, tws_piece_key *k) {
   begin_key(request, k);
   tws_config *config = &k->config;
-  const int stage = is_flat(request) ? 0 : config->zero.stage;
+  const int stage = is_flat(request) ? 0 : 2; /* stage 3 computes the same: what it gathers and reduces is left out */
   memset(&config->zero, 0, sizeof config->zero);
   config->zero.stage = stage;
   config->pipeline_stages = config->virtual_stages = 0;
