@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/memory.h"
 #include "real/host/bind.h"
+#include "real/host/host.h"
 #include "real/host/internal.h"
 #include "real/operands.h"
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "real/host/host.h"
 #include "real/host/internal.h"
 
 #ifdef TWS_HAVE_HWLOC

@@ -5,7 +5,10 @@
 
 #include <pthread.h>
 #include <stdint.h>
-#include "real/host/host.h"
+#include "base/status.h"
+#include "models/kernel.h" /* nothing of plans: whoever changes those need not compile every kernel again */
+
+typedef struct tws_backend tws_backend;
 
 /* ---- threads.c: a pool that spins briefly, then sleeps ---- */
 typedef struct tws_host_pool tws_host_pool;

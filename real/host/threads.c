@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "real/host/host.h"
 #include "real/host/internal.h"
 
 enum { SPINS = 2000 };
