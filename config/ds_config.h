@@ -14,6 +14,17 @@
 /* How ranks that share a sequence attend. */
 typedef enum tws_sequence_algorithm { TWS_SEQUENCE_ULYSSES, TWS_SEQUENCE_RING } tws_sequence_algorithm;
 
+/* twinspeed.matmul_dtype: of what enters the products of 16-bit layers. */
+#define TWS_MATMUL_WORDS "auto|fp8|fp8-rowwise|mxfp8|nvfp4"
+typedef enum tws_matmul_dtype {
+  TWS_MATMUL_AUTO,
+  TWS_MATMUL_FP8,
+  TWS_MATMUL_FP8_ROWWISE,
+  TWS_MATMUL_MXFP8,
+  TWS_MATMUL_NVFP4,
+  TWS_MATMUL_COUNT
+} tws_matmul_dtype;
+const char *tws_matmul_dtype_name(tws_matmul_dtype dtype);
 typedef enum tws_recompute {
   TWS_RECOMPUTE_NONE,
   TWS_RECOMPUTE_SELECTIVE,
@@ -144,6 +155,7 @@ typedef struct tws_config {
   int64_t attention_chunks;      /* twinspeed.attention_chunks: 1, as chunks need an offload tier */
   int64_t ignored_token;         /* twinspeed.ignored_token: targets with this id do not count; -1: none */
   /* section "twinspeed", ours; DeepSpeed ignores unknown top-level sections */
+  tws_matmul_dtype matmul_dtype;
   tws_recompute recompute;
   double recompute_budget; /* of the products among them, the share whose results are kept */
   int recompute_whole;     /* full: layers run again to their ends, whether or not anything reads what comes out */

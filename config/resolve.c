@@ -542,6 +542,11 @@ tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_co
   return resolve_batch(config, replicas, err);
 }
 
+const char *tws_matmul_dtype_name(tws_matmul_dtype dtype) {
+  static const char *const names[TWS_MATMUL_COUNT] = {"auto", "fp8", "fp8-rowwise", "mxfp8", "nvfp4"};
+  return (unsigned)dtype < TWS_MATMUL_COUNT ? names[dtype] : "?";
+}
+
 const char *tws_recompute_name(tws_recompute recompute) {
   static const char *const names[TWS_RECOMPUTE_COUNT] = {"none", "selective", "full", "operations"};
   return (unsigned)recompute < TWS_RECOMPUTE_COUNT ? names[recompute] : "?";

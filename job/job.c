@@ -60,6 +60,7 @@ static void use_machine(tws_job *job, const tws_profile *profile) {
 void tws_job_set_profile(tws_job *job, tws_profile *profile) {
   tws_profile_destroy(job->parts->profile);
   job->parts->profile = profile;
+  tws_profile_set_matmul(profile, job->config->matmul_dtype, NULL); /* of a machine that trains: none but auto */
   use_machine(job, profile);
 }
 
@@ -146,6 +147,7 @@ static tws_code settle_job(tws_job *job, tws_error *err) {
                     "twinspeed.ignored_token is %lld, and %s has a vocabulary of %lld",
                     (long long)job->config->ignored_token, job->network->name, (long long)job->network->vocabulary);
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
+  if (job->parts->profile) TWS_TRY(tws_profile_set_matmul(job->parts->profile, job->config->matmul_dtype, err));
   if (runtime->by_block) job->config->zero.by_block = 1;
   if (runtime->recomputes_whole && tws_config_recomputes_blocks(job->config)) job->config->recompute_whole = 1;
   tws_auto_context context = {.hidden_size = job->network->hidden};

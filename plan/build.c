@@ -333,6 +333,7 @@ static tws_code build(const tws_plan_request *request, const tws_sample_request 
   plan->world = tws_topology_world(&request->topology);
   plan->zero = c->zero;
   plan->dtype = c->dtype;
+  plan->matmul_dtype = c->matmul_dtype;
   plan->micro_batch_size = c->micro_batch_size;
   plan->sequence_length = c->sequence_length;
   plan->backend = request->backend;

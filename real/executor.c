@@ -409,8 +409,19 @@ static tws_code prepare(tws_executor *x, program *p, tws_error *err) {
   return x->setup.ops->wait ? assign_events(x, p, err) : TWS_OK;
 }
 
+static tws_code check_matmul_dtype(const tws_executor_setup *setup, tws_error *err) {
+  for (int i = 0; i < setup->program_count; i++) {
+    const tws_plan *plan = setup->programs[i];
+    if (plan && plan->matmul_dtype != TWS_MATMUL_AUTO)
+      return tws_fail(err, TWS_UNSUPPORTED, "leave out twinspeed.matmul_dtype: it is for predictions",
+                      "matrix products in %s cannot be run", tws_matmul_dtype_name(plan->matmul_dtype));
+  }
+  return TWS_OK;
+}
+
 tws_code tws_executor_create(const tws_executor_setup *setup, tws_executor **out, tws_error *err) {
   *out = NULL;
+  TWS_TRY(check_matmul_dtype(setup, err));
   tws_executor *x = tws_calloc(1, sizeof *x);
   if (!x) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   x->setup = *setup;

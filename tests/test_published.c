@@ -314,7 +314,7 @@ static double step_under(const char *runtime, const char *micro_batch, int fp8, 
   ck_assert_msg(tws_job_load(&spec, &job, &err) == TWS_OK, "%s", err.message);
   ck_assert_int_eq(tws_profile_load("h100-sxm", &profile, &err), TWS_OK);
   ck_assert_int_eq(tws_profile_set_runtime(profile, tws_runtime_find(runtime), &err), TWS_OK);
-  if (fp8) ck_assert_int_eq(tws_profile_use_fp8(profile, &err), TWS_OK);
+  job->config->matmul_dtype = fp8 ? TWS_MATMUL_FP8 : TWS_MATMUL_AUTO;
   tws_job_set_profile(job, profile);
   ck_assert_int_eq(tws_job_estimate(job, &estimate, &stage, &err), TWS_OK);
   if (software_bytes) *software_bytes = tws_software_bytes(job, &stage);
@@ -374,11 +374,24 @@ START_TEST(products_and_activations_of_their_software) {
   const tws_work full = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_F32, .dtype2 = TWS_F32, .d = {8192, 8192, 8192}};
   const tws_work gelu = {.code = TWS_KERNEL_GELU, .dtype = TWS_F16, .dtype2 = TWS_F16, .d = {1 << 24}};
   tws_profile *profile = profile_under("h100-sxm", "fsdp-compiled");
-  ck_assert_int_eq(tws_profile_use_fp8(profile, NULL), TWS_OK);
+  ck_assert_int_eq(tws_profile_set_matmul(profile, TWS_MATMUL_FP8, NULL), TWS_OK);
   const double whole = tws_kernel_seconds(profile, &product, 1, 1);
-  tws_profile_scale_rows(profile);
+  tws_error err = {0};
+  ck_assert_int_eq(tws_profile_set_matmul(profile, TWS_MATMUL_NVFP4, &err), TWS_INVALID);
+  ck_assert_ptr_nonnull(strstr(err.hint, "Blackwell"));
+  ck_assert_int_eq(tws_profile_set_matmul(profile, TWS_MATMUL_FP8_ROWWISE, NULL), TWS_OK);
   const double more = (tws_kernel_seconds(profile, &product, 1, 1) - whole) * 3350e9 * 0.76;
   ck_assert_double_eq_tol(more / (8192.0 * 4096), 10, 1e-6);
+  tws_profile_destroy(profile);
+  profile = profile_under("gb300", "nemo");
+  double seconds[TWS_MATMUL_COUNT];
+  for (int type = 0; type < TWS_MATMUL_COUNT; type++) {
+    ck_assert_int_eq(tws_profile_set_matmul(profile, (tws_matmul_dtype)type, NULL), TWS_OK);
+    seconds[type] = tws_kernel_seconds(profile, &product, 1, 1);
+  }
+  ck_assert_double_lt(seconds[TWS_MATMUL_FP8], 0.7 * seconds[TWS_MATMUL_AUTO]);
+  ck_assert_double_lt(seconds[TWS_MATMUL_NVFP4], seconds[TWS_MATMUL_FP8]);
+  ck_assert_double_eq(seconds[TWS_MATMUL_MXFP8], seconds[TWS_MATMUL_FP8]);
   tws_profile_destroy(profile);
   profile = profile_under("v100-32gb", "deepspeed");
   tws_profile *modules = profile_under("v100-32gb", "transformers-2021");
@@ -421,7 +434,7 @@ START_TEST(styles_hold_and_cost_what_their_row_says) {
   ck_assert_ptr_nonnull(strstr(err.hint, "megatron-2021"));
   ck_assert_int_eq(tws_profile_load("host", &profile, &err), TWS_OK);
   ck_assert_int_eq(tws_profile_set_runtime(profile, tws_runtime_find("fsdp"), &err), TWS_INVALID);
-  ck_assert_int_eq(tws_profile_use_fp8(profile, &err), TWS_INVALID);
+  ck_assert_int_eq(tws_profile_set_matmul(profile, TWS_MATMUL_FP8, &err), TWS_INVALID);
   tws_profile_destroy(profile);
 }
 END_TEST
@@ -442,7 +455,7 @@ START_TEST(experts_cost_what_software_makes_of_them) {
   ck_assert_double_eq_tol(tws_profile_host_launches(own, &product), 16 * 7.0 / 33, 1e-9);
   ck_assert_double_eq(tws_profile_host_launches(own, &dispatch), 1);
   ck_assert_double_eq_tol(tws_kernel_seconds(own, &dispatch, 1, 1), copied, 1e-12);
-  ck_assert_int_eq(tws_profile_use_fp8(own, &err), TWS_OK);
+  ck_assert_int_eq(tws_profile_set_matmul(own, TWS_MATMUL_FP8, &err), TWS_OK);
   ck_assert_double_eq_tol(tws_profile_host_launches(own, &product), 32 * 7.0 / 33, 1e-9);
   product.code = TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT;
   ck_assert_double_eq_tol(tws_profile_host_launches(own, &product), 16 * 7.0 / 33, 1e-9);

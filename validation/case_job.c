@@ -153,17 +153,19 @@ static int is_selective(const cJSON *row) {
          strstr(tws_case_text(row, "parallel", "recompute"), "SAC") != NULL;
 }
 
-static int has_fp8(const cJSON *row) {
+static tws_matmul_dtype matmul_dtype(const cJSON *row) {
   const char *precision = tws_case_text(row, "parallel", "precision");
-  return strstr(precision, "fp8") || strstr(precision, "FP8") || strstr(precision, "float8");
+  if (strstr(precision, "FP4")) return TWS_MATMUL_NVFP4;
+  if (strstr(precision, "rowwise")) return TWS_MATMUL_FP8_ROWWISE;
+  return strstr(precision, "fp8") || strstr(precision, "FP8") || strstr(precision, "float8") ? TWS_MATMUL_FP8
+                                                                                           : TWS_MATMUL_AUTO;
 }
 
 static tws_code apply_software(const cJSON *row, tws_profile *profile, tws_error *err) {
   TWS_TRY(tws_profile_set_runtime(profile, runtime_of(row), err));
   if (is_selective(row)) tws_profile_recompute_scores(profile);
   if (tws_case_drops(row)) tws_profile_keep_masks(profile);
-  if (strstr(tws_case_text(row, "parallel", "precision"), "rowwise")) tws_profile_scale_rows(profile);
-  return has_fp8(row) ? tws_profile_use_fp8(profile, err) : TWS_OK;
+  return TWS_OK;
 }
 
 /* ---- the model ---- */
@@ -316,7 +318,7 @@ static long long lora_rank(const cJSON *row) {
 }
 
 static tws_code check_technique(const cJSON *row, tws_error *err) {
-  const char *peft = tws_case_text(row, "parallel", "peft"), *precision = tws_case_text(row, "parallel", "precision");
+  const char *peft = tws_case_text(row, "parallel", "peft");
   const char *recompute = tws_case_text(row, "parallel", "recompute"), *quant = tws_case_text(row, "parallel", "quant");
   static const char *const whole[] = {"SFT", "full", NULL};
   if (*peft && !holds_any(peft, whole) && strncmp(peft, "Finetuning with LoRA", 20) != 0) return lacks(err, "adapters");
@@ -324,7 +326,6 @@ static tws_code check_technique(const cJSON *row, tws_error *err) {
   if ((strstr(peft, "LoRA") || strstr(tws_case_text(row, NULL, "id"), "LoRA")) && lora_rank(row) == 0)
     return lacks(err, "the adapters are not stated");
   if (strncmp(quant, "bnb", 3) == 0) return lacks(err, "quantised weights");
-  if (strstr(precision, "FP4") || strstr(precision, "fp4")) return lacks(err, "fp4 products");
   if (cJSON_IsString(tws_case_member(row, "parallel", "offload_activations")))
     return lacks(err, "offloaded activations");
   if (strncmp(recompute, "attn_", 5) == 0 || strncmp(recompute, "normalize", 9) == 0 ||
@@ -387,7 +388,7 @@ static void write_recomputation(const cJSON *row, const tws_runtime *runtime, tw
     mode = "full"; /* activation_checkpointing_policy of its FSDP strategy */
   tws_text_add(text, ",\"recompute\":\"%s\",\"recompute_every\":%d", mode, layers ? 2 : 1);
   const int by_operation = strstr(recompute, "selective op") || strstr(recompute, "per-op SAC");
-  if (has_fp8(row) && by_operation) tws_text_add(text, ",\"recompute_budget\":0");
+  if (matmul_dtype(row) != TWS_MATMUL_AUTO && by_operation) tws_text_add(text, ",\"recompute_budget\":0");
 }
 
 static void write_config(const cJSON *row, const division *d, tws_text *text) {
@@ -421,6 +422,7 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
   tws_text_add(text, "\"twinspeed\":{\"sequence_length\":%lld", (long long)tws_case_number(row, "model", "seq_len"));
   if (d->ring) tws_text_add(text, ",\"sequence_algorithm\":\"ring\"");
   write_recomputation(row, runtime, text);
+  tws_text_add(text, ",\"matmul_dtype\":\"%s\"", tws_matmul_dtype_name(matmul_dtype(row)));
   if (runtime->overlaps_tensor) tws_text_add(text, ",\"tensor_overlap_chunks\":%d", runtime->overlaps_tensor);
   /* Liger's loss takes the tokens in about vocabulary / hidden parts, each with its logits */
   const double hidden = tws_case_number(row, "model", "hidden");

@@ -59,9 +59,11 @@
 #define V100_PEAKS "\"fp32\":15.7e12,\"fp16\":125e12,\"fp64\":7.8e12"
 #define A100_PEAKS "\"fp32\":19.5e12,\"bf16\":312e12,\"fp16\":312e12,\"fp64\":9.7e12"
 #define H100_PEAKS "\"fp32\":67e12,\"bf16\":989e12,\"fp16\":989e12,\"fp64\":34e12,\"fp8\":1979e12"
-#define B200_PEAKS "\"fp32\":80e12,\"bf16\":2250e12,\"fp16\":2250e12,\"fp64\":40e12,\"fp8\":4500e12"
+#define B200_PEAKS "\"fp32\":80e12,\"bf16\":2250e12,\"fp16\":2250e12,\"fp64\":40e12,\"fp8\":4500e12,\"fp4\":9000e12"
 #define H100_PCIE_PEAKS "\"fp32\":51e12,\"bf16\":756e12,\"fp16\":756e12,\"fp64\":26e12,\"fp8\":1513e12"
-#define GB200_PEAKS "\"fp32\":80e12,\"bf16\":2500e12,\"fp16\":2500e12,\"fp64\":40e12,\"fp8\":5000e12"
+#define GB200_PEAKS "\"fp32\":80e12,\"bf16\":2500e12,\"fp16\":2500e12,\"fp64\":40e12,\"fp8\":5000e12,\"fp4\":10000e12"
+#define B300_PEAKS "\"fp32\":80e12,\"bf16\":2250e12,\"fp16\":2250e12,\"fp64\":40e12,\"fp8\":4500e12,\"fp4\":13500e12"
+#define GB300_PEAKS "\"fp32\":80e12,\"bf16\":2500e12,\"fp16\":2500e12,\"fp64\":40e12,\"fp8\":5000e12,\"fp4\":15000e12"
 #define DATASHEET(part) "NVIDIA " part " data sheet; efficiencies fitted to published training runs"
 #define ASSUMED(part) "NVIDIA " part " data sheet; efficiencies assumed from A100's"
 #define MEASURED(part) \
@@ -101,10 +103,10 @@ static const struct {
                       "2000e9", "114", "0.80", "0.375")},
     {"gb200", GPU("gb200", "blackwell", DATASHEET("GB200 NVL72"), "197000000000", "1610612736", GB200_PEAKS, "8000e9",
                   "148", "0.65", "0.58")},
-    {"b300", GPU("b300", "blackwell", DATASHEET("B300"), "288000000000", "1610612736", B200_PEAKS, "8000e9", "148",
+    {"b300", GPU("b300", "blackwell", DATASHEET("B300"), "288000000000", "1610612736", B300_PEAKS, "8000e9", "148",
                  "0.73", "0.58")},
-    {"gb300", GPU("gb300", "blackwell", DATASHEET("GB300 NVL72"), "288000000000", "1610612736", GB200_PEAKS, "8000e9",
-                  "148", "0.73", "0.58")},
+    {"gb300", GPU("gb300", "blackwell", DATASHEET("GB300 NVL72"), "288000000000", "1610612736", GB300_PEAKS, "8000e9",
+                  "148", "0.73,\"fp4_efficiency\":0.55", "0.58")},
     {"host",
      "{\"schema\":\"twinspeed-profile-1\",\"name\":\"host\",\"provenance\":\"conservative figures for any x86-64 "
      "machine; run calibrate for this one\",\"backend\":\"host\",\"cores\":2,\"memory_bytes\":8589934592"

@@ -79,7 +79,7 @@ double tws_profile_host_launches(const tws_profile *profile, const tws_work *wor
   tws_work one = {0};
   if (!(profile->host_op_s > 0 && profile->expert_op_s > 0)) return 1;
   const double products = expert_products(profile, work, &one);
-  const int casts = profile->products_fp8 && work->dtype != TWS_F32 && one.code != TWS_KERNEL_LINEAR_GRAD_WEIGHT;
+  const int casts = tws_profile_matmul_peak(profile, work) > 0 && one.code != TWS_KERNEL_LINEAR_GRAD_WEIGHT;
   return products > 0 ? fmax(1, products * (casts ? 2 : 1) * profile->expert_op_s / profile->host_op_s) : 1;
 }
 
@@ -301,17 +301,17 @@ static double attention_seconds(const tws_profile *profile, const tws_work *work
   return fmax(tws_work_flops(work) / rate, tws_work_bytes(work) / bandwidth);
 }
 
-/* Before products in fp8, Transformer Engine reads what enters them in 16 bits and writes it twice, as it lies and
+/* Before products in 8 bits, Transformer Engine reads what enters them in 16 bits and writes it twice, as it lies and
  * transposed for the weight's gradient: 4 bytes an element of the input forward, of the output's gradient backward. */
 static double cast_bytes(const tws_profile *profile, const tws_work *work) {
   tws_work one;
-  if (!profile->products_fp8 || work->dtype == TWS_F32) return 0;
+  if (!(tws_profile_matmul_peak(profile, work) > 0)) return 0;
   const double experts = expert_products(profile, work, &one);
   if (experts > 0) return experts * cast_bytes(profile, &one);
-  const double each = profile->cast_bytes[0] > 0 ? profile->cast_bytes[0] : 4;
+  const double each = tws_profile_cast_bytes(profile, 0);
   if (work->code == TWS_KERNEL_LINEAR)
     return each * (double)work->d[0] * (double)work->d[2] +
-           profile->cast_bytes[1] * (double)work->d[1] * (double)work->d[2];
+           tws_profile_cast_bytes(profile, 1) * (double)work->d[1] * (double)work->d[2];
   if (work->code == TWS_KERNEL_LINEAR_GRAD_INPUT) return each * (double)work->d[0] * (double)work->d[1];
   return 0;
 }
@@ -343,14 +343,15 @@ static double one_hot_seconds(const tws_profile *profile, const tws_work *work, 
 /* From published figures, one kernel. */
 static double published_seconds(const tws_profile *profile, const tws_work *work, int threads, double bandwidth) {
   double peak = tws_profile_peak_flops(profile, (tws_dtype)work->dtype) * threads;
-  const double products_peak = profile->products_fp8 && work->dtype != TWS_F32 ? profile->fp8_peak : peak;
+  const double narrow_peak = tws_profile_matmul_peak(profile, work);
   double seconds;
   tws_work one;
   matrix_product p;
   const double products = expert_products(profile, work, &one);
   const tws_work *product = products > 0 ? &one : work;
   if (product_of(product, &p))
-    seconds = matmul_seconds(profile, product, &p, products > 0 ? products : 1, products_peak, bandwidth);
+    seconds = matmul_seconds(profile, product, &p, products > 0 ? products : 1,
+                             narrow_peak > 0 ? narrow_peak : peak, bandwidth);
   else if (is_attention(work))
     seconds = attention_seconds(profile, work, peak, bandwidth);
   else

@@ -11,6 +11,10 @@ static int find_name(const char *word, const char *(*name)(int), int count) {
   }
   return -1;
 }
+static const char *narrow_word(int i) {
+  return (const char *const[TWS_NARROW_COUNT]){"fp8", "fp4"}[i];
+}
+
 static const char *dtype_word(int i) {
   return tws_dtype_name((tws_dtype)i);
 }
@@ -258,13 +262,14 @@ static tws_code read_peaks(const tws_json *json, tws_profile *profile, tws_error
   if (peaks == NULL)
     return tws_json_fail(json, json->root, err, "for example {\"fp32\": 5e10}", "\"peak_flops\" is missing");
   cJSON_ArrayForEach(item, peaks) {
-    if (strcmp(item->string, "fp8") == 0) { /* a type of products, not of what plans hold */
-      TWS_TRY(tws_json_number(json, peaks, item->string, 1, 1, 1e18, 0, &profile->fp8_peak, err));
+    const int narrow = find_name(item->string, narrow_word, TWS_NARROW_COUNT);
+    if (narrow >= 0) {
+      TWS_TRY(tws_json_number(json, peaks, item->string, 1, 1, 1e18, 0, &profile->narrow_peak[narrow], err));
       continue;
     }
     int dtype = find_name(item->string, dtype_word, TWS_DTYPE_COUNT);
     if (dtype < 0) {
-      return tws_json_fail(json, item, err, "known: fp32, bf16, fp16, fp64, fp8", "unknown type \"%.60s\"",
+      return tws_json_fail(json, item, err, "known: fp32, bf16, fp16, fp64, fp8, fp4", "unknown type \"%.60s\"",
                            item->string);
     }
     TWS_TRY(tws_json_number(json, peaks, item->string, 1, 1, 1e18, 0, &profile->peak[dtype], err));
@@ -300,7 +305,8 @@ static tws_code read_added_bytes(const tws_json *json, tws_profile *profile, tws
 }
 
 static tws_code read_constants(const tws_json *json, tws_profile *profile, tws_error *err) {
-  static const char *const matmul_known[] = {"efficiency", "tile_overhead_s", "multiprocessors", "misaligned", NULL};
+  static const char *const matmul_known[] = {"efficiency",      "fp4_efficiency", "tile_overhead_s",
+                                             "multiprocessors", "misaligned",     NULL};
   static const char *const attention_known[] = {"efficiency", "half_length", "backward", "unfused", NULL};
   const cJSON *root = json->root, *object = NULL;
   int64_t multiprocessors = 0;
@@ -312,6 +318,8 @@ static tws_code read_constants(const tws_json *json, tws_profile *profile, tws_e
   if (object != NULL) {
     TWS_TRY(tws_json_only(json, object, matmul_known, err));
     TWS_TRY(tws_json_number(json, object, "efficiency", 1, 1e-3, 1, 0, &profile->matmul_efficiency, err));
+    TWS_TRY(tws_json_number(json, object, "fp4_efficiency", 0, 1e-3, 1, profile->matmul_efficiency,
+                            &profile->fp4_efficiency, err));
     TWS_TRY(tws_json_number(json, object, "tile_overhead_s", 0, 0, 1, 0, &profile->tile_overhead_s, err));
     TWS_TRY(tws_json_number(json, object, "misaligned", 0, 1e-3, 1, 1, &profile->misaligned, err));
     TWS_TRY(tws_json_int(json, object, "multiprocessors", 0, 0, 65536, 0, &multiprocessors, err));

@@ -59,6 +59,9 @@ typedef struct tws_collective_table {
   tws_curve curve;
 } tws_collective_table;
 
+/* Types of products alone, not of what plans hold. */
+typedef enum tws_narrow { TWS_NARROW_FP8, TWS_NARROW_FP4, TWS_NARROW_COUNT } tws_narrow;
+
 struct tws_profile {
   tws_arena *arena;
   const char *name, *provenance;
@@ -69,7 +72,7 @@ struct tws_profile {
   double disk[2];       /* bytes/s of a node's disk, read and written; 0: not measured */
   double peak[TWS_DTYPE_COUNT];
   double bandwidth, node_bandwidth, bandwidth_efficiency, launch_s;
-  double matmul_efficiency, tile_overhead_s, misaligned;
+  double matmul_efficiency, fp4_efficiency, tile_overhead_s, misaligned;
   int multiprocessors;
   double attention_efficiency, attention_half_length, attention_backward;
   int unfused;                              /* GELU and residual sums are kernels of their own */
@@ -77,9 +80,8 @@ struct tws_profile {
   int masks_kept;                           /* of dropout, between forward and backward */
   double score_bytes[2];                    /* of kernels between the products, for each score: forward, backward */
   int generation;                           /* tws_generation */
-  double fp8_peak;                          /* of products; 0: none */
-  double cast_bytes[2];                     /* tws_runtime */
-  int products_fp8;                         /* products of 16-bit layers run at that rate */
+  double narrow_peak[TWS_NARROW_COUNT];     /* of products; 0: none */
+  tws_matmul_dtype matmul_dtype;            /* of what enters products of 16-bit layers */
   const tws_runtime *runtime;               /* NULL: "twinspeed" */
   int float_reductions;                     /* tws_runtime */
   double part_s, hand_over_s;               /* tws_runtime */
@@ -99,5 +101,10 @@ struct tws_profile {
 int tws_shape_of(const tws_work *work, tws_shape *shape);
 const char *tws_profile_builtin(const char *name); /* JSON text, or NULL */
 double tws_measured_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy); /* < 0: none */
+
+/* runtime.c. Of a work's products in the type that the profile was told; 0: that of the work. */
+double tws_profile_matmul_peak(const tws_profile *profile, const tws_work *work);
+/* Bytes that casts before such a product move for each element of its input, or of its weight. */
+double tws_profile_cast_bytes(const tws_profile *profile, int weight);
 
 #endif

@@ -445,7 +445,6 @@ tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtim
   if (runtime->launch_s > 0) profile->launch_s = runtime->launch_s;
   if (runtime->contends) profile->serial_streams = 1;
   if (runtime->unfused) profile->unfused = 1;
-  if (runtime->cast_bytes[0] > 0) memcpy(profile->cast_bytes, runtime->cast_bytes, sizeof profile->cast_bytes);
   if (runtime->context_bytes > 0) profile->overhead_bytes = runtime->context_bytes;
   profile->host_op_s = runtime->host_op_s;
   profile->part_s = runtime->part_s;
@@ -468,10 +467,6 @@ void tws_profile_recompute_scores(tws_profile *profile) {
   profile->scores_recomputed = profile->attention_unfused;
 }
 
-void tws_profile_scale_rows(tws_profile *profile) {
-  profile->cast_bytes[0] = 16;
-}
-
 void tws_profile_keep_masks(tws_profile *profile) {
   profile->masks_kept = 1;
 }
@@ -488,10 +483,41 @@ int tws_profile_recomputes_scores(const tws_profile *profile) {
   return profile->scores_recomputed;
 }
 
-tws_code tws_profile_use_fp8(tws_profile *profile, tws_error *err) {
-  if (!(profile->fp8_peak > 0))
-    return tws_fail(err, TWS_INVALID, "Hopper and later have one; a profile says it as \"peak_flops\": {\"fp8\": ...}",
-                    "profile %s has no rate of fp8 products", profile->name);
-  profile->products_fp8 = 1;
+/* Bytes of an element that enters, over memory, before the product. */
+static const struct {
+  int narrow; /* tws_narrow; below 0: none */
+  double cast_bytes;
+} matmuls[TWS_MATMUL_COUNT] = {[TWS_MATMUL_AUTO] = {-1, 0},
+                               [TWS_MATMUL_FP8] = {TWS_NARROW_FP8, 4},
+                               [TWS_MATMUL_FP8_ROWWISE] = {TWS_NARROW_FP8, 16},
+                               [TWS_MATMUL_MXFP8] = {TWS_NARROW_FP8, 4},
+                               [TWS_MATMUL_NVFP4] = {TWS_NARROW_FP4, 7.1}};
+
+tws_code tws_profile_set_matmul(tws_profile *profile, tws_matmul_dtype dtype, tws_error *err) {
+  static const char *const names[TWS_NARROW_COUNT] = {"fp8", "fp4"}, *const since[] = {"Hopper", "Blackwell"};
+  const int narrow = matmuls[dtype].narrow;
+  char hint[160];
+  if (narrow >= 0 && !(profile->narrow_peak[narrow] > 0)) {
+    snprintf(hint, sizeof hint, "%s and later have one; a profile says it as \"peak_flops\": {\"%s\": ...}",
+             since[narrow], names[narrow]);
+    return tws_fail(err, TWS_INVALID, hint, "twinspeed.matmul_dtype is %s, and profile %s has no rate of %s products",
+                    tws_matmul_dtype_name(dtype), profile->name, names[narrow]);
+  }
+  profile->matmul_dtype = dtype;
   return TWS_OK;
+}
+
+double tws_profile_matmul_peak(const tws_profile *profile, const tws_work *work) {
+  const int narrow = work->dtype == TWS_F32 ? -1 : matmuls[profile->matmul_dtype].narrow;
+  const double share = narrow == TWS_NARROW_FP4 && profile->fp4_efficiency > 0
+                           ? profile->fp4_efficiency / profile->matmul_efficiency
+                           : 1;
+  return narrow < 0 ? 0 : share * profile->narrow_peak[narrow];
+}
+
+double tws_profile_cast_bytes(const tws_profile *profile, int weight) {
+  const double *own = profile->runtime ? profile->runtime->cast_bytes : NULL;
+  if (weight) return own ? own[1] : 0;
+  const int usual = profile->matmul_dtype == TWS_MATMUL_FP8 || profile->matmul_dtype == TWS_MATMUL_MXFP8;
+  return usual && own && own[0] > 0 ? own[0] : matmuls[profile->matmul_dtype].cast_bytes;
 }

@@ -5,6 +5,7 @@
 #ifndef TWS_MODELS_RUNTIME_H
 #define TWS_MODELS_RUNTIME_H
 
+#include "config/ds_config.h"
 #include "models/hardware/profile.h"
 
 typedef enum tws_generation {
@@ -103,12 +104,10 @@ int tws_profile_recomputes_scores(const tws_profile *profile);
  */
 void tws_profile_keep_masks(tws_profile *profile);
 int tws_profile_keeps_masks(const tws_profile *profile);
-/* fp8 products scale rows and columns of what enters them apart (torchao's row-wise recipe), not whole tensors: call it
- * after tws_profile_set_runtime(). */
-void tws_profile_scale_rows(tws_profile *profile);
 /* Of libraries, out of torch's allocator, on this GPU. */
 double tws_profile_library_bytes(const tws_profile *profile);
-/* Matrix products of 16-bit layers run in fp8, attention does not. TWS_INVALID where the GPU has no such rate. */
-tws_code tws_profile_use_fp8(tws_profile *profile, tws_error *err);
+/* What enters matrix products of 16-bit layers, not attention, is of this type. TWS_INVALID where the GPU has no such
+ * rate. */
+tws_code tws_profile_set_matmul(tws_profile *profile, tws_matmul_dtype dtype, tws_error *err);
 
 #endif
