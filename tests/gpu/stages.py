@@ -168,7 +168,7 @@ def predicted(run, result, with_memory=True):
             "measured_step_s": result["median_step_s"], "predicted_step_s": find(e, "step_s"), "model_flops": find(e, "model_flops"),
             "arena_bytes": result["memory"][0]["device"]["allocated_bytes"], "predicted_arena_bytes": find(e, "arena_bytes"),
             "calibrated": bool(profile)}
-    for key in ("used_bytes", "context_bytes", "workspace_bytes", "libraries_bytes"):
+    for key in ("used_bytes", "context_bytes", "workspace_bytes", "inputs_bytes", "libraries_bytes"):
         line[key] = gpu.get(key, 0)
     line["predicted_used_bytes"] = line["predicted_arena_bytes"] + find(e, "device_overhead_bytes", 0)
     return line

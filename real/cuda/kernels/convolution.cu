@@ -113,7 +113,8 @@ __global__ void __launch_bounds__(BLOCK) group_input(const T *dy, const T *weigh
 
 // Part blockIdx.y of the windows; neighbouring threads have neighbouring output channels.
 template <typename T>
-__global__ void __launch_bounds__(BLOCK) group_weight_parts(const T *dy, const T *x, float *parts, Shape s) {
+__global__ void __launch_bounds__(BLOCK, 1)  // registers rather than more blocks
+    group_weight_parts(const T *dy, const T *x, float *parts, Shape s) {
   const int64_t own = s.w.in / s.w.groups, weights = s.w.out * s.w.rows * s.w.columns * own;
   const int64_t all = s.w.samples * s.windows, begin = all * blockIdx.y / gridDim.y,
                 end = all * (blockIdx.y + 1) / gridDim.y;

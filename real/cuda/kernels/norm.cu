@@ -53,9 +53,10 @@ __device__ void normalise_pack(const Norm<T> &n, int64_t row, int64_t column, co
   store<V>(n.y + row * n.width + column, v);
 }
 
-// A row belongs to a block (WHOLE) or to a warp, which read it once.
+// A row belongs to a block (WHOLE) or to a warp, which read it once. Where V is 1 the compiler would rather spill than use
+// more than 32 registers, unless it is told that one block is enough.
 template <typename T, int V, bool RESIDUAL, bool WHOLE>
-__global__ void __launch_bounds__(LARGEST_BLOCK) norm(Norm<T> n) {
+__global__ void __launch_bounds__(LARGEST_BLOCK, V == 1 ? 1 : 0) norm(Norm<T> n) {
   __shared__ float scratch[LARGEST_BLOCK / WARP];
   const int64_t row = WHOLE ? blockIdx.x : (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP;
   const int packs = (int)(n.width / V), stride = WHOLE ? (int)blockDim.x : (int)WARP;
@@ -136,6 +137,23 @@ enum { GRAD_PACKS = 2 };  // of each operand that a thread has under way
 template <int PER>
 constexpr int grad_threads = PER == 1 ? 768 : 640;
 
+// A thread's packs of the weights: in registers, or, where a row needs those, from the cache at each use.
+template <typename T, int V, int PER>
+struct Weights {
+  const Pack<T, V> *from;
+  int packs;
+  Pack<T, V> kept;
+  __device__ Weights(const T *weight, int count) : from(reinterpret_cast<const Pack<T, V> *>(weight)), packs(count) {
+    kept = Pack<T, V>{};
+    if (PER == 1 && (int)threadIdx.x < packs) kept = from[threadIdx.x];
+  }
+  __device__ Pack<T, V> pack(int k) const {
+    const int i = (int)(threadIdx.x + k * blockDim.x);
+    if (PER == 1) return kept;
+    return i < packs ? from[i] : Pack<T, V>{};
+  }
+};
+
 template <int V, int PER, bool RMS>
 __device__ void keep_parts(const float (&normed)[PER][V], const float (&plain)[PER][V], float *to, int packs) {
 #pragma unroll
@@ -159,10 +177,7 @@ __global__ void __launch_bounds__(grad_threads<PER>)
   const int me = (int)threadIdx.x, threads = (int)blockDim.x, warps = threads / WARP;
   const float share = 1.0F / (float)(packs * V);
   float plain[PER][V] = {}, normed[PER][V] = {};
-  P w[PER] = {};
-#pragma unroll
-  for (int k = 0; k < PER; ++k)
-    if (me + k * threads < packs) w[k] = reinterpret_cast<const P *>(weight)[me + k * threads];
+  Weights<T, V, PER> w(weight, packs);
   int turn = 0;
   for (int64_t row0 = (int64_t)blockIdx.x * R; row0 < tokens; row0 += (int64_t)gridDim.x * R, turn ^= 1) {
     P d[R][PER], v[R][PER], old[R][PER];
@@ -185,16 +200,18 @@ __global__ void __launch_bounds__(grad_threads<PER>)
 #pragma unroll
     for (int r = 0; r < R; ++r) {
 #pragma unroll
-      for (int k = 0; k < PER; ++k)
+      for (int k = 0; k < PER; ++k) {
+        const P wk = w.pack(k);
 #pragma unroll
         for (int j = 0; j < V; ++j) {
           const float g = at(d[r][k], j), z = (at(v[r][k], j) - mean[r]) * inverse[r];
-          const float gw = g * (at(w[k], j) + offset);
+          const float gw = g * (at(wk, j) + offset);
           normed[k][j] += g * z;
           if (!RMS) plain[k][j] += g;
           if (!RMS) sum[2 * r] += gw;
           sum[2 * r + 1] += gw * z;
         }
+      }
       if (!RMS) sum[2 * r] = warp_sum(sum[2 * r]);
       sum[2 * r + 1] = warp_sum(sum[2 * r + 1]);
     }
@@ -217,10 +234,11 @@ __global__ void __launch_bounds__(grad_threads<PER>)
         const int i = me + k * threads;
         float o[V];
         if (row0 + r >= tokens || i >= packs) continue;
+        const P wk = w.pack(k);
 #pragma unroll
         for (int j = 0; j < V; ++j) {
           const float z = (at(v[r][k], j) - mean[r]) * inverse[r];
-          o[j] = (at(d[r][k], j) * (at(w[k], j) + offset) - mean_g - z * mean_gz) * inverse[r];
+          o[j] = (at(d[r][k], j) * (at(wk, j) + offset) - mean_g - z * mean_gz) * inverse[r];
           if (accumulate) o[j] += at(old[r][k], j);
         }
         store<V>(dx + ((row0 + r) * packs + i) * V, o);

@@ -60,7 +60,8 @@ __global__ void __launch_bounds__(BLOCK) pool(const T *x, T *y, Pool p) {
 
 // Every window over a pixel is looked at: sums have one order.
 template <typename T, bool AVERAGE>
-__global__ void __launch_bounds__(BLOCK) pool_grad(const T *dy, const T *x, T *dx, Pool p) {
+__global__ void __launch_bounds__(BLOCK, 1)  // registers rather than more blocks
+    pool_grad(const T *dy, const T *x, T *dx, Pool p) {
   const tws_windows &w = p.w;
   EACH_ITEM(i, w.samples * w.height * w.width * w.in) {
     const int64_t channel = i % w.in, pixel = i / w.in, sample = pixel / (w.height * w.width);
