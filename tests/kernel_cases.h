@@ -554,8 +554,11 @@ static const test_case table[] = {
     CASE(LATENT_GRAD, {37, 2, 19, 6, 25, 7, 37}, {5000, 4, 0, 0, 1}, 0, H),
     CASE(PART, {9, 3, 20, 13}, {0}, 0, F),
     CASE(PART, {9, 1, 64, 64}, {0}, 0, B),
+    CASE(PART, {5, 2, 40, 17}, {21}, 0, F),
     CASE(PART_GRAD, {9, 3, 20, 13}, {0}, 0, F),
     CASE(PART_GRAD, {9, 3, 40, 16}, {0}, TWS_ACCUMULATE, H),
+    CASE(PART_GRAD, {5, 2, 40, 17}, {21}, 0, B),
+    CASE(PART_GRAD, {5, 2, 40, 17}, {23}, TWS_ACCUMULATE, F),
     CASE(GATE, {1, 1, 1}, {0}, 0, F),
     CASE(GATE, {30, 70, 1}, {0}, 0, B),
     CASE(GATE, {30, 64, 2}, {1}, 0, F),
@@ -758,6 +761,7 @@ static test_case random_case(int number) {
     case TWS_KERNEL_PART:
     case TWS_KERNEL_PART_GRAD:
       c.d[1] = 1 + c.d[1] % 5, c.d[2] = 1 + c.d[2] % 50, c.d[3] = 1 + c.d[3] % c.d[2], c.flags &= TWS_ACCUMULATE;
+      c.f[0] = (double)draw(s, 20, 0, c.d[2] - c.d[3]);
       if (c.kernel == TWS_KERNEL_PART) c.flags = 0;
       break;
     case TWS_KERNEL_LOW_RANK:

@@ -770,10 +770,10 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       oracle_latent_grad(w, o);
       break;
     case TWS_KERNEL_PART:
-      oracle_part(w, o);
+      oracle_part(w, a, o);
       break;
     case TWS_KERNEL_PART_GRAD:
-      oracle_part_grad(w, o);
+      oracle_part_grad(w, a, o);
       break;
     case TWS_KERNEL_GATE:
       oracle_gate(w, o);

@@ -47,14 +47,15 @@ static inline void oracle_latent_grad(const tws_work *w, double **o) {
       }
 }
 
-static inline void oracle_part(const tws_work *w, double **o) {
-  for (int64_t i = 0; i < w->d[0] * w->d[1] * w->d[3]; ++i) o[1][i] = o[0][i / w->d[3] * w->d[2] + i % w->d[3]];
+static inline void oracle_part(const tws_work *w, const double *a, double **o) {
+  const int64_t first = (int64_t)a[0];
+  for (int64_t i = 0; i < w->d[0] * w->d[1] * w->d[3]; ++i) o[1][i] = o[0][i / w->d[3] * w->d[2] + first + i % w->d[3]];
 }
 
-static inline void oracle_part_grad(const tws_work *w, double **o) {
+static inline void oracle_part_grad(const tws_work *w, const double *a, double **o) {
   for (int64_t i = 0; i < w->d[0] * w->d[1] * w->d[2]; ++i) {
-    const int64_t column = i % w->d[2];
-    const double slope = column < w->d[3] ? o[0][i / w->d[2] * w->d[3] + column] : 0;
+    const int64_t column = i % w->d[2] - (int64_t)a[0];
+    const double slope = column >= 0 && column < w->d[3] ? o[0][i / w->d[2] * w->d[3] + column] : 0;
     o[1][i] = slope + (w->flags & TWS_ACCUMULATE ? o[1][i] : 0);
   }
 }

@@ -87,29 +87,30 @@ __global__ void make_gradients(Latent l, const T *dqkv, T *dq, T *dcompressed, T
 }
 
 struct Part {
-  int64_t blocks, width, kept;
+  int64_t blocks, width, kept, first;
 };
 
 template <typename T>
 __global__ void part(Part p, const T *x, T *y) {
   const int64_t step = (int64_t)gridDim.x * blockDim.x;
   for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.blocks * p.kept; i += step)
-    y[i] = x[i / p.kept * p.width + i % p.kept];
+    y[i] = x[i / p.kept * p.width + p.first + i % p.kept];
 }
 
 template <typename T>
 __global__ void part_grad(Part p, const T *dy, T *dx, bool adds) {
   const int64_t step = (int64_t)gridDim.x * blockDim.x;
   for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.blocks * p.width; i += step) {
-    const int64_t column = i % p.width;
-    const float slope = column < p.kept ? to_float(dy[i / p.width * p.kept + column]) : 0.0F;
-    if (!adds || column < p.kept) dx[i] = from_float<T>(slope + (adds ? to_float(dx[i]) : 0.0F));
+    const int64_t column = i % p.width - p.first;
+    const bool inside = column >= 0 && column < p.kept;
+    const float slope = inside ? to_float(dy[i / p.width * p.kept + column]) : 0.0F;
+    if (!adds || inside) dx[i] = from_float<T>(slope + (adds ? to_float(dx[i]) : 0.0F));
   }
 }
 
 Part part_of(const tws_cuda_call *call) {
   const int64_t *d = call->work->d;
-  return {d[0] * d[1], d[2], d[3]};
+  return {d[0] * d[1], d[2], d[3], (int64_t)call->argument[0]};
 }
 
 }  // namespace

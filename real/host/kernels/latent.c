@@ -118,14 +118,15 @@ HOST_KERNEL(latent_grad) {
   return latent_either(call, 1, err);
 }
 
-/* ---- the first columns of each block ---- */
+/* ---- some columns of each block ---- */
 
 static void part_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
-  const int64_t width = call->work->d[2], kept = call->work->d[3];
+  const int64_t width = call->work->d[2], kept = call->work->d[3], first = (int64_t)call->argument[0];
   const host_range r = share(call->work->d[0] * call->work->d[1], 1, thread, threads);
   for (int64_t b = r.begin; b < r.end; ++b)
-    FOR_TYPE(call->dtype[0], T, copy_columns(T, call->operand[0], b * width, call->operand[1], b * kept, kept, 1));
+    FOR_TYPE(call->dtype[0], T,
+             copy_columns(T, call->operand[0], b * width + first, call->operand[1], b * kept, kept, 1));
 }
 HOST_KERNEL(part) {
   (void)err;
@@ -135,7 +136,7 @@ HOST_KERNEL(part) {
 
 static void part_grad_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
-  const int64_t width = call->work->d[2], kept = call->work->d[3];
+  const int64_t width = call->work->d[2], kept = call->work->d[3], first = (int64_t)call->argument[0];
   const int adds = (call->work->flags & TWS_ACCUMULATE) != 0;
   const void *dy = call->operand[0];
   void *dx = call->operand[1];
@@ -143,10 +144,11 @@ static void part_grad_task(void *arg, int thread, int threads) {
   for (int64_t b = r.begin; b < r.end; ++b)
     FOR_TYPE(call->dtype[0], T, {
       EACH_VECTOR(i, n, 0, kept, {
-        const vf before = adds ? v_get(T, dx, b * width + i, n) : v_zero();
-        v_put(T, dx, b * width + i, before + v_get(T, dy, b * kept + i, n), n);
+        const vf before = adds ? v_get(T, dx, b * width + first + i, n) : v_zero();
+        v_put(T, dx, b * width + first + i, before + v_get(T, dy, b * kept + i, n), n);
       });
-      if (!adds) EACH_VECTOR(i, n, kept, width, v_put(T, dx, b * width + i, v_zero(), n));
+      if (!adds) EACH_VECTOR(i, n, 0, first, v_put(T, dx, b * width + i, v_zero(), n));
+      if (!adds) EACH_VECTOR(i, n, first + kept, width, v_put(T, dx, b * width + i, v_zero(), n));
     });
 }
 HOST_KERNEL(part_grad) {
