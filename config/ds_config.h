@@ -152,6 +152,7 @@ typedef struct tws_config {
   int data_before_experts;       /* use_data_before_expert_parallelism */
   tws_axis_order axis_order;     /* twinspeed.axis_order */
   int64_t loss_tiles, mlp_tiles; /* twinspeed.loss_tiles, .mlp_tiles: chunks of a micro-batch's tokens, 0 or 1: whole */
+  int64_t linear_tile_size;      /* twinspeed.linear_tile_size: most elements of a weight gathered at once, 0: all */
   int64_t attention_chunks;      /* twinspeed.attention_chunks: 1, as chunks need an offload tier */
   int64_t ignored_token;         /* twinspeed.ignored_token: targets with this id do not count; -1: none */
   /* section "twinspeed", ours; DeepSpeed ignores unknown top-level sections */

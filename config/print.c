@@ -606,6 +606,8 @@ static const char *idle_reason(const tws_config *c, const char *path) {
       {"aio.intra_op_parallelism", memory && aio->threads != 1, no_disk},
       {"aio.single_submit", memory && aio->single_submit, no_disk},
       {"aio.overlap_events", memory && !aio->overlap_events, no_disk},
+      {"twinspeed.linear_tile_size", c->linear_tile_size > 0 && c->zero.stage != 3,
+       "weights are gathered at ZeRO stage 3 alone"},
       {"pipeline.partition", !pipe && strcmp(partition, "best") != 0, "it needs pipeline.stages above 1"},
       {"twinspeed.pipeline_schedule", !pipe && c->pipeline_schedule != usual, "it needs pipeline.stages above 1"},
       {"twinspeed.virtual_stages", !pipe && c->virtual_stages > 1, "it needs pipeline.stages above 1"},

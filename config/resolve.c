@@ -489,10 +489,18 @@ static tws_code check_recomputation(const rules *r) {
                 "\"%.60s\" are no operations that can be made again", names);
 }
 
+static tws_code check_linear_tiles(const rules *r) {
+  const tws_config *c = r->config;
+  if (!c->linear_tile_size || !c->zero.by_block || c->zero.stage != 3) return TWS_OK;
+  return REFUSE(
+      r, "twinspeed.linear_tile_size", TWS_INVALID, "set twinspeed.shard_by_block to false",
+      "twinspeed.linear_tile_size gathers weights in parts, and twinspeed.shard_by_block whole layers at once");
+}
+
 static tws_code check_rules(tws_config *config, tws_error *err) {
-  static tws_code (*const checks[])(const rules *) = {check_precision, check_reduction,    check_offload,
-                                                      check_delayed,   check_parallelism,  check_optimizer,
-                                                      check_scheduler, check_recomputation};
+  static tws_code (*const checks[])(const rules *) = {check_precision, check_reduction,     check_offload,
+                                                      check_delayed,   check_parallelism,   check_optimizer,
+                                                      check_scheduler, check_recomputation, check_linear_tiles};
   tws_refusals refusals = {0};
   tws_error unheard;
   const rules r = {config, config->store, err ? err : &unheard};

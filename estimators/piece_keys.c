@@ -51,6 +51,7 @@ static void begin_key(const tws_plan_request *request, tws_piece_key *k) {
   config->store = NULL;
   config->train_batch_size = config->accumulation_steps = config->ranks = config->steps_per_print = 0;
   config->pipeline_schedule = 0;
+  if (config->zero.stage != 3) config->linear_tile_size = 0;
 }
 
 /* Gradients that are whole until the end of the step, so that micro-batches move none. */

@@ -3,11 +3,14 @@
 
 #include "plan/lower.h"
 
-/* Tiles add to one gradient; it is complete with the last of them. */
+/* Tiles add to one gradient; it is complete with the last of them. Of a tiled weight each tile has its own. */
 static void contributed(tws_lower *l, const tws_module *m) {
   if (l->tile + 1 < l->tiles) return;
-  for (int i = 0; i < TWS_MODULE_PARAMS; i++)
-    if (m->param[i] != TWS_NONE && !tws_is_frozen(l, m->param[i])) tws_zero_contributed(l, m->param[i]);
+  for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
+    if (m->param[i] == TWS_NONE || tws_is_frozen(l, m->param[i])) continue;
+    const uint32_t param = tws_visit_param(l, m->param[i], l->weight_tile);
+    if (tws_is_weight_tile(l, param) || tws_is_last_weight_tile(l, m)) tws_zero_contributed(l, param);
+  }
 }
 
 static int is_trained(const tws_lower *l, uint32_t param) {
@@ -89,11 +92,16 @@ static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
   int accumulate, accumulate_bias = 0, n = 3;
   if (!is_trained(l, m->param[0])) return;
   tws_work work = tws_module_work(l, m, TWS_KERNEL_LINEAR_GRAD_WEIGHT, 0);
+  const tws_outputs outputs = tws_visit_outputs(l, m);
+  const uint32_t weight = tws_visit_param(l, m->param[0], l->weight_tile);
   work.dtype2 = (uint8_t)l->zero.grad_dtype;
-  tws_operand operands[4] = {dy, tws_value_read(l, m->in[0]), tws_zero_gradient(l, m->param[0], &accumulate)};
-  if (m->param[1] != TWS_NONE) {
-    operands[n++] = tws_zero_gradient(l, m->param[1], &accumulate_bias);
-    if (accumulate_bias != accumulate) tws_builder_fail(&l->b, TWS_INTERNAL, "weight and bias gradients differ in age");
+  work.d[1] = outputs.count;
+  tws_operand operands[4] = {dy, tws_value_read(l, m->in[0]), tws_zero_gradient(l, weight, &accumulate)};
+  if (m->param[1] != TWS_NONE) { /* of which the first tile's begins all */
+    operands[n] = tws_outputs_of(tws_zero_gradient(l, m->param[1], &accumulate_bias), outputs);
+    operands[n++].access = operands[2].access;
+    if (accumulate_bias != accumulate && tws_is_first_weight_tile(l, m))
+      tws_builder_fail(&l->b, TWS_INTERNAL, "weight and bias gradients differ in age");
   }
   if (accumulate) work.flags |= TWS_ACCUMULATE;
   if (l->split) {
@@ -109,9 +117,17 @@ static void input_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
   if (!l->needed[m->in[0]]) return;
   tws_work work = tws_module_work(l, m, TWS_KERNEL_LINEAR_GRAD_INPUT, 0);
   work.flags &= ~(uint32_t)TWS_BIAS;
+  work.d[1] = tws_visit_outputs(l, m).count;
   uint32_t into = l->fused_with ? l->fused_with->in[0] : m->in[0];
-  tws_operand operands[4] = {dy, tws_zero_param(l, m->param[0]), tws_value_gradient_out(l, into, &accumulate)};
+  tws_operand operands[4] = {dy, tws_zero_param(l, tws_visit_param(l, m->param[0], l->weight_tile))};
   int n = 3;
+  if (tws_is_first_weight_tile(l, m)) {
+    operands[2] = tws_value_gradient_out(l, into, &accumulate);
+  } else {
+    operands[2] = tws_value_gradient(l, into);
+    operands[2].access = TWS_READ_WRITE;
+    accumulate = 1;
+  }
   if (accumulate) work.flags |= TWS_ACCUMULATE;
   if (l->fused_with) {
     if (accumulate) tws_builder_fail(&l->b, TWS_INTERNAL, "an activation's gradient is there already");
@@ -134,7 +150,7 @@ static void input_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
 }
 
 static void backward_linear(tws_lower *l, const tws_module *m) {
-  tws_operand dy = tws_value_gradient(l, m->out[0]);
+  tws_operand dy = tws_outputs_gradient(l, m);
   /* before the weight's gradient, with which its exchange overlaps */
   int early = l->exchange_stream != TWS_STREAM_COMPUTE && tws_local_of(l, m)->split != TWS_SPLIT_NONE;
   if (early) input_gradient(l, m, dy);

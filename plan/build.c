@@ -154,7 +154,7 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
     TWS_TRY(tws_shard_network(plan->network, &l->sharding, l->scratch, plan->arena, &l->local, err));
   l->network = l->local.network;
   plan->slices = l->local.slices;
-  return TWS_OK;
+  return tws_weight_tiles_begin(l);
 }
 
 static tws_code prepare(tws_lower *l, tws_error *err) {

@@ -7,6 +7,7 @@
  *   modules.c    one visit -> kernels: forward; backward.c: backward; exchange.c: values that change hands
  *   ring_attention.c  attention over tokens of several ranks
  *   moe.c        routers and the slots of experts
+ *   weight_tiles.c  large weights of stage 3 as tiles, each gathered and reduced for itself
  *   zero.c       where parameters and gradients live and move, by ZeRO stage; zero3_gathers.c: whole parameters of
  *                stage 3
  *   dropout.c    where random bits of dropout come from
@@ -35,6 +36,7 @@ typedef struct tws_visit {
   uint8_t phase;
   uint8_t fused_away;   /* its work is part of a neighbour's kernel */
   uint16_t tile, tiles; /* part of the micro-batch's tokens: 0 of 1 for all */
+  uint16_t weight_tile; /* of the module's weight, where that is tiled */
   uint32_t fused_with;  /* the neighbour's module whose work is part of this one's kernel, or TWS_NONE */
 } tws_visit;
 
@@ -67,6 +69,13 @@ typedef struct tws_zero_class {
   uint64_t kept;                      /* likewise of what a rank updates */
   uint64_t total, aligned, partition; /* elements stored, with padding, and updated by one rank */
 } tws_zero_class;
+
+/* A weight in tiles: rows of it, so outputs of its layer, that are parameters of their own to ZeRO. The local network
+ * has them behind all others; no module names them, and nothing is stored of the weight itself. */
+typedef struct tws_weight_tiles {
+  uint32_t first, count; /* its tiles; count 0: it is whole */
+  int64_t rows;          /* of each but the last */
+} tws_weight_tiles;
 
 typedef struct tws_zero {
   int stage;
@@ -208,6 +217,8 @@ typedef struct tws_lower {
   const tws_network *network; /* the local one */
   tws_sharding sharding;
   tws_local local;
+  tws_weight_tiles *weight_tiles; /* per parameter of the whole network; NULL: all weights are whole */
+  uint32_t *tile_of;              /* per tile: its weight */
   tws_arena *scratch;
   tws_builder b;
   tws_zero zero;
@@ -225,6 +236,7 @@ typedef struct tws_lower {
   int split;                    /* weight gradients are deferred */
   int evaluates;                /* forward passes alone */
   int tile, tiles;              /* of the visit being lowered */
+  uint32_t weight_tile;         /* likewise */
   const tws_module *fused_with; /* likewise: the module whose work its kernel does too, or NULL */
   tws_module_memory memory[TWS_MODULE_TYPE_COUNT];
   uint8_t *needed;   /* per value: whether its gradient is, for a parameter that is trained */
@@ -256,6 +268,38 @@ uint32_t tws_recompute_block(const tws_lower *l, uint32_t last);
 int tws_recompute_products(const tws_lower *l, uint32_t module); /* that a module does at once */
 /* visits.c */
 tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk);
+/* weight_tiles.c: twinspeed.linear_tile_size, of the local network. */
+tws_code tws_weight_tiles_begin(tws_lower *l);
+/* Of a parameter of which nothing but its tiles is there how many these are; else 0. */
+static inline uint32_t tws_weight_tile_count(const tws_lower *l, uint32_t param) {
+  return l->weight_tiles && param < l->b.plan->network->param_count ? l->weight_tiles[param].count : 0;
+}
+static inline int tws_is_weight_tile(const tws_lower *l, uint32_t param) {
+  return param >= l->b.plan->network->param_count;
+}
+/* In how many visits a module is done: one for each tile of its weight. */
+uint32_t tws_module_weight_tiles(const tws_lower *l, uint32_t module);
+/* The parameter of the whole network that one is, or is a tile of, and its first element there. */
+uint32_t tws_weight_tile_origin(const tws_lower *l, uint32_t param, uint64_t *first);
+/* The parameter that a visit works on of those that its module names: a tile of it, or itself. */
+uint32_t tws_visit_param(const tws_lower *l, uint32_t param, uint32_t weight_tile);
+/* Outputs of a linear layer that the visit at hand computes; whether it is the first, or the last, of its layer. */
+typedef struct tws_outputs {
+  int64_t first, count;
+} tws_outputs;
+tws_outputs tws_visit_outputs(const tws_lower *l, const tws_module *m);
+/* Theirs of a vector that has an element for each. */
+static inline tws_operand tws_outputs_of(tws_operand vector, tws_outputs outputs) {
+  vector.offset += (uint64_t)outputs.first;
+  vector.count = (uint64_t)outputs.count;
+  return vector;
+}
+int tws_is_first_weight_tile(const tws_lower *l, const tws_module *m);
+int tws_is_last_weight_tile(const tws_lower *l, const tws_module *m);
+/* What of the layer's outputs the visit makes, and puts in its place among all; what of their gradient it reads. */
+tws_operand tws_outputs_make(tws_lower *l, const tws_module *m);
+void tws_outputs_put(tws_lower *l, const tws_module *m, tws_operand outputs);
+tws_operand tws_outputs_gradient(tws_lower *l, const tws_module *m);
 /* frozen.c: which gradients of values somebody needs, and whether a module goes backward. */
 tws_code tws_frozen_begin(tws_lower *l);
 int tws_module_goes_backward(const tws_lower *l, const tws_module *m);

@@ -12,7 +12,8 @@ const tws_local_module *tws_local_of(const tws_lower *l, const tws_module *m) {
 
 int tws_lower_sliced(const tws_lower *l, const tws_module *m) {
   const int of_samples = l->network->values[m->out[0]].row[0].kind != TWS_DIM_FIXED;
-  return l->slices > 1 && l->tiles == 1 && of_samples && tws_local_of(l, m)->split != TWS_SPLIT_NONE;
+  return l->slices > 1 && l->tiles == 1 && of_samples && tws_local_of(l, m)->split != TWS_SPLIT_NONE &&
+         tws_module_weight_tiles(l, (uint32_t)(m - l->network->modules)) == 1;
 }
 
 int64_t tws_module_rows(const tws_lower *l, const tws_module *m) {
@@ -352,21 +353,26 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
                          operands, count);
 }
 
-/* A product cut into slices of tokens, so that what follows one slice overlaps with the next. */
+/* A product cut into slices of tokens, so that what follows one slice overlaps with the next; or that of a tile of the
+ * weight. */
 static void forward_linear(tws_lower *l, const tws_module *m) {
   tws_work work = tws_module_work(l, m, TWS_KERNEL_LINEAR, 0);
-  tws_operand operands[5] = {tws_value_read(l, m->in[0]), tws_zero_param(l, m->param[0])};
+  const tws_outputs outputs = tws_visit_outputs(l, m);
+  tws_operand operands[5] = {tws_value_read(l, m->in[0]),
+                             tws_zero_param(l, tws_visit_param(l, m->param[0], l->weight_tile))};
   int first_out, n = 2;
+  work.d[1] = outputs.count;
   if (tws_local_of(l, m)->skips_vector) work.flags &= ~(uint32_t)TWS_BIAS;
-  if (work.flags & TWS_BIAS) operands[n++] = tws_zero_param(l, m->param[1]);
+  if (work.flags & TWS_BIAS) operands[n++] = tws_outputs_of(tws_zero_param(l, m->param[1]), outputs);
   first_out = n;
   if (l->fused_with) {
     work.flags |= TWS_GELU;
     operands[n++] = tws_value_make(l, l->fused_with->out[0]);
   }
-  operands[n++] = tws_value_make(l, m->out[0]);
+  operands[n++] = tws_outputs_make(l, m);
   if (!tws_lower_sliced(l, m)) {
     tws_lower_compute(l, &work, operands, n);
+    tws_outputs_put(l, m, operands[n - 1]);
     return;
   }
   tws_operand whole[5];
@@ -451,6 +457,7 @@ void tws_lower_visit(tws_lower *l, const tws_visit *visit) {
   l->b.module = l->local.modules[visit->module].origin;
   l->tile = visit->tile;
   l->tiles = visit->tiles;
+  l->weight_tile = visit->weight_tile;
   l->fused_with = visit->fused_with == TWS_NONE ? NULL : &l->network->modules[visit->fused_with];
   if (visit->phase == TWS_PHASE_BACKWARD) {
     tws_lower_backward(l, m);
@@ -459,5 +466,6 @@ void tws_lower_visit(tws_lower *l, const tws_visit *visit) {
   }
   l->tile = 0;
   l->tiles = 1;
+  l->weight_tile = 0;
   l->fused_with = NULL;
 }

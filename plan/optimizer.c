@@ -204,12 +204,14 @@ static int *sub_groups(tws_lower *l) {
 /* Which element of the whole network's parameters the first is that lies in the flat order for `param`; `before`: those
  * of parameters before it. Copies on several ranks have equal numbers, so that they are rounded alike; parts that
  * expert and tensor parallelism cut are counted one after the other. */
-static int64_t first_element(const tws_lower *l, uint32_t param, int64_t before) {
+static int64_t first_element(const tws_lower *l, uint32_t param, const int64_t *before) {
   const tws_zero *z = &l->zero;
   const tws_position *at = &l->sharding.position;
-  int64_t cut = l->network->params[param].own_along ? at->index[TWS_AXIS_EXPERT] : 0; /* parts before this one */
+  uint64_t in_weight;
+  const uint32_t origin = tws_weight_tile_origin(l, param, &in_weight);
+  int64_t cut = l->network->params[origin].own_along ? at->index[TWS_AXIS_EXPERT] : 0; /* parts before this one */
   if (is_part(l, param)) cut = cut * at->ranks[TWS_AXIS_MODEL] + at->index[TWS_AXIS_MODEL];
-  const int64_t element = before + cut * tws_param_numel(&l->network->params[param]);
+  const int64_t element = before[origin] + cut * tws_param_numel(&l->network->params[origin]) + (int64_t)in_weight;
   return z->stage == 3 ? element + z->part[param] * tws_zero_class_of(z, param)->index : element;
 }
 
@@ -231,7 +233,7 @@ static int add_runs(tws_lower *l, const tws_zero_class *c, const int *group_of, 
     uint64_t start = z->flat_offset[p], next = i + 1 < c->end ? z->flat_offset[z->order[i + 1]] : c->stored + c->total;
     uint64_t from = start > begin ? start : begin, to = next < end ? next : end;
     if (from >= to) continue;
-    int64_t element = first_element(l, p, before[p]) + (int64_t)(from - start);
+    int64_t element = first_element(l, p, before) + (int64_t)(from - start);
     const uint64_t cut = l->offload.cut, kept = c->kept + from - begin; /* what the host updates begins a run */
     int goes_on = group_of[i] == group && !(cut > 0 && kept >= cut && kept - r.count < cut) && !by_tensor &&
                   r.count + (to - from) <= most &&

@@ -4,17 +4,21 @@
  * the product that makes it, a residual sum with the norm that reads it. */
 #include "plan/lower.h"
 
+/* A module with a tiled weight is visited once for each of its tiles. */
 static void push_tile(tws_lower *l, uint32_t module, tws_phase phase, int tile, int tiles) {
   tws_visit_list *list = &l->chunk->visits;
-  if (tws_reserve(&list->items, &list->capacity, list->count + 1u, sizeof *list->items)) {
+  const uint32_t count = tws_module_weight_tiles(l, module);
+  if (tws_reserve(&list->items, &list->capacity, list->count + count, sizeof *list->items)) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
     return;
   }
-  list->items[list->count++] = (tws_visit){.module = module,
-                                           .phase = (uint8_t)phase,
-                                           .tile = (uint16_t)tile,
-                                           .tiles = (uint16_t)tiles,
-                                           .fused_with = TWS_NONE};
+  for (uint32_t i = 0; i < count; i++)
+    list->items[list->count++] = (tws_visit){.module = module,
+                                             .phase = (uint8_t)phase,
+                                             .tile = (uint16_t)tile,
+                                             .tiles = (uint16_t)tiles,
+                                             .weight_tile = (uint16_t)(phase == TWS_PHASE_BACKWARD ? count - 1 - i : i),
+                                             .fused_with = TWS_NONE};
 }
 
 static void push_visit(tws_lower *l, uint32_t module, tws_phase phase) {
@@ -157,7 +161,8 @@ static int fits_fusion(const fusion *f, const tws_module *a, const tws_module *b
 static void fuse_pair(const tws_lower *l, const uint8_t *readers, tws_visit *first, tws_visit *second) {
   const tws_module *modules = l->network->modules;
   if (first->module == TWS_NONE || second->module == TWS_NONE || first->phase != second->phase ||
-      first->tile != second->tile || first->tiles != second->tiles)
+      first->tile != second->tile || first->tiles != second->tiles || tws_module_weight_tiles(l, first->module) > 1 ||
+      tws_module_weight_tiles(l, second->module) > 1)
     return;
   for (size_t i = 0; i < sizeof fusions / sizeof *fusions; i++) {
     if (!fits_fusion(&fusions[i], &modules[first->module], &modules[second->module], first->phase == TWS_PHASE_BACKWARD,

@@ -48,6 +48,8 @@ static uint32_t class_layout(tws_lower *l, tws_zero_class *c, const uint64_t *si
 /* Cut the stored elements [first, first + count) of a parameter into what this rank updates and what it does not. */
 static void add_shards(tws_lower *l, uint32_t param, uint64_t first, uint64_t count) {
   tws_state *state = l->b.plan->state;
+  uint64_t in_weight;
+  const uint32_t origin = tws_weight_tile_origin(l, param, &in_weight);
   const tws_zero_class *c = tws_zero_class_of(&l->zero, param);
   const uint64_t storage = l->zero.flat_offset[param], begin = tws_zero_kept_first(&l->zero, c);
   const uint64_t end = begin + c->partition, kept = c->kept;
@@ -58,8 +60,8 @@ static void add_shards(tws_lower *l, uint32_t param, uint64_t first, uint64_t co
   if (cuts[2] > cuts[3]) cuts[2] = cuts[3];
   for (int i = 0; i < 3 && l->b.plan->owns_state; i++) {
     if (cuts[i + 1] <= cuts[i]) continue;
-    state->shards[state->shard_count++] = (tws_shard){.param = param,
-                                                      .param_first = first + cuts[i] - storage,
+    state->shards[state->shard_count++] = (tws_shard){.param = origin,
+                                                      .param_first = in_weight + first + cuts[i] - storage,
                                                       .count = cuts[i + 1] - cuts[i],
                                                       .storage_offset = cuts[i],
                                                       .owned_offset = i == 1 ? kept + cuts[i] - begin : TWS_NO_OFFSET};
@@ -186,7 +188,7 @@ static void begin_flat(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
 static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
   tws_zero *z = &l->zero;
   uint32_t n = l->network->param_count;
-  int64_t *whole = scratch(l, n, sizeof *whole);
+  int64_t *whole = scratch(l, n, sizeof *whole), *small = scratch(l, n, sizeof *small);
   z->part = scratch(l, n, sizeof *z->part);
   z->persistent = scratch(l, n, 1);
   z->gathered = scratch(l, n, sizeof *z->gathered);
@@ -196,9 +198,10 @@ static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
     z->part[p] = tws_zero3_part(whole[p], tws_zero_class_of(z, p)->ranks);
     sizes[p] = (uint64_t)z->part[p];
     z->gathered[p] = TWS_NONE;
+    small[p] = tws_is_weight_tile(l, p) || !whole[p] ? INT64_MAX : whole[p]; /* a part of what is large is not small */
   }
   if (!z->unit)
-    tws_zero3_persistent((int)n, whole, l->config->zero.param_persistence_threshold,
+    tws_zero3_persistent((int)n, small, l->config->zero.param_persistence_threshold,
                          l->config->zero.model_persistence_threshold, z->persistent);
   lay_out(l, sizes, starts);
   for (uint32_t i = 0; i < n; i++) {
@@ -215,7 +218,11 @@ static void count_uses(tws_lower *l) {
   for (int c = 0; c < l->chunk_count; c++) {
     for (uint32_t m = l->chunks[c].first; m < l->chunks[c].end; m++) {
       for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
-        if (l->network->modules[m].param[i] != TWS_NONE) l->zero.uses[l->network->modules[m].param[i]]++;
+        const uint32_t param = l->network->modules[m].param[i];
+        if (param == TWS_NONE) continue;
+        const uint32_t tiles = tws_weight_tile_count(l, param);
+        for (uint32_t t = 0; t < tiles; t++) l->zero.uses[tws_visit_param(l, param, t)]++;
+        if (!tiles) l->zero.uses[param]++;
       }
     }
   }
@@ -246,6 +253,15 @@ static void find_units(tws_lower *l) {
     if (z->unit[p] == TWS_NONE) z->unit[p] = p;
 }
 
+/* One use less of a parameter, or of its tiles, is to come; those that are complete then go behind the `count` others
+ * of `order`. */
+static uint32_t complete(const tws_lower *l, uint32_t param, uint32_t *left, uint32_t *order, uint32_t count) {
+  const uint32_t tiles = tws_weight_tile_count(l, param);
+  if (!tiles && --left[param] == 0) order[count++] = param;
+  for (uint32_t t = tiles; t-- > 0;) order[count++] = tws_visit_param(l, param, t);
+  return count;
+}
+
 static uint32_t completion_order(tws_lower *l, uint32_t *order) {
   uint32_t count = 0;
   uint32_t *left = scratch(l, l->network->param_count, sizeof *left);
@@ -257,7 +273,7 @@ static uint32_t completion_order(tws_lower *l, uint32_t *order) {
       for (const tws_module_kernel *k = tws_module_row_of(module->type)->backward; k->binding[0].source; k++)
         for (const tws_binding *b = k->binding; b->source != TWS_BIND_END; b++) {
           const uint32_t param = b->source == TWS_BIND_D_PARAM ? module->param[b->index] : TWS_NONE;
-          if (param != TWS_NONE && !tws_is_frozen(l, param) && --left[param] == 0) order[count++] = param;
+          if (param != TWS_NONE && !tws_is_frozen(l, param)) count = complete(l, param, left, order, count);
         }
     }
   }

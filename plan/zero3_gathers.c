@@ -13,12 +13,14 @@ static void make_schedule(tws_lower *l) {
   for (uint32_t i = 0; i < l->chunk->visits.count; i++) {
     visits[i].params = params;
     if (l->chunk->visits.items[i].module == TWS_NONE) continue;
-    const tws_module *m = &l->network->modules[l->chunk->visits.items[i].module];
+    const tws_visit *visit = &l->chunk->visits.items[i];
+    const tws_module *m = &l->network->modules[visit->module];
     for (int k = 0; k < TWS_MODULE_PARAMS; k++) {
       uint32_t at = (uint32_t)visits[i].count;
       if (m->param[k] == TWS_NONE) continue;
-      for (; at > 0 && params[at - 1] > m->param[k]; at--) params[at] = params[at - 1]; /* ascending */
-      params[at] = m->param[k];
+      const uint32_t param = tws_visit_param(l, m->param[k], visit->weight_tile);
+      for (; at > 0 && params[at - 1] > param; at--) params[at] = params[at - 1]; /* ascending */
+      params[at] = param;
       visits[i].count++;
     }
     params += visits[i].count;

@@ -100,6 +100,8 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
   c.recompute_every = 1 + (int64_t)draw(seed, 45, 2);
   c.recompute_whole = (int)draw(seed, 48, 2);
   c.zero.by_block = draw(seed, 46, 3) == 0;
+  if (c.zero.stage == 3 && !c.zero.by_block && draw(seed, 60, 2))
+    c.linear_tile_size = 130 + (int64_t)draw(seed, 61, 900);
   int64_t parts = common(common(c.tensor_chunks * c.tensor_ranks, c.loss_tiles), c.mlp_tiles);
   int64_t share = 1 + (int64_t)draw(seed, 16, 8); /* tokens of a sequence that a rank has */
   c.sequence_length = c.sequence_ranks * share;

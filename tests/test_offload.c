@@ -84,13 +84,13 @@ static int draw_job(uint64_t seed, char *text, size_t size, tws_tier *tier, tws_
            "\"round_robin_gradients\":%s,\"stage3_param_persistence_threshold\":100,\"offload_optimizer\":{\"device\":"
            "\"%s\",\"pin_memory\":%s,\"pipeline_read\":%s,\"pipeline_write\":%s},\"offload_param\":{\"device\":\"%s\","
            "\"pin_memory\":%s,\"max_in_cpu\":%d,\"buffer_count\":%d,\"buffer_size\":%d}}%s%s,\"twinspeed\":{\"sequence_"
-           "length\":16,\"delayed_update\":%s}}",
+           "length\":16,\"delayed_update\":%s,\"linear_tile_size\":%d}}",
            steps, pick(seed, 9, 2), rule, stage, pick(seed, 10, 2) ? "true" : "false", 1 + pick(seed, 11, 60000),
            1 + pick(seed, 12, 60000), pick(seed, 13, 3) ? "true" : "false", pick(seed, 14, 2) ? "true" : "false",
            disk ? "nvme" : "cpu", pinned ? "true" : "false", pick(seed, 16, 2) ? "true" : "false",
            pick(seed, 17, 2) ? "true" : "false", param_device[parameters], pinned ? "true" : "false",
            in_cpu[parameters], pick(seed, 19, 6), 1 + pick(seed, 20, 9000), precision[kind], axes[axis].text,
-           late ? "true" : "false");
+           late ? "true" : "false", stage == 3 && pick(seed, 22, 2) ? 400 + pick(seed, 23, 9000) : 0);
   return replicas * axes[axis].ranks;
 }
 
