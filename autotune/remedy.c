@@ -24,15 +24,22 @@ typedef struct change {
   int stage, micro_one, shorten; /* micro_one: a smaller micro batch, 1 at last; shorten: divide the sequence by this */
   int tensor;                    /* divide replicas among tensor ranks of a node */
   int offload;                   /* to the host: 1 the optimizer, 2 parameters too */
+  int tiles;                     /* in which the largest linear layer is gathered */
 } change;
 static const change changes[] = {
-    {"selective", 0, 0, 0, 0, 0}, {"full", 0, 0, 0, 0, 0}, {NULL, 1, 0, 0, 0, 0},   {NULL, 2, 0, 0, 0, 0},
-    {NULL, 3, 0, 0, 0, 0},        {NULL, 0, 1, 0, 0, 0},   {"full", 0, 1, 0, 0, 0}, {"full", 2, 0, 0, 0, 0},
-    {"full", 3, 0, 0, 0, 0},      {"full", 3, 1, 0, 0, 0}, {NULL, 1, 0, 0, 0, 1},   {NULL, 2, 0, 0, 0, 1},
-    {"full", 2, 0, 0, 0, 1},      {"full", 3, 0, 0, 0, 1}, {"full", 3, 1, 0, 0, 1}, {NULL, 3, 0, 0, 0, 2},
-    {"full", 3, 0, 0, 0, 2},      {"full", 3, 1, 0, 0, 2}, {NULL, 0, 0, 0, 1, 0},   {"full", 0, 1, 0, 1, 0},
-    {"full", 3, 1, 0, 1, 0},      {"full", 3, 1, 2, 0, 0}, {"full", 3, 1, 4, 0, 0}, {"full", 3, 1, 8, 0, 0},
-    {"full", 3, 1, 16, 0, 0}};
+    {"selective", 0, 0, 0, 0, 0, 0}, {"full", 0, 0, 0, 0, 0, 0}, {NULL, 1, 0, 0, 0, 0, 0},   {NULL, 2, 0, 0, 0, 0, 0},
+    {NULL, 3, 0, 0, 0, 0, 0},        {NULL, 0, 1, 0, 0, 0, 0},   {"full", 0, 1, 0, 0, 0, 0}, {"full", 2, 0, 0, 0, 0, 0},
+    {"full", 3, 0, 0, 0, 0, 0},      {"full", 3, 1, 0, 0, 0, 0}, {NULL, 1, 0, 0, 0, 1, 0},   {NULL, 2, 0, 0, 0, 1, 0},
+    {"full", 2, 0, 0, 0, 1, 0},      {"full", 3, 0, 0, 0, 1, 0}, {"full", 3, 1, 0, 0, 1, 0}, {NULL, 3, 0, 0, 0, 2, 0},
+    {"full", 3, 0, 0, 0, 2, 0},      {"full", 3, 1, 0, 0, 2, 0}, {NULL, 0, 0, 0, 1, 0, 0},   {"full", 0, 1, 0, 1, 0, 0},
+    {"full", 3, 1, 0, 1, 0, 0},      {"full", 3, 1, 0, 0, 0, 8}, {"full", 3, 1, 0, 0, 2, 8}, {"full", 3, 1, 2, 0, 0, 0},
+    {"full", 3, 1, 4, 0, 0, 0},      {"full", 3, 1, 8, 0, 0, 0}, {"full", 3, 1, 16, 0, 0, 0}};
+
+/* The options with a change, and the flags that say it. */
+typedef struct changed {
+  tws_job_spec spec;
+  char flags[512], tile_size[64];
+} changed;
 
 /* As many tensor ranks as the replicas, a node's devices and the model allow; 1: none. */
 static int64_t tensor_choice(const tws_job *job) {
@@ -46,10 +53,33 @@ static int64_t tensor_choice(const tws_job *job) {
   return best;
 }
 
-/* The options with a change, and the flags that say it; 0 when it changes nothing. The global batch stays.
- * to_micro: what a smaller micro batch is. */
-static int apply_change(const change *c, const tws_job *job, int64_t to_micro, tws_job_spec *spec, char *flags,
-                        size_t size) {
+static int64_t largest_layer(const tws_network *n) {
+  int64_t largest = 0;
+  for (uint32_t m = 0; m < n->module_count; m++) {
+    if (n->modules[m].type != TWS_MODULE_LINEAR) continue;
+    const int64_t elements = tws_param_numel(&n->params[n->modules[m].param[0]]);
+    if (elements > largest) largest = elements;
+  }
+  return largest;
+}
+
+/* 0: it has tiles already, or there is nothing to be tiled. */
+static int set_tiles(const change *c, const tws_job *job, changed *to) {
+  const int64_t most = largest_layer(job->network) / c->tiles;
+  if (job->config->linear_tile_size || job->config->zero.by_block || most < 1 || to->spec.set.count == TWS_MAX_STRINGS)
+    return 0;
+  snprintf(to->tile_size, sizeof to->tile_size, "twinspeed.linear_tile_size=%lld", (long long)most);
+  to->spec.set.item[to->spec.set.count++] = to->tile_size;
+  return 1;
+}
+
+/* 0 when it changes nothing. The global batch stays. to_micro: what a smaller micro batch is. */
+static int apply_change(const tws_job_spec *given, const change *c, const tws_job *job, int64_t to_micro, changed *to) {
+  tws_job_spec *spec = &to->spec;
+  char *flags = to->flags;
+  const size_t size = sizeof to->flags;
+  *spec = *given;
+  flags[0] = '\0';
   int64_t micro = job->config->micro_batch_size, accumulation = job->config->accumulation_steps;
   size_t used = 0;
   if (c->stage > job->config->zero.stage) {
@@ -66,6 +96,8 @@ static int apply_change(const change *c, const tws_job *job, int64_t to_micro, t
     spec->set.item[spec->set.count++] = keys[i];
     used += (size_t)snprintf(flags + used, size - used, " --set %s", keys[i]);
   }
+  if (c->tiles && !set_tiles(c, job, to)) return 0;
+  if (c->tiles) used += (size_t)snprintf(flags + used, size - used, " --set %s", to->tile_size);
   if (c->recompute && strcmp(c->recompute, tws_recompute_name(job->config->recompute)) != 0) {
     spec->recompute = c->recompute;
     used += (size_t)snprintf(flags + used, size - used, " --recompute %s", c->recompute);
@@ -103,13 +135,12 @@ static double largest_micro(const tws_job_spec *given, const change *c, const tw
     if (micro % d == 0) divisors[count++] = d;
   for (int high = count; high - low > 1;) {
     const int middle = (low + high) / 2;
-    tws_job_spec spec = *given;
-    char said[512] = "";
+    changed other;
     double takes = 0, step_s;
-    if (apply_change(c, job, divisors[middle], &spec, said, sizeof said) && fits_with(&spec, &takes, &step_s)) {
+    if (apply_change(given, c, job, divisors[middle], &other) && fits_with(&other.spec, &takes, &step_s)) {
       low = middle;
       need = takes;
-      snprintf(flags, size, "%s", said);
+      snprintf(flags, size, "%s", other.flags);
     } else {
       high = middle;
     }
@@ -134,12 +165,11 @@ static void compare_offloaded(const tws_job_spec *given, const change *c, const 
                               size_t size) {
   static const char *const what[] = {"", "the optimizer's states", "the optimizer's states and the parameters"};
   change same = *c;
-  tws_job_spec without = *given;
-  char flags[512] = "";
+  changed without;
   double need, alone_s = 0;
   same.offload = 0;
-  apply_change(&same, job, 1, &without, flags, sizeof flags);
-  fits_with(&without, &need, &alone_s);
+  apply_change(given, &same, job, 1, &without);
+  fits_with(&without.spec, &need, &alone_s);
   text[0] = '\0';
   if (alone_s > 0 && step_s > 0)
     snprintf(text, size, ", with %s on the host, %.0f %% slower", what[c->offload], 100 * (step_s / alone_s - 1));
@@ -151,14 +181,15 @@ int tws_remedy_find(const tws_job_spec *given, char *text, size_t size) {
   if (tws_job_load(given, &job, NULL) == TWS_OK) {
     found = fits_in_bf16(given, job, text, size);
     for (size_t i = 0; i < sizeof changes / sizeof changes[0] && !found; i++) {
-      tws_job_spec spec = *given;
-      char flags[512] = "", bytes[32], slower[128] = "";
+      changed with;
+      char bytes[32], slower[128] = "";
       double need = 0, step_s = 0;
-      found = apply_change(&changes[i], job, 1, &spec, flags, sizeof flags) && fits_with(&spec, &need, &step_s);
+      found = apply_change(given, &changes[i], job, 1, &with) && fits_with(&with.spec, &need, &step_s);
       if (found && changes[i].offload) compare_offloaded(given, &changes[i], job, step_s, slower, sizeof slower);
-      if (found && changes[i].micro_one) need = largest_micro(given, &changes[i], job, need, flags, sizeof flags);
+      if (found && changes[i].micro_one)
+        need = largest_micro(given, &changes[i], job, need, with.flags, sizeof with.flags);
       if (found)
-        snprintf(text, size, "it fits with%s: %s%s", flags, tws_format_bytes(need, bytes, sizeof bytes), slower);
+        snprintf(text, size, "it fits with%s: %s%s", with.flags, tws_format_bytes(need, bytes, sizeof bytes), slower);
     }
     tws_job_destroy(job);
   }
