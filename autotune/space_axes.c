@@ -38,7 +38,7 @@ static void fill_given(const tws_config *config, tws_axes_space *axes) {
   axes->sequence[0] = given.sequence;
   axes->schedules[0] = given.schedule;
   axes->sequence_parallel[0] = given.sequence_parallel;
-  axes->expert[0] = given.expert;
+  axes->expert[0] = tws_network_has_experts(axes->network) ? given.expert : 0; /* 0: nothing is said of them */
   axes->pipeline_count = axes->tensor_count = axes->sequence_count = axes->schedule_count =
       axes->sequence_parallel_count = axes->expert_count = axes->capacity_count = 1;
 }
