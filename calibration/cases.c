@@ -274,6 +274,25 @@ static tws_code disentangled_cases(tws_dtype dtype, const model_scale *scale, in
   return TWS_OK;
 }
 
+/* Biases of queries and values, tokens beside their neighbours, ends of spans. */
+static tws_code encoder_cases(tws_dtype dtype, const model_scale *scale, int64_t tokens, int64_t width,
+                              tws_case_list *list, tws_error *err) {
+  const int64_t seq = tokens < scale->sequence ? tokens : scale->sequence;
+  const int64_t biases[] = {tokens, 3, width}, beside[] = {tokens / seq, seq, width, 3},
+                ends[] = {tokens / seq, seq, 2};
+  for (int kernel = TWS_KERNEL_PART_BIAS; kernel <= TWS_KERNEL_SPANS_GRAD; kernel++) {
+    tws_work work = start_case((tws_kernel)kernel, dtype);
+    if (kernel < TWS_KERNEL_NEIGHBOURS)
+      memcpy(work.d, biases, sizeof biases);
+    else if (kernel < TWS_KERNEL_SPANS)
+      memcpy(work.d, beside, sizeof beside);
+    else
+      memcpy(work.d, ends, sizeof ends);
+    TWS_TRY(tws_case_add(list, &work, err));
+  }
+  return TWS_OK;
+}
+
 /* A convolution and what is around it; side, stride and groups are those of `d`. Without padding, which a profile does
  * not hold: the sizes are those of pictures that have it. */
 static tws_code picture_cases(tws_dtype dtype, const int64_t d[8], tws_case_list *list, tws_error *err) {
@@ -338,6 +357,7 @@ static tws_code host_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_
     TWS_TRY(expert_cases(dtype, planes[i][0], planes[i][1], list, err));
     TWS_TRY(latent_cases(dtype, &middle, planes[i][0], planes[i][1], list, err));
     TWS_TRY(disentangled_cases(dtype, &middle, planes[i][0], planes[i][1], list, err));
+    TWS_TRY(encoder_cases(dtype, &middle, planes[i][0], planes[i][1], list, err));
   }
   for (int i = 0; i < (quick ? 3 : 6); i++) TWS_TRY(count_cases(dtype, counts[i], list, err));
   for (int i = 0; i < (quick ? 3 : 8); i++) TWS_TRY(picture_cases(dtype, pictures[i], list, err));
@@ -362,6 +382,7 @@ static tws_code device_cases(tws_dtype dtype, int quick, tws_case_list *list, tw
     TWS_TRY(expert_cases(dtype, planes[i][0], planes[i][1], list, err));
     TWS_TRY(latent_cases(dtype, s, planes[i][0], planes[i][1], list, err));
     TWS_TRY(disentangled_cases(dtype, s, planes[i][0], planes[i][1], list, err));
+    TWS_TRY(encoder_cases(dtype, s, planes[i][0], planes[i][1], list, err));
     TWS_TRY(count_cases(dtype, counts[i], list, err));
   }
   for (int i = 0; i < (quick ? 2 : 4); i++) TWS_TRY(loss_cases(dtype, losses[i][0], losses[i][1], list, err));

@@ -217,8 +217,8 @@ static void backward_loss(tws_lower *l, const tws_module *m) {
   l->value_gradient[m->in[0]] = l->value_buffer[m->out[0]];
 }
 
-/* What was added to y passes its gradient on as it is. */
-static void backward_low_rank(tws_lower *l, const tws_module *m) {
+/* To what something was added gets the gradient as it is. */
+static void backward_added(tws_lower *l, const tws_module *m) {
   for (const tws_module_kernel *k = tws_module_row_of(m->type)->backward; k->binding[0].source; k++)
     tws_lower_kernel(l, m, k);
   contributed(l, m);
@@ -230,7 +230,7 @@ static void (*const own_backward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws
     [TWS_MODULE_EMBEDDING] = backward_embedding,   [TWS_MODULE_LINEAR] = backward_linear,
     [TWS_MODULE_EXCHANGE] = tws_exchange_backward, [TWS_MODULE_ADD] = backward_add,
     [TWS_MODULE_ROUTER] = tws_router_backward,     [TWS_MODULE_LOSS] = backward_loss,
-    [TWS_MODULE_LOW_RANK] = backward_low_rank};
+    [TWS_MODULE_LOW_RANK] = backward_added,        [TWS_MODULE_PART_BIAS] = backward_added};
 
 void tws_lower_backward(tws_lower *l, const tws_module *m) {
   if ((m->type == TWS_MODULE_DROPOUT || m->type == TWS_MODULE_DROPPED) && !l->config->dropout) {

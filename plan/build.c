@@ -120,6 +120,11 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
   if (splits_tokens && plan->network->classes > 0)
     return tws_fail(err, TWS_UNSUPPORTED, "set twinspeed.tensor_sequence_parallel to false",
                     "tensor parallelism does not divide the tokens that a classifier reads");
+  for (uint32_t m = 0; m < plan->network->module_count && splits_tokens; m++)
+    if (plan->network->modules[m].type == TWS_MODULE_NEIGHBOURS)
+      return tws_fail(err, TWS_UNSUPPORTED, "set twinspeed.tensor_sequence_parallel to false",
+                      "%s: tensor parallelism does not divide tokens that a convolution reads beside each other",
+                      plan->network->modules[m].name);
   if (splits_tokens && plan->network->objective == TWS_OBJECTIVE_PICTURES)
     return tws_fail(err, TWS_UNSUPPORTED, "set twinspeed.tensor_sequence_parallel to false",
                     "tensor parallelism does not divide the tokens of pictures between split layers");

@@ -299,7 +299,7 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
 
 /* The mean over the global batch, of which micro-batches and ranks add their parts. */
 static double loss_weight(const tws_lower *l, const tws_module *m) {
-  return 1.0 / ((double)tws_input_rows(l, m->input[0]) * (double)l->config->accumulation_steps * l->zero.ranks);
+  return 1.0 / ((double)tws_input_elements(l, m->input[0]) * (double)l->config->accumulation_steps * l->zero.ranks);
 }
 
 int tws_lower_scaled(tws_lower *l, tws_work *work, tws_operand *operands, int count) {
@@ -340,9 +340,10 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
     return;
   }
   tws_work work = tws_kernel_work(TWS_KERNEL_CROSS_ENTROPY, l->config->dtype, 0);
-  work.d[0] = tws_module_rows(l, m);
-  work.d[1] = m->in_features;
-  work.d[2] = m->out_features;
+  const int64_t rows = tws_module_rows(l, m), tokens_of_one = l->whole_sequence[m->in[0]];
+  work.d[0] = m->in_features > 0 ? rows : rows / tokens_of_one; /* 0: a token is a class */
+  work.d[1] = m->in_features > 0 ? m->in_features : tokens_of_one;
+  work.d[2] = m->in_features > 0 ? m->out_features : tokens_of_one;
   const double weight = loss_weight(l, m); /* of a loss that all tensor ranks have, each adds its share */
   tws_operand operands[4];
   operands[0] = tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE);

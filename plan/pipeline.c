@@ -19,7 +19,8 @@ static tws_code no_memory(tws_lower *l) {
 
 /* What is done to logits belongs to the layer that makes them, the largest of all. */
 static int belongs_to_logits(tws_module_type type) {
-  return type == TWS_MODULE_LOSS || type == TWS_MODULE_MULTIPLY || type == TWS_MODULE_SOFTCAP;
+  return type == TWS_MODULE_LOSS || type == TWS_MODULE_MULTIPLY || type == TWS_MODULE_SOFTCAP ||
+         type == TWS_MODULE_SPANS;
 }
 
 /* Layers as DeepSpeed's pipeline modules list them: the embedding, each transformer layer, then what follows one by

@@ -22,6 +22,14 @@ tws_axis_rule tws_sequence_parallel_rule(tws_module_type type, int ring) {
   }
 }
 
+/* What a module that is no attention does with a sample's other tokens, or NULL. */
+static const char *reads_across(tws_module_type type) {
+  return type == TWS_MODULE_GATHER       ? "is one token of a sample"
+         : type == TWS_MODULE_SPANS      ? "scores all tokens of a sample together"
+         : type == TWS_MODULE_NEIGHBOURS ? "reads the tokens beside each one of a sample"
+                                         : NULL;
+}
+
 tws_code tws_sequence_parallel_check(const tws_network *network, const tws_position *position, int64_t sequence,
                                      tws_error *err) {
   const int tensor = position->ranks[TWS_AXIS_MODEL];
@@ -35,9 +43,10 @@ tws_code tws_sequence_parallel_check(const tws_network *network, const tws_posit
       return tws_fail(err, TWS_UNSUPPORTED, "set sequence_parallel_size to 1",
                       "%s works on pictures, which sequence parallelism does not divide", network->modules[m].name);
   for (uint32_t m = 0; m < network->module_count; m++)
-    if (network->modules[m].type == TWS_MODULE_GATHER)
+    if (reads_across(network->modules[m].type))
       return tws_fail(err, TWS_UNSUPPORTED, "set sequence_parallel_size to 1",
-                      "%s is one token of a sample, which sequence parallelism divides", network->modules[m].name);
+                      "%s %s, which sequence parallelism divides", network->modules[m].name,
+                      reads_across(network->modules[m].type));
   for (uint32_t m = 0; m < network->module_count; m++)
     if (network->modules[m].buckets > 0)
       return tws_fail(err, TWS_UNSUPPORTED, "set sequence_parallel_size to 1: use data and tensor parallelism",
@@ -53,6 +62,7 @@ static const char *ring_lacks(const tws_module *m, int64_t sequence, int drops) 
   if (m->latent) return "latent attention";
   if (m->windows) return "pictures";
   if (m->type == TWS_MODULE_GATHER) return "the one token of a sample that a classifier reads";
+  if (reads_across(m->type)) return "what reads the other tokens of a sample";
   if (m->type == TWS_MODULE_CROSS_ATTENTION) return "attention to another sequence";
   if (m->type == TWS_MODULE_ROPE && m->flags & TWS_RUNNING) return "rotary positions with LongRoPE's factors";
   if (m->type != TWS_MODULE_ATTENTION) return NULL;

@@ -35,6 +35,9 @@ static const struct {
     [TWS_MODULE_LOW_RANK] = {.keeps_features = 1,
                              .column = {TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_ROWS,
                                         TWS_PLACED_ROWS}},
+    [TWS_MODULE_PART_BIAS] = {.keeps_features = 1,
+                              .column = {TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_ROWS,
+                                         TWS_PLACED_ROWS}},
     [TWS_MODULE_HEADS_NORM] = {.keeps_features = 1},
     [TWS_MODULE_ROPE] = {.keeps_features = 1},
     [TWS_MODULE_ATTENTION] = {.keeps_features = 1},
@@ -68,6 +71,7 @@ tws_split tws_tensor_parallel_split(const tws_network *network, const uint32_t *
       if (has_features) return TWS_SPLIT_ROW;
       return ends_split(network, consumer, m->out[0]) ? TWS_SPLIT_COLUMN : TWS_SPLIT_NONE;
     case TWS_MODULE_LOW_RANK:
+    case TWS_MODULE_PART_BIAS:
     case TWS_MODULE_LOSS:
       return has_features ? TWS_SPLIT_COLUMN : TWS_SPLIT_NONE;
     default:
@@ -88,6 +92,10 @@ static int low_rank_blocks(const tws_module *m, int64_t blocks[3]) {
   return count;
 }
 
+static int adds_to_parts(const tws_module *m) {
+  return m->type == TWS_MODULE_LOW_RANK || m->type == TWS_MODULE_PART_BIAS;
+}
+
 int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consumer, uint32_t module,
                                int64_t blocks[3]) {
   const tws_module *m = &network->modules[module];
@@ -95,8 +103,11 @@ int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consu
   const int product = m->type == TWS_MODULE_LINEAR || m->type == TWS_MODULE_EXPERT_LINEAR;
   uint32_t next = adapter || product ? consumer[m->out[0]] : TWS_NONE;
   if (adapter && m->low_rank->width[1] > 0) return low_rank_blocks(m, blocks);
-  if (next != TWS_NONE && network->modules[next].type == TWS_MODULE_LOW_RANK)
-    next = consumer[network->modules[next].out[0]];
+  if (m->type == TWS_MODULE_PART_BIAS) {
+    blocks[0] = blocks[1] = m->out_features / m->parts;
+    return (m->parts + 1) / 2;
+  }
+  while (next != TWS_NONE && adds_to_parts(&network->modules[next])) next = consumer[network->modules[next].out[0]];
   const tws_module *reader = next != TWS_NONE ? &network->modules[next] : NULL;
   if (reader && reader->type == TWS_MODULE_CROSS_ATTENTION) { /* queries alone, or keys and values */
     const int queries = reader->in[0] == m->out[0];

@@ -158,7 +158,9 @@ static void label_sample(const filler *f, const tws_pair *pair, int64_t row) {
     if (f->types) f->types[row * part + t] = inside && pair->types ? pair->types[first + t] : 0;
     if (tags && f->targets) f->targets[row * part + t] = inside ? pair->target[first + t] : -1;
   }
-  if (!tags && f->targets) f->targets[row] = pair->target[0];
+  const int ends = network->objective == TWS_OBJECTIVE_SPANS ? 2 : 1, whole_answer = pair->target[ends - 1] < length;
+  for (int e = 0; e < ends && !tags && f->targets; e++)
+    f->targets[row * ends + e] = ends == 1 || whole_answer ? pair->target[e] : -1;
   if (f->rows) f->rows[row] = (int32_t)(row % shape->micro_batch * whole + (f->lengths ? 0 : length - 1));
   if (f->lengths) f->lengths[row] = (int32_t)length;
 }
@@ -255,7 +257,9 @@ tws_code tws_objective_open(const tws_network *network, const char *path, int64_
   if (network->objective == TWS_OBJECTIVE_PICTURES)
     return tws_pictures_open(path, network, train_batch, seed, data, err);
   if (network->classes > 0) {
-    const tws_pairs_form form = {.kind = network->objective == TWS_OBJECTIVE_TAGS ? TWS_PAIRS_TAGS : TWS_PAIRS_CLASSES,
+    const tws_pairs_form form = {.kind = network->objective == TWS_OBJECTIVE_TAGS    ? TWS_PAIRS_TAGS
+                                         : network->objective == TWS_OBJECTIVE_SPANS ? TWS_PAIRS_SPANS
+                                                                                     : TWS_PAIRS_CLASSES,
                                  .vocabulary = network->vocabulary,
                                  .classes = network->classes,
                                  .types = types_of(network)};

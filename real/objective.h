@@ -11,9 +11,15 @@
  * the step and the place of the sample. Both end with the network's end_token, and what is too long is cut. The decoder
  * reads start_token and the target but its end; padding does not count, neither as a key nor as a target
  *   PICTURES    pictures and their classes (real/pictures.h), in the order in which samples of texts come, and which
- * rows are patches and which stand for the classes CLASSES     a text and its class, of a file with labels
- * (real/pairs.h): which of its tokens is classified is the first where tokens see all others, else the last TAGS a text
- * and a class for each of its tokens, likewise
+ * rows are patches and which stand for the classes
+ *
+ *   CLASSES     a text and its class, of a file with labels (real/pairs.h): which of its tokens is classified is the
+ * first where tokens see all others, else the last
+ *
+ *   TAGS        a text and a class for each of its tokens, likewise
+ *
+ *   SPANS       a text and the first and the last token of an answer in it, likewise; neither counts where the answer
+ * is not whole in what is left of the text
  *
  * Texts with labels end with the network's pad_token, and what is too long is cut.
  *

@@ -23,7 +23,10 @@ struct tws_pairs {
 static const char *const line_hint[] = {
     [TWS_PAIRS_TARGETS] = "a line is {\"input\": ..., \"target\": ...}, texts or lists of tokens",
     [TWS_PAIRS_CLASSES] = "a line is {\"input\": ..., \"label\": 1}, the input a text or a list of tokens",
-    [TWS_PAIRS_TAGS] = "a line is {\"input\": ..., \"labels\": [0, 1, ...]}, the input a text or a list of tokens"};
+    [TWS_PAIRS_TAGS] = "a line is {\"input\": ..., \"labels\": [0, 1, ...]}, the input a text or a list of tokens",
+    [TWS_PAIRS_SPANS] =
+        "a line is {\"input\": [...], \"span\": [first, last]}, or {\"question\": ..., \"context\": ..., "
+        "\"answers\": {\"text\": [...], \"answer_start\": [...]}}"};
 
 int tws_pairs_is_file(const char *path) {
   const size_t length = strlen(path);
@@ -111,6 +114,73 @@ static tws_code add_label(tws_pairs *p, const cJSON *object, uint64_t line, tws_
   return add_number(p, label->valuedouble, err);
 }
 
+static tws_code wrong_span(const tws_pairs *p, const char *what, uint64_t line, tws_error *err) {
+  return tws_fail(err, TWS_INVALID, line_hint[TWS_PAIRS_SPANS], "%s, line %llu: %s", p->path, (unsigned long long)line,
+                  what);
+}
+
+/* The first and the last token of an answer. */
+static tws_code add_span(tws_pairs *p, const cJSON *object, size_t tokens, uint64_t line, tws_error *err) {
+  const cJSON *span = cJSON_GetObjectItemCaseSensitive(object, "span"), *first = cJSON_GetArrayItem(span, 0),
+              *last = cJSON_GetArrayItem(span, 1);
+  TWS_TRY(begin_part(p, err));
+  if (!cJSON_IsArray(span) || cJSON_GetArraySize(span) != 2 || !cJSON_IsNumber(first) || !cJSON_IsNumber(last))
+    return wrong_span(p, "there are no two numbers \"span\"", line, err);
+  if (!is_below(first->valuedouble, 0, (int64_t)tokens) ||
+      !is_below(last->valuedouble, first->valuedouble, (int64_t)tokens))
+    return wrong_span(p, "its span is not one of its tokens, from the first to the last", line, err);
+  TWS_TRY(add_number(p, first->valuedouble, err));
+  return add_number(p, last->valuedouble, err);
+}
+
+/* The first answer's text and where it begins, a byte of the context; "" and 0 where there is none. */
+static tws_code find_answer(const tws_pairs *p, const cJSON *object, const char *context, const char **text,
+                            size_t *start, uint64_t line, tws_error *err) {
+  const cJSON *answers = cJSON_GetObjectItemCaseSensitive(object, "answers"),
+              *texts = cJSON_GetObjectItemCaseSensitive(answers, "text"),
+              *starts = cJSON_GetObjectItemCaseSensitive(answers, "answer_start");
+  *text = "";
+  *start = 0;
+  if (!cJSON_IsArray(texts) || !cJSON_IsArray(starts) || cJSON_GetArraySize(texts) != cJSON_GetArraySize(starts))
+    return wrong_span(p, "its \"answers\" have no lists \"text\" and \"answer_start\" of one length", line, err);
+  if (cJSON_GetArraySize(texts) == 0) return TWS_OK;
+  const cJSON *answer = cJSON_GetArrayItem(texts, 0), *at = cJSON_GetArrayItem(starts, 0);
+  if (!cJSON_IsString(answer) || !*answer->valuestring || !cJSON_IsNumber(at) || !(at->valuedouble >= 0))
+    return wrong_span(p, "its first answer is no text with the character where it starts", line, err);
+  size_t byte = 0; /* a character's first byte does not begin with 10 */
+  for (double skipped = at->valuedouble; skipped > 0 && context[byte]; skipped--) do
+      byte++;
+    while ((context[byte] & 0xc0) == 0x80);
+  if (strncmp(context + byte, answer->valuestring, strlen(answer->valuestring)) != 0)
+    return wrong_span(p, "the context does not have its answer where that starts", line, err);
+  *text = answer->valuestring;
+  *start = byte;
+  return TWS_OK;
+}
+
+/* A question, its context and the answer in it. */
+static tws_code add_question(tws_pairs *p, const cJSON *object, uint64_t line, tws_error *err) {
+  const cJSON *parts[2] = {cJSON_GetObjectItemCaseSensitive(object, "question"),
+                           cJSON_GetObjectItemCaseSensitive(object, "context")};
+  const char *answer;
+  size_t start, length[2];
+  if (!cJSON_IsString(parts[0]) || !cJSON_IsString(parts[1]) || !*parts[1]->valuestring)
+    return wrong_span(p, "it has neither an \"input\" nor texts as \"question\" and \"context\"", line, err);
+  TWS_TRY(find_answer(p, object, parts[1]->valuestring, &answer, &start, line, err));
+  TWS_TRY(begin_part(p, err));
+  for (int i = 0; i < 2; i++) {
+    length[i] = strlen(parts[i]->valuestring);
+    for (const char *at = parts[i]->valuestring; *at; at++) TWS_TRY(add_token(p, (unsigned char)*at, line, err));
+  }
+  const size_t first = *answer ? length[0] + start : 0;
+  TWS_TRY(begin_part(p, err));
+  TWS_TRY(add_number(p, (double)first, err));
+  TWS_TRY(add_number(p, (double)(first + (*answer ? strlen(answer) - 1 : 0)), err));
+  TWS_TRY(begin_part(p, err));
+  for (size_t i = 0; i < length[0] + length[1] && p->form.types > 1; i++) TWS_TRY(add_number(p, i >= length[0], err));
+  return TWS_OK;
+}
+
 /* What is said of the `tokens` tokens of the line's input, and their types. */
 static tws_code add_labels(tws_pairs *p, const cJSON *object, size_t tokens, uint64_t line, tws_error *err) {
   const cJSON *labels = cJSON_GetObjectItemCaseSensitive(object, "labels"),
@@ -120,6 +190,8 @@ static tws_code add_labels(tws_pairs *p, const cJSON *object, size_t tokens, uin
                     (unsigned long long)line);
   if (p->form.kind == TWS_PAIRS_CLASSES)
     TWS_TRY(add_label(p, object, line, err));
+  else if (p->form.kind == TWS_PAIRS_SPANS)
+    TWS_TRY(add_span(p, object, tokens, line, err));
   else
     TWS_TRY(add_numbers(p, labels, "labels", tokens, p->form.classes, 1, line, err));
   if (types) return add_numbers(p, types, "types", tokens, p->form.types, 0, line, err);
@@ -140,8 +212,9 @@ static tws_code add_line(tws_pairs *p, const char *text, size_t length, uint64_t
   if (!cJSON_IsObject(object))
     code = tws_fail(err, TWS_INVALID, line_hint[p->form.kind], "%s, line %llu: it is no JSON object", p->path,
                     (unsigned long long)line);
-  if (code == TWS_OK) code = add_text(p, object, "input", line, err);
-  if (code == TWS_OK)
+  const int texts = p->form.kind == TWS_PAIRS_SPANS && !cJSON_HasObjectItem(object, "input");
+  if (code == TWS_OK) code = texts ? add_question(p, object, line, err) : add_text(p, object, "input", line, err);
+  if (code == TWS_OK && !texts)
     code = p->form.kind == TWS_PAIRS_TARGETS ? add_target(p, object, line, err)
                                              : add_labels(p, object, part_size(p), line, err);
   cJSON_Delete(object);

@@ -612,6 +612,20 @@ static const test_case table[] = {
     CASE(DISENTANGLED_GRAD, {1, 66, 3, 140, 16}, {0.1, 0, 0, 2, 3}, 0, F),
     CASE(DISENTANGLED_GRAD, {2, 20, 2, 24, 33}, {0, 0.3, 0, 1, 2, 7, 2, 1, 5}, TWS_DROPOUT, F),
     CASE(DISENTANGLED_GRAD, {2, 20, 2, 24, 32}, {0, 0.3, 16, 2, 1, 7, 2, 1, 5}, TWS_DROPOUT | TWS_LENGTHS, H),
+    CASE(PART_BIAS, {9, 3, 20}, {0}, 0, F),
+    CASE(PART_BIAS, {70, 2, 33}, {0}, 0, B),
+    CASE(PART_BIAS, {5, 1, 64}, {0}, 0, H),
+    CASE(PART_BIAS_GRAD, {9, 3, 20}, {0}, ACC, F),
+    CASE(PART_BIAS_GRAD, {70, 2, 33}, {0}, 0, M),
+    CASE(PART_BIAS_GRAD, {300, 3, 200}, {0}, ACC, HM),
+    CASE(NEIGHBOURS, {2, 7, 20, 3}, {0}, TWS_LENGTHS, F),
+    CASE(NEIGHBOURS, {3, 2, 33, 5}, {0}, 0, B),
+    CASE(NEIGHBOURS_GRAD, {2, 7, 20, 3}, {0}, ACC | TWS_LENGTHS, F),
+    CASE(NEIGHBOURS_GRAD, {3, 2, 33, 5}, {0}, 0, H),
+    CASE(SPANS, {3, 40, 2}, {0}, TWS_LENGTHS, F),
+    CASE(SPANS, {2, 17, 2}, {0}, 0, H),
+    CASE(SPANS_GRAD, {3, 40, 2}, {0}, TWS_LENGTHS, F),
+    CASE(SPANS_GRAD, {2, 17, 2}, {0}, TWS_LENGTHS, B),
 };
 #undef F
 #undef B
@@ -757,6 +771,18 @@ static test_case random_case(int number) {
       c.f[4] = (double)draw(s, 27, 1, 3), c.f[3] = (double)draw(s, 28, c.f[4] > 2 ? 2 : 1, 3);
       c.flags = (uint32_t)(draw(s, 29, 0, 1) * TWS_LENGTHS + draw(s, 30, 0, 1) * TWS_DROPOUT);
       c.f[1] = 0.4, c.f[5] = (double)draw(s, 31, 0, 1 << 30);
+      break;
+    case TWS_KERNEL_PART_BIAS:
+    case TWS_KERNEL_PART_BIAS_GRAD:
+      c.d[1] = 1 + c.d[1] % 3, c.flags &= c.kernel == TWS_KERNEL_PART_BIAS ? 0 : TWS_ACCUMULATE;
+      break;
+    case TWS_KERNEL_NEIGHBOURS:
+    case TWS_KERNEL_NEIGHBOURS_GRAD:
+    case TWS_KERNEL_SPANS:
+    case TWS_KERNEL_SPANS_GRAD:
+      c.d[0] = 1 + c.d[0] % 4, c.d[1] = 1 + c.d[1] % 40, c.d[2] = 1 + c.d[2] % 40, c.d[3] = 1 + 2 * (c.d[3] % 4);
+      c.flags &= c.kernel == TWS_KERNEL_NEIGHBOURS_GRAD ? TWS_ACCUMULATE : 0;
+      c.flags |= (uint32_t)draw(s, 20, 0, 1) * TWS_LENGTHS;
       break;
     case TWS_KERNEL_PART:
     case TWS_KERNEL_PART_GRAD:

@@ -563,6 +563,7 @@ static inline void oracle_clip(const tws_work *w, double **o) {
 }
 
 #include "tests/oracle_disentangled.h"
+#include "tests/oracle_encoders.h"
 #include "tests/oracle_latent.h"
 #include "tests/oracle_low_rank.h"
 #include "tests/oracle_routing.h"
@@ -650,6 +651,18 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
     case TWS_KERNEL_DISENTANGLED:
     case TWS_KERNEL_DISENTANGLED_GRAD:
       oracle_disentangled(w, a, o, w->code == TWS_KERNEL_DISENTANGLED_GRAD);
+      break;
+    case TWS_KERNEL_PART_BIAS:
+    case TWS_KERNEL_PART_BIAS_GRAD:
+      oracle_part_bias(w, o, w->code == TWS_KERNEL_PART_BIAS_GRAD);
+      break;
+    case TWS_KERNEL_NEIGHBOURS:
+    case TWS_KERNEL_NEIGHBOURS_GRAD:
+      oracle_neighbours(w, o, w->code == TWS_KERNEL_NEIGHBOURS_GRAD);
+      break;
+    case TWS_KERNEL_SPANS:
+    case TWS_KERNEL_SPANS_GRAD:
+      oracle_spans(w, o, w->code == TWS_KERNEL_SPANS_GRAD);
       break;
     case TWS_KERNEL_DROPOUT:
       oracle_dropout(w, a, o);

@@ -260,6 +260,19 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       FORWARD(LATENT, v[0], 3, zero, zero + x->info[1].count, zero + x->info[1].count + x->info[2].count, out);
       PAIR(0, 1, 0), PAIR(1, 2, 1), PAIR(2, 3, 2);
       return 1;
+    case TWS_KERNEL_PART_BIAS_GRAD:
+      FORWARD(PART_BIAS, v[0], 1, zero, out);
+      f->work.flags = 0;
+      PAIR(0, 1, 0);
+      return 1;
+    case TWS_KERNEL_NEIGHBOURS_GRAD:
+    case TWS_KERNEL_SPANS_GRAD:
+      FORWARD(SPANS, v[0], w->flags & TWS_LENGTHS ? 2 : 1, zero, v[1], out);
+      if (!(w->flags & TWS_LENGTHS)) f->o[1] = out, f->count = 2;
+      f->work.code = w->code - 1; /* as those above */
+      f->work.flags = w->flags & TWS_LENGTHS;
+      PAIR(0, f->out, 0);
+      return 1;
     case TWS_KERNEL_PART_GRAD:
       FORWARD(PART, v[0], 1, zero, out);
       f->work.flags = 0;
@@ -321,7 +334,8 @@ static double moved_loss(const forward_view *f, const values *x, int operand, in
   } else if (f->work.code == TWS_KERNEL_ROPE) {
     for (int64_t i = 0; i < info[0].count; ++i) f->o[0][i] = sin((double)i);
   }
-  if (f->work.code == TWS_KERNEL_LOW_RANK) memset(f->o[f->out], 0, (size_t)info[f->out].count * sizeof(double));
+  if (f->work.code == TWS_KERNEL_LOW_RANK || f->work.code == TWS_KERNEL_PART_BIAS)
+    memset(f->o[f->out], 0, (size_t)info[f->out].count * sizeof(double));
   if (f->metrics) f->metrics[0] = 0;
   const double was = f->o[operand][index];
   f->o[operand][index] += change;

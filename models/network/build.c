@@ -252,6 +252,27 @@ uint32_t tws_build_disentangled(tws_network_builder *b, int layer, const char *n
   return o;
 }
 
+uint32_t tws_build_part_bias(tws_network_builder *b, int layer, const char *name, const char *bias, uint32_t x,
+                             int parts) {
+  const uint32_t y = tws_build_pointwise(b, layer, name, TWS_MODULE_PART_BIAS, x, b->net->values[x].per_row);
+  const uint32_t module = b->net->module_count - 1;
+  const int64_t width = (int64_t)b->net->values[x].per_row / parts, biased = (parts + 1) / 2;
+  b->net->modules[module].parts = parts;
+  const uint32_t param = tws_build_param(b, module, 0, bias, 1, biased * width, (tws_init){0, 0});
+  for (int i = 0; i < biased && biased > 1; i++) b->net->params[param].fused[i] = width;
+  return y;
+}
+
+uint32_t tws_build_neighbours(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t side,
+                              uint32_t lengths) {
+  const int64_t width = b->net->values[x].per_row;
+  const uint32_t y = tws_build_pointwise(b, layer, name, TWS_MODULE_NEIGHBOURS, x, side * width);
+  tws_module *m = &b->net->modules[b->net->module_count - 1];
+  m->in_features = width;
+  m->input[0] = lengths;
+  return y;
+}
+
 uint32_t tws_build_gather(tws_network_builder *b, int layer, const char *name, uint32_t x, uint32_t input) {
   const uint32_t module = tws_build_module(b, TWS_MODULE_GATHER, layer, name);
   const tws_network_input *rows = &b->net->input[input];
@@ -328,7 +349,8 @@ void tws_build_loss(tws_network_builder *b, uint32_t logits) {
   net->modules[module].in[0] = logits;
   net->modules[module].input[0] = token_input(b, "targets", TWS_INPUT_TARGETS);
   net->modules[module].in_features = net->classes > 0 ? net->classes : net->vocabulary;
-  net->modules[module].out_features = net->classes > 0 ? net->classes : net->padded_vocabulary;
+  net->modules[module].out_features = net->values[logits].per_row;
+  if (net->objective == TWS_OBJECTIVE_SPANS) net->modules[module].in_features = 0; /* as many classes as tokens */
   net->logits = logits;
   add_value(b, module, 0, "dlogits", net->modules[module].out_features, TWS_VALUE_ACTIVATION);
 }

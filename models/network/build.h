@@ -70,6 +70,12 @@ uint32_t tws_build_dropped(tws_network_builder *b, int layer, const char *name, 
 /* Of contents to contents and to positions, which are rows of `parts` parts. kinds: models/operators.def. */
 uint32_t tws_build_disentangled(tws_network_builder *b, int layer, const char *name, uint32_t qkv, uint32_t positions,
                                 int parts, int kinds);
+/* x, to the first and the third of whose up to three parts a bias is added; `bias` names the parameter. */
+uint32_t tws_build_part_bias(tws_network_builder *b, int layer, const char *name, const char *bias, uint32_t x,
+                             int parts);
+/* Tokens beside their neighbours, `side` in all, for a linear layer that is a convolution. lengths: an input. */
+uint32_t tws_build_neighbours(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t side,
+                              uint32_t lengths);
 /* Of queries with the keys and values of another sequence, in one row. */
 uint32_t tws_build_cross_attention(tws_network_builder *b, int layer, const char *name, uint32_t q, uint32_t kv);
 uint32_t tws_build_pointwise(tws_network_builder *b, int layer, const char *name, tws_module_type type, uint32_t x,
@@ -108,6 +114,9 @@ tws_objective tws_build_objective(const tws_network_builder *b);
 tws_code tws_build_read_classes(tws_network_builder *b, tws_error *err);
 /* One row of each sample, which the input says. */
 uint32_t tws_build_sample_rows(tws_network_builder *b, const char *name, uint32_t x);
+/* Scores of each token as the start and as the end of an answer, and their loss: the mean over samples and ends of
+ * cross-entropies over the tokens of a sample that count. */
+void tws_build_spans(tws_network_builder *b, const char *name, uint32_t x, double range, uint32_t lengths);
 /* Scores of net->classes, and their loss. */
 void tws_build_class_scores(tws_network_builder *b, const char *name, uint32_t x, double range, int bias);
 

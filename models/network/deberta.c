@@ -1,6 +1,8 @@
-/* DeBERTa (He et al., 2021; keys as in Hugging Face's DebertaV2Config): BERT's layers, whose scores are of contents
- * with contents, of contents with how far apart tokens are, and the other way round. One table of such positions is for
- * all layers; each makes keys and queries of it, with its own projections or with those of the tokens. */
+/* DeBERTa (He et al., 2021; keys as in Hugging Face's DebertaConfig and DebertaV2Config): BERT's layers, whose scores
+ * are of contents with contents, of contents with how far apart tokens are, and the other way round. One table of such
+ * positions is for all layers; each makes keys and queries of it, with its own projections or with those of the tokens.
+ * The first version has no bias of keys. Large models of the second add to what the first layer makes a convolution of
+ * what it read. */
 #include <math.h>
 #include <string.h>
 #include <strings.h>
@@ -10,7 +12,9 @@
 typedef struct deberta {
   tws_encoder encoder; /* first: layers are given this one */
   int64_t segments, rows, max_distance;
-  int has_positions, relative, shares, kinds, scores, norms_positions;
+  int first_version, has_positions, relative, shares, kinds, scores, norms_positions;
+  int64_t convolved; /* tokens that the convolution reads; 0: there is none */
+  tws_module_type convolved_by;
   double before, behind; /* what the head of texts drops */
   tws_module_type pooled;
   uint32_t positions; /* value */
@@ -29,6 +33,7 @@ static tws_code unsupported(const tws_network_builder *b, const char *key, const
 }
 
 static tws_code add_kind(const tws_network_builder *b, const char *word, size_t length, int *kinds, tws_error *err) {
+  const int before = *kinds;
   while (length > 0 && word[0] == ' ') word++, length--;
   while (length > 0 && word[length - 1] == ' ') length--;
   if (length == 3 && strncasecmp(word, "c2p", length) == 0)
@@ -37,6 +42,8 @@ static tws_code add_kind(const tws_network_builder *b, const char *word, size_t 
     *kinds |= POSITION_TO_CONTENT;
   else
     return unsupported(b, "pos_att_type", "known are c2p and p2c", "pos_att_type has a kind that is not known", err);
+  if (*kinds == before)
+    return unsupported(b, "pos_att_type", "name it once", "pos_att_type has the same kind twice", err);
   return TWS_OK;
 }
 
@@ -63,11 +70,12 @@ static tws_code read_positions(tws_network_builder *b, deberta *m, tws_error *er
   const tws_json *json = b->json;
   int64_t buckets = -1, farthest = -1;
   TWS_TRY(tws_json_bool(json, json->root, "relative_attention", 0, 0, &m->relative, err));
-  TWS_TRY(tws_json_bool(json, json->root, "share_att_key", 0, 0, &m->shares, err));
+  if (!m->first_version) TWS_TRY(tws_json_bool(json, json->root, "share_att_key", 0, 0, &m->shares, err));
   TWS_TRY(tws_json_bool(json, json->root, "position_biased_input", 0, 1, &m->has_positions, err));
   TWS_TRY(read_kinds(b, &m->kinds, err));
   m->scores = 1 + (m->kinds & CONTENT_TO_POSITION ? 1 : 0) + (m->kinds & POSITION_TO_CONTENT ? 1 : 0);
-  TWS_TRY(tws_json_int(json, json->root, "position_buckets", 0, -1, TWS_MAX_WIDTH / 2, -1, &buckets, err));
+  if (!m->first_version)
+    TWS_TRY(tws_json_int(json, json->root, "position_buckets", 0, -1, TWS_MAX_WIDTH / 2, -1, &buckets, err));
   TWS_TRY(tws_json_int(json, json->root, "max_relative_positions", 0, -1, TWS_MAX_WIDTH / 2, -1, &farthest, err));
   if (farthest < 1) farthest = b->net->positions;
   m->rows = 2 * (buckets > 0 ? buckets : farthest);
@@ -111,45 +119,77 @@ static tws_code read_head(tws_network_builder *b, deberta *m, tws_error *err) {
   return tws_build_read_classes(b, err);
 }
 
+/* Behind the first layer. */
+static tws_code read_convolution(tws_network_builder *b, deberta *m, tws_error *err) {
+  const tws_json *json = b->json;
+  const char *activation = NULL;
+  int64_t groups = 1;
+  const int64_t most = TWS_MAX_WIDTH / b->net->hidden; /* of a product's columns */
+  TWS_TRY(tws_json_int(json, json->root, "conv_kernel_size", 0, 0, most, 0, &m->convolved, err));
+  TWS_TRY(tws_json_int(json, json->root, "conv_groups", 0, 1, TWS_MAX_WIDTH, 1, &groups, err));
+  TWS_TRY(tws_json_string(json, json->root, "conv_act", 0, "tanh", &activation, err));
+  if (m->convolved == 0) return TWS_OK;
+  if (m->convolved % 2 == 0)
+    return unsupported(b, "conv_kernel_size", "3 is usual",
+                       "a convolution of an even number of tokens has no middle one", err);
+  if (groups > 1)
+    return unsupported(b, "conv_groups", "leave it out", "a convolution of groups of features is not supported", err);
+  m->convolved_by = TWS_MODULE_SOFTCAP;
+  return strcmp(activation, "tanh") == 0 ? TWS_OK
+                                         : tws_encoder_read_activation(b, "conv_act", "tanh", &m->convolved_by, err);
+}
+
+/* What the first version lacks. */
+static tws_code read_second_version(tws_network_builder *b, deberta *m, tws_error *err) {
+  static const char *const keys[] = {
+      "share_att_key", "position_buckets", "norm_rel_ebd", "conv_kernel_size", "conv_groups", "conv_act", NULL};
+  for (const char *const *key = keys; *key; key++) tws_build_known_keys(b, *key);
+  TWS_TRY(read_norm_of_positions(b, m, err));
+  return read_convolution(b, m, err);
+}
+
 static tws_code read_keys(tws_network_builder *b, deberta *m, tws_error *err) {
-  static const char *const also[] = {"relative_attention",
-                                     "share_att_key",
-                                     "position_biased_input",
-                                     "pos_att_type",
-                                     "position_buckets",
-                                     "norm_rel_ebd",
-                                     "pooler_dropout",
-                                     "pooler_hidden_act",
-                                     "cls_dropout",
-                                     "pooler_hidden_size",
-                                     "embedding_size",
-                                     "attention_head_size",
-                                     "legacy",
-                                     "max_relative_positions",
-                                     NULL};
+  static const char *const also[] = {"relative_attention",     "position_biased_input",
+                                     "pos_att_type",           "pooler_dropout",
+                                     "pooler_hidden_act",      "cls_dropout",
+                                     "pooler_hidden_size",     "embedding_size",
+                                     "attention_head_size",    "legacy",
+                                     "max_relative_positions", NULL};
   tws_network *net = b->net;
-  int64_t convolved = 0;
+  const int64_t masks[2] = {128000, 50264}; /* of the published vocabularies, by version */
   TWS_TRY(tws_encoder_read_shared(b, &m->encoder, &m->segments, err));
   if (!cJSON_HasObjectItem(b->json->root, "layer_norm_eps")) m->encoder.epsilon = 1e-7;
   TWS_TRY(tws_build_size(b, "max_position_embeddings", NULL, 0, TWS_MAX_WIDTH, 512, &net->positions, err));
   TWS_TRY(read_positions(b, m, err));
-  TWS_TRY(read_norm_of_positions(b, m, err));
+  if (!m->first_version) TWS_TRY(read_second_version(b, m, err));
   TWS_TRY(expect_width(b, "pooler_hidden_size", net->hidden, err));
-  TWS_TRY(expect_width(b, "attention_head_size", net->head_size, err));
   TWS_TRY(expect_width(b, "embedding_size", net->hidden, err));
-  TWS_TRY(tws_json_int(b->json, b->json->root, "conv_kernel_size", 0, 0, TWS_MAX_WIDTH, 0, &convolved, err));
-  if (convolved > 0)
-    return unsupported(b, "conv_kernel_size", "choose a model without it",
-                       "a convolution behind the first layer is not supported", err);
+  TWS_TRY(expect_width(b, "attention_head_size", net->head_size, err));
   TWS_TRY(tws_build_expect_bool(b, "legacy", 1, "the other head is not supported: leave it out", err));
+  const int64_t usual = masks[m->first_version];
   TWS_TRY(tws_json_int(b->json, b->json->root, "mask_token_id", 0, 0, net->vocabulary - 1,
-                       net->vocabulary > 128000 ? 128000 : net->vocabulary - 1, &net->mask_token, err));
+                       net->vocabulary > usual ? usual : net->vocabulary - 1, &net->mask_token, err));
   TWS_TRY(read_head(b, m, err));
   tws_build_unknown_keys(b, tws_encoder_shared_keys, also);
   return TWS_OK;
 }
 
 /* ---- the graph ---- */
+
+/* The first version's: queries have a bias, keys have none. */
+static uint32_t project_unevenly(tws_network_builder *b, const deberta *m, int layer, const char *self, uint32_t x,
+                                 int *parts) {
+  const int64_t hidden = b->net->hidden, both[3] = {hidden, hidden, 0};
+  const int queries = (m->kinds & POSITION_TO_CONTENT) != 0;
+  const float std = (float)m->encoder.range;
+  *parts = m->scores - 1;
+  if (*parts == 1)
+    return tws_build_linear(b, layer, tws_build_name(b, "%s.%s", self, queries ? "pos_q_proj" : "pos_proj"), x, hidden,
+                            hidden, std, queries, NULL, TWS_NONE);
+  x = tws_build_linear(b, layer, tws_build_name(b, "%s.pos_q_k", self), x, hidden, 2 * hidden, std, 0, both, TWS_NONE);
+  return tws_build_part_bias(b, layer, tws_build_name(b, "%s.pos_bias", self),
+                             tws_build_name(b, "%s.pos_q_proj.bias", self), x, 2);
+}
 
 /* Rows of positions as a layer sees them: of its own projections queries and keys, or what its projections of tokens
  * make of them, values and all. */
@@ -158,6 +198,7 @@ static uint32_t project_positions(tws_network_builder *b, const deberta *m, int 
   const int64_t hidden = net->hidden, both[3] = {hidden, hidden, 0};
   const tws_module tokens = net->modules[net->module_count - 1];
   uint32_t x = tws_build_dropped(b, layer, tws_build_name(b, "%s.pos_dropout", self), m->positions, m->encoder.dropout);
+  if (m->first_version) return project_unevenly(b, m, layer, self, x, parts);
   if (m->shares) {
     *parts = 3;
     x = tws_build_linear(b, layer, tws_build_name(b, "%s.positions", self), x, hidden, 3 * hidden, 0, 0, NULL,
@@ -177,8 +218,13 @@ static uint32_t attend(tws_network_builder *b, const tws_encoder *e, int layer, 
   const int64_t hidden = net->hidden, qkv[3] = {hidden, hidden, hidden};
   const char *self = tws_build_name(b, "%s.attention.self", prefix);
   int parts = 0;
-  x = tws_build_linear(b, layer, tws_build_name(b, "%s.qkv_proj", self), x, hidden, 3 * hidden, (float)e->range, 1, qkv,
-                       TWS_NONE);
+  x = tws_build_linear(b, layer, tws_build_name(b, "%s.%s", self, m->first_version ? "in_proj" : "qkv_proj"), x, hidden,
+                       3 * hidden, (float)e->range, !m->first_version, qkv, TWS_NONE);
+  if (m->first_version) {
+    tws_build_group(b, net->heads);
+    x = tws_build_part_bias(b, layer, tws_build_name(b, "%s.qkv_bias", self), tws_build_name(b, "%s.qv_bias", self), x,
+                            3);
+  }
   if (m->relative) {
     const uint32_t positions = project_positions(b, m, layer, self, &parts);
     x = tws_build_disentangled(b, layer, self, x, positions, parts, m->kinds);
@@ -192,17 +238,43 @@ static uint32_t attend(tws_network_builder *b, const tws_encoder *e, int layer, 
   return x;
 }
 
-tws_code tws_build_deberta_v2(tws_network_builder *b, tws_error *err) {
+static uint32_t convolve(tws_network_builder *b, const tws_encoder *e, int layer, uint32_t before, uint32_t x) {
+  const deberta *m = (const deberta *)e;
+  const int64_t hidden = b->net->hidden, side = m->convolved;
+  if (layer != 0 || side == 0) return x;
+#define NAME(part) "deberta.encoder.conv." part
+  uint32_t y = tws_build_neighbours(b, layer, NAME("neighbours"), before, side, e->lengths);
+  y = tws_build_linear(b, layer, NAME("conv"), y, side * hidden, hidden, (float)e->range, 1, NULL, TWS_NONE);
+  tws_param *weight = &b->net->params[b->net->modules[b->net->module_count - 1].param[0]];
+  memcpy(weight->shape, (int64_t[4]){hidden, hidden, side}, sizeof weight->shape);
+  y = tws_build_dropout(b, layer, NAME("dropout"), y, e->dropout);
+  y = m->convolved_by == TWS_MODULE_SOFTCAP
+          ? tws_build_softcap(b, layer, NAME("activation"), y, 1)
+          : tws_build_pointwise(b, layer, NAME("activation"), m->convolved_by, y, hidden);
+  return tws_build_norm(b, layer, NAME("LayerNorm"), tws_build_add(b, layer, NAME("add"), x, y), 0, e->epsilon);
+#undef NAME
+}
+
+/* Modules that make of a layer's input what attention adds. */
+static uint32_t attention_modules(const deberta *m) {
+  const int biases = m->first_version, joined = biases && m->scores == 3;
+  return (uint32_t)(m->relative ? 3 + (m->encoder.dropout > 0) + biases + joined : 2 + biases);
+}
+
+static tws_code build(tws_network_builder *b, int first_version, tws_error *err) {
   const tws_encoder_names names = tws_encoder_shared_names("deberta.encoder.layer");
   static const tws_masked_head_names head = {.dense = "cls.predictions.transform.dense",
                                              .activation = "cls.predictions.transform.activation",
                                              .norm = "cls.predictions.transform.LayerNorm",
                                              .scores = "cls.predictions.decoder",
                                              .tied_scores = "cls.predictions"};
-  deberta m = {.encoder = {.names = &names, .attend = attend}, .positions = TWS_NONE};
+  enum { AROUND = 24 }; /* modules before and behind the layers, and of a convolution */
+  deberta m = {.encoder = {.names = &names, .attend = attend, .joins = convolve},
+               .first_version = first_version,
+               .positions = TWS_NONE};
   TWS_TRY(read_keys(b, &m, err));
-  m.encoder.attention_modules = m.relative ? 3 + (m.encoder.dropout > 0) : 2;
-  TWS_TRY(tws_build_reserve(b, tws_encoder_stride(&m.encoder) * b->net->layers + 16, err));
+  m.encoder.attention_modules = attention_modules(&m);
+  TWS_TRY(tws_build_reserve(b, tws_encoder_stride(&m.encoder) * b->net->layers + AROUND, err));
   uint32_t x = tws_encoder_add_embeddings(b, &m.encoder, "deberta", m.has_positions ? 0 : -1, m.segments);
   if (m.relative)
     m.positions = tws_build_table(b, -1, "deberta.encoder.rel_embeddings", m.rows, (float)m.encoder.range);
@@ -218,4 +290,11 @@ tws_code tws_build_deberta_v2(tws_network_builder *b, tws_error *err) {
                                   .tokens = m.encoder.dropout};
   tws_encoder_add_head(b, &m.encoder, &head, m.encoder.activation, &classes, x);
   return TWS_OK;
+}
+
+tws_code tws_build_deberta(tws_network_builder *b, tws_error *err) {
+  return build(b, 1, err);
+}
+tws_code tws_build_deberta_v2(tws_network_builder *b, tws_error *err) {
+  return build(b, 0, err);
 }

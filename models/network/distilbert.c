@@ -2,7 +2,7 @@
  * without dropout of what attention adds. */
 #include "models/network/encoder.h"
 
-static tws_code read_keys(tws_network_builder *b, tws_encoder *e, double *classifier_dropout, tws_error *err) {
+static tws_code read_keys(tws_network_builder *b, tws_encoder *e, tws_class_head *head, tws_error *err) {
   static const char *const known[] = {"n_layers",
                                       "dim",
                                       "n_heads",
@@ -33,9 +33,13 @@ static tws_code read_keys(tws_network_builder *b, tws_encoder *e, double *classi
   TWS_TRY(tws_encoder_read_mask_token(b, err));
   TWS_TRY(tws_build_dropout_share(b, "dropout", &e->dropout, err));
   TWS_TRY(tws_build_dropout_share(b, "attention_dropout", &e->attention_dropout, err));
-  *classifier_dropout = 0.2; /* what the reference library takes */
+  head->behind = 0.2; /* what the reference library takes */
+  head->spans = 0.1;
+  head->tokens = e->dropout;
   if (cJSON_HasObjectItem(b->json->root, "seq_classif_dropout"))
-    TWS_TRY(tws_build_dropout_share(b, "seq_classif_dropout", classifier_dropout, err));
+    TWS_TRY(tws_build_dropout_share(b, "seq_classif_dropout", &head->behind, err));
+  if (cJSON_HasObjectItem(b->json->root, "qa_dropout"))
+    TWS_TRY(tws_build_dropout_share(b, "qa_dropout", &head->spans, err));
   TWS_TRY(tws_build_read_classes(b, err));
   tws_build_unknown_keys(b, known, NULL);
   return TWS_OK;
@@ -55,14 +59,9 @@ tws_code tws_build_distilbert(tws_network_builder *b, tws_error *err) {
                                              .scores = "vocab_projector",
                                              .tied_scores = "vocab_projector"};
   tws_encoder e = {.names = &names, .epsilon = 1e-12, .keeps_attended = 1};
-  double dropout = 0;
-  TWS_TRY(read_keys(b, &e, &dropout, err));
-  const tws_class_head classes = {.dense = "pre_classifier",
-                                  .scores = "classifier",
-                                  .tags = "classifier",
-                                  .activation = TWS_MODULE_RELU,
-                                  .behind = dropout,
-                                  .tokens = e.dropout};
+  tws_class_head classes = {
+      .dense = "pre_classifier", .scores = "classifier", .tags = "classifier", .activation = TWS_MODULE_RELU};
+  TWS_TRY(read_keys(b, &e, &classes, err));
   TWS_TRY(tws_build_reserve(b, tws_encoder_stride(&e) * b->net->layers + 16, err));
   uint32_t x = tws_build_embedding(b, "distilbert.embeddings", "distilbert.embeddings.word_embeddings.weight",
                                    "distilbert.embeddings.position_embeddings.weight", (float)e.range);

@@ -81,7 +81,11 @@ static uint32_t add_layer(tws_network_builder *b, const tws_encoder *e, int laye
 uint32_t tws_encoder_add_layers(tws_network_builder *b, const tws_encoder *e, uint32_t x) {
   b->net->layer_first = b->net->module_count;
   b->net->layer_stride = tws_encoder_stride(e);
-  for (int layer = 0; layer < b->net->layers; layer++) x = add_layer(b, e, layer, x);
+  for (int layer = 0; layer < b->net->layers; layer++) {
+    const uint32_t before = x;
+    x = add_layer(b, e, layer, x);
+    if (e->joins) x = e->joins(b, e, layer, before, x);
+  }
   return x;
 }
 
@@ -106,6 +110,10 @@ void tws_encoder_add_head(tws_network_builder *b, const tws_encoder *e, const tw
   if (net->objective == TWS_OBJECTIVE_TAGS) {
     x = tws_build_dropout(b, -2, "dropout", x, head->tokens);
     tws_build_class_scores(b, head->tags, x, e->range, 1);
+    return;
+  }
+  if (net->objective == TWS_OBJECTIVE_SPANS) {
+    tws_build_spans(b, "qa_outputs", tws_build_dropout(b, -2, "dropout", x, head->spans), e->range, e->lengths);
     return;
   }
   if (net->objective != TWS_OBJECTIVE_CLASSES) {

@@ -21,6 +21,8 @@ struct tws_encoder {
   /* What a layer's tokens attend to, of x; `prefix` names the layer. NULL: self-attention as BERT has it. */
   uint32_t (*attend)(tws_network_builder *b, const tws_encoder *e, int layer, const char *prefix, uint32_t x);
   uint32_t attention_modules; /* of it */
+  /* What joins x, which layer `layer` made of `before`, on its way to the next one. NULL: nothing does. */
+  uint32_t (*joins)(tws_network_builder *b, const tws_encoder *e, int layer, uint32_t before, uint32_t x);
 };
 
 /* What a family calls the parts that score the vocabulary; the last has the bias alone where weights are tied. */
@@ -53,11 +55,11 @@ uint32_t tws_encoder_add_embeddings(tws_network_builder *b, tws_encoder *e, cons
                                     int64_t segments);
 /* Whatever the file's class has behind the last layer. A text is classified by its first token, of which `dense` and
  * `activation` make what `scores` reads; tokens are by `tags`. Shares that are dropped before `dense`, before the
- * scores of a text and before those of tokens. */
+ * scores of a text, before those of tokens and before those of answers. */
 typedef struct tws_class_head {
   const char *dense, *scores, *tags;
   tws_module_type activation; /* TWS_MODULE_SOFTCAP: tanh */
-  double before, behind, tokens;
+  double before, behind, tokens, spans;
 } tws_class_head;
 void tws_encoder_add_head(tws_network_builder *b, const tws_encoder *e, const tws_masked_head_names *masked,
                           tws_module_type masked_activation, const tws_class_head *head, uint32_t x);

@@ -8,6 +8,8 @@ static const struct {
   const char *joined, *parts[3];
 } joined_names[] = {
     {"self.qkv_proj", {"self.query_proj", "self.key_proj", "self.value_proj"}},
+    {"self.qv_bias", {"self.q_bias", "self.v_bias", NULL}},
+    {"self.pos_q_k", {"self.pos_q_proj", "self.pos_proj", NULL}},
     {"self.pos_qk_proj", {"self.pos_query_proj", "self.pos_key_proj", NULL}},
     {"qkv_proj", {"q_proj", "k_proj", "v_proj"}},
     {"gate_up_proj", {"gate_proj", "up_proj", NULL}},

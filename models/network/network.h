@@ -48,6 +48,7 @@ typedef enum tws_objective {
   TWS_OBJECTIVE_PICTURES,   /* the class of a picture */
   TWS_OBJECTIVE_CLASSES,    /* the class of a text */
   TWS_OBJECTIVE_TAGS,       /* the class of each token */
+  TWS_OBJECTIVE_SPANS,      /* where in a text an answer begins and ends */
 } tws_objective;
 
 /* How a layer sends tokens to its experts: the parameters of ROUTER (models/operators.def), and an expert's slots. */
@@ -177,7 +178,8 @@ typedef struct tws_module {
   const tws_module_windows *windows;  /* CONVOLUTION, MAX_POOL, AVERAGE_POOL */
   int32_t buckets, max_distance;      /* ATTENTION: rows of its table of relative biases; 0: it has none. DISENTANGLED:
                                          rows of positions */
-  int32_t parts, kinds;               /* DISENTANGLED: of a row of positions; which scores: models/operators.def */
+  int32_t parts, kinds;               /* DISENTANGLED, PART_BIAS: of a row (of positions). DISENTANGLED: which scores,
+                                         models/operators.def */
   double rope[TWS_ROPE_PARAMETERS];   /* parameters of ROPE */
   int32_t rotary, dynamic_rope;       /* ROPE: elements of a head that are turned, 0: all; theta follows the sequence */
 } tws_module;
@@ -202,8 +204,9 @@ typedef struct tws_network {
   tws_objective objective;
   int64_t mask_token;  /* MASKED: the id that stands for a masked token; PAIRS: for the first span that is left out */
   int64_t pad_token, start_token,
-      end_token;       /* PAIRS, CLASSES, TAGS: behind what is there; PAIRS: before a target; the last of both */
-  int64_t classes;     /* CLASSES, TAGS: what the loss is over; 0: the vocabulary */
+      end_token;   /* PAIRS, CLASSES, TAGS, SPANS: behind what is there; PAIRS: before a target; the last of both */
+  int64_t classes; /* CLASSES, TAGS: what the loss is over; SPANS: scores of a token, and the loss is over tokens; 0:
+                      the vocabulary */
   int64_t predictions; /* MASKED: the most tokens of a sample that are predicted; 0: any number */
   tws_picture picture;
   tws_module *modules;
