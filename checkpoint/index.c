@@ -10,6 +10,8 @@
 #include "base/checksum.h"
 #include "checkpoint/folder.h"
 
+enum { SHAPE_DIMS = sizeof((tws_param *)0)->shape / sizeof(int64_t) };
+
 static const char seal[] = ",\n\"checksum\":\"";
 static const char damaged[] = "the checkpoint is damaged: resume from another one";
 
@@ -114,6 +116,9 @@ void tws_saved_write(const tws_saved_index *x, tws_text *out) {
     if (p->fused[0] + p->fused[1] + p->fused[2] > 0)
       tws_text_add(out, ",\"fused\":[%" PRId64 ",%" PRId64 ",%" PRId64 "]", p->fused[0], p->fused[1], p->fused[2]);
     if (p->groups) tws_text_add(out, ",\"groups\":%" PRId64, p->groups);
+    for (int k = 0; k < SHAPE_DIMS && p->shape[k] > 0; k++)
+      tws_text_add(out, "%s%" PRId64, k ? "," : ",\"shape\":[", p->shape[k]);
+    if (p->shape[0] > 0) tws_text_add(out, "]");
     if (p->experts > 0) tws_text_add(out, ",\"experts\":%d", (int)p->experts);
     if (p->frozen) tws_text_add(out, ",\"frozen\":true");
     tws_text_add(out, "}");
@@ -289,6 +294,22 @@ static tws_code read_groups(const reader *r, const cJSON *item, tws_param *param
   return whole ? TWS_OK : bad(r, found, "expected a number of groups that divides the joined rows");
 }
 
+/* The dimensions of its tensor in files, where those are not rows and columns. */
+static tws_code read_shape(const reader *r, const cJSON *item, tws_param *param) {
+  const cJSON *list = cJSON_GetObjectItemCaseSensitive(item, "shape"), *size;
+  int64_t left = param->rows * param->columns;
+  int i = 0;
+  if (!list) return TWS_OK;
+  if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) > SHAPE_DIMS)
+    return bad(r, list, "expected up to four dimensions");
+  cJSON_ArrayForEach(size, list) {
+    if (!tws_json_integer(r->json, size, &param->shape[i], NULL) || param->shape[i] < 1 || left % param->shape[i] != 0)
+      return bad(r, size, "expected a dimension that divides the elements");
+    left /= param->shape[i++];
+  }
+  return left == 1 ? TWS_OK : bad(r, list, "the dimensions do not make its elements");
+}
+
 static tws_code read_params(const reader *r) {
   const cJSON *list, *item;
   TWS_TRY(read_list(r, "parameters", sizeof *r->x->params, &list, &r->x->params, &r->x->param_count));
@@ -300,6 +321,7 @@ static tws_code read_params(const reader *r) {
     TWS_TRY(read_experts(r, item, param));
     TWS_TRY(read_fused(r, item, param));
     TWS_TRY(read_groups(r, item, param));
+    TWS_TRY(read_shape(r, item, param));
     param->frozen = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "frozen")) != 0;
     param++;
   }

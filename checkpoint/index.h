@@ -45,7 +45,8 @@ typedef struct tws_saved_index {
   double lora_scale; /* of what they add */
   tws_counters counters;
   tws_saved_entry *entries;
-  tws_param *params; /* name, rows, columns, fused, groups, experts, own_along, frozen: the checkpoint has none of it */
+  tws_param *
+      params; /* name, rows, columns, fused, groups, shape, experts, own_along, frozen: the checkpoint has none of it */
   tws_saved_file *files;
   tws_saved_piece *pieces; /* sorted as tws_pieces_share() does */
   uint32_t entry_count, param_count, file_count, piece_count;

@@ -41,19 +41,21 @@ static const tws_safetensor *find_tensor(const tws_safetensors *file, const char
   return found || !dot ? found : tws_safetensors_find(file, dot + 1);
 }
 
-static tws_code wrong_shape(const weights_file *w, const tws_hf_tensor *tensor, const tws_safetensor *found,
-                            const int64_t *shape, tws_error *err) {
-  char have[96] = "";
+static void print_shape(char *to, size_t room, const int64_t *shape, int dims) {
   size_t length = 0;
-  for (int i = 0; i < found->dims && i < TWS_SAFETENSOR_DIMS; i++)
-    length += (size_t)snprintf(have + length, sizeof have - length, "%s%" PRId64, i ? " x " : "", found->shape[i]);
-  if (tensor->dims == 1)
-    return tws_fail(err, TWS_INVALID, "is it of the model that -m names?",
-                    "%s: tensor %s has %s elements, and the model's %" PRId64, w->file->files[found->file],
-                    tensor->name, have, shape[0]);
+  *to = 0;
+  for (int i = 0; i < dims && length < room; i++)
+    length += (size_t)snprintf(to + length, room - length, "%s%" PRId64, i ? " x " : "", shape[i]);
+}
+
+static tws_code wrong_shape(const weights_file *w, const tws_hf_tensor *tensor, const tws_safetensor *found,
+                            const int64_t *shape, int dims, tws_error *err) {
+  char have[96], wanted[96];
+  print_shape(have, sizeof have, found->shape, found->dims < TWS_SAFETENSOR_DIMS ? found->dims : TWS_SAFETENSOR_DIMS);
+  print_shape(wanted, sizeof wanted, shape, dims);
   return tws_fail(err, TWS_INVALID, "is it of the model that -m names?",
-                  "%s: tensor %s has %s elements, and the model's %" PRId64 " x %" PRId64, w->file->files[found->file],
-                  tensor->name, have, shape[0], shape[1]);
+                  "%s: tensor %s has %s elements, and the model's %s", w->file->files[found->file], tensor->name, have,
+                  wanted);
 }
 
 /* Whether a tensor is a router's: "...mlp.gate.weight". */
@@ -99,7 +101,7 @@ static tws_code match_tensor(weights_file *w, uint32_t i, tws_error *err) {
                     "is it of the model that -m names? a head of its own is tie_word_embeddings: false",
                     "%s: there is no tensor \"%s\"", w->t->options->init_from, tensor->name);
   if (found->dims != dims || memcmp(found->shape, shape, (size_t)dims * sizeof *shape) != 0)
-    return wrong_shape(w, tensor, found, shape, err);
+    return wrong_shape(w, tensor, found, shape, dims, err);
   if (tws_safetensors_dtype(found->dtype) < 0)
     return tws_fail(err, TWS_UNSUPPORTED, "convert it to F32, BF16 or F16 first", "%s: tensor %s is of type %s",
                     w->file->files[found->file], tensor->name, found->dtype);

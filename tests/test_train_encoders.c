@@ -314,6 +314,34 @@ START_TEST(questions_are_texts) {
 }
 END_TEST
 
+/* Weights of three dimensions are that in a checkpoint and in the file that is made of it. */
+START_TEST(convolutions_keep_their_shape) {
+  char model[96], run[96], weights[96], head[4096] = "";
+  snprintf(model, sizeof model, "%s", in_folder("model.json"));
+  snprintf(run, sizeof run, "%s", in_folder("run"));
+  snprintf(weights, sizeof weights, "%s", in_folder("weights.safetensors"));
+  write_text(
+      model,
+      "{\"model_type\":\"deberta-v2\",\"vocab_size\":259,\"num_hidden_layers\":1,\"hidden_size\":16,"
+      "\"num_attention_heads\":4,\"intermediate_size\":24,\"max_position_embeddings\":64,\"conv_kernel_size\":3}");
+  const char *const steps[] = {
+      "train -m %s --data %s --seq 16 --micro-batch 1 -n 1 --threads 1 --steps 1 --save %s -q",
+      "convert checkpoint %s %s",
+      "train -m %s --data %s --seq 16 --micro-batch 1 -n 1 --threads 1 --steps 1 --init-from %s -q"};
+  const char *const words[][3] = {{model, text_path, run}, {run, weights, ""}, {model, text_path, weights}};
+  for (int i = 0; i < 3; i++) {
+    command_result r = twinspeed(steps[i], words[i][0], words[i][1], words[i][2]);
+    ck_assert_msg(r.status == 0, "%s: %s", steps[i], r.err);
+    command_free(&r);
+  }
+  FILE *file = fopen(weights, "rb");
+  ck_assert_ptr_nonnull(file);
+  ck_assert_uint_gt(fread(head, 1, sizeof head - 1, file), 8);
+  fclose(file);
+  ck_assert_msg(strstr(head + 8, "[16,16,3]") != NULL, "%s", head + 8);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("train_encoders");
   TCase *tests = tcase_create("train_encoders");
@@ -322,6 +350,7 @@ int main(void) {
   tcase_add_test(tests, pairs_are_the_same_for_every_division);
   tcase_add_test(tests, labels_are_learned_in_every_division);
   tcase_add_test(tests, questions_are_texts);
+  tcase_add_test(tests, convolutions_keep_their_shape);
   tcase_add_test(tests, dropout_is_the_same_for_every_division);
   tcase_set_timeout(tests, 600);
   suite_add_tcase(suite, tests);
