@@ -179,12 +179,34 @@ START_TEST(checkpoints) {
 }
 END_TEST
 
+/* Where only the head's weight and its gradient are too large, that is what is said, and it is so. */
+START_TEST(remedy) {
+#define LARGE                                                                                              \
+  "estimate -m llama-3-405b --cluster dgx1-v100:16 --dtype fp16 --seq 5120 --micro-batch 1 "               \
+  "--set zero_optimization.stage3_max_live_parameters=100000000 --set zero_optimization.stage3_max_reuse_" \
+  "distance=0 --set zero_optimization.stage3_prefetch_bucket_size=10000000 "                               \
+  "--set zero_optimization.reduce_bucket_size=10000000"
+  char words[256] = "";
+  command_result r = twinspeed(LARGE);
+  ck_assert_int_eq(r.status, 1);
+  const char *hint = strstr(r.err, "it fits with ");
+  ck_assert_msg(hint && strstr(hint, "twinspeed.linear_tile_size="), "%s", r.err);
+  ck_assert_int_eq(sscanf(hint, "it fits with %255[^:]", words), 1);
+  command_free(&r);
+  r = twinspeed(LARGE " %s", words);
+  ck_assert_msg(r.status == 0, "%s%s", r.out, r.err);
+  command_free(&r);
+#undef LARGE
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("linear_tiles");
   TCase *tests = tcase_create("linear_tiles");
   tcase_add_test(tests, equal_losses);
   tcase_add_test(tests, a_device_too_small_for_whole_weights);
   tcase_add_test(tests, checkpoints);
+  tcase_add_test(tests, remedy);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);
   return run_training(suite);
