@@ -64,16 +64,20 @@ static uint8_t *find_crossings(tws_lower *l) {
   const tws_network *network = l->network;
   uint32_t *last = tws_arena_alloc(l->scratch, network->value_count + 1u, sizeof *last), crossing = 0;
   uint32_t *ended = tws_arena_alloc(l->scratch, network->module_count + 1u, sizeof *ended);
+  uint32_t *begun = tws_arena_alloc(l->scratch, network->module_count + 1u, sizeof *begun);
   uint8_t *several = tws_arena_alloc(l->scratch, network->module_count + 1u, 1);
-  if (!last || !ended || !several) return NULL;
+  if (!last || !ended || !begun || !several) return NULL;
   for (uint32_t m = 0; m < network->module_count; m++)
     for (int i = 0; i < TWS_MODULE_INS; i++)
       if (network->modules[m].in[i] != TWS_NONE) last[network->modules[m].in[i]] = m;
-  for (uint32_t v = 0; v < network->value_count; v++) ended[last[v]] += last[v] > network->values[v].producer;
-  for (uint32_t m = 0, v = 0; m < network->module_count; m++) {
+  for (uint32_t v = 0; v < network->value_count; v++) {
+    const uint32_t producer = network->values[v].producer;
+    ended[last[v]] += last[v] > producer;
+    begun[producer] += last[v] > producer;
+  }
+  for (uint32_t m = 0; m < network->module_count; m++) {
     several[m] = crossing > 1;
-    crossing -= ended[m];
-    for (; v < network->value_count && network->values[v].producer == m; v++) crossing += last[v] > m;
+    crossing += begun[m] - ended[m];
   }
   return several;
 }
@@ -129,7 +133,8 @@ static int layers_alike(const tws_lower *l, const uint32_t *starts, int a, int b
       const uint32_t p = whole[0]->param[j], q = whole[1]->param[j];
       if (p != TWS_NONE && (network->params[p].rows != network->params[q].rows ||
                             network->params[p].columns != network->params[q].columns ||
-                            network->params[p].frozen != network->params[q].frozen))
+                            network->params[p].frozen != network->params[q].frozen ||
+                            network->params[p].bits != network->params[q].bits))
         return 0;
     }
     for (int j = 0; j < TWS_MODULE_OUTS; j++) {
