@@ -41,6 +41,7 @@ static void fill(const operand_info *info, void *data) {
     if (info->dtype == TWS_I32)
       ((int32_t *)data)[i] = (int32_t)info->first + (int32_t)(state >> 8) % (int32_t)info->below;
     if (info->dtype == TWS_F64) ((double *)data)[i] = 1;
+    if (info->dtype == TWS_U8) ((uint8_t *)data)[i] = (uint8_t)(state >> 24);
   }
 }
 

@@ -88,6 +88,7 @@ static void add_piece(tws_text *out, const tws_saved_index *x, const tws_saved_p
 static void add_frozen(tws_text *out, const tws_saved_index *x) {
   if (x->base && *x->base) add_member(out, "base", x->base);
   if (x->lora_r > 0) tws_text_add(out, ",\n\"lora\":{\"r\":%" PRId64 ",\"scale\":%.17g}", x->lora_r, x->lora_scale);
+  if (x->block > 0) tws_text_add(out, ",\n\"quantized_block\":%" PRId64, x->block);
 }
 
 void tws_saved_write(const tws_saved_index *x, tws_text *out) {
@@ -121,6 +122,7 @@ void tws_saved_write(const tws_saved_index *x, tws_text *out) {
     if (p->shape[0] > 0) tws_text_add(out, "]");
     if (p->experts > 0) tws_text_add(out, ",\"experts\":%d", (int)p->experts);
     if (p->frozen) tws_text_add(out, ",\"frozen\":true");
+    if (p->bits) tws_text_add(out, ",\"bits\":%d", p->bits);
     tws_text_add(out, "}");
   }
   tws_text_add(out, "],\n\"files\":[");
@@ -322,6 +324,9 @@ static tws_code read_params(const reader *r) {
     TWS_TRY(read_fused(r, item, param));
     TWS_TRY(read_groups(r, item, param));
     TWS_TRY(read_shape(r, item, param));
+    int64_t bits = 0;
+    if (cJSON_HasObjectItem(item, "bits")) TWS_TRY(read_count(r, item, "bits", 4, 8, &bits));
+    param->bits = (uint8_t)bits;
     param->frozen = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "frozen")) != 0;
     param++;
   }
@@ -449,6 +454,8 @@ static tws_code read_frozen(const reader *r) {
   const cJSON *lora = cJSON_GetObjectItemCaseSensitive(r->json->root, "lora");
   r->x->base = "";
   if (cJSON_HasObjectItem(r->json->root, "base")) TWS_TRY(read_text(r, r->json->root, "base", &r->x->base));
+  if (cJSON_HasObjectItem(r->json->root, "quantized_block"))
+    TWS_TRY(read_count(r, r->json->root, "quantized_block", 2, MOST_COUNT, &r->x->block));
   if (!lora) return TWS_OK;
   if (!cJSON_IsObject(lora)) return bad(r, lora, "expected an object");
   TWS_TRY(read_count(r, lora, "r", 1, MOST_COUNT, &r->x->lora_r));

@@ -43,10 +43,11 @@ typedef struct tws_saved_index {
   const char *base;  /* file that frozen parameters came from; "": they were drawn, or there are none */
   int64_t lora_r;    /* 0: no adapters */
   double lora_scale; /* of what they add */
+  int64_t block;     /* elements that share a scale in frozen parameters of few bits; 0: there are none */
   tws_counters counters;
   tws_saved_entry *entries;
-  tws_param *
-      params; /* name, rows, columns, fused, groups, shape, experts, own_along, frozen: the checkpoint has none of it */
+  tws_param *params; /* name, rows, columns, fused, groups, shape, experts, own_along, bits, frozen: the checkpoint has
+                        none of it */
   tws_saved_file *files;
   tws_saved_piece *pieces; /* sorted as tws_pieces_share() does */
   uint32_t entry_count, param_count, file_count, piece_count;

@@ -14,6 +14,7 @@
 #include "checkpoint/weights.h"
 #include "models/network/huggingface.h"
 #include "models/network/safetensors.h"
+#include "models/quantized.h"
 
 /* ---- PEFT's description ---- */
 
@@ -48,11 +49,67 @@ static tws_code read_description(const char *path, description *out, tws_error *
   return code;
 }
 
+/* ---- what the base was rounded to ---- */
+
+/* Weights of the base that were in few bits beside the adapter: what merging adds to is what they meant. */
+typedef struct rounding {
+  tws_json *json; /* NULL: they were not */
+  const cJSON *weights;
+  int64_t bits, block;
+} rounding;
+
+static tws_code read_rounding(const char *path, rounding *out, tws_error *err) {
+  struct stat info;
+  if (stat(path, &info) != 0) return TWS_OK;
+  TWS_TRY(tws_json_read(path, &out->json, err));
+  const cJSON *root = out->json->root;
+  TWS_TRY(tws_json_int(out->json, root, "bits", 1, 4, 8, 0, &out->bits, err));
+  TWS_TRY(tws_json_int(out->json, root, "block_size", 1, 2, INT32_MAX, 0, &out->block, err));
+  out->weights = cJSON_GetObjectItemCaseSensitive(root, "weights");
+  if ((out->bits == 4 || out->bits == 8) && out->block % 2 == 0 && cJSON_IsArray(out->weights)) return TWS_OK;
+  return tws_fail(err, TWS_INVALID, "convert the checkpoint again", "%s: bits, block_size or weights make no sense",
+                  path);
+}
+
+static int is_rounded(const rounding *r, const char *name) {
+  const cJSON *item;
+  cJSON_ArrayForEach(item, r->weights) {
+    const char *dot = cJSON_IsString(item) ? strchr(item->valuestring, '.') : NULL;
+    if (dot && (strcmp(item->valuestring, name) == 0 || strcmp(dot + 1, name) == 0)) return 1;
+  }
+  return 0;
+}
+
+/* Rows of a weight as a training has it; transposed: the file has it as [in, out]. */
+static tws_code round_weight(const rounding *r, const tws_safetensor *tensor, int transposed, float *weight,
+                             tws_error *err) {
+  if (!r->json || !is_rounded(r, tensor->name)) return TWS_OK;
+  const int64_t rows = tensor->shape[transposed], columns = tensor->shape[!transposed];
+  if (tensor->dims != 2 || columns % r->block != 0)
+    return tws_fail(err, TWS_INVALID, "is the adapter of this base?", "%s: its rows are no multiple of %lld elements",
+                    tensor->name, (long long)r->block);
+  float *row = tws_calloc((size_t)columns, sizeof *row), *scales = tws_calloc((size_t)columns, sizeof *scales);
+  uint8_t *codes = tws_calloc((size_t)columns, 1);
+  for (int64_t i = 0; i < rows && row && scales && codes; i++) {
+    const int64_t from = transposed ? i : i * columns, step = transposed ? rows : 1;
+    for (int64_t k = 0; k < columns; k++) row[k] = weight[from + k * step];
+    tws_quantize(row, (uint64_t)columns, r->block, (int)r->bits, codes, scales);
+    tws_dequantize(codes, scales, (uint64_t)columns, r->block, (int)r->bits, row);
+    for (int64_t k = 0; k < columns; k++) weight[from + k * step] = row[k];
+  }
+  const int failed = !row || !scales || !codes;
+  tws_free(row);
+  tws_free(scales);
+  tws_free(codes);
+  return failed ? tws_fail(err, TWS_MEMORY, NULL, "no memory to round tensor %s", tensor->name) : TWS_OK;
+}
+
 /* ---- tensors ---- */
 
 typedef struct merger {
   tws_safetensors *base, *adapter;
   description how;
+  rounding rounded;
   float *weight, *a, *b;
   size_t used; /* tensors of the adapter */
 } merger;
@@ -115,6 +172,7 @@ static void add_product(const merger *m, int64_t out, int64_t in, int64_t r) {
 static tws_code merge_tensor(merger *m, const tws_safetensor *tensor, tws_error *err) {
   const tws_safetensor *a = find_factor(m, tensor->name, "lora_A"), *b = find_factor(m, tensor->name, "lora_B");
   TWS_TRY(read_tensor(m->base, tensor, &m->weight, err));
+  TWS_TRY(round_weight(&m->rounded, tensor, m->how.transposed, m->weight, err));
   if (!a && !b) return TWS_OK;
   if (!a || !b || tensor->dims != 2 || a->dims != 2 || b->dims != 2 || a->shape[0] != b->shape[1] ||
       tensor->shape[m->how.transposed] != b->shape[0] || tensor->shape[!m->how.transposed] != a->shape[1])
@@ -153,27 +211,31 @@ static tws_code write_merged(merger *m, const char *path, tws_export_result *res
   return code;
 }
 
-/* The two files of a folder, or a file and what is beside it. */
-static void name_files(const char *adapter, char *weights, char *config, size_t size) {
+/* The files of a folder, or a file and what is beside it. */
+static void name_files(const char *adapter, char *weights, char *config, char *rounded, size_t size) {
   struct stat info;
   const char *slash = strrchr(adapter, '/');
   if (stat(adapter, &info) == 0 && S_ISDIR(info.st_mode)) {
     snprintf(weights, size, "%.3900s/adapter_model.safetensors", adapter);
     snprintf(config, size, "%.3900s/adapter_config.json", adapter);
+    snprintf(rounded, size, "%.3900s/" TWS_ROUNDING_FILE, adapter);
     return;
   }
   snprintf(weights, size, "%.3900s", adapter);
-  snprintf(config, size, "%.*sadapter_config.json", slash ? (int)(slash + 1 - adapter) : 0, adapter);
+  const int folder = slash ? (int)(slash + 1 - adapter) : 0;
+  snprintf(config, size, "%.*sadapter_config.json", folder, adapter);
+  snprintf(rounded, size, "%.*s" TWS_ROUNDING_FILE, folder, adapter);
 }
 
 tws_code tws_adapter_merge(const char *base, const char *adapter, const char *path, tws_export_result *result,
                            tws_error *err) {
-  char weights[TWS_FOLDER_SIZE], config[TWS_FOLDER_SIZE];
+  char weights[TWS_FOLDER_SIZE], config[TWS_FOLDER_SIZE], rounded[TWS_FOLDER_SIZE];
   merger m = {.used = 0};
   *result = (tws_export_result){0};
-  name_files(adapter, weights, config, sizeof weights);
+  name_files(adapter, weights, config, rounded, sizeof weights);
   TWS_TRY(read_description(config, &m.how, err));
-  tws_code code = tws_safetensors_open(base, &m.base, err);
+  tws_code code = read_rounding(rounded, &m.rounded, err);
+  if (code == TWS_OK) code = tws_safetensors_open(base, &m.base, err);
   if (code == TWS_OK) code = tws_safetensors_open(weights, &m.adapter, err);
   if (code == TWS_OK) code = write_merged(&m, path, result, err);
   tws_safetensors_close(m.base);
@@ -181,6 +243,7 @@ tws_code tws_adapter_merge(const char *base, const char *adapter, const char *pa
   tws_free(m.weight);
   tws_free(m.a);
   tws_free(m.b);
+  tws_json_destroy(m.rounded.json);
   return code;
 }
 
@@ -220,5 +283,22 @@ void tws_adapter_config(const tws_saved_index *index, tws_text *out) {
                strcmp(index->architecture, "gpt2") == 0 ? "true" : "false");
   add_targets(index, arena, out);
   tws_text_add(out, "]\n}\n");
+  tws_arena_destroy(arena);
+}
+
+void tws_adapter_rounding(const tws_saved_index *index, tws_text *out) {
+  tws_arena *arena = tws_arena_create();
+  tws_hf_tensor *tensors = NULL;
+  uint32_t count = 0;
+  int bits = 0;
+  if (!arena || tws_saved_names(index, arena, &tensors, &count, NULL) != TWS_OK) out->failed = 1;
+  tws_text_add(out, "{\n  \"weights\": [");
+  for (uint32_t i = 0; i < count && !out->failed; i++) {
+    const int of = index->params[tensors[i].param].bits;
+    if (of == 0) continue;
+    tws_text_add(out, "%s\n    \"%s\"", bits ? "," : "", tensors[i].name);
+    bits = of;
+  }
+  tws_text_add(out, "],\n  \"bits\": %d,\n  \"block_size\": %lld\n}\n", bits, (long long)index->block);
   tws_arena_destroy(arena);
 }

@@ -11,6 +11,11 @@
  * in the base, shapes that do not go together; TWS_UNSUPPORTED: adapters of another kind. */
 tws_code tws_adapter_merge(const char *base, const char *adapter, const char *path, tws_export_result *result,
                            tws_error *err);
+/* Beside an adapter whose base was in few bits: "weights" (names of the base's files), "bits", "block_size". Where it
+ * is there, merging rounds these weights first, to what they were beside the adapter. */
+#define TWS_ROUNDING_FILE "frozen_quantization.json"
+/* Its text, for a checkpoint with such parameters. */
+void tws_adapter_rounding(const tws_saved_index *index, tws_text *out);
 /* The text of adapter_config.json for a checkpoint with adapters. */
 void tws_adapter_config(const tws_saved_index *index, tws_text *out);
 

@@ -182,18 +182,25 @@ static tws_code convert_deepspeed(tws_cli *cli, const char *path, const char *to
   return code == TWS_OK ? tell_weights(cli, path, to, step, note, &result, err) : code;
 }
 
-/* What PEFT reads beside the adapters. */
-static tws_code describe_adapter(const options *o, const tws_saved_index *index, const char *to, tws_error *err) {
+/* A file beside the adapters. */
+static tws_code write_beside(const options *o, const tws_saved_index *index, const char *to, const char *name,
+                             void (*write)(const tws_saved_index *index, tws_text *out), tws_error *err) {
   char path[TWS_FOLDER_SIZE];
   tws_text text = {0};
   const char *slash = strrchr(to, '/');
-  snprintf(path, sizeof path, "%.*sadapter_config.json", slash ? (int)(slash + 1 - to) : 0, to);
+  snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash + 1 - to) : 0, to, name);
   TWS_TRY(check_output(o, index->path, path, err));
-  tws_adapter_config(index, &text);
+  write(index, &text);
   tws_code code = text.failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory")
                               : tws_write_file(path, text.data, text.length, err);
   tws_text_free(&text);
   return code;
+}
+
+/* What PEFT reads, and what the base's weights were rounded to. */
+static tws_code describe_adapter(const options *o, const tws_saved_index *index, const char *to, tws_error *err) {
+  TWS_TRY(write_beside(o, index, to, "adapter_config.json", tws_adapter_config, err));
+  return index->block > 0 ? write_beside(o, index, to, TWS_ROUNDING_FILE, tws_adapter_rounding, err) : TWS_OK;
 }
 
 static tws_code convert_merge(tws_cli *cli, const options *o, char **argv, tws_error *err) {

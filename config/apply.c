@@ -178,6 +178,7 @@ void tws_config_apply(tws_config *config, const char *section) {
     apply_axis_order(config);
     config->recompute_operations = tws_given_text(tws_store_at(config->store, "twinspeed.recompute_operations"));
     config->lora_targets = tws_store_at(config->store, "twinspeed.lora.target_modules").item;
+    config->quantization_skips = tws_store_at(config->store, "twinspeed.frozen_quantization.skip_modules").item;
     config->frozen_parameters = tws_store_at(config->store, "twinspeed.frozen_parameters").item;
     config->expert_load = tws_given_text(tws_store_at(config->store, "twinspeed.expert_load"));
     if (config->expert_load && strcmp(config->expert_load, "uniform") == 0) config->expert_load = NULL;

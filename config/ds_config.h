@@ -84,6 +84,7 @@ typedef struct tws_flops_section {
   const char *output_file;                         /* in the store; NULL: standard output */
 } tws_flops_section;
 
+typedef enum tws_quantization { TWS_QUANTIZATION_NONE, TWS_QUANTIZATION_INT8, TWS_QUANTIZATION_NF4 } tws_quantization;
 typedef enum tws_bind_threads { TWS_THREADS_AUTO, TWS_THREADS_SHARE, TWS_THREADS_FREE } tws_bind_threads;
 
 typedef struct tws_config {
@@ -175,12 +176,17 @@ typedef struct tws_config {
     double alpha, dropout;
     int rslora;
   } lora;
+  struct {    /* twinspeed.frozen_quantization */
+    int type; /* tws_quantization */
+    int64_t block;
+  } quantization;
   struct tws_config_store *store; /* every key as given, for echo, schema and warnings */
   /* In the store; NULL: none given. */
   const char *pipeline_partition;        /* pipeline.partition; by parameters */
   const char *recompute_operations;      /* names with commas; NULL: those before attention */
   const struct cJSON *lora_targets;      /* twinspeed.lora.target_modules: a text or a list of them */
   const struct cJSON *frozen_parameters; /* patterns of names */
+  const struct cJSON *quantization_skips; /* twinspeed.frozen_quantization.skip_modules, as lora_targets */
 } tws_config;
 
 /* Values that "auto" may be resolved from (specification 01 section 4). */

@@ -28,7 +28,7 @@ uint64_t tws_network_fingerprint(const tws_network *n) {
     hash = tws_fingerprint_text(hash, p->name);
     hash = tws_fingerprint_integer(hash, p->rows == n->padded_vocabulary ? n->vocabulary : p->rows);
     hash = tws_fingerprint_integer(hash, p->columns);
-    if (p->frozen) hash = tws_fingerprint_text(hash, "frozen");
+    if (p->frozen) hash = tws_fingerprint_text(hash, p->bits == 8 ? "int8" : p->bits == 4 ? "nf4" : "frozen");
   }
   return hash;
 }

@@ -27,6 +27,7 @@ typedef enum tws_operand_content {
   TWS_HOLDS_DERIVED,  /* follows from other operands: statistics, forward outputs */
   TWS_HOLDS_HYPER,    /* by TWS_HYPER_* */
   TWS_HOLDS_METRICS,  /* by TWS_METRIC_* */
+  TWS_HOLDS_CODES,    /* bytes: any */
   TWS_HOLDS_SCRATCH   /* of tws_work_workspace bytes; content does not matter before or after */
 } tws_operand_content;
 

@@ -204,6 +204,7 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
                                         tws_input_elements(l, i) * (uint64_t)l->accumulation, whole);
   }
   TWS_TRY(tws_frozen_begin(l));
+  TWS_TRY(tws_quantized_begin(l));
   TWS_TRY(tws_pipeline_begin(l));
   tws_checkpoints_begin(l);
   TWS_TRY(tws_zero_begin(l));

@@ -8,6 +8,7 @@
  *   ring_attention.c  attention over tokens of several ranks
  *   moe.c        routers and the slots of experts
  *   weight_tiles.c  large weights of stage 3 as tiles, each gathered and reduced for itself
+ *   quantized.c  frozen weights in few bits
  *   zero.c       where parameters and gradients live and move, by ZeRO stage; zero3_gathers.c: whole parameters of
  *                stage 3
  *   dropout.c    where random bits of dropout come from
@@ -59,11 +60,12 @@ typedef struct tws_bucket {
  * of its own in the flat buffers. Dense parameters are one class, over all ranks that see different samples or tokens;
  * experts are another, over those that hold the same. */
 enum { TWS_ZERO_CLASSES = 8 }; /* the most */
+typedef enum tws_frozen { TWS_TRAINED, TWS_FROZEN, TWS_FROZEN_QUANTIZED } tws_frozen;
 typedef struct tws_zero_class {
   tws_axes axes;
   uint32_t group;
   int ranks, index;
-  int frozen;                         /* nothing of them is updated: they only have a range of what is stored */
+  int frozen;                         /* tws_frozen; nothing of it is updated: it only has a range of what is stored */
   uint32_t first, end;                /* its parameters, in tws_zero.order */
   uint64_t stored;                    /* where its range begins in buffers of all that a rank stores */
   uint64_t kept;                      /* likewise of what a rank updates */
@@ -82,7 +84,7 @@ typedef struct tws_zero {
   int ranks;      /* that see different samples or tokens, */
   uint32_t group; /* and their communicator */
   tws_zero_class *classes;
-  uint32_t class_count, trained_count; /* those of frozen parameters come last */
+  uint32_t class_count, trained_count; /* those of frozen parameters come last, quantized ones behind others */
   uint8_t *class_of;                   /* per parameter */
   int flat_gradients;                  /* all gradients in one buffer (stages 0 and 1, or a single rank) */
   tws_dtype grad_dtype;                /* of what the backward kernels write */
@@ -91,7 +93,8 @@ typedef struct tws_zero {
   int *order;                          /* flattening order */
   uint8_t *persistent;                 /* stage 3 */
   uint32_t *unit;                      /* that a parameter belongs to, its first one's number; NULL: each for itself */
-  uint32_t *gathered;                  /* stage 3: buffer of the gathered parameter, or TWS_NONE */
+  uint32_t *gathered;                  /* stage 3: buffer of the gathered parameter (or its codes), or TWS_NONE */
+  uint32_t *gathered_scales;           /* likewise of its scales, where it is quantized */
   uint8_t *written;                    /* gradient has a contribution (of this step, or this micro-batch for buckets) */
   uint32_t *uses;                      /* contributions to a parameter's gradient in one backward pass */
   uint32_t *left;                      /* of them, still to come in this micro-batch */
@@ -108,8 +111,9 @@ static inline const tws_zero_class *tws_zero_class_of(const tws_zero *z, uint32_
 }
 /* Whether all classes are those of the same ranks: but for what is frozen there is one. */
 static inline int tws_zero_same_ranks(const tws_zero *z) {
-  return z->trained_count == 1 &&
-         (z->class_count == 1 || (z->class_count == 2 && z->classes[1].axes == z->classes[0].axes));
+  for (uint32_t k = 1; k < z->class_count; k++)
+    if (z->classes[k].axes != z->classes[0].axes) return 0;
+  return z->trained_count == 1;
 }
 /* Where in the stored range of a class begins what this rank updates. */
 static inline uint64_t tws_zero_kept_first(const tws_zero *z, const tws_zero_class *c) {
@@ -304,6 +308,15 @@ tws_operand tws_outputs_gradient(tws_lower *l, const tws_module *m);
 tws_code tws_frozen_begin(tws_lower *l);
 int tws_module_goes_backward(const tws_lower *l, const tws_module *m);
 int tws_is_frozen(const tws_lower *l, uint32_t param);
+/* quantized.c: parameters of few bits. TWS_INVALID: blocks that are no part of a row, with the nearest that are. */
+int tws_is_quantized(const tws_lower *l, uint32_t param);
+tws_code tws_quantized_begin(tws_lower *l);
+/* The state's entries, for `elements` of them that are stored from `first` on; nothing where there are none. */
+void tws_quantized_state(tws_lower *l, uint64_t first, uint64_t elements);
+/* Codes and scales of stored elements; returns 2. */
+int tws_quantized_stored(const tws_lower *l, uint64_t offset, uint64_t count, tws_operand out[2]);
+/* The whole parameter in the configuration's type, made for what comes next. */
+tws_operand tws_dequantized(tws_lower *l, uint32_t param);
 /* Where a kernel writes a gradient that is nobody's. */
 tws_operand tws_unwanted_gradient(tws_lower *l, uint32_t param);
 /* pipeline.c */

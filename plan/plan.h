@@ -191,6 +191,14 @@ static inline int tws_plan_has_program(const tws_config *config, tws_program pro
   return program != TWS_PROGRAM_APPLY || config->delayed_update;
 }
 
+/* Parameters of which the state has codes and scales (models/quantized.h): those stored from element `first` on. */
+typedef struct tws_quantized {
+  uint64_t first;         /* in terms of tws_shard.storage_offset; TWS_NO_OFFSET: there are none */
+  uint32_t codes, scales; /* buffers: of element first + i the code and the scale of its block */
+  int bits;               /* of a code, 4 or 8; 0: there are none */
+  int64_t block;          /* elements that share a scale; all offsets are multiples of it */
+} tws_quantized;
+
 typedef struct tws_plan {
   tws_arena *arena;
   const tws_network *network; /* not owned: must outlive the plan */
@@ -222,6 +230,7 @@ typedef struct tws_plan {
   int optimizer_states;
   uint32_t
       input[TWS_NETWORK_INPUTS]; /* as the network lists them: [accumulation][rows of a micro-batch on this rank] */
+  tws_quantized quantized;
   uint32_t hyper, metrics;
   uint32_t running;              /* of the modules that this rank has, one after another; TWS_NONE without any */
   const uint64_t *running_first; /* per running statistics of the network: element there, or TWS_NO_OFFSET */
@@ -254,6 +263,14 @@ tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *to
 
 tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_error *err);
 void tws_plan_destroy(tws_plan *plan);
+static inline int tws_shard_is_quantized(const tws_plan *plan, const tws_shard *shard) {
+  return plan->quantized.bits > 0 && shard->storage_offset >= plan->quantized.first;
+}
+/* The most elements, whole blocks of them, not above `most` where that is a block at least. */
+static inline uint64_t tws_quantized_chunk(const tws_plan *plan, uint64_t most) {
+  const uint64_t block = (uint64_t)plan->quantized.block;
+  return most < block ? block : most / block * block;
+}
 /* NULL: its kernel has none. */
 static inline const tws_arguments *tws_op_arguments(const tws_plan *plan, const tws_op *op) {
   return op->arguments > 0 ? &plan->arguments[op->arguments - 1] : NULL;

@@ -35,6 +35,7 @@ typedef enum tws_elements {
 typedef enum tws_initial {
   TWS_INITIAL_ZERO,
   TWS_INITIAL_PARAMETER, /* the parameter's own initial values, rounded to the entry's type */
+  TWS_INITIAL_QUANTIZED, /* codes and scales of the parameters' initial values: tws_plan.quantized says which */
   TWS_INITIAL_RUNNING    /* what the network's running statistics begin with: tws_init_running() */
 } tws_initial;
 

@@ -70,7 +70,8 @@ static void add_tiles(const tws_lower *l, uint32_t weight, tws_param *params, tw
                         .rows = left < tiles->rows ? left : tiles->rows,
                         .columns = params[weight].columns,
                         .module = params[weight].module,
-                        .frozen = params[weight].frozen};
+                        .frozen = params[weight].frozen,
+                        .bits = params[weight].bits};
     placed[tiles->first + i] = placed[weight];
     l->tile_of[tiles->first + i] = weight;
   }

@@ -150,7 +150,7 @@ static uint64_t frozen_first(const tws_lower *l, uint64_t stored, uint64_t *star
 /* All classes one after the other; sizes: elements of each parameter that the rank stores. */
 static void lay_out(tws_lower *l, const uint64_t *sizes, uint64_t *starts) {
   tws_zero *z = &l->zero;
-  uint64_t stored = 0, kept = 0, trained = 0;
+  uint64_t stored = 0, kept = 0, trained = 0, wide = 0;
   uint32_t count = 0;
   for (uint32_t k = 0; k < z->class_count; k++) {
     tws_zero_class *c = &z->classes[k];
@@ -159,12 +159,14 @@ static void lay_out(tws_lower *l, const uint64_t *sizes, uint64_t *starts) {
     c->kept = kept;
     count = class_layout(l, c, sizes, starts, count);
     stored += c->aligned;
+    if (c->frozen != TWS_FROZEN_QUANTIZED) wide = stored;
     if (c->frozen) continue;
     kept += c->partition;
     trained = stored;
   }
   tws_offload_find_cut(l);
-  make_state(l, stored, kept, starts, count);
+  make_state(l, wide, kept, starts, starts_below(starts, count, wide));
+  tws_quantized_state(l, wide, stored - wide);
   const uint64_t cut = l->offload.cut; /* with it nothing else is on the device */
   if (cut > 0 && tws_offload_copies_buckets(l) && !z->flat_gradients)
     make_gradients(l, cut, NULL, 0);
@@ -192,10 +194,12 @@ static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
   z->part = scratch(l, n, sizeof *z->part);
   z->persistent = scratch(l, n, 1);
   z->gathered = scratch(l, n, sizeof *z->gathered);
+  z->gathered_scales = scratch(l, n, sizeof *z->gathered_scales);
   if (l->b.failed != TWS_OK) return;
   for (uint32_t p = 0; p < n; p++) {
     whole[p] = (int64_t)numel(l, p);
-    z->part[p] = tws_zero3_part(whole[p], tws_zero_class_of(z, p)->ranks);
+    const int64_t unit = tws_is_quantized(l, p) ? l->config->quantization.block : 1; /* blocks stay whole */
+    z->part[p] = tws_zero3_part(whole[p] / unit, tws_zero_class_of(z, p)->ranks) * unit;
     sizes[p] = (uint64_t)z->part[p];
     z->gathered[p] = TWS_NONE;
     small[p] = tws_is_weight_tile(l, p) || !whole[p] ? INT64_MAX : whole[p]; /* a part of what is large is not small */
@@ -628,11 +632,12 @@ void tws_zero_micro_end(tws_lower *l) {
 
 tws_operand tws_zero_param(tws_lower *l, uint32_t param) {
   const tws_zero *z = &l->zero;
-  if (z->stage != 3) return tws_read(l->b.plan->parameters, z->flat_offset[param], numel(l, param));
-  if (z->gathered[param] == TWS_NONE) {
+  if (z->stage == 3 && z->gathered[param] == TWS_NONE) {
     tws_builder_fail(&l->b, TWS_INTERNAL, l->network->params[param].name);
     return (tws_operand){0};
   }
+  if (tws_is_quantized(l, param)) return tws_dequantized(l, param);
+  if (z->stage != 3) return tws_read(l->b.plan->parameters, z->flat_offset[param], numel(l, param));
   return tws_read(z->gathered[param], 0, numel(l, param));
 }
 

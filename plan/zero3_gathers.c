@@ -35,30 +35,51 @@ static void make_schedule(tws_lower *l) {
   if (code != TWS_OK) l->b.failed = code;
 }
 
+/* A parameter's segments of a gather: the rank's part of each, and the whole; returns how many operands. */
+static int segments_of(tws_lower *l, const tws_zero_class *c, uint32_t p, tws_operand *operands) {
+  tws_zero *z = &l->zero;
+  const tws_plan *plan = l->b.plan;
+  const uint64_t part = (uint64_t)z->part[p], ranks = (uint64_t)c->ranks;
+  const char *name = l->network->params[p].name;
+  if (!tws_is_quantized(l, p)) {
+    z->gathered[p] =
+        tws_builder_buffer(&l->b, name, TWS_CATEGORY_GATHERED, l->config->dtype, part * ranks, TWS_LIFETIME_OPS);
+    const tws_operand own = tws_write(z->gathered[p], part * (uint64_t)c->index, part);
+    operands[0] = l->offload.param_tier != TWS_TIER_DEVICE ? tws_fetch(l, p, own)
+                                                           : tws_read(plan->parameters, z->flat_offset[p], part);
+    operands[1] = tws_all(&l->b, z->gathered[p], TWS_WRITE);
+    return 2;
+  }
+  tws_operand own[2];
+  uint32_t *const into[2] = {&z->gathered[p], &z->gathered_scales[p]};
+  tws_quantized_stored(l, z->flat_offset[p], part, own);
+  for (int i = 0; i < 2; i++) {
+    *into[i] = tws_builder_buffer(&l->b, i ? "gathered scales" : name, TWS_CATEGORY_GATHERED, i ? TWS_F32 : TWS_U8,
+                                  own[i].count * ranks, TWS_LIFETIME_OPS);
+    operands[2 * i] = own[i];
+    operands[2 * i + 1] = tws_all(&l->b, *into[i], TWS_WRITE);
+  }
+  return 4;
+}
+
 static void gather_at_once(tws_lower *l, const uint32_t *params, uint32_t count) {
   tws_zero *z = &l->zero;
   if (l->b.failed != TWS_OK) return;
   const tws_zero_class *c = tws_zero_class_of(z, params[0]);
-  tws_operand *operands = tws_calloc(2 * (size_t)count, sizeof *operands);
+  tws_operand *operands = tws_calloc(4 * (size_t)count, sizeof *operands);
   if (!operands) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
     return;
   }
   const int elsewhere = l->offload.param_tier != TWS_TIER_DEVICE;
-  uint64_t whole = 0;
-  for (uint32_t i = 0; i < count; i++) {
-    uint32_t p = params[i];
-    uint64_t part = (uint64_t)z->part[p];
-    z->gathered[p] = tws_builder_buffer(&l->b, l->network->params[p].name, TWS_CATEGORY_GATHERED, l->config->dtype,
-                                        part * (uint64_t)c->ranks, 0);
-    const tws_operand own = tws_write(z->gathered[p], part * (uint64_t)c->index, part);
-    operands[2 * i] = elsewhere ? tws_fetch(l, p, own) : tws_read(l->b.plan->parameters, z->flat_offset[p], part);
-    operands[2 * i + 1] = tws_all(&l->b, z->gathered[p], TWS_WRITE);
-    whole += part * (uint64_t)c->ranks;
-  }
-  if (c->ranks > 1 || !elsewhere)
-    tws_builder_collective(&l->b, l->gather_stream, TWS_COLLECTIVE_ALL_GATHER, c->group, l->config->dtype,
-                           whole * tws_dtype_bytes(l->config->dtype), count, 0, operands, (int)(2 * count));
+  uint64_t bytes = 0;
+  int n = 0;
+  for (uint32_t i = 0; i < count; i++) n += segments_of(l, c, params[i], operands + n);
+  for (int i = 1; i < n && l->b.failed == TWS_OK; i += 2) bytes += l->b.plan->buffers[operands[i].buffer].bytes;
+  if ((c->ranks > 1 || !elsewhere) && l->b.failed == TWS_OK)
+    tws_builder_collective(&l->b, l->gather_stream, TWS_COLLECTIVE_ALL_GATHER, c->group,
+                           (tws_dtype)l->b.plan->buffers[operands[0].buffer].dtype, bytes, (uint32_t)(n / 2), 0,
+                           operands, n);
   tws_free(operands);
 }
 

@@ -12,6 +12,7 @@
 #include "checkpoint/read.h"
 #include "models/network/huggingface.h"
 #include "models/network/safetensors.h"
+#include "real/init.h"
 #include "real/train_internal.h"
 
 enum { CHUNK = 1 << 20 };
@@ -236,6 +237,22 @@ static tws_code load_chunk(weights_file *w, uint32_t buffer, const tws_piece *pi
   return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, buffer, piece->at + done, w->converted, count, err);
 }
 
+/* Parameters of which the state has codes: rows that the file lacks are drawn, as they are at first. */
+static tws_code load_quantized(weights_file *w, const tws_shard *shard, tws_error *err) {
+  const tws_plan *plan = w->t->plan;
+  const tws_param *param = &plan->network->params[shard->param];
+  const tws_param_slice *slice = plan->slices ? &plan->slices[shard->param] : NULL;
+  const tws_piece piece = {.param = shard->param, .slice = tws_slice_of(param, slice), .first = shard->param_first};
+  const uint64_t chunk = tws_quantized_chunk(plan, CHUNK);
+  for (uint64_t done = 0, n; done < shard->count; done += n) {
+    n = shard->count - done < chunk ? shard->count - done : chunk;
+    tws_init_part(param, shard->param, (uint64_t)w->t->config->seed, slice, piece.first + done, n, w->values);
+    TWS_TRY(read_elements(w, &piece, piece.first + done, n, err));
+    TWS_TRY(tws_training_put_quantized(w->t, shard->storage_offset + done, w->values, n, err));
+  }
+  return TWS_OK;
+}
+
 static tws_code load_weights(weights_file *w, tws_error *err) {
   const tws_plan *plan = w->t->plan;
   tws_piece *held;
@@ -250,6 +267,8 @@ static tws_code load_weights(weights_file *w, tws_error *err) {
       TWS_TRY(load_chunk(w, buffer, &held[i], done, left < CHUNK ? left : CHUNK, err));
     }
   }
+  for (uint32_t i = 0; i < plan->state->shard_count; i++)
+    if (tws_shard_is_quantized(plan, &plan->state->shards[i])) TWS_TRY(load_quantized(w, &plan->state->shards[i], err));
   return TWS_OK;
 }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "base/host_memory.h"
 #include "base/memory.h"
+#include "models/quantized.h"
 #include "plan/hyper.h"
 #include "real/agree.h"
 #include "real/init.h"
@@ -185,14 +186,37 @@ static int weights_in(const weight_buffers *to, int i, const tws_shard *shard, u
   return tws_state_clip(to->entry[i], first, count, skipped);
 }
 
+/* Codes and scales of a parameter's elements, the first of which is stored at `offset`. */
+tws_code tws_training_put_quantized(tws_training *t, uint64_t offset, const float *values, uint64_t count,
+                                    tws_error *err) {
+  const tws_quantized *q = &t->plan->quantized;
+  const uint64_t first = offset - q->first, blocks = count / (uint64_t)q->block, bytes = tws_code_bytes(count, q->bits);
+  float *scales = tws_calloc(blocks + 1, sizeof *scales);
+  uint8_t *codes = tws_calloc(bytes + 1, 1);
+  tws_code code = scales && codes ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory to quantize weights with");
+  if (code == TWS_OK) {
+    tws_quantize(values, count, q->block, q->bits, codes, scales);
+    code =
+        tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, q->codes, tws_code_bytes(first, q->bits), codes, bytes, err);
+  }
+  if (code == TWS_OK)
+    code = tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, q->scales, first / (uint64_t)q->block, scales, blocks, err);
+  tws_free(scales);
+  tws_free(codes);
+  return code;
+}
+
 static tws_code init_shard(tws_training *t, weight_maker *m, const weight_buffers *to, const tws_shard *shard,
                            tws_error *err) {
   const tws_plan *plan = t->plan;
   const tws_param_slice *slice = plan->slices ? &plan->slices[shard->param] : NULL;
-  for (uint64_t done = 0; done < shard->count; done += CHUNK) {
-    uint64_t n = shard->count - done < CHUNK ? shard->count - done : CHUNK;
+  const int quantized = tws_shard_is_quantized(plan, shard);
+  const uint64_t chunk = quantized ? tws_quantized_chunk(plan, CHUNK) : CHUNK;
+  for (uint64_t done = 0; done < shard->count; done += chunk) {
+    uint64_t n = shard->count - done < chunk ? shard->count - done : chunk;
     tws_init_part_with(m->threads, &plan->network->params[shard->param], shard->param, (uint64_t)t->config->seed, slice,
                        shard->param_first + done, n, m->values);
+    if (quantized) TWS_TRY(tws_training_put_quantized(t, shard->storage_offset + done, m->values, n, err));
     for (int i = 0; i < to->count; i++) {
       uint64_t first, skipped, count = n;
       if (weights_in(to, i, shard, done, &first, &count, &skipped))

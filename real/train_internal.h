@@ -100,6 +100,9 @@ tws_code tws_training_disk(const tws_training *t, tws_disk_setup *disk, tws_erro
 /* Collective: binds this rank's threads to its share of the node's cores, as twinspeed.bind_threads says. */
 tws_code tws_share_cores(tws_training *t, tws_error *err);
 /* Weights and state as the options ask for them: drawn, of a file, or of a checkpoint; needs the executor. */
+/* Writes codes and scales of values whose first is stored at element `offset`; whole blocks. */
+tws_code tws_training_put_quantized(tws_training *t, uint64_t offset, const float *values, uint64_t count,
+                                    tws_error *err);
 int tws_training_has_frozen(const tws_training *t); /* whether the network has parameters that are not trained */
 tws_code tws_training_weights(tws_training *t, tws_error *err);
 /* All that a training has. */

@@ -569,6 +569,11 @@ static const test_case table[] = {
     CASE(LOW_RANK_GRAD_INPUT, {40, 16, 17, 40, 30, 0, 0, 0}, {0}, 0, B),
     CASE(LOW_RANK_GRAD_WEIGHT, {9, 4, 20, 12, 12, 0, 1, 0}, {0}, ACC, F),
     CASE(LOW_RANK_GRAD_WEIGHT, {70, 8, 33, 40, 0, 0, 0, 0}, {0}, 0, M),
+    CASE(DEQUANTIZE, {2, 2, 8}, {0}, 0, F),
+    CASE(DEQUANTIZE, {64 * 75, 64, 4}, {0}, 0, F),
+    CASE(DEQUANTIZE, {64 * 75, 64, 8}, {0}, 0, B),
+    CASE(DEQUANTIZE, {3 * 602, 602, 4}, {0}, 0, B),
+    CASE(DEQUANTIZE, {3 * 602, 602, 8}, {0}, 0, H),
     CASE(GATE_GRAD, {1, 1, 1}, {0}, 0, F),
     CASE(GATE_GRAD, {30, 70, 1}, {0}, 0, H),
     CASE(GATE_GRAD, {30, 64, 2}, {0}, 0, F),
@@ -789,6 +794,9 @@ static test_case random_case(int number) {
       c.d[1] = 1 + c.d[1] % 5, c.d[2] = 1 + c.d[2] % 50, c.d[3] = 1 + c.d[3] % c.d[2], c.flags &= TWS_ACCUMULATE;
       c.f[0] = (double)draw(s, 20, 0, c.d[2] - c.d[3]);
       if (c.kernel == TWS_KERNEL_PART) c.flags = 0;
+      break;
+    case TWS_KERNEL_DEQUANTIZE:
+      c.d[1] = 2 * draw(s, 20, 1, 40), c.d[0] = c.d[1] * (1 + c.d[0] % 90), c.d[2] = 4 * draw(s, 21, 1, 2);
       break;
     case TWS_KERNEL_LOW_RANK:
     case TWS_KERNEL_LOW_RANK_GRAD_INPUT:

@@ -15,7 +15,7 @@ START_TEST(not_finite) {
     values x = make_values(&w, &a, 2);
     int poisoned = 0;
     if (w.code == TWS_KERNEL_VOCABULARY_LOSS) poisoned = 2; /* the target's own probability is of the statistics */
-    while (x.info[poisoned].dtype == TWS_I32) ++poisoned;
+    while (x.info[poisoned].dtype == TWS_I32 || x.info[poisoned].dtype == TWS_U8) ++poisoned;
     /* every row of an embedding table, since one need not be used; every query, since the first may see no key; every
      * slot, since the first may be empty; every element of which a part is kept */
     const int every = w.code == TWS_KERNEL_EMBEDDING || w.code == TWS_KERNEL_ATTENTION ||

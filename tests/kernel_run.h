@@ -71,6 +71,8 @@ static double fill_value(const tws_work *w, const tws_arguments *a, const operan
     case TWS_HOLDS_STATS: /* of one rank some tokens have padding only */
       if (i / (3 * w->d[0]) == 1 && i / 3 % 3 == 1) return i % 3 == 0 ? -INFINITY : 0;
       return i % 3 == 1 ? 1 + normal * normal : normal;
+    case TWS_HOLDS_CODES:
+      return (double)draw(55, (uint64_t)i, 0, 255);
     case TWS_HOLDS_HYPER:
       return (double[TWS_HYPER_COUNT]){0.01, 0.19, 0.0975, 512, 17, 0.9, 0.95, 0.1, 0.05}[i];
     case TWS_HOLDS_METRICS:
@@ -219,6 +221,8 @@ static void put(tws_dtype type, void *data, int64_t i, double x) {
     ((double *)data)[i] = x;
   else if (type == TWS_I32)
     ((int32_t *)data)[i] = isnan(x) ? INT32_MIN : (int32_t)x; /* not a number: nobody has written it yet */
+  else if (type == TWS_U8)
+    ((uint8_t *)data)[i] = isnan(x) ? UINT8_MAX : (uint8_t)x;
   else if (type == TWS_F32) {
     const float f = (float)x;
     memcpy((char *)data + 4 * i, &f, 4);
@@ -228,6 +232,7 @@ static void put(tws_dtype type, void *data, int64_t i, double x) {
 static double get(tws_dtype type, const void *data, int64_t i) {
   if (type == TWS_F64) return ((const double *)data)[i];
   if (type == TWS_I32) return ((const int32_t *)data)[i];
+  if (type == TWS_U8) return ((const uint8_t *)data)[i];
   if (type == TWS_F16) return (double)tws_from_f16(((const uint16_t *)data)[i]);
   return type == TWS_F32 ? (double)((const float *)data)[i] : (double)tws_from_bf16(((const uint16_t *)data)[i]);
 }

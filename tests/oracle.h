@@ -566,6 +566,7 @@ static inline void oracle_clip(const tws_work *w, double **o) {
 #include "tests/oracle_encoders.h"
 #include "tests/oracle_latent.h"
 #include "tests/oracle_low_rank.h"
+#include "tests/oracle_quantized.h"
 #include "tests/oracle_routing.h"
 
 static inline void oracle_dropout(const tws_work *w, const double *a, double **o) {
@@ -821,6 +822,9 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
     case TWS_KERNEL_LOW_RANK_GRAD_INPUT:
     case TWS_KERNEL_LOW_RANK_GRAD_WEIGHT:
       oracle_low_rank(w, o);
+      break;
+    case TWS_KERNEL_DEQUANTIZE:
+      oracle_dequantize(w, o);
       break;
     case TWS_KERNEL_COUNT:
       break;

@@ -285,9 +285,11 @@ static double losses_of(command_result *r, double *losses, int steps) {
 /* A checkpoint has the adapters alone: a training goes on from it and its base, on other ranks too; what PEFT reads of
  * it, added to the base, loses what the adapters beside the base do. */
 START_TEST(adapters) {
-  static const char lora[] =
-      "--set twinspeed.lora.r=4 --set twinspeed.lora.lora_alpha=6 --set twinspeed.lora.target_modules=all-linear";
+#define LORA "--set twinspeed.lora.r=4 --set twinspeed.lora.lora_alpha=6 --set twinspeed.lora.target_modules=all-linear"
+#define BITS(type) " --set twinspeed.frozen_quantization.block_size=4 --set twinspeed.frozen_quantization.type=" type
+  static const char *const loras[] = {LORA, LORA BITS("int8"), LORA BITS("nf4")};
   enum { ALL = 6, HALF = 3 };
+  const char *lora = loras[_i];
   tws_json *golden = golden_file("huggingface_tensors.json");
   const cJSON *model;
   cJSON_ArrayForEach(model, member(golden->root, "models")) {
@@ -335,12 +337,77 @@ START_TEST(adapters) {
 }
 END_TEST
 
+/* Weights in few bits lose what the same weights do, rounded before and kept in float32, in every division of ranks.
+ * Adapters that have learnt nothing add nothing: merging them rounds. */
+START_TEST(rounded_base) {
+  static const char *const types[] = {"int8", "nf4"};
+  static const struct {
+    const char *ranks;
+    double within;
+  } divisions[] = {{"-n 1 --micro-batch 4", 1e-6},
+                   {"-n 2 --stage 0 --micro-batch 2", 1e-5},
+                   {"-n 2 --stage 1 --micro-batch 2", 1e-5},
+                   {"-n 2 --stage 2 --micro-batch 2", 1e-5},
+                   {"-n 2 --stage 3 --micro-batch 2", 1e-5},
+                   {"-n 2 --stage 3 --micro-batch 2 --set twinspeed.linear_tile_size=2000", 1e-5},
+                   {"-n 2 --tp 2 --micro-batch 4", 1e-5},
+                   {"-n 2 --pp 2 --micro-batch 4", 1e-5}};
+  enum { MANY = 6 };
+  char config[96], file[96], save[96], adapter[96], rounded[96], bits[256], how[640];
+  double plain[MANY], want[MANY], got[MANY];
+  snprintf(config, sizeof config, "%s", in_folder("few.json"));
+  snprintf(file, sizeof file, "%s", in_folder("few.safetensors"));
+  snprintf(save, sizeof save, "%s", in_folder("few"));
+  snprintf(adapter, sizeof adapter, "%s", in_folder("few_bits/adapter_model.safetensors"));
+  snprintf(rounded, sizeof rounded, "%s", in_folder("rounded.safetensors"));
+  mkdir(in_folder("few_bits"), 0777);
+  write_text(
+      config,
+      "{\"model_type\":\"llama\",\"vocab_size\":259,\"hidden_size\":48,\"intermediate_size\":64,"
+      "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"tie_word_embeddings\":false}");
+  snprintf(bits, sizeof bits, BITS("%s") " --set twinspeed.frozen_quantization.skip_modules=[]", types[_i]);
+  command_result r =
+      train_adapters(config, (snprintf(how, sizeof how, "-n 1 --micro-batch 4 --steps 1 --save %s", save), how));
+  losses_of(&r, plain, 1);
+  r = twinspeed("convert checkpoint %s %s --force", save, file);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+  snprintf(how, sizeof how,
+           "-n 1 --micro-batch 4 --steps 1 --set optimizer.params.lr=0 " LORA " %s --init-from %s --save %s", bits,
+           file, save);
+  r = train_adapters(config, how);
+  losses_of(&r, plain, 1);
+  r = twinspeed("convert checkpoint %s %s --force", save, adapter);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+  r = twinspeed("convert merge %s %s %s --force", file, adapter, rounded);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+  snprintf(how, sizeof how, "-n 1 --micro-batch 4 --steps %d " LORA " --init-from %s", MANY, file);
+  r = train_adapters(config, how);
+  losses_of(&r, plain, MANY);
+  snprintf(how, sizeof how, "-n 1 --micro-batch 4 --steps %d " LORA " --init-from %s", MANY, rounded);
+  r = train_adapters(config, how);
+  losses_of(&r, want, MANY);
+  ck_assert(fabs(plain[0] / want[0] - 1) > 1e-6);
+  for (size_t d = 0; d < sizeof divisions / sizeof *divisions; d++) {
+    snprintf(how, sizeof how, "%s --steps %d " LORA " %s --init-from %s", divisions[d].ranks, MANY, bits, file);
+    r = train_adapters(config, how);
+    losses_of(&r, got, MANY);
+    for (int i = 0; i < MANY; i++)
+      ck_assert_msg(fabs(got[i] / want[i] - 1) < divisions[d].within, "%s, %s, step %d: %.9g, not %.9g", types[_i],
+                    divisions[d].ranks, i + 1, got[i], want[i]);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("huggingface");
   TCase *tests = tcase_create("huggingface");
   tcase_add_test(tests, weights_in_and_out);
   tcase_add_test(tests, other_files);
-  tcase_add_test(tests, adapters);
+  tcase_add_loop_test(tests, adapters, 0, 3);
+  tcase_add_loop_test(tests, rounded_base, 0, 2);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);
   return run_training(suite);

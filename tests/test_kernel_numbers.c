@@ -1,7 +1,11 @@
 /* Numbers under the host's kernels: the exponential, and every rounding of half precision and bfloat16, bit for bit. */
 #define TWS_HOST_ISA test
 #include "real/host/kernels/vector.h"
+#include "base/random.h"
+#include "models/kernel.h"
+#include "models/quantized.h"
 #include "tests/kernel_backend.h"
+#include "tests/oracle_quantized.h"
 
 /* ---- the exponential under softmax, GELU and SiLU ---- */
 START_TEST(exponential) {
@@ -111,6 +115,33 @@ START_TEST(f16_bits) {
 }
 END_TEST
 
+/* Every code is the best that there is, and the largest of a block keeps its place. */
+START_TEST(quantized) {
+  enum { BLOCK = 66, BLOCKS = 200, COUNT = BLOCK * BLOCKS };
+  static float values[COUNT], back[COUNT], scales[BLOCKS];
+  static uint8_t codes[COUNT];
+  for (int i = 0; i < COUNT; ++i)
+    values[i] = i < BLOCK ? 0 : (float)(tws_random_normal(3, 1, (uint64_t)i) * pow(10, i / BLOCK % 9 - 4));
+  for (int bits = 4; bits <= 8; bits += 4) {
+    double level[256];
+    const int levels = bits == 8 ? 255 : 16;
+    for (int k = 0; k < levels; ++k) level[k] = bits == 8 ? (k - 127) / 127.0 : oracle_level(k);
+    tws_quantize(values, COUNT, BLOCK, bits, codes, scales);
+    tws_dequantize(codes, scales, COUNT, BLOCK, bits, back);
+    for (int b = 0; b < BLOCKS; ++b) {
+      double most = 0;
+      for (int i = b * BLOCK; i < (b + 1) * BLOCK; ++i) most = fmax(most, fabs((double)values[i]));
+      for (int i = b * BLOCK; i < (b + 1) * BLOCK; ++i) {
+        double best = INFINITY;
+        for (int k = 0; k < levels; ++k) best = fmin(best, fabs(level[k] * most - (double)values[i]));
+        const double error = fabs((double)back[i] - (double)values[i]);
+        REQUIRE(error <= best + 1e-6 * most, "%d bits: %g became %g", bits, (double)values[i], (double)back[i]);
+      }
+    }
+  }
+}
+END_TEST
+
 int main(void) {
   host = load_backend("host");
   if (!host) {
@@ -123,6 +154,7 @@ int main(void) {
   tcase_add_test(numbers, exponential);
   tcase_add_test(numbers, bf16_bits);
   tcase_add_test(numbers, f16_bits);
+  tcase_add_test(numbers, quantized);
   suite_add_tcase(suite, numbers);
   return run_kernel_suite(suite);
 }

@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "config/cluster.h"
 #include "estimators/estimators.h"
+#include "models/network/adapt.h"
 #include "models/hardware/profile.h"
 #include "plan/pipeline_grid.h"
 #include "plan/pipeline_schedule.h"
@@ -146,14 +147,41 @@ static void check_evaluation(tws_plan *const *plans, const tws_config *c, int wo
   for (int r = 0; r < world; r++) tws_plan_destroy(evaluations[r]);
 }
 
+static void adapt_job(tws_network *network, tws_config *c, int quantization) {
+  tws_error err = {0};
+  cJSON *all = cJSON_CreateString("all-linear");
+  c->lora.r = 2;
+  c->lora.alpha = 4;
+  c->lora_targets = all;
+  c->quantization.type = quantization;
+  c->quantization.block = 2;
+  ck_assert_msg(tws_network_adapt(network, c, &err) == TWS_OK, "%s", err.message);
+  cJSON_Delete(all);
+  c->lora_targets = NULL;
+}
+
+/* What is frozen stays as it is: nothing writes it. */
+static void check_frozen(const tws_plan *plan, uint64_t seed) {
+  const tws_quantized *q = &plan->quantized;
+  for (uint32_t i = 0; i < plan->operand_count && q->bits > 0; i++) {
+    const tws_operand *o = &plan->operands[i];
+    ck_assert_msg((o->buffer != q->codes && o->buffer != q->scales) || o->access == TWS_READ, "seed %d: %s is written",
+                  (int)seed, plan->buffers[o->buffer].name);
+  }
+}
+
 static void check_job(uint64_t seed, const tws_machine *machine, int *plans_built, int *stochastic) {
   shape s;
   int world;
   tws_config c = legal_job(seed, &s, &world);
+  const int draws = tws_config_bf16_masters(&c) && c.stochastic_rounding;
+  const int adapts = seed % 5 == 1 && !draws; /* with adapters, beside weights of 16, 8 or 4 bits */
+  if (adapts) s.inner += s.inner / c.tensor_ranks % 2 * c.tensor_ranks;
   tws_network *network = network_of(&s, c.tensor_ranks);
   tws_plan *plans[MOST_RANKS];
   tws_topology topology;
   tws_error err = {0};
+  if (adapts) adapt_job(network, &c, (int)(seed / 5 % 3));
   ck_assert_msg(tws_plan_topology(&c, world, &topology, &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
   for (int r = 0; r < world; r++) {
     tws_plan_request request = {
@@ -161,12 +189,13 @@ static void check_job(uint64_t seed, const tws_machine *machine, int *plans_buil
     ck_assert_msg(tws_plan_build(&request, &plans[r], &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
     ck_assert_msg(tws_plan_verify(plans[r], &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
     check_ledger(plans[r], seed);
+    check_frozen(plans[r], seed);
     ++*plans_built;
   }
   ck_assert_msg(tws_plans_verify((const tws_plan *const *)plans, world, &err) == TWS_OK, "seed %d: %s", (int)seed,
                 err.message);
   if (seed % 5 == 0) check_ownership(plans, world, network, seed);
-  if (tws_config_bf16_masters(&c) && c.stochastic_rounding) {
+  if (draws) {
     check_random_numbers(plans, world, network, seed);
     ++*stochastic;
   }

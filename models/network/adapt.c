@@ -322,6 +322,53 @@ static tws_code add_adapters(adapter *a, tws_error *err) {
                                  "twinspeed.lora: the model has no linear layers in its layers");
 }
 
+/* ---- frozen weights in few bits ---- */
+
+/* Weights of linear layers and of nothing else. */
+static void find_weights(const tws_network *network, uint8_t *weights) {
+  for (uint32_t m = 0; m < network->module_count; m++)
+    if (network->modules[m].type == TWS_MODULE_LINEAR) weights[network->modules[m].param[0]] = 1;
+  for (uint32_t m = 0; m < network->module_count; m++)
+    for (int k = 0; k < TWS_MODULE_PARAMS; k++) {
+      const uint32_t p = network->modules[m].param[k];
+      if (p != TWS_NONE && (k > 0 || network->modules[m].type != TWS_MODULE_LINEAR)) weights[p] = 0;
+    }
+}
+
+static tws_code is_skipped(adapter *a, const tws_param *param, int *skipped) {
+  const cJSON *given = a->config->quantization_skips;
+  tws_hf_tensor *tensors;
+  uint32_t count;
+  *skipped = (!given || cJSON_IsNull(given)) && a->net->modules[param->module].layer < 0;
+  if (a->targets.count == 0) return TWS_OK;
+  TWS_TRY(tensors_of(a->net, param, a->scratch, &tensors, &count, a->err));
+  for (uint32_t i = 0; i < count; i++) *skipped |= fits(a, tensors[i].name);
+  return TWS_OK;
+}
+
+static tws_code quantize(tws_network *network, const tws_config *config, tws_arena *scratch, tws_error *err) {
+  static const char key[] = "twinspeed.frozen_quantization.skip_modules";
+  adapter a = {.net = network, .config = config, .scratch = scratch, .err = err};
+  const uint8_t bits = config->quantization.type == TWS_QUANTIZATION_NF4 ? 4 : 8;
+  uint8_t *weights = tws_arena_alloc(scratch, network->param_count + 1u, 1);
+  int count = 0, skipped;
+  if (config->quantization.type == TWS_QUANTIZATION_NONE) return TWS_OK;
+  if (!weights) return no_memory(err);
+  TWS_TRY(read_texts(config->quantization_skips, key, &a.targets, err));
+  find_weights(network, weights);
+  for (uint32_t p = 0; p < network->param_count; p++) {
+    if (!weights[p]) continue;
+    TWS_TRY(is_skipped(&a, &network->params[p], &skipped));
+    if (skipped || !network->params[p].frozen) continue;
+    network->params[p].bits = bits;
+    count++;
+  }
+  TWS_TRY(check_fitted(&a.targets, key, "name linear layers, such as lm_head", err));
+  return count > 0 ? TWS_OK
+                   : tws_fail(err, TWS_INVALID, "ask for adapters (twinspeed.lora) or name twinspeed.frozen_parameters",
+                              "twinspeed.frozen_quantization: no weight of a linear layer is frozen");
+}
+
 tws_code tws_network_adapt(tws_network *network, const tws_config *config, tws_error *err) {
   adapter a = {.net = network, .config = config, .scratch = tws_arena_create(), .err = err};
   if (!a.scratch) return no_memory(err);
@@ -333,6 +380,7 @@ tws_code tws_network_adapt(tws_network *network, const tws_config *config, tws_e
     code = add_adapters(&a, err);
   else
     code = freeze(network, config->frozen_parameters, a.scratch, err);
+  if (code == TWS_OK) code = quantize(network, config, a.scratch, err);
   tws_arena_destroy(a.scratch);
   return code;
 }

@@ -1,4 +1,5 @@
-/* Training a part of a model: parameters that are frozen, and adapters beside linear layers (LoRA). */
+/* Training a part of a model: parameters that are frozen, in few bits or not, and adapters beside linear layers (LoRA).
+ */
 #ifndef TWS_MODELS_ADAPT_H
 #define TWS_MODELS_ADAPT_H
 
@@ -11,7 +12,12 @@
  * lora_alpha / sqrt(r) (Kalajdzievski 2023); everything but A and B is frozen. A target is a linear layer inside the
  * model's layers, by the name that Hugging Face's model gives it: parts of what is joined here are targets of their
  * own, which share what dropout leaves of x. A begins as normal numbers of the variance of PEFT's uniform ones, B with
- * 0. TWS_INVALID: names and patterns that fit nothing, or a part of what is one parameter here. TWS_UNSUPPORTED:
+ * 0.
+ *
+ * twinspeed.frozen_quantization (QLoRA, Dettmers et al. 2023) sets the bits of frozen weights that linear layers alone
+ * use: not of tables that a head shares, of experts, of biases and norms.
+ *
+ * TWS_INVALID: names and patterns that fit nothing, or a part of what is one parameter here. TWS_UNSUPPORTED:
  * targets that are experts. */
 tws_code tws_network_adapt(tws_network *network, const tws_config *config, tws_error *err);
 

@@ -117,6 +117,7 @@ typedef struct tws_param {
   uint32_t module;  /* first module that uses it; a tied parameter appears in the module list of others too */
   int32_t experts;  /* its rows are those of so many experts, one after the other; 0: of none */
   uint8_t frozen;   /* training leaves it as it is: it has no gradient and no optimizer states */
+  uint8_t bits;     /* of an element of a frozen one that is kept in few (models/quantized.h): 4 or 8; 0: it is not */
   tws_axes own_along; /* axes along which every rank has one of its own, of this shape (experts); most have none */
 } tws_param;
 
