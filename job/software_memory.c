@@ -45,6 +45,16 @@ static double unread_bytes(const tws_job *job, const tws_runtime *runtime, const
          tws_job_ranks_along(job, TWS_AXIS_MODEL);
 }
 
+/* Whether what enters is there for something else: attention keeps what it makes, and modules that share it keep it
+ * once. */
+static int is_kept_anyway(const tws_network *network, const tws_module *m) {
+  if (network->modules[network->values[m->in[0]].producer].type == TWS_MODULE_ATTENTION) return 1;
+  for (const tws_module *other = m; other-- > network->modules && other->layer == m->layer;)
+    if (other->type == TWS_MODULE_LINEAR && other->in[0] == m->in[0] && network->params[other->param[0]].bits > 0)
+      return 1;
+  return 0;
+}
+
 /* Of one token in the modules of a layer. */
 static double kept_bytes(const tws_network *network, const tws_module *m, const tws_runtime_keeps *keeps) {
   switch (m->type) {
@@ -55,6 +65,9 @@ static double kept_bytes(const tws_network *network, const tws_module *m, const 
     case TWS_MODULE_SWIGLU:
     case TWS_MODULE_GEGLU:
       return keeps->gated * (double)m->out_features;
+    case TWS_MODULE_LINEAR:
+      if (network->params[m->param[0]].bits == 0 || is_kept_anyway(network, m)) return 0;
+      return keeps->read * (double)m->in_features;
     case TWS_MODULE_LOW_RANK:
       return keeps->adapted * (double)network->params[m->param[0]].rows;
     case TWS_MODULE_DROPPED:

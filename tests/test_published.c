@@ -151,23 +151,24 @@ END_TEST
 
 /* ZeRO-3 with the optimizer on the host: short sequences hold most before the first step, as their script partitions a
  * model that is whole on each device. */
-/* To 6 %, no figure of it fitted; what ran out of memory does not fit. */
+/* To 3 %, beside 4-bit weights 6 %, no figure of it fitted; what ran out of memory does not fit. */
 START_TEST(memory_of_adapters) {
   tws_cases *cases = load(RUNS);
-  int alone = 0, several = 0, full = 0;
+  int alone = 0, several = 0, full = 0, quantized = 0;
   for (int i = 0; i < cases->count; i++) {
     const tws_case *one = &cases->cases[i];
     tws_job *job;
     tws_case_prediction p;
     tws_error err = {0};
-    if (strncmp(one->id, "litgpt/lora-", 12) != 0 || !strstr(one->id, "-None-")) continue;
+    const int few = strstr(one->id, "-bnb.nf4-mb") != NULL;
+    if (strncmp(one->id, "litgpt/lora-", 12) != 0 || (!few && !strstr(one->id, "-None-"))) continue;
     ck_assert_msg(tws_case_job(cases, i, &job, &err) == TWS_OK, "%s: %s", one->id, err.message);
     ck_assert_msg(tws_case_predict(one, job, NULL, &p, &err) == TWS_OK, "%s: %s", one->id, err.message);
     const int single = tws_topology_world(&job->topology) == 1;
     if (one->measured_bytes > 0) {
       const double error = p.bytes / one->measured_bytes - 1;
-      ck_assert_msg(fabs(error) < 0.06, "%s: memory is %+.1f %% off", one->id, 100 * error);
-      *(single ? &alone : &several) += 1;
+      ck_assert_msg(fabs(error) < (few ? 0.06 : 0.03), "%s: memory is %+.1f %% off", one->id, 100 * error);
+      *(few ? &quantized : single ? &alone : &several) += 1;
     } else {
       ck_assert_msg(p.bytes > 40e9, "%s ran out of memory: %g bytes", one->id, p.bytes);
       full++;
@@ -175,7 +176,8 @@ START_TEST(memory_of_adapters) {
     ck_assert_double_eq(one->measured_s, 0);
     tws_job_destroy(job);
   }
-  ck_assert_msg(alone == 6 && several == 8 && full == 3, "%d alone, %d on several GPUs, %d full", alone, several, full);
+  ck_assert_msg(alone == 6 && several == 8 && quantized == 4 && full >= 3,
+                "%d alone, %d on several GPUs, %d of 4 bits, %d full", alone, several, quantized, full);
   tws_cases_destroy(cases);
 }
 END_TEST

@@ -325,7 +325,8 @@ static tws_code check_technique(const cJSON *row, tws_error *err) {
   if (strstr(peft, "dapter")) return lacks(err, "adapters that are not LoRA");
   if ((strstr(peft, "LoRA") || strstr(tws_case_text(row, NULL, "id"), "LoRA")) && lora_rank(row) == 0)
     return lacks(err, "the adapters are not stated");
-  if (strncmp(quant, "bnb", 3) == 0) return lacks(err, "quantised weights");
+  if (strcmp(quant, "bnb.nf4-dq") == 0) return lacks(err, "quantised scales of quantised weights");
+  if (strncmp(quant, "bnb", 3) == 0 && strcmp(quant, "bnb.nf4") != 0) return lacks(err, "quantised weights");
   if (cJSON_IsString(tws_case_member(row, "parallel", "offload_activations")))
     return lacks(err, "offloaded activations");
   if (strncmp(recompute, "attn_", 5) == 0 || strncmp(recompute, "normalize", 9) == 0 ||
@@ -439,6 +440,8 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
                  ",\"lora\":{\"r\":%lld,\"lora_alpha\":16,\"lora_dropout\":0.05,"
                  "\"target_modules\":[\"q_proj\",\"v_proj\"]}",
                  lora_rank(row)); /* of finetune/lora.py */
+  if (strcmp(tws_case_text(row, "parallel", "quant"), "bnb.nf4") == 0) /* its head too */
+    tws_text_add(text, ",\"frozen_quantization\":{\"type\":\"nf4\",\"skip_modules\":[]}");
   tws_text_add(text, ",\"vocabulary_multiple\":%d}}",
                strstr(runtime->name, "megatron") || strstr(runtime->name, "nemo") ? 128 * d->tensor : d->tensor);
 }

@@ -32,13 +32,13 @@
  *   keeps       what autograd saves (tools/autograd/derivatives.yaml) of LitGPT's model.py and lora.py: RMSNorm
  *               casts to float32 (4 bytes in place of the plan's 2); apply_rope and cat make new queries and keys
  *               while the values view the joined projection; silu(gate) is an operand of the product; index_copy
- *               keeps its source, what adapters add; dropout's mask is of bool; log_softmax's output and the
- *               gradient of logits have 16 bits each. LitGPT's load_checkpoint() summons full parameters beside
- *               FSDP's shards to write the file's into them.
- *   flat        LitGPT's finetune/lora.py accumulates in fabric.no_backward_sync(): FSDP's no_sync() does not reduce.
- *               With use_orig_params a flat parameter has trained and frozen parts; the derivative of split() makes
- *               zeros of undefined gradients and joins all of them.
- *   one_hot     DeepSpeed's MoE layer from 2021 on: einsum with masks of tokens x experts x capacity
+ *               keeps its source, what adapters add; dropout's mask is of bool. Logits leave the model in float32
+ *               (Fabric's convert_output() of bf16-true), and so does log_softmax, whose output is kept beside them:
+ *               8 bytes, 2 of which are the plan's. bitsandbytes's MatMul4Bit keeps what enters it. LitGPT's
+ * load_checkpoint() summons full parameters beside FSDP's shards to write the file's into them. flat        LitGPT's
+ * finetune/lora.py accumulates in fabric.no_backward_sync(): FSDP's no_sync() does not reduce. With use_orig_params a
+ * flat parameter has trained and frozen parts; the derivative of split() makes zeros of undefined gradients and joins
+ * all of them. one_hot     DeepSpeed's MoE layer from 2021 on: einsum with masks of tokens x experts x capacity
  *               (sharded_moe.py).
  *   dispatch    DeepEP's normal kernels (its README, docs/legacy.md): 153 and 158 GB/s of an H800's 160 over NVLink
  *               among 8 ranks, 43 to 58 of 50 over RDMA among 16 to 64, those inside nodes counted with them: 51 and
@@ -359,10 +359,10 @@ static const tws_runtime runtimes[] = {
      .context_bytes = 1.5 * 1073741824.0,
      .reserved_share = 0.05,
      .unread_outputs = 1,
-     .logit_bytes = 4,
+     .logit_bytes = 6,
      .loads_whole = 2,
      .flat_gradients = 1,
-     .keeps = {2, 2, 2, 2, 1}},
+     .keeps = {2, 2, 2, 2, 1, 2}},
 };
 enum { RUNTIMES = sizeof runtimes / sizeof *runtimes };
 

@@ -35,9 +35,10 @@ typedef enum tws_passes {
 
 /* What modules of single operations keep for backward beside a plan, in bytes of one number: of what an RMSNorm reads,
  * which it casts to float32; of queries and keys once they are turned, where the values are a view of what they came
- * from; of what a gate's activation makes; of what an adapter adds; of a mask of what is dropped. */
+ * from; of what a gate's activation makes; of what an adapter adds; of a mask of what is dropped; of what enters a
+ * product whose weight has few bits. */
 typedef struct tws_runtime_keeps {
-  double normed, turned, gated, adapted, dropped;
+  double normed, turned, gated, adapted, dropped, read;
 } tws_runtime_keeps;
 
 typedef struct tws_runtime {
