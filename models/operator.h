@@ -23,6 +23,7 @@ typedef enum tws_operand_content {
   TWS_HOLDS_LENGTHS,  /* of sequences: integers in [first, first + below) */
   TWS_HOLDS_ROUTES,   /* of tokens to experts: slots in [first, first + below) */
   TWS_HOLDS_COUNTS,   /* of an expert's slots: integers in [first, first + below) */
+  TWS_HOLDS_COLUMNS,  /* different ones in ascending order: integers in [first, first + below), and 0 */
   TWS_HOLDS_STATS,    /* what VOCABULARY_STATS gives, of several ranks */
   TWS_HOLDS_DERIVED,  /* follows from other operands: statistics, forward outputs */
   TWS_HOLDS_HYPER,    /* by TWS_HYPER_* */

@@ -469,6 +469,22 @@ static const test_case table[] = {
     CASE(ACCUMULATE, {65}, {0}, 0, B),
     CASE(ACCUMULATE, {65}, {0}, 0, H),
     CASE(ACCUMULATE, {65}, {0}, 0, HM),
+    CASE(ACCUMULATE_CLIPPED, {20011}, {0}, 0, F),
+    CASE(ACCUMULATE_CLIPPED, {65}, {0}, 0, M),
+    CASE(ACCUMULATE_CLIPPED, {65}, {0}, 0, HM),
+    /* count, columns[, kept, rows]; first */
+    CASE(COLUMN_NORMS, {20011, 37}, {5}, 0, F),
+    CASE(COLUMN_NORMS, {300, 1}, {0}, 0, B),
+    CASE(COLUMN_NORMS, {17, 300}, {290}, 0, F),
+    CASE(TOP_COLUMNS, {1, 1}, {0}, 0, F),
+    CASE(TOP_COLUMNS, {1000, 100}, {0}, 0, F),
+    CASE(TOP_COLUMNS, {77, 77}, {0}, 0, F),
+    CASE(GATHER_COLUMNS, {300, 1, 1, 300}, {0}, 0, F),
+    CASE(GATHER_COLUMNS, {2000, 65, 9, 32}, {64}, 0, F),
+    CASE(GATHER_COLUMNS, {20, 65, 9, 1}, {20}, 0, B),
+    CASE(SCATTER_COLUMNS, {300, 1, 1, 300}, {0}, 0, F),
+    CASE(SCATTER_COLUMNS, {2000, 65, 9, 32}, {64}, 0, H),
+    CASE(SCATTER_COLUMNS, {20, 65, 9, 1}, {20}, 0, F),
     CASE(CAST, {20011}, {0}, 0, TWS_F32, TWS_BF16),
     CASE(CAST, {77}, {0}, 0, M),
     CASE(CAST, {77}, {0}, 0, B),
@@ -737,6 +753,17 @@ static test_case random_case(int number) {
       break;
     case TWS_KERNEL_SQUARED_NORM:
       c.f[0] = 0.5;
+      break;
+    case TWS_KERNEL_COLUMN_NORMS:
+      c.f[0] = (double)draw(s, 20, 0, c.d[1] - 1), c.d[0] *= draw(s, 21, 1, 30);
+      break;
+    case TWS_KERNEL_TOP_COLUMNS:
+      c.d[0] = c.d[1] * draw(s, 20, 1, 20);
+      break;
+    case TWS_KERNEL_GATHER_COLUMNS:
+    case TWS_KERNEL_SCATTER_COLUMNS:
+      c.d[2] = draw(s, 20, 1, c.d[1]), c.f[0] = (double)draw(s, 21, 0, c.d[1] - 1), c.d[0] *= draw(s, 22, 1, 30);
+      c.d[3] = ((int64_t)c.f[0] + c.d[0] + c.d[1] - 1) / c.d[1];
       break;
     case TWS_KERNEL_TRANSPOSE:
       c.d[2] = draw(s, 20, 0, 1) ? 1 + c.d[2] % 80 : 1 + c.d[2] % 4;

@@ -8,7 +8,8 @@ START_TEST(not_finite) {
   const tws_work w = work_of(_i);
   const tws_arguments a = arguments_of(_i);
   if (!is_there(&w)) return;
-  if (tws_operator_of((tws_kernel)w.code)->updates_weights || w.code == TWS_KERNEL_CLIP || w.code == TWS_KERNEL_FILL)
+  if (tws_operator_of((tws_kernel)w.code)->updates_weights || w.code == TWS_KERNEL_CLIP || w.code == TWS_KERNEL_FILL ||
+      w.code == TWS_KERNEL_TOP_COLUMNS)
     return;
   const int saturates = (w.code == TWS_KERNEL_ROUTER && w.flags & TWS_SIGMOID) || w.code == TWS_KERNEL_SOFTCAP;
   for (int infinite = 0; infinite < 2 - saturates; ++infinite) { /* of infinity it is finite */
@@ -17,11 +18,12 @@ START_TEST(not_finite) {
     if (w.code == TWS_KERNEL_VOCABULARY_LOSS) poisoned = 2; /* the target's own probability is of the statistics */
     while (x.info[poisoned].dtype == TWS_I32 || x.info[poisoned].dtype == TWS_U8) ++poisoned;
     /* every row of an embedding table, since one need not be used; every query, since the first may see no key; every
-     * slot, since the first may be empty; every element of which a part is kept */
+     * slot, since the first may be empty; every element of which a part is kept, or columns are chosen */
     const int every = w.code == TWS_KERNEL_EMBEDDING || w.code == TWS_KERNEL_ATTENTION ||
                       w.code == TWS_KERNEL_ATTENTION_GRAD || w.code == TWS_KERNEL_DISENTANGLED ||
                       w.code == TWS_KERNEL_DISENTANGLED_GRAD || w.code == TWS_KERNEL_PART ||
                       (w.code >= TWS_KERNEL_NEIGHBOURS && w.code <= TWS_KERNEL_SPANS_GRAD) ||
+                      operand_named(&x, "chosen") >= 0 ||
                       operand_named(&x, "slots") >= 0 || operand_named(&x, "dslots") >= 0;
     const int64_t many = every ? x.info[poisoned].count : 1;
     for (int64_t i = 0; i < many; ++i) x.v[poisoned][i] = infinite ? INFINITY : NAN;

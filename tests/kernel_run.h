@@ -68,6 +68,8 @@ static double fill_value(const tws_work *w, const tws_arguments *a, const operan
     case TWS_HOLDS_ROUTES: /* by make_routes() */
     case TWS_HOLDS_COUNTS:
       return 0;
+    case TWS_HOLDS_COLUMNS: /* here and there none */
+      return i % 7 == 5 ? 0 : info->first + (double)((int64_t)info->below * i / info->count);
     case TWS_HOLDS_STATS: /* of one rank some tokens have padding only */
       if (i / (3 * w->d[0]) == 1 && i / 3 % 3 == 1) return i % 3 == 0 ? -INFINITY : 0;
       return i % 3 == 1 ? 1 + normal * normal : normal;

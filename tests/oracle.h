@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "base/random.h"
 #include "models/kernel.h"
+#include "tests/oracle_columns.h"
 #include "tests/oracle_pictures.h"
 
 /* What the storage type makes of x. */
@@ -770,6 +771,21 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_ACCUMULATE:
       for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] += o[0][i];
+      break;
+    case TWS_KERNEL_COLUMN_NORMS:
+      oracle_column_norms(w, a, o);
+      break;
+    case TWS_KERNEL_TOP_COLUMNS:
+      oracle_top_columns(w, o);
+      break;
+    case TWS_KERNEL_GATHER_COLUMNS:
+      oracle_move_columns(w, a, o[0], o[1], o[2], 0);
+      break;
+    case TWS_KERNEL_SCATTER_COLUMNS:
+      oracle_move_columns(w, a, o[2], o[1], o[0], 1);
+      break;
+    case TWS_KERNEL_ACCUMULATE_CLIPPED:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] += o[1][TWS_METRIC_CLIP] * o[0][i];
       break;
     case TWS_KERNEL_CAST:
       for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] = o[0][i];
