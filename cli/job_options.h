@@ -48,7 +48,8 @@
 
 /* Of what --program names; NULL: leaves the job's as it is. */
 tws_code tws_job_choose_program(tws_job *job, const char *name, tws_error *err);
-#define TWS_PROGRAM_OPTION(type) \
-  TWS_STRING("program", 0, "NAME", type, program, "what is planned: train (a step, default), evaluate (forward passes)")
+#define TWS_PROGRAM_OPTION(type)                  \
+  TWS_STRING("program", 0, "NAME", type, program, \
+             "what is planned: train (a step, default), evaluate, or between steps apply, select, sync")
 
 #endif

@@ -139,6 +139,7 @@ static void apply_zero(tws_config *config) {
   const struct tws_config_store *store = config->store;
   config->optimizer_path = tws_given_text(tws_store_at(store, "zero_optimization.offload_optimizer.nvme_path"));
   config->param_path = tws_given_text(tws_store_at(store, "zero_optimization.offload_param.nvme_path"));
+  config->zenflow.on = tws_store_has(store, "zero_optimization.zenflow");
   if (tws_given_true(tws_store_at(store, "zero_optimization"))) config->zero.stage = 1; /* the old form */
   if (tws_given_true(tws_store_at(store, "zero_optimization.cpu_offload"))) config->zero.offload_optimizer = 1;
   if (tws_given_true(tws_store_at(store, "zero_optimization.cpu_offload_param"))) config->zero.offload_param = 1;

@@ -69,6 +69,18 @@ typedef struct tws_zero_config {
   int64_t param_buffer_count, param_buffer_size, max_in_cpu; /* offload_param, on nvme; sizes in elements */
 } tws_zero_config;
 
+/* Updates in two parts (the section "zero_optimization.zenflow"); the device updates chosen columns, the host the rest.
+ * Intervals are 0 where the configuration leaves them to Twinspeed: read them by tws_zenflow_*(). */
+typedef enum tws_zenflow_strategy { TWS_ZENFLOW_AUTO, TWS_ZENFLOW_STEP, TWS_ZENFLOW_EPOCH } tws_zenflow_strategy;
+typedef struct tws_zenflow {
+  int on;            /* the section is there */
+  double topk_ratio; /* share of the columns of a matrix */
+  int strategy;      /* what select_interval counts: tws_zenflow_strategy */
+  int64_t select_interval, update_interval, steps_per_epoch;
+  int overlap_step, offload;
+  int64_t warm_up; /* full_warm_up_rounds */
+} tws_zenflow;
+
 /* How a disk is read and written (the section "aio"). */
 typedef struct tws_aio {
   int64_t block_size;  /* bytes of a request */
@@ -165,6 +177,7 @@ typedef struct tws_config {
   int64_t sequence_length; /* 0: the model's number of positions */
   int64_t target_length;   /* 0: as many */
   int bind_threads;        /* twinspeed.bind_threads: tws_bind_threads */
+  tws_zenflow zenflow;
   int delayed_update;      /* twinspeed.delayed_update: the host updates one step late, beside the device's work */
   int64_t delayed_warm_up; /* twinspeed.delayed_update_warm_up: steps before which it does not */
   int64_t seed;
@@ -253,6 +266,13 @@ static inline int tws_config_bf16_masters(const tws_config *config) {
 static inline int tws_config_bf16_moments(const tws_config *config) {
   return tws_config_bf16_masters(config) && config->bf16_moments;
 }
+
+/* ZenFlow's intervals in steps, "auto" and epochs resolved. Counted behind the warm-up, the host updates behind every
+ * tws_zenflow_update_interval()-th step, and columns are chosen anew behind every tws_zenflow_select_interval()-th, a
+ * multiple of it. The warm-up has one step at least. */
+int64_t tws_zenflow_update_interval(const tws_config *config);
+int64_t tws_zenflow_select_interval(const tws_config *config);
+int64_t tws_zenflow_warm_up(const tws_config *config);
 
 /* Ranks along an axis that a key says; 1 along others, as along "data". */
 int tws_config_axis_ranks(const tws_config *config, tws_axis axis);

@@ -16,6 +16,8 @@
 #define FAST "swap files are made in full, and zero, at once"
 #define MOMENTS "they are, unless bf16.bf16_optimizer_states says otherwise"
 #define GRANULARITY "parameters are gathered by the modules of the plan"
+#define INTERVALS "the plan is static: the host updates every update_interval steps"
+#define CORES "twinspeed.threads and twinspeed.bind_threads say which cores the host uses"
 #define SAVE "DeepSpeed's checkpoints are not written or read"
 #define PYTHON "it concerns DeepSpeed's Python engine, and the plan is static"
 #define PLAN "the plan is verified before it runs"

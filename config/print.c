@@ -195,6 +195,7 @@ static int applies_here(const tws_config *config, const tws_key *key) {
   if (strncmp(key->path, "fp16.", 5) == 0) return config->dtype == TWS_F16 || key->store == TWS_STORE_SPECIAL;
   const char *argument = tws_key_optimizer_argument(key->path);
   if (argument) return tws_optimizer_takes(tws_optimizer_of(config->optimizer), argument);
+  if (strncmp(key->path, "zero_optimization.zenflow.", 26) == 0) return config->zenflow.on;
   if (strncmp(key->path, "scheduler.", 10) != 0) return 1;
   if (config->scheduler == TWS_SCHEDULER_NONE) return 0;
   return !key->owners || tws_key_word(key->owners, scheduler_name(config->scheduler), 0) >= 0;
@@ -592,6 +593,7 @@ static const char *idle_reason(const tws_config *c, const char *path) {
       {"zero_optimization.offload_optimizer.ratio",
        c->zero.offload_optimizer_ratio < 1 && (c->zero.offload_optimizer != 1 || c->zero.stage != 3),
        "parts of the optimizer are offloaded to the cpu alone, at stage 3"},
+      {"zero_optimization.zenflow.steps_per_epoch", c->zenflow.strategy == TWS_ZENFLOW_STEP, "steps are counted"},
       {"twinspeed.delayed_update_warm_up", !c->delayed_update && c->delayed_warm_up > 0,
        "it needs twinspeed.delayed_update"},
       {"zero_optimization.offload_param.nvme_path", parameters != 2 && c->param_path != NULL, no_disk},

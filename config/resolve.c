@@ -258,6 +258,9 @@ static tws_code check_reduction(const rules *r) {
   int sum = op && tws_key_word("sum", op, 1) == 0;
   if (sum && stage == 3)
     return REFUSE(r, "gradient_allreduce_op", TWS_INVALID, NULL, "gradient_allreduce_op sum does not go with stage 3");
+  if (sum && r->config->zenflow.on)
+    return REFUSE(r, "gradient_allreduce_op", TWS_INVALID, "set it to mean",
+                  "gradient_allreduce_op sum does not go with zero_optimization.zenflow");
   if (sum)
     return REFUSE(r, "gradient_allreduce_op", TWS_UNSUPPORTED, "scale the learning rate instead",
                   "gradient_allreduce_op sum is not supported");
@@ -306,17 +309,6 @@ static tws_code check_offload(const rules *r) {
   if (cJSON_IsNumber(ratio.item) && ratio.item->valuedouble < 1 && z->stage != 3)
     return REFUSE(r, "zero_optimization.offload_optimizer.ratio", TWS_INVALID, NULL,
                   "zero_optimization.offload_optimizer.ratio below 1 needs stage 3");
-  if (tws_store_has(r->store, "zero_optimization.zenflow")) {
-    if (!z->offload_optimizer)
-      return REFUSE(r, "zero_optimization.zenflow.offload", TWS_INVALID, "offload the optimizer to the cpu",
-                    "zero_optimization.zenflow needs offload_optimizer");
-    if (is_on(r, "zero_optimization.zenflow.offload") && !z->overlap_comm)
-      return REFUSE(r, "zero_optimization.zenflow.offload", TWS_INVALID, "set overlap_comm to true",
-                    "zero_optimization.zenflow.offload needs overlap_comm");
-    return REFUSE(r, "zero_optimization.zenflow", TWS_UNSUPPORTED,
-                  "leave it out: without it every gradient is updated in every step",
-                  "zero_optimization.zenflow updates most gradients late, and Twinspeed does not do that");
-  }
   /* At stages that have no use for them these sections do nothing, in DeepSpeed neither: a warning says so. */
   const int optimizer = z->stage > 0 ? z->offload_optimizer : 0, parameters = z->stage == 3 ? z->offload_param : 0;
   if (optimizer > 1 || parameters > 1) TWS_TRY(check_aio(r));
@@ -345,6 +337,74 @@ static tws_code check_delayed(const rules *r) {
     return REFUSE(r, key, TWS_UNSUPPORTED, "set pipeline.stages to 1",
                   "%s does not go with a pipeline, whose bubbles the host's work does not fill", key);
   return TWS_OK;
+}
+
+/* Words in place of intervals; intervals that do not fit into each other. */
+static tws_code check_zenflow_intervals(const rules *r) {
+  static const char select[] = "zero_optimization.zenflow.select_interval";
+  static const char *const keys[] = {select, "zero_optimization.zenflow.update_interval"};
+  const tws_zenflow *zen = &r->config->zenflow;
+  for (int i = 0; i < 2; i++) {
+    const tws_given given = given_at(r, keys[i]);
+    if (tws_given_text(given) && !tws_given_auto(given))
+      return REFUSE(r, keys[i], TWS_INVALID, "give a number of steps, or \"auto\"", "%s is \"%.40s\"", keys[i],
+                    tws_given_text(given));
+  }
+  if (zen->strategy == TWS_ZENFLOW_EPOCH && zen->steps_per_epoch == 0)
+    return REFUSE(r, "zero_optimization.zenflow.select_strategy", TWS_INVALID,
+                  "give zero_optimization.zenflow.steps_per_epoch, or set select_strategy to step",
+                  "zero_optimization.zenflow.select_strategy epoch needs the steps of an epoch");
+  const int64_t updates = tws_zenflow_update_interval(r->config), chosen = zen->select_interval;
+  const int in_steps =
+      zen->strategy == TWS_ZENFLOW_STEP || (zen->strategy == TWS_ZENFLOW_AUTO && !zen->steps_per_epoch);
+  if (!in_steps || chosen % updates == 0) return TWS_OK;
+  char hint[96];
+  snprintf(hint, sizeof hint, "use %lld, or another multiple of update_interval",
+           (long long)((chosen + updates - 1) / updates * updates));
+  return REFUSE(r, select, TWS_UNSUPPORTED, hint,
+                "%s of %lld is no multiple of the update_interval of %lld: columns change hands behind an update",
+                select, (long long)chosen, (long long)updates);
+}
+
+/* ZenFlow: the device updates chosen columns, from states that the host keeps for all. */
+static tws_code check_zenflow(const rules *r) {
+  static const char key[] = "zero_optimization.zenflow";
+  const tws_config *c = r->config;
+  if (!c->zenflow.on) return TWS_OK;
+  if (c->zero.stage < 1 || c->zero.offload_optimizer != 1)
+    return REFUSE(r, key, TWS_INVALID, "set zero_optimization.offload_optimizer.device to cpu, at stage 1, 2 or 3",
+                  "%s needs offload_optimizer on the cpu", key);
+  if (c->zenflow.offload && !c->zero.overlap_comm)
+    return REFUSE(r, "zero_optimization.zenflow.offload", TWS_INVALID, "set overlap_comm to true",
+                  "%s.offload needs overlap_comm", key);
+  if (c->zenflow.offload)
+    return REFUSE(r, "zero_optimization.zenflow.offload", TWS_UNSUPPORTED,
+                  "set it to false, and topk_ratio lower where the device has no room",
+                  "%s.offload: states of chosen columns stay on the device, which updates them in every step", key);
+  if (c->zenflow.overlap_step)
+    return REFUSE(r, "zero_optimization.zenflow.overlap_step", TWS_UNSUPPORTED,
+                  "set it to false; without zenflow twinspeed.delayed_update lets the host work beside the device",
+                  "%s.overlap_step: the host's update is in time", key);
+  if (c->delayed_update)
+    return REFUSE(r, "twinspeed.delayed_update", TWS_UNSUPPORTED, "leave out one of the two",
+                  "twinspeed.delayed_update and %s do not go together: each says when the host updates", key);
+  if (c->zero.offload_optimizer_ratio < 1)
+    return REFUSE(r, "zero_optimization.offload_optimizer.ratio", TWS_UNSUPPORTED,
+                  "set zero_optimization.offload_optimizer.ratio to 1",
+                  "%s says what the device updates, and so does offload_optimizer.ratio", key);
+  if (c->zero.offload_param && c->zero.stage == 3)
+    return REFUSE(r, "zero_optimization.offload_param.device", TWS_UNSUPPORTED,
+                  "set zero_optimization.offload_param.device to none",
+                  "%s updates weights on the device, and offload_param keeps them elsewhere", key);
+  if (tws_config_bf16_masters(c))
+    return REFUSE(r, "bf16.bf16_master_weights_and_grads", TWS_UNSUPPORTED,
+                  "set bf16.bf16_master_weights_and_grads to false",
+                  "%s adds up gradients for several steps, in float32, for masters in float32", key);
+  if (c->pipeline_stages > 1 || c->tensor_ranks > 1 || c->expert_ranks > 1)
+    return REFUSE(r, key, TWS_UNSUPPORTED,
+                  "set pipeline.stages, tensor_parallel.autotp_size and twinspeed.expert_parallel_size to 1",
+                  "%s chooses columns of whole matrices, which all ranks have parts of", key);
+  return check_zenflow_intervals(r);
 }
 
 /* Sizes of tensor and sequence parallelism that no number of ranks makes right. */
@@ -498,9 +558,9 @@ static tws_code check_linear_tiles(const rules *r) {
 }
 
 static tws_code check_rules(tws_config *config, tws_error *err) {
-  static tws_code (*const checks[])(const rules *) = {check_precision, check_reduction,     check_offload,
-                                                      check_delayed,   check_parallelism,   check_optimizer,
-                                                      check_scheduler, check_recomputation, check_linear_tiles};
+  static tws_code (*const checks[])(const rules *) = {
+      check_precision, check_reduction, check_offload,   check_delayed,       check_zenflow,
+      check_parallelism, check_optimizer, check_scheduler, check_recomputation, check_linear_tiles};
   tws_refusals refusals = {0};
   tws_error unheard;
   const rules r = {config, config->store, err ? err : &unheard};

@@ -148,6 +148,7 @@ static int evaluation_is_due(const tws_emulator *e) {
 static tws_code emulate_step(tws_emulator *e, tws_error *err) {
   const tws_emulation_request *r = e->request;
   tws_step_report report;
+  tws_program behind;
   double seconds;
   const double from_s = e->now_s;
   tws_faults_pass(&e->faults, e->now_s);
@@ -163,10 +164,10 @@ static tws_code emulate_step(tws_emulator *e, tws_error *err) {
     tws_emulator_span(e, TWS_SPAN_LOST, from_s, e->failed_s);
     return code;
   }
-  if (e->api->applies(e->ranks, e->step)) {
+  if (e->api->applies(e->ranks, e->step, &behind)) {
     double more;
-    TWS_TRY(e->api->apply_begin(e->ranks, err));
-    TWS_TRY(run_program(e, TWS_PROGRAM_APPLY, NULL, &more, err));
+    TWS_TRY(e->api->apply_begin(e->ranks, behind, err));
+    TWS_TRY(run_program(e, behind, NULL, &more, err));
     e->api->apply_end(e->ranks, more, &report);
     e->now_s += more;
     seconds += more;

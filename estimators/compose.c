@@ -37,26 +37,34 @@ uint64_t tws_arena_growth(const tws_plan *plan, int64_t wanted) {
   return bytes;
 }
 
-void tws_path_extrapolate(tws_path_result *path, const tws_path_result *fewer, double more) {
-  path->step_s += more * (path->step_s - fewer->step_s);
-  path->exposed_s += more * (path->exposed_s - fewer->exposed_s);
-  path->bubble_s += more * (path->bubble_s - fewer->bubble_s);
-  path->host_exposed_s += more * (path->host_exposed_s - fewer->host_exposed_s);
-  path->copies_exposed_s += more * (path->copies_exposed_s - fewer->copies_exposed_s);
-  path->disk_exposed_s += more * (path->disk_exposed_s - fewer->disk_exposed_s);
-  path->flops += more * (path->flops - fewer->flops);
+/* to += more x (a - b) */
+static void add_difference(tws_path_result *to, const tws_path_result *a, const tws_path_result *b, double more) {
+  to->step_s += more * (a->step_s - b->step_s);
+  to->exposed_s += more * (a->exposed_s - b->exposed_s);
+  to->bubble_s += more * (a->bubble_s - b->bubble_s);
+  to->host_exposed_s += more * (a->host_exposed_s - b->host_exposed_s);
+  to->copies_exposed_s += more * (a->copies_exposed_s - b->copies_exposed_s);
+  to->disk_exposed_s += more * (a->disk_exposed_s - b->disk_exposed_s);
+  to->flops += more * (a->flops - b->flops);
   for (int i = 0; i < TWS_REPORT_COUNT; i++) {
-    path->axis_exposed_s[i] += more * (path->axis_exposed_s[i] - fewer->axis_exposed_s[i]);
-    path->axis_busy_s[i] += more * (path->axis_busy_s[i] - fewer->axis_busy_s[i]);
+    to->axis_exposed_s[i] += more * (a->axis_exposed_s[i] - b->axis_exposed_s[i]);
+    to->axis_busy_s[i] += more * (a->axis_busy_s[i] - b->axis_busy_s[i]);
   }
-  for (int i = 0; i < TWS_STREAM_COUNT; i++)
-    path->stream_busy_s[i] += more * (path->stream_busy_s[i] - fewer->stream_busy_s[i]);
-  for (int i = 0; i < TWS_PHASE_COUNT; i++) path->phase_s[i] += more * (path->phase_s[i] - fewer->phase_s[i]);
-  for (int i = 0; i < TWS_KERNEL_COUNT; i++) path->kernel_s[i] += more * (path->kernel_s[i] - fewer->kernel_s[i]);
-  for (int i = 0; i < TWS_COLLECTIVE_COUNT; i++) {
-    path->collective_s[i] += more * (path->collective_s[i] - fewer->collective_s[i]);
-  }
-  tws_path_judge(path); /* what takes most of a few micro-batches may not take most of all */
+  for (int i = 0; i < TWS_STREAM_COUNT; i++) to->stream_busy_s[i] += more * (a->stream_busy_s[i] - b->stream_busy_s[i]);
+  for (int i = 0; i < TWS_PHASE_COUNT; i++) to->phase_s[i] += more * (a->phase_s[i] - b->phase_s[i]);
+  for (int i = 0; i < TWS_KERNEL_COUNT; i++) to->kernel_s[i] += more * (a->kernel_s[i] - b->kernel_s[i]);
+  for (int i = 0; i < TWS_COLLECTIVE_COUNT; i++)
+    to->collective_s[i] += more * (a->collective_s[i] - b->collective_s[i]);
+  tws_path_judge(to); /* what takes most of a few micro-batches may not take most of all */
+}
+
+void tws_path_extrapolate(tws_path_result *path, const tws_path_result *fewer, double more) {
+  add_difference(path, path, fewer, more);
+}
+
+void tws_path_add(tws_path_result *path, const tws_path_result *other, double share) {
+  static const tws_path_result nothing;
+  add_difference(path, other, &nothing, share);
 }
 
 /* Everything of a plan but its path. The ledger and the stage's arena are those of all `wanted` micro-batches. */
@@ -298,8 +306,8 @@ static tws_code leave_out_alike(several *p, tws_rank_set *set, tws_error *err) {
   return code;
 }
 
-tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
-                          tws_stage_estimate *stages, tws_error *err) {
+static tws_code estimate_program(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
+                                 tws_stage_estimate *stages, tws_error *err) {
   several p = {.request = request, .machine = machine, .stages = tws_topology_size(&request->topology, TWS_AXES_PIPE)};
   const tws_node_mapping mapping = tws_machine_mapping(machine, tws_topology_world(&request->topology));
   tws_rank_set set;
@@ -319,7 +327,36 @@ tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *ma
                                                          : estimate_alone(request, machine, out, stages, err);
   tws_rank_set_free(&set);
   tws_free(p.shares);
-  TWS_TRY(code);
+  return code;
+}
+
+/* What runs between training steps: its share of the time, and its memory where it needs more. */
+static tws_code add_program(const tws_plan_request *request, tws_program program, const tws_machine *machine,
+                            tws_estimate *out, tws_stage_estimate *stages, tws_error *err) {
+  const double share = tws_program_share(request->config, program);
+  tws_plan_request r = *request;
+  tws_estimate other;
+  r.program = program;
+  TWS_TRY(estimate_program(&r, machine, &other, NULL, err));
+  out->step_s += share * other.step_s;
+  tws_path_add(&out->path, &other.path, share);
+  for (int tier = 0; tier < TWS_TIER_COUNT; tier++)
+    if (other.ledger.tier[tier].arena_bytes > out->ledger.tier[tier].arena_bytes)
+      out->ledger.tier[tier] = other.ledger.tier[tier];
+  for (int tier = 0; stages && tier < TWS_TIER_COUNT; tier++)
+    stages->arena_bytes[tier] = out->ledger.tier[tier].arena_bytes;
+  if (stages) stages->path = out->path;
+  return TWS_OK;
+}
+
+tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
+                          tws_stage_estimate *stages, tws_error *err) {
+  TWS_TRY(estimate_program(request, machine, out, stages, err));
+  /* such jobs have one stage */
+  const int between = request->config->zenflow.on && request->program == TWS_PROGRAM_TRAIN;
+  for (int p = TWS_PROGRAM_APPLY; p < TWS_PROGRAM_COUNT && between; p++)
+    TWS_TRY(add_program(request, (tws_program)p, machine, out, stages, err));
+  if (between && stages) stages->path.bottleneck = stages->path.text;
   add_totals(request, machine, out);
   return TWS_OK;
 }

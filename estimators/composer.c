@@ -635,6 +635,21 @@ static int is_exact(const step *s, const ranks *r) {
   return 1;
 }
 
+/* What runs between training steps, by its share of them. */
+static tws_code add_between(const tws_composer *c, const tws_plan_request *request, double *step_s, tws_error *err) {
+  for (int p = TWS_PROGRAM_APPLY; p < TWS_PROGRAM_COUNT && request->config->zenflow.on; p++) {
+    const double share = tws_program_share(request->config, (tws_program)p);
+    tws_plan_request r = *request;
+    tws_estimate estimate;
+    if (share == 0) continue;
+    r.program = (tws_program)p;
+    r.max_accumulation = 1;
+    TWS_TRY(tws_estimate_step(&r, c->machine, &estimate, err));
+    *step_s += share * estimate.step_s;
+  }
+  return TWS_OK;
+}
+
 tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws_compose_limits *limits,
                      tws_composed *out, tws_error *err) {
   const int stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
@@ -686,5 +701,6 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   if (stages > 1 && !s->ran) TWS_TRY(run_pipeline(s, err));
   s->ran = 1;
   out->step_s = with_moves(s, run_tails(s));
-  return out->step_s >= 0 ? TWS_OK : tws_fail(err, TWS_INTERNAL, NULL, "stages wait for each other at a step's end");
+  if (out->step_s >= 0) return add_between(c, request, &out->step_s, err);
+  return tws_fail(err, TWS_INTERNAL, NULL, "stages wait for each other at a step's end");
 }

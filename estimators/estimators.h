@@ -121,6 +121,8 @@ void tws_path_judge(tws_path_result *result);
 
 /* The account of a step with `more` times what `path` has beyond `fewer`, of a step that is shorter by a round. */
 void tws_path_extrapolate(tws_path_result *path, const tws_path_result *fewer, double more);
+/* Adds that share of another account, of a program that runs between steps. */
+void tws_path_add(tws_path_result *path, const tws_path_result *other, double share);
 /* By how many bytes the arena of a step of `wanted` micro-batches is larger than that of the plan, of which it is a
  * longer version: the network's inputs are the one thing that grows. */
 uint64_t tws_arena_growth(const tws_plan *plan, int64_t wanted);

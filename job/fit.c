@@ -100,16 +100,22 @@ static void free_plans(tws_plan **plans, int count) {
 /* What rank r takes of this machine: a GPU's own memory is not part of it. */
 static tws_code add_rank(const tws_job *job, int r, int evaluates, tws_plan **train, tws_plan **evaluation,
                          double *bytes, tws_error *err) {
-  tws_plan *apply = NULL;
+  tws_plan *between[TWS_PROGRAM_COUNT] = {NULL};
+  const tws_plan *programs[TWS_PROGRAM_COUNT] = {NULL};
   const int host = job->backend == TWS_BACKEND_HOST;
   tws_ledger ledger;
   TWS_TRY(tws_job_program(job, r, TWS_PROGRAM_TRAIN, NULL, train, err));
   if (evaluates) TWS_TRY(tws_job_program(job, r, TWS_PROGRAM_EVALUATE, (*train)->state, evaluation, err));
-  if (tws_plan_has_program(job->config, TWS_PROGRAM_APPLY))
-    TWS_TRY(tws_job_program(job, r, TWS_PROGRAM_APPLY, (*train)->state, &apply, err));
-  const tws_plan *programs[] = {*train, *evaluation, apply};
-  const tws_code code = tws_ledger_of_programs(programs, 3, &ledger, err);
-  tws_plan_destroy(apply);
+  programs[TWS_PROGRAM_TRAIN] = *train;
+  programs[TWS_PROGRAM_EVALUATE] = *evaluation;
+  tws_code code = TWS_OK;
+  for (int p = TWS_PROGRAM_APPLY; p < TWS_PROGRAM_COUNT && code == TWS_OK; p++) {
+    if (!tws_plan_has_program(job->config, (tws_program)p)) continue;
+    code = tws_job_program(job, r, (tws_program)p, (*train)->state, &between[p], err);
+    programs[p] = between[p];
+  }
+  if (code == TWS_OK) code = tws_ledger_of_programs(programs, TWS_PROGRAM_COUNT, &ledger, err);
+  for (int p = 0; p < TWS_PROGRAM_COUNT; p++) tws_plan_destroy(between[p]);
   TWS_TRY(code);
   if (host) *bytes += tws_profile_overhead_bytes(job->profile);
   for (int tier = host ? 0 : TWS_TIER_DEVICE + 1; tier < TWS_TIER_DISK; tier++)

@@ -120,8 +120,8 @@ static tws_code simulate_folded(folding *f, tws_error *err) {
   return TWS_OK;
 }
 
-tws_code tws_job_simulate(const tws_job *job, const tws_simulation_request *request, tws_simulation *out,
-                          tws_error *err) {
+static tws_code simulate_program(const tws_job *job, const tws_simulation_request *request, tws_simulation *out,
+                                 tws_error *err) {
   folding f = {.job = job, .request = request, .out = out};
   memset(out, 0, sizeof *out);
   if (request->timeline) {
@@ -135,6 +135,41 @@ tws_code tws_job_simulate(const tws_job *job, const tws_simulation_request *requ
   out->all_paths = f.paths;
   tws_rank_set_free(&f.set);
   return code;
+}
+
+/* Its share of what runs between training steps. */
+static tws_code add_program(const tws_job *job, tws_program program, const tws_simulation_request *request,
+                            tws_simulation *out, tws_error *err) {
+  const double share = tws_program_share(job->config, program);
+  tws_job other = *job;
+  tws_simulation_request quiet = *request;
+  tws_simulation more;
+  if (share == 0) return TWS_OK;
+  other.program = program;
+  quiet.timeline = NULL;
+  quiet.progress = NULL;
+  const tws_code code = simulate_program(&other, &quiet, &more, err);
+  if (code == TWS_OK) {
+    out->result.step_s += share * more.result.step_s;
+    out->result.rank_compute_s += share * more.result.rank_compute_s;
+    out->result.rank_communication_s += share * more.result.rank_communication_s;
+    out->result.exposed_s += share * more.result.exposed_s;
+    out->result.events += more.result.events;
+    for (int i = 0; i < out->plan_count; i++) tws_path_add(&out->paths[i], &more.paths[i], share);
+    out->result.path = out->paths[0];
+    out->wall_s += more.wall_s;
+  }
+  tws_simulation_free(&more);
+  return code;
+}
+
+tws_code tws_job_simulate(const tws_job *job, const tws_simulation_request *request, tws_simulation *out,
+                          tws_error *err) {
+  TWS_TRY(simulate_program(job, request, out, err));
+  const int between = job->config->zenflow.on && job->program == TWS_PROGRAM_TRAIN;
+  for (int p = TWS_PROGRAM_APPLY; p < TWS_PROGRAM_COUNT && between; p++)
+    TWS_TRY(add_program(job, (tws_program)p, request, out, err));
+  return TWS_OK;
 }
 
 void tws_simulation_free(tws_simulation *simulation) {

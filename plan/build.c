@@ -3,13 +3,14 @@
 
 #include "plan/checkpoints.h"
 #include "plan/offload.h"
+#include "plan/zenflow.h"
 
 static tws_code check_request(const tws_plan_request *r, tws_error *err) {
   const tws_config *c = r->config;
   int world = tws_topology_world(&r->topology);
   if (!tws_plan_has_program(c, r->program))
-    return tws_fail(err, TWS_INVALID, "set twinspeed.delayed_update", "no update is late, so that there is none to %s",
-                    tws_program_name(r->program));
+    return tws_fail(err, TWS_INVALID, "set zero_optimization.zenflow, or for apply twinspeed.delayed_update",
+                    "no update is late, so that there is no program %s", tws_program_name(r->program));
   if (r->rank < 0 || r->rank >= world) {
     return tws_fail(err, TWS_INVALID, NULL, "rank %d is not in a topology of %d ranks", r->rank, world);
   }
@@ -248,16 +249,35 @@ static tws_code lower_sample(tws_lower *l) {
   return l->b.failed;
 }
 
+/* What runs between steps. */
+static int lower_between(tws_lower *l) {
+  if (l->config->zenflow.on && !l->columns.on && l->b.plan->program > TWS_PROGRAM_EVALUATE)
+    return 1; /* nothing to do */
+  switch (l->b.plan->program) {
+    case TWS_PROGRAM_APPLY:
+      if (l->columns.on)
+        tws_zenflow_apply(l);
+      else
+        tws_lower_apply(l);
+      return 1;
+    case TWS_PROGRAM_SELECT:
+      tws_zenflow_select(l);
+      return 1;
+    case TWS_PROGRAM_SYNC:
+      tws_zenflow_sync(l);
+      return 1;
+    default:
+      return 0;
+  }
+}
+
 static tws_code lower(tws_lower *l, tws_error *err) {
   TWS_TRY(prepare(l, err));
   TWS_TRY(check_length(l, err));
   expect(l);
   l->b.phase = TWS_PHASE_FORWARD;
   l->b.module = TWS_NONE;
-  if (l->b.plan->program == TWS_PROGRAM_APPLY) {
-    tws_lower_apply(l);
-    return tws_builder_finish(&l->b);
-  }
+  if (lower_between(l)) return tws_builder_finish(&l->b);
   tws_zero_step_begin(l);
   tws_delayed_update(l);
   if (l->wanted) return lower_sample(l);

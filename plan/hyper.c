@@ -21,3 +21,12 @@ double tws_hyper_fill(const tws_config *config, int64_t update, double loss_scal
   hyper[TWS_HYPER_REST2] = (float)(1 - beta2);
   return lr;
 }
+
+void tws_hyper_fill_late(const tws_config *config, int64_t update, int64_t own, float hyper[TWS_HYPER_COUNT]) {
+  double beta1, beta2;
+  tws_hyper_fill(config, update, 1, hyper);
+  tws_config_betas(config, update - 1, &beta1, &beta2);
+  if (!config->bias_correction) return;
+  hyper[TWS_HYPER_BIAS1] = (float)(1 - pow(beta1, (double)own));
+  hyper[TWS_HYPER_BIAS2] = (float)(1 - pow(beta2, (double)own));
+}

@@ -9,4 +9,8 @@
 /* `update` counts from 1. Returns the learning rate, before it is rounded to float32. */
 double tws_hyper_fill(const tws_config *config, int64_t update, double loss_scale, float hyper[TWS_HYPER_COUNT]);
 
+/* Of an update that the host does every few steps (plan/zenflow.c): learning rate and betas are those of the device's
+ * `update`, corrections those of the host's own count. */
+void tws_hyper_fill_late(const tws_config *config, int64_t update, int64_t own, float hyper[TWS_HYPER_COUNT]);
+
 #endif

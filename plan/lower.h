@@ -14,7 +14,7 @@
  *   dropout.c    where random bits of dropout come from
  *   running.c    running statistics of modules
  *   offload.c    what lives on the host and is done there; fetch.c: parameters that do; delayed.c: an update that is
- *                one step late
+ *                one step late; zenflow.c: one in two parts
  *   checkpoints.c  where what enters a recomputed layer waits for backward
  *   optimizer.c  the step: norm, clipping, the update, gathering of updated parameters; the end of an evaluation
  *   pipeline.c   which modules a stage runs, micro-batches in what order, messages between stages
@@ -159,6 +159,28 @@ typedef struct tws_delayed {
   tws_held *first, **last;
 } tws_delayed;
 
+/* A piece of a matrix that this rank updates, and columns of it that the device does (plan/zenflow.c). A vector is a
+ * matrix of one column, which is always chosen. */
+typedef struct tws_columns_piece {
+  uint32_t param;
+  uint32_t zero_class;
+  int64_t columns, chosen;       /* of the whole matrix: all, and those that are chosen */
+  int64_t rows, first, count;    /* rows that it is in; column of its first element; elements: 0 none here */
+  uint64_t at, kept;             /* the first: in the flat order, and among what the rank updates */
+  uint64_t list, norms, compact; /* its part of lists of columns, of norms, of what the device keeps */
+} tws_columns_piece;
+
+/* Columns that the device updates. */
+typedef struct tws_columns {
+  int on;
+  tws_columns_piece *pieces; /* one for each trained parameter that has chosen columns, class by class */
+  uint32_t count;
+  uint64_t listed, normed, compact_elements;
+  uint32_t chosen, held;                      /* lists of the state: what is chosen, and what the device has now */
+  uint32_t accumulated;                       /* gradients that wait for the host */
+  uint32_t compact[1 + TWS_OPTIMIZER_STATES]; /* masters and states of what the device has; TWS_NONE: nothing here */
+} tws_columns;
+
 /* What the step works with, and where. */
 typedef struct tws_offload {
   int optimizer;                             /* the host does the step */
@@ -227,6 +249,7 @@ typedef struct tws_lower {
   tws_builder b;
   tws_zero zero;
   tws_offload offload;
+  tws_columns columns;
   tws_checkpoints checkpoints;
   tws_chunk *chunks; /* of this stage */
   int chunk_count;
@@ -445,6 +468,9 @@ int64_t tws_first_sample(const tws_lower *l);
 int tws_dropout_arguments(tws_lower *l, const tws_module *m, tws_kernel kernel, tws_arguments *arguments);
 /* optimizer.c */
 void tws_lower_step(tws_lower *l);
+/* The kernel that updates so many elements, with its parameters. */
+tws_work tws_lower_update_work(const tws_lower *l, tws_dtype gradients, uint64_t count);
+void tws_lower_gather_parameters(tws_lower *l); /* stages 1 and 2: what ranks have updated */
 /* Of what this rank keeps, by the gradients and scalars that the offload pass names. */
 void tws_lower_update(tws_lower *l);
 /* All of TWS_PROGRAM_APPLY. */

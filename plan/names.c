@@ -63,6 +63,14 @@ const char *tws_program_name(tws_program program) {
   return (unsigned)program < TWS_PROGRAM_COUNT ? names[program] : "?";
 }
 
+double tws_program_share(const tws_config *config, tws_program program) {
+  const double choices = 1.0 / (double)tws_zenflow_select_interval(config);
+  const double updates = 1.0 / (double)tws_zenflow_update_interval(config);
+  if (program == TWS_PROGRAM_TRAIN) return 1;
+  if (!config->zenflow.on) return 0;
+  return program == TWS_PROGRAM_SELECT ? choices : program == TWS_PROGRAM_APPLY ? updates - choices : 0;
+}
+
 tws_channel tws_channel_of_axes(tws_axes axes) {
   static const tws_channel channels[TWS_AXIS_COUNT] = {
 #define AXIS(id, name, parent, divides, channel, ...) [TWS_AXIS_##id] = TWS_CHANNEL_##channel,

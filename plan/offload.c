@@ -35,7 +35,7 @@ void tws_offload_begin(tws_lower *l) {
   o->tier = !o->optimizer                              ? TWS_TIER_DEVICE
             : l->config->zero.offload_optimizer_pinned ? TWS_TIER_PINNED
                                                        : TWS_TIER_HOST;
-  o->early = o->optimizer && !adds_later(l);
+  o->early = o->optimizer && !adds_later(l) && !l->config->zenflow.on; /* there the device reads them */
   o->state_tier = o->optimizer && l->config->zero.offload_optimizer == 2 ? TWS_TIER_DISK : o->tier;
   const int parameters = l->zero.stage == 3 ? l->config->zero.offload_param : 0;
   o->param_host = !parameters                            ? TWS_TIER_DEVICE
@@ -116,6 +116,8 @@ void tws_offload_gradients(tws_lower *l, uint64_t kept) {
   if (!o->optimizer || l->b.failed != TWS_OK) return;
   if (o->early && !l->zero.flat_gradients && o->cut == 0)
     plan->buffers[plan->gradients].tier = (uint8_t)o->tier;
+  else if (l->columns.on) /* they are added up there */
+    o->gradients = l->columns.accumulated;
   else if (o->delayed.on && !o->early) /* they come when the update has long been done */
     o->gradients = o->delayed.gradients;
   else
@@ -161,7 +163,7 @@ void tws_offload_keep(tws_lower *l, tws_operand from, uint64_t offset, int add) 
 void tws_offload_rest_of_gradients(tws_lower *l) {
   const tws_zero *z = &l->zero;
   tws_plan *plan = l->b.plan;
-  if (!l->offload.optimizer || (l->offload.early && !z->flat_gradients)) return;
+  if (!l->offload.optimizer || (l->offload.early && !z->flat_gradients) || l->columns.on) return;
   for (uint32_t k = 0; k < z->trained_count; k++) {
     const tws_zero_class *c = &z->classes[k];
     const uint64_t first = tws_zero_kept_first(z, c);

@@ -4,6 +4,7 @@
 
 #include "models/operator.h"
 #include "plan/offload.h"
+#include "plan/zenflow.h"
 #include "plan/zero.h"
 #include "plan/zero_partition.h"
 
@@ -128,6 +129,13 @@ static tws_work update_work(const tws_config *config, const run *r, int norms, t
   return work;
 }
 
+tws_work tws_lower_update_work(const tws_lower *l, tws_dtype gradients, uint64_t count) {
+  tws_arguments unused;
+  tws_work work = update_work(l->config, &(run){.count = count}, 0, &unused);
+  work.dtype = (uint8_t)gradients;
+  return work;
+}
+
 /* What the kernels of a run begin with: weights, states, gradients, scalars. Returns how many. */
 static int run_operands(tws_lower *l, const run *r, uint32_t access, tws_operand *operands) {
   tws_plan *plan = l->b.plan;
@@ -153,8 +161,10 @@ static void update(tws_lower *l, const run *r, uint32_t norms) {
   const tws_plan *plan = l->b.plan;
   tws_operand operands[TWS_OPTIMIZER_STATES + 6];
   tws_arguments arguments = {{0}};
-  const tws_work work = update_work(l->config, r, 0, &arguments);
+  tws_work work = update_work(l->config, r, 0, &arguments);
   int n = run_operands(l, r, TWS_READ_WRITE, operands);
+  if (l->b.failed != TWS_OK) return;
+  work.dtype = plan->buffers[operands[1 + plan->optimizer_states].buffer].dtype; /* of the gradients */
   if (norms != TWS_NONE) operands[n++] = tws_read(norms, r->norms, 2);
   tws_operand updated = operands[0];
   const int on_host = tws_offload_updates(l, r->of->kept + r->at - tws_zero_kept_first(&l->zero, r->of));
@@ -311,7 +321,7 @@ void tws_lower_update(tws_lower *l) {
   tws_offload_end(l);
 }
 
-static void gather_parameters(tws_lower *l) {
+void tws_lower_gather_parameters(tws_lower *l) {
   const tws_zero *z = &l->zero;
   tws_plan *plan = l->b.plan;
   if (z->stage == 0 || z->stage == 3) return;
@@ -346,13 +356,15 @@ void tws_lower_step(tws_lower *l) {
   tws_router_balance(l);
   clip(l);
   tws_offload_scalars(l);
-  if (l->offload.delayed.on) {
+  if (l->columns.on) {
+    tws_zenflow_step(l);
+  } else if (l->offload.delayed.on) {
     tws_delayed_keep(l);
     tws_offload_store(l);
   } else {
     tws_lower_update(l);
   }
-  gather_parameters(l);
+  tws_lower_gather_parameters(l);
   tws_running_average(l);
 }
 
@@ -360,7 +372,7 @@ void tws_lower_apply(tws_lower *l) {
   tws_delayed_update(l);
   l->b.phase = TWS_PHASE_STEP;
   tws_offload_store(l);
-  gather_parameters(l);
+  tws_lower_gather_parameters(l);
   tws_delayed_clear(l);
 }
 

@@ -178,7 +178,7 @@ static inline int64_t tws_param_slice_rows(const tws_param_slice *slice) {
 uint64_t tws_param_slice_whole(const tws_param_slice *slice, uint64_t index, uint64_t *run);
 
 /* What a plan does with the state of a rank. */
-#define TWS_PROGRAMS(X) X(TRAIN, "train") X(EVALUATE, "evaluate") X(APPLY, "apply")
+#define TWS_PROGRAMS(X) X(TRAIN, "train") X(EVALUATE, "evaluate") X(APPLY, "apply") X(SELECT, "select") X(SYNC, "sync")
 typedef enum tws_program {
 #define X(name, text) TWS_PROGRAM_##name,
   TWS_PROGRAMS(X)
@@ -186,10 +186,15 @@ typedef enum tws_program {
       TWS_PROGRAM_COUNT
 } tws_program;
 const char *tws_program_name(tws_program program);
-/* APPLY does what training steps leave to the next (plan/delayed.c), where they do. */
+/* APPLY does what training steps leave to the host: to the next step (plan/delayed.c), or to every few steps
+ * (plan/zenflow.c). SELECT is the same and chooses columns anew; SYNC brings the host's states up to what the device
+ * has updated, and the device's to what is chosen. */
 static inline int tws_plan_has_program(const tws_config *config, tws_program program) {
-  return program != TWS_PROGRAM_APPLY || config->delayed_update;
+  if (program == TWS_PROGRAM_TRAIN || program == TWS_PROGRAM_EVALUATE) return 1;
+  return config->zenflow.on || (config->delayed_update && program == TWS_PROGRAM_APPLY);
 }
+/* How often a program runs for each training step, on average over a long training: 0 of EVALUATE and SYNC. */
+double tws_program_share(const tws_config *config, tws_program program);
 
 /* Parameters of which the state has codes and scales (models/quantized.h): those stored from element `first` on. */
 typedef struct tws_quantized {

@@ -31,6 +31,7 @@ typedef enum tws_elements {
 
 /* What steps leave to the next: the entry that has the gradients (plan/delayed.c). */
 #define TWS_DELAYED_GRADIENTS "delayed gradients"
+#define TWS_ZENFLOW_GRADIENTS "accumulated gradients" /* plan/zenflow.c */
 
 typedef enum tws_initial {
   TWS_INITIAL_ZERO,

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "plan/offload.h"
+#include "plan/zenflow.h"
 #include "plan/zero_partition.h"
 
 static uint64_t numel(const tws_lower *l, uint32_t p) {
@@ -124,6 +125,7 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
     plan->optimizer_state[i] = tws_offload_owned(l, 1 + i, &entry, owned);
   }
   tws_delayed_begin(l, owned);
+  tws_zenflow_begin(l, owned);
 }
 
 /* Of an evaluation there are none. */

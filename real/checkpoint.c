@@ -444,6 +444,7 @@ static tws_code begin_alone(tws_training *t, tws_error *err) {
   c->start = tws_clock_s();
   c->saved_step = t->counters->steps;
   c->counters = *t->counters;
+  TWS_TRY(tws_training_sync(t, err));
   tws_tag_of_step(t->counters->steps, c->tag, sizeof c->tag);
   c->work = tws_arena_create();
   if (!c->work) return tws_fail(err, TWS_MEMORY, NULL, "no memory to write a checkpoint with");

@@ -193,10 +193,10 @@ typedef struct tws_virtual_api {
   tws_code (*meet)(tws_virtual *ranks, tws_program program, const tws_run_member *members, uint32_t count,
                    tws_error *err);
   tws_code (*end)(tws_virtual *ranks, double seconds, tws_step_report *report, tws_error *err);
-  /* Behind a step: whether what it leaves to the next is done at once. Then apply_begin, and every operation of the
-   * program APPLY; they took so much longer. */
-  int (*applies)(const tws_virtual *ranks, int64_t step);
-  tws_code (*apply_begin)(tws_virtual *ranks, tws_error *err);
+  /* Behind a step: whether what was left to the host is done now, and the program that does it. Then apply_begin, and
+   * every operation of that program; they took so much longer. */
+  int (*applies)(const tws_virtual *ranks, int64_t step, tws_program *program);
+  tws_code (*apply_begin)(tws_virtual *ranks, tws_program program, tws_error *err);
   void (*apply_end)(const tws_virtual *ranks, double seconds, tws_step_report *report);
   /* An evaluation: for each of its batches begin, every operation, end; then its mean loss. */
   int64_t (*evaluation_batches)(const tws_virtual *ranks);

@@ -79,6 +79,11 @@ static tws_code check_entries(const tws_training *t, tws_error *err) {
   if (late && t->rank == 0 && !t->weights_only && tws_state_find(state, TWS_DELAYED_GRADIENTS) == TWS_NONE)
     tws_log_write(t->options->log, TWS_LOG_WARNING,
                   "%s: an update that still waits there (twinspeed.delayed_update) is left out", t->resumed->path);
+  const int waits = tws_saved_entry_of(t->resumed, TWS_ZENFLOW_GRADIENTS) != TWS_NONE;
+  if (waits && t->rank == 0 && !t->weights_only && tws_state_find(state, TWS_ZENFLOW_GRADIENTS) == TWS_NONE)
+    tws_log_write(t->options->log, TWS_LOG_WARNING,
+                  "%s: gradients that wait there for the host (zero_optimization.zenflow) are left out",
+                  t->resumed->path);
   for (uint32_t i = 0; i < state->count; i++) {
     const tws_state_entry *entry = &state->entries[i];
     if (!is_wanted(t, entry) || entry->continues || entry->optional || entry->role == TWS_ELEMENTS_NONE ||

@@ -48,11 +48,12 @@ tws_code tws_training_plan(tws_training *t, tws_error *err) {
     TWS_TRY(tws_plan_build(&request, &t->evaluation, err));
     t->programs[TWS_PROGRAM_EVALUATE] = t->evaluation;
   }
-  if (tws_plan_has_program(t->config, TWS_PROGRAM_APPLY)) {
-    request.program = TWS_PROGRAM_APPLY;
+  for (int program = TWS_PROGRAM_APPLY; program < TWS_PROGRAM_COUNT; program++) {
+    if (!tws_plan_has_program(t->config, (tws_program)program)) continue;
+    request.program = (tws_program)program;
     request.state = t->plan->state;
-    TWS_TRY(tws_plan_build(&request, &t->apply, err));
-    t->programs[TWS_PROGRAM_APPLY] = t->apply;
+    TWS_TRY(tws_plan_build(&request, &t->between[program], err));
+    t->programs[program] = t->between[program];
   }
   return tws_ledger_of_programs(t->programs, TWS_PROGRAM_COUNT, &t->ledger, err);
 }
@@ -353,7 +354,7 @@ static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
 
 /* Every rank has the same metrics, so all go on with the same scale. */
 static tws_code advance_scale(tws_training *t, int overflow, tws_step_report *r, tws_error *err) {
-  r->skipped = overflow;
+  r->skipped = t->skipped = overflow;
   if (overflow) r->gradient_norm = INFINITY; /* or no number at all: the same to the reader */
   r->loss_scale = t->counters->loss_scale.scale;
   if (tws_loss_scale_update(&t->counters->loss_scale, t->config, overflow)) {
@@ -441,18 +442,50 @@ tws_code tws_training_end_step(tws_training *t, const double metrics[TWS_METRIC_
   return TWS_OK;
 }
 
-int tws_training_applies(const tws_training *t, int64_t step) {
-  return t->apply && (step <= t->config->delayed_warm_up || step == t->options->steps);
+/* Steps of ZenFlow's last interval, behind which the host updates now; 0: it does not. */
+static int64_t zenflow_interval(const tws_config *config, int64_t step) {
+  const int64_t behind = step - tws_zenflow_warm_up(config), interval = tws_zenflow_update_interval(config);
+  return behind <= 0 ? 1 : behind % interval == 0 ? interval : 0;
 }
 
-tws_code tws_training_begin_apply(tws_training *t, tws_error *err) {
-  return tws_executor_zero(t->executor, TWS_PROGRAM_APPLY, t->apply->metrics, err);
+int tws_training_applies(const tws_training *t, int64_t step, tws_program *program) {
+  *program = TWS_PROGRAM_APPLY;
+  if (!t->config->zenflow.on)
+    return t->programs[TWS_PROGRAM_APPLY] && (step <= t->config->delayed_warm_up || step == t->options->steps);
+  const int64_t behind = step - tws_zenflow_warm_up(t->config);
+  if (behind >= 0 && behind % tws_zenflow_select_interval(t->config) == 0) *program = TWS_PROGRAM_SELECT;
+  return zenflow_interval(t->config, step) > 0;
 }
 
-static tws_code apply_delayed(tws_training *t, int64_t step, tws_error *err) {
-  TWS_TRY(tws_training_begin_apply(t, err));
+/* The host's update of ZenFlow: the sums of gradients become means, and its updates are counted by themselves. Nothing
+ * changes behind a step of the warm-up that was skipped. */
+static tws_code put_zenflow_scalars(tws_training *t, tws_program program, tws_error *err) {
+  const int64_t step = t->counters->steps, warm_up = tws_zenflow_warm_up(t->config);
+  const int64_t interval = zenflow_interval(t->config, step);
+  const int64_t update = step <= warm_up ? step : warm_up + (step - warm_up) / interval;
+  const double clip = interval == 1 && t->skipped ? 0 : 1.0 / (double)interval;
+  const tws_plan *plan = t->programs[program];
+  float hyper[TWS_HYPER_COUNT];
+  const int64_t done = step - t->counters->skipped;
+  tws_hyper_fill_late(t->config, done > 0 ? done : 1, update, hyper);
+  TWS_TRY(tws_executor_put(t->executor, (int)program, plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
+  return tws_executor_put(t->executor, (int)program, plan->metrics, TWS_METRIC_CLIP, &clip, 1, err);
+}
+
+tws_code tws_training_begin_apply(tws_training *t, tws_program program, tws_error *err) {
+  TWS_TRY(tws_executor_zero(t->executor, (int)program, t->programs[program]->metrics, err));
+  return t->config->zenflow.on ? put_zenflow_scalars(t, program, err) : TWS_OK;
+}
+
+tws_code tws_training_sync(tws_training *t, tws_error *err) {
+  if (!t->programs[TWS_PROGRAM_SYNC]) return TWS_OK;
+  return tws_executor_step(t->executor, TWS_PROGRAM_SYNC, t->counters->steps, NULL, NULL, NULL, err);
+}
+
+static tws_code apply(tws_training *t, tws_program program, int64_t step, tws_error *err) {
+  TWS_TRY(tws_training_begin_apply(t, program, err));
   tws_watchdog_begin(t->watchdog, step);
-  TWS_TRY(tws_executor_step(t->executor, TWS_PROGRAM_APPLY, step, NULL, NULL, NULL, err));
+  TWS_TRY(tws_executor_step(t->executor, (int)program, step, NULL, NULL, NULL, err));
   TWS_TRY(tws_comm_barrier(t->comm, err));
   tws_watchdog_end(t->watchdog);
   return TWS_OK;
@@ -462,6 +495,7 @@ static tws_code apply_delayed(tws_training *t, int64_t step, tws_error *err) {
  * saves have times of their own. */
 static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   tws_step_report report;
+  tws_program behind;
   double metrics[TWS_METRIC_COUNT];
   TWS_TRY(tws_comm_barrier(t->comm, err));
   if (is_traced(t, step)) {
@@ -474,8 +508,8 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   TWS_TRY(tws_training_end_step(t, metrics, tws_clock_s() - t->step_ended_s, &report, err));
   if (t->traced_routed && is_traced(t, step))
     memcpy(t->traced_routed, t->routed, sizeof *t->routed * routes_counted(t));
-  if (tws_training_applies(t, step)) {
-    TWS_TRY(apply_delayed(t, step, err));
+  if (tws_training_applies(t, step, &behind)) {
+    TWS_TRY(apply(t, behind, step, err));
     tws_training_took(t, tws_clock_s() - t->step_ended_s, &report);
   }
   t->step_ended_s = tws_clock_s();
@@ -548,7 +582,9 @@ tws_code tws_training_weights(tws_training *t, tws_error *err) {
   if (!t->resumed || frozen || tws_resume_needs_weights(t)) TWS_TRY(init_weights(t, err));
   TWS_TRY(init_running(t, err));
   if ((!t->resumed || frozen) && t->options->init_from) TWS_TRY(tws_init_from(t, err));
-  return t->resumed ? tws_resume_load(t, err) : TWS_OK;
+  if (!t->resumed) return TWS_OK;
+  TWS_TRY(tws_resume_load(t, err));
+  return tws_training_sync(t, err);
 }
 
 /* Errors of the configuration and the data are the same on every rank and need no rank's name. */
@@ -603,7 +639,7 @@ void tws_training_release(tws_training *t) {
   tws_inputs_close(t);
   if (t->backend) t->ops->destroy(t->backend);
   tws_plan_destroy(t->evaluation);
-  tws_plan_destroy(t->apply);
+  for (int i = 0; i < TWS_PROGRAM_COUNT; i++) tws_plan_destroy(t->between[i]);
   tws_plan_destroy(t->plan);
   tws_data_close(&t->data);
   tws_data_close(&t->eval_data);

@@ -23,7 +23,7 @@ typedef struct tws_training {
   tws_batch_shape shape;
   tws_plan *plan;       /* of a training step */
   tws_plan *evaluation; /* over the same state; NULL: none is asked for */
-  tws_plan *apply;      /* likewise, of what steps leave to the next; NULL: they leave nothing */
+  tws_plan *between[TWS_PROGRAM_COUNT]; /* likewise, of what is done between steps; NULL: it is not */
   const tws_plan *programs[TWS_PROGRAM_COUNT];
   tws_ledger ledger; /* of the whole job: the state and the largest program */
   const tws_backend_ops *ops;
@@ -53,6 +53,7 @@ typedef struct tws_training {
   uint8_t *far_writers, *far_readers;
   struct tws_checkpoint *checkpoint; /* where it saves; NULL: nowhere */
   int weights_only;                  /* what the optimizer keeps is not read */
+  int skipped;                       /* the last step was */
   int ended;                         /* asked to, before the last step */
   int warned[2];                     /* of a slower way, of steps that are not recorded */
   double *routed;                    /* routes to experts, router by router; NULL without experts */
@@ -108,10 +109,13 @@ tws_code tws_training_weights(tws_training *t, tws_error *err);
 /* All that a training has. */
 void tws_training_release(tws_training *t);
 
-/* Whether what this step leaves to the next is to be done behind it: while warming up, and behind the last. The
- * program APPLY does it, behind tws_training_begin_apply(). */
-int tws_training_applies(const tws_training *t, int64_t step);
-tws_code tws_training_begin_apply(tws_training *t, tws_error *err);
+/* Whether what this step, or some before it, left to the host is to be done behind it: of what is late while warming
+ * up, and behind the last; of ZenFlow behind each interval. *program does it, behind tws_training_begin_apply(). */
+int tws_training_applies(const tws_training *t, int64_t step, tws_program *program);
+tws_code tws_training_begin_apply(tws_training *t, tws_program program, tws_error *err);
+/* Of this rank alone, before its state is saved and when it was loaded: host and device have the same, where a plan has
+ * such a program. */
+tws_code tws_training_sync(tws_training *t, tws_error *err);
 /* How long a step has taken in all. */
 void tws_training_took(const tws_training *t, double seconds, tws_step_report *report);
 

@@ -112,7 +112,7 @@ static tws_code open_ranks(tws_virtual *v, const tws_train_options *options, tws
     if (code != TWS_OK) return v->world > 1 ? tws_fail_in(err, code, "rank %d", r) : code;
     v->plans[TWS_PROGRAM_TRAIN][r] = v->ranks[r].plan;
     v->plans[TWS_PROGRAM_EVALUATE][r] = v->ranks[r].evaluation;
-    v->plans[TWS_PROGRAM_APPLY][r] = v->ranks[r].apply;
+    for (int p = TWS_PROGRAM_APPLY; p < TWS_PROGRAM_COUNT; p++) v->plans[p][r] = v->ranks[r].programs[p];
   }
   return options->save ? tws_checkpoint_prepare_all(v->ranks, v->world, err) : TWS_OK;
 }
@@ -219,12 +219,12 @@ static tws_code virtual_end(tws_virtual *v, double seconds, tws_step_report *rep
   return TWS_OK;
 }
 
-static int virtual_applies(const tws_virtual *v, int64_t step) {
-  return tws_training_applies(&v->ranks[0], step);
+static int virtual_applies(const tws_virtual *v, int64_t step, tws_program *program) {
+  return tws_training_applies(&v->ranks[0], step, program);
 }
 
-static tws_code virtual_apply_begin(tws_virtual *v, tws_error *err) {
-  for (int r = 0; r < v->world; r++) TWS_TRY(tws_training_begin_apply(&v->ranks[r], err));
+static tws_code virtual_apply_begin(tws_virtual *v, tws_program program, tws_error *err) {
+  for (int r = 0; r < v->world; r++) TWS_TRY(tws_training_begin_apply(&v->ranks[r], program, err));
   return TWS_OK;
 }
 

@@ -4,7 +4,8 @@
  *   ranks_engine train JOBS OUT    trains every job of a file, one "name <TAB> model <TAB> steps <TAB> ds_config
  *                                  text" a line, on the data file that the environment variable DATA names; rank 0
  *                                  writes "name loss norm loss norm ..." lines with all digits. A job whose name
- *                                  begins with "stale-N-" is updated one step late from step N on (tests/stale.h)
+ *                                  begins with "stale-N-" is updated one step late from step N on (tests/stale.h), one
+ *                                  that begins with "columns-" in two parts (tests/columns.h)
  * A rank that finds something wrong says so and ends with status 1. */
 #include <math.h>
 #include <sched.h>
@@ -13,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/random.h"
+#include "columns.h"
 #include "hand_program.h"
 #include "real/host/bind.h"
 #include "real/cuda_loader.h"
@@ -445,8 +447,9 @@ static void run_job(char *line, FILE *out) {
   for (int i = 0; i < 64; i++)
     losses[i] = norms[i] = evaluations[i] = NAN; /* of steps before a checkpoint there are none */
   if (rank == 0) verify_plans(name, network, config);
-  if (strncmp(name, "stale-", 6) == 0) {
-    need(stale_train(&options, atoi(name + 6), &err) == TWS_OK, name, &err);
+  const int stale = strncmp(name, "stale-", 6) == 0;
+  if (stale || strncmp(name, "columns-", 8) == 0) {
+    need((stale ? stale_train(&options, atoi(name + 6), &err) : columns_train(&options, &err)) == TWS_OK, name, &err);
     print_curve(name, options.steps, out);
     tws_config_destroy(config);
     tws_network_destroy(network);

@@ -103,6 +103,8 @@ START_TEST(rows_hold_together) {
     if (key->values)
       ck_assert_msg(tws_config_set(config, path, "\"no such word\"", &err) == TWS_INVALID, "%s took a word", path);
   }
+  ck_assert_int_eq(config->zenflow.on, 1); /* any key of its section switches it on */
+  config->zenflow.on = 0;
   tws_config *fresh;
   ck_assert_int_eq(tws_config_default(&fresh, &err), TWS_OK);
   ck_assert_int_eq(memcmp(config, fresh, offsetof(tws_config, store)), 0); /* defaults were set to defaults */

@@ -242,6 +242,9 @@ START_TEST(contradictions) {
 #define B "\"train_batch_size\": 4, "
 #define F16 "\"fp16\": {\"enabled\": true"
 #define MASTERS "\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true"
+#define ZENFLOW(more, zero, zen)                                                                                       \
+  "{" B more "\"zero_optimization\": {" zero ", \"offload_optimizer\": {\"device\": \"cpu\"}, \"zenflow\": {" zen "}}" \
+                                                                                                                  "}"
   static const refusal cases[] = {
       {"{}", TWS_INVALID, "train_batch_size or train_micro_batch_size_per_gpu", ""},
       {"{" B "\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", TWS_INVALID, "both enabled", ""},
@@ -294,10 +297,29 @@ START_TEST(contradictions) {
        "{\"stages\": 2}, \"twinspeed\": {\"delayed_update\": true}}",
        TWS_UNSUPPORTED, "does not go with a pipeline", "pipeline.stages to 1"},
       {"{" B "\"zero_optimization\": {\"stage\": 2, \"zenflow\": {\"offload\": true}}}", TWS_INVALID,
-       "zenflow needs offload_optimizer", ""},
-      {"{" B "\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"}, \"zenflow\": "
-       "{\"topk_ratio\": 0.1}}}",
-       TWS_UNSUPPORTED, "zenflow updates most gradients late", "leave it out"},
+       "zenflow needs offload_optimizer", "device to cpu"},
+      {ZENFLOW("", "\"stage\": 0", ""), TWS_INVALID, "zenflow needs offload_optimizer", "at stage 1, 2 or 3"},
+      {ZENFLOW("", "\"stage\": 2", "\"offload\": true"), TWS_INVALID, "zenflow.offload needs overlap_comm", "true"},
+      {ZENFLOW("", "\"stage\": 3", "\"offload\": true"), TWS_UNSUPPORTED, "stay on the device", "set it to false"},
+      {ZENFLOW("", "\"stage\": 1", "\"overlap_step\": true"), TWS_UNSUPPORTED, "the host's update is in time",
+       "set it to false"},
+      {ZENFLOW("", "\"stage\": 2", "\"update_interval\": 4, \"select_interval\": 6"), TWS_UNSUPPORTED,
+       "no multiple of the update_interval of 4", "use 8"},
+      {ZENFLOW("", "\"stage\": 2", "\"update_interval\": \"often\""), TWS_INVALID, "update_interval is \"often\"",
+       "or \"auto\""},
+      {ZENFLOW("", "\"stage\": 2", "\"update_interval\": 0"), TWS_INVALID, "update_interval", ""},
+      {ZENFLOW("", "\"stage\": 2", "\"select_strategy\": \"epoch\""), TWS_INVALID, "needs the steps of an epoch",
+       "steps_per_epoch"},
+      {ZENFLOW("", "\"stage\": 3, \"offload_param\": {\"device\": \"cpu\"}", ""), TWS_UNSUPPORTED,
+       "offload_param keeps them elsewhere", "offload_param.device to none"},
+      {ZENFLOW("\"gradient_allreduce_op\": \"sum\",", "\"stage\": 2", ""), TWS_INVALID,
+       "sum does not go with zero_optimization.zenflow", "mean"},
+      {ZENFLOW("\"twinspeed\": {\"delayed_update\": true},", "\"stage\": 2", ""), TWS_UNSUPPORTED,
+       "each says when the host updates", "leave out one"},
+      {ZENFLOW(MASTERS "},", "\"stage\": 2", ""), TWS_UNSUPPORTED, "in float32, for masters in float32", "to false"},
+      {ZENFLOW("\"tensor_parallel\": {\"autotp_size\": 2},", "\"stage\": 2", ""), TWS_UNSUPPORTED,
+       "chooses columns of whole matrices", "tensor_parallel.autotp_size"},
+      {ZENFLOW("\"optimizer\": {\"type\": \"Lamb\"},", "\"stage\": 2", ""), TWS_INVALID, "Lamb", ""},
       {"{" B "\"zero_optimization\": {\"legacy_stage1\": true}}", TWS_INVALID, "no longer exists", ""},
       {"{" B "\"pipeline\": {\"stages\": 2}, \"zero_optimization\": {\"stage\": 2}}", TWS_INVALID, "pipeline", ""},
       {"{" B "\"pipeline\": {\"stages\": 2}}", TWS_INVALID, "ds.json:1:38: pipeline.stages 2 does not divide 1 rank",

@@ -1,0 +1,24 @@
+/* ZenFlow's intervals. DeepSpeed decides some of them while it trains: "auto" updates when what waits has become as
+ * large as what was chosen, and counts epochs by its data loader. A static plan has fixed ones. */
+#include "config/ds_config.h"
+
+enum { UPDATES = 4, SELECTS = 4 }; /* steps of an update, updates of a choice, where "auto" leaves them to us */
+
+int64_t tws_zenflow_update_interval(const tws_config *config) {
+  return config->zenflow.update_interval > 0 ? config->zenflow.update_interval : UPDATES;
+}
+
+int64_t tws_zenflow_select_interval(const tws_config *config) {
+  const tws_zenflow *z = &config->zenflow;
+  const int64_t updates = tws_zenflow_update_interval(config);
+  const int epochs = z->strategy == TWS_ZENFLOW_EPOCH || (z->strategy == TWS_ZENFLOW_AUTO && z->steps_per_epoch > 0);
+  int64_t steps = z->select_interval;
+  if (!epochs) return steps > 0 ? steps : updates * SELECTS;
+  if (__builtin_mul_overflow(steps > 0 ? steps : 1, z->steps_per_epoch, &steps) || steps > INT64_MAX - updates)
+    return INT64_MAX / updates * updates;
+  return (steps + updates - 1) / updates * updates; /* epochs end behind an update */
+}
+
+int64_t tws_zenflow_warm_up(const tws_config *config) {
+  return config->zenflow.warm_up > 1 ? config->zenflow.warm_up : 1;
+}

@@ -1,0 +1,349 @@
+/* Updates in two parts (Lan et al. 2025, "ZenFlow"): the device updates few columns of each matrix, and all vectors, in
+ * every step; the host updates the rest every few steps, with the mean of what has come since.
+ *
+ *   TRAIN    gradients stay on the device until the step ends. Those of the columns that it has are gathered there,
+ * their masters and states are updated, the weights put in their places. All gradients, clipped as this step has it,
+ *            are copied out and added up on the host
+ *   APPLY    behind the last step of an interval: the host's update, as offload.c has it, with gradients that the
+ *            coefficient of clipping, 1 / steps, turns into their mean. What the device has is then put in its place
+ * again, and the sums begin anew SELECT   an APPLY behind which columns are chosen: the largest sums over the rows of a
+ * matrix of |sum of gradients|, added up over all ranks that have a part of it, so that the choice does not depend on
+ * how it is divided SYNC     masters and states of what the device has go to the host, and those of what is chosen
+ * come. Behind SELECT, before a checkpoint, and when a training goes on from one
+ *
+ * What the device has is not what the host's masters and states are right for: the host updates them all the same,
+ * which nobody sees, because SYNC overwrites them before anybody reads them.
+ *
+ * Differences from DeepSpeed 0.19, on purpose: elements take their masters in float32 and their states along (DeepSpeed
+ * updates 16-bit weights and begins with states of 0); the rule is any of config/optimizers.def; the columns of a
+ * matrix are chosen by all of it (DeepSpeed: by the part of each owner), from the gradients of a whole interval; a step
+ * has gradient_accumulation_steps as ever; intervals are fixed. */
+#include "plan/zenflow.h"
+
+#include "plan/offload.h"
+#include "plan/zero.h"
+
+enum { CHUNK = 1 << 25 }; /* elements of gradients that are on their way at once */
+
+/* ---- which columns there are ---- */
+
+static void place_piece(const tws_lower *l, tws_columns_piece *p) {
+  const tws_zero *z = &l->zero;
+  const tws_zero_class *c = &z->classes[p->zero_class];
+  const uint64_t begin = tws_zero_kept_first(z, c), end = begin + c->partition, start = z->flat_offset[p->param];
+  const uint64_t all = tws_zero_numel(l, p->param);
+  uint64_t skipped = 0, stored = all; /* of the matrix those before what is stored, and those that are */
+  if (z->stage == 3) {
+    const uint64_t part = (uint64_t)z->part[p->param];
+    skipped = part * (uint64_t)c->index;
+    stored = skipped >= all ? 0 : all - skipped < part ? all - skipped : part;
+  }
+  const uint64_t from = start > begin ? start : begin, to = start + stored < end ? start + stored : end;
+  if (from >= to) return;
+  const uint64_t element = skipped + from - start;
+  p->at = from;
+  p->kept = c->kept + from - begin;
+  p->count = (int64_t)(to - from);
+  p->first = (int64_t)(element % (uint64_t)p->columns);
+  p->rows = (p->first + p->count + p->columns - 1) / p->columns;
+}
+
+static void list_pieces(tws_lower *l) {
+  tws_columns *z = &l->columns;
+  z->pieces = tws_lower_memory(l, l->network->param_count, sizeof *z->pieces);
+  for (uint32_t k = 0; k < l->zero.trained_count && l->b.failed == TWS_OK; k++)
+    for (uint32_t i = l->zero.classes[k].first; i < l->zero.classes[k].end; i++) {
+      const uint32_t param = (uint32_t)l->zero.order[i];
+      const tws_param *of = &l->network->params[param];
+      const int64_t columns = of->rows > 1 ? of->columns : 1;
+      const int64_t chosen = of->rows > 1 ? (int64_t)(l->config->zenflow.topk_ratio * (double)columns) : 1;
+      if (chosen == 0) continue; /* of a narrow matrix: the host updates all of it */
+      tws_columns_piece *p = &z->pieces[z->count++];
+      *p = (tws_columns_piece){.param = param,
+                               .zero_class = k,
+                               .columns = columns,
+                               .chosen = chosen,
+                               .list = z->listed,
+                               .norms = z->normed,
+                               .compact = z->compact_elements};
+      place_piece(l, p);
+      z->listed += (uint64_t)chosen;
+      z->normed += (uint64_t)columns;
+      z->compact_elements += (uint64_t)(p->rows * chosen);
+    }
+}
+
+/* ---- the state ---- */
+
+static uint32_t add_list(tws_lower *l, const char *name, int checkpointed) {
+  const tws_state_entry entry = {.name = name,
+                                 .dtype = TWS_I32,
+                                 .category = TWS_CATEGORY_INPUT,
+                                 .role = TWS_ELEMENTS_NONE,
+                                 .initial = TWS_INITIAL_ZERO,
+                                 .checkpointed = (uint8_t)checkpointed,
+                                 .optional = 1,
+                                 .everywhere = 1,
+                                 .elements = l->columns.listed};
+  return tws_builder_state(&l->b, &entry);
+}
+
+void tws_zenflow_begin(tws_lower *l, uint64_t kept) {
+  static const char *const names[1 + TWS_OPTIMIZER_STATES] = {
+      "masters of columns", "state 1 of columns", "state 2 of columns", "state 3 of columns", "state 4 of columns"};
+  tws_columns *z = &l->columns;
+  z->on = l->config->zenflow.on && l->offload.optimizer;
+  if (!z->on) return;
+  list_pieces(l);
+  const tws_state_entry gradients = {.name = TWS_ZENFLOW_GRADIENTS,
+                                     .tier = (uint8_t)l->offload.tier,
+                                     .dtype = TWS_F32,
+                                     .category = TWS_CATEGORY_GRADIENT,
+                                     .role = TWS_ELEMENTS_OWNED,
+                                     .initial = TWS_INITIAL_ZERO,
+                                     .checkpointed = 1,
+                                     .optional = 1,
+                                     .elements = kept};
+  z->accumulated = tws_builder_state(&l->b, &gradients);
+  if (z->listed == 0) return;
+  z->chosen = add_list(l, "chosen columns", 1);
+  z->held = add_list(l, "columns on the device", 0);
+  for (int kind = 0; kind <= l->b.plan->optimizer_states && z->compact_elements > 0; kind++) {
+    const tws_state_entry entry = {.name = names[kind],
+                                   .dtype = TWS_F32,
+                                   .category = kind == 0 ? TWS_CATEGORY_MASTER : TWS_CATEGORY_MOMENT,
+                                   .role = TWS_ELEMENTS_NONE,
+                                   .initial = TWS_INITIAL_ZERO,
+                                   .elements = z->compact_elements};
+    z->compact[kind] = tws_builder_state(&l->b, &entry);
+  }
+}
+
+/* ---- moving columns ---- */
+
+/* Between `piece`, elements of a matrix, and a compact buffer; lists: of columns, where the kernel runs. */
+static void move(tws_lower *l, const tws_columns_piece *p, tws_operand piece, uint32_t lists, uint32_t compact,
+                 int back) {
+  if (l->b.failed != TWS_OK) return;
+  const tws_plan *plan = l->b.plan;
+  const int host = tws_offload_is_on_host(l, compact);
+  const uint64_t elements = (uint64_t)(p->rows * p->chosen);
+  tws_work work = tws_kernel_work(back ? TWS_KERNEL_SCATTER_COLUMNS : TWS_KERNEL_GATHER_COLUMNS,
+                                  (tws_dtype)plan->buffers[compact].dtype, 0);
+  const int64_t sizes[] = {p->count, p->columns, p->chosen, p->rows};
+  for (int i = 0; i < 4; i++) work.d[i] = sizes[i];
+  piece.access = back ? TWS_READ_WRITE : TWS_READ;
+  const tws_operand packed = {compact, back ? TWS_READ : TWS_WRITE, p->compact, elements};
+  const tws_operand operands[3] = {back ? packed : piece, tws_read(lists, p->list, (uint64_t)p->chosen),
+                                   back ? piece : packed};
+  tws_builder_compute_with(&l->b, host ? TWS_STREAM_HOST : TWS_STREAM_COMPUTE, &work,
+                           &(tws_arguments){{(double)p->first}}, operands, 3);
+}
+
+static uint32_t on_device(tws_lower *l, const char *name, tws_category category, tws_dtype dtype) {
+  return tws_builder_buffer(&l->b, name, category, dtype, l->columns.compact_elements, TWS_LIFETIME_OPS);
+}
+
+/* The device's weights of its columns, in the type that they are used in. */
+static uint32_t cast_weights(tws_lower *l) {
+  const tws_columns *z = &l->columns;
+  if (l->config->dtype == TWS_F32) return z->compact[0];
+  const uint32_t weights = on_device(l, "weights of columns", TWS_CATEGORY_BUCKET, l->config->dtype);
+  tws_work work = tws_kernel_work(TWS_KERNEL_CAST, TWS_F32, 0);
+  work.dtype2 = (uint8_t)l->config->dtype;
+  work.d[0] = (int64_t)z->compact_elements;
+  const tws_operand operands[2] = {tws_read(z->compact[0], 0, z->compact_elements),
+                                   tws_write(weights, 0, z->compact_elements)};
+  tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, 2);
+  return weights;
+}
+
+/* To their places. */
+static void put_weights(tws_lower *l, uint32_t weights) {
+  const tws_columns *z = &l->columns;
+  for (uint32_t i = 0; i < z->count; i++)
+    if (z->pieces[i].count > 0)
+      move(l, &z->pieces[i], tws_update(l->b.plan->parameters, z->pieces[i].at, (uint64_t)z->pieces[i].count), z->held,
+           weights, 1);
+}
+
+/* ---- the training step ---- */
+
+static tws_operand gradients_of(const tws_lower *l, uint64_t at, uint64_t kept, uint64_t count) {
+  return tws_read(l->b.plan->gradients, l->zero.flat_gradients ? at : kept, count);
+}
+
+static void update_columns(tws_lower *l) {
+  const tws_columns *z = &l->columns;
+  const tws_plan *plan = l->b.plan;
+  tws_operand operands[TWS_OPTIMIZER_STATES + 5];
+  const uint64_t count = z->compact_elements;
+  int n = 0;
+  if (count == 0 || l->b.failed != TWS_OK) return;
+  const uint32_t gradients = on_device(l, "gradients of columns", TWS_CATEGORY_GRADIENT, l->config->accumulation_dtype);
+  for (uint32_t i = 0; i < z->count; i++) {
+    const tws_columns_piece *p = &z->pieces[i];
+    if (p->count > 0) move(l, p, gradients_of(l, p->at, p->kept, (uint64_t)p->count), z->held, gradients, 0);
+  }
+  const tws_work work = tws_lower_update_work(l, l->config->accumulation_dtype, count);
+  for (int kind = 0; kind <= plan->optimizer_states; kind++) operands[n++] = tws_update(z->compact[kind], 0, count);
+  operands[n++] = tws_read(gradients, 0, count);
+  operands[n++] = tws_all(&l->b, plan->hyper, TWS_READ);
+  operands[n++] = tws_all(&l->b, plan->metrics, TWS_READ);
+  const uint32_t weights = cast_weights(l); /* the update leaves them alone where a gradient is not finite */
+  if (weights != z->compact[0]) operands[n++] = tws_write(weights, 0, count);
+  tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, n);
+  put_weights(l, weights);
+}
+
+/* Some of a class' gradients at a time, so that the host adds up while the next come. */
+static void accumulate(tws_lower *l, const tws_zero_class *c) {
+  const tws_dtype type = l->config->accumulation_dtype;
+  const uint64_t first = tws_zero_kept_first(&l->zero, c);
+  for (uint64_t done = 0; done < c->partition && l->b.failed == TWS_OK;) {
+    const uint64_t left = c->partition - done, count = left < CHUNK ? left : CHUNK;
+    const uint32_t arrived = tws_offload_buffer(l, "arriving gradients", TWS_CATEGORY_BUCKET, type, count);
+    tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, gradients_of(l, first + done, c->kept + done, count),
+                     tws_write(arrived, 0, count));
+    tws_work work = tws_kernel_work(TWS_KERNEL_ACCUMULATE_CLIPPED, type, 0);
+    work.dtype2 = TWS_F32;
+    work.d[0] = (int64_t)count;
+    const tws_operand operands[3] = {tws_read(arrived, 0, count), tws_all(&l->b, l->offload.metrics, TWS_READ),
+                                     tws_update(l->columns.accumulated, c->kept + done, count)};
+    tws_builder_compute(&l->b, TWS_STREAM_HOST, &work, operands, 3);
+    done += count;
+  }
+}
+
+void tws_zenflow_step(tws_lower *l) {
+  update_columns(l);
+  for (uint32_t k = 0; k < l->zero.trained_count; k++) accumulate(l, &l->zero.classes[k]);
+}
+
+/* ---- what the host does ---- */
+
+static void begin_host(tws_lower *l) {
+  l->b.phase = TWS_PHASE_STEP;
+  l->b.module = TWS_NONE;
+}
+
+/* The host's update of everything; what the device has is put over it. */
+static void update_on_host(tws_lower *l) {
+  tws_offload_squares_begin(l); /* room for the scalars */
+  tws_offload_scalars(l);
+  tws_lower_update(l);
+  if (l->columns.compact_elements > 0 && l->b.failed == TWS_OK) put_weights(l, cast_weights(l));
+}
+
+static void clear_on_host(tws_lower *l, uint32_t buffer, uint64_t count) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_FILL, TWS_F32, 0);
+  const tws_operand all = tws_write(buffer, 0, count);
+  work.d[0] = (int64_t)count;
+  if (count > 0 && l->b.failed == TWS_OK) tws_builder_compute(&l->b, TWS_STREAM_HOST, &work, &all, 1);
+}
+
+static void begin_anew(tws_lower *l) {
+  if (l->b.failed == TWS_OK)
+    clear_on_host(l, l->columns.accumulated, l->b.plan->buffers[l->columns.accumulated].elements);
+}
+
+/* Norms of every column of every matrix: of the rank's pieces on the host, then of all ranks on the device. */
+static uint32_t find_norms(tws_lower *l) {
+  const tws_columns *z = &l->columns;
+  const uint32_t here = tws_offload_buffer(l, "norms on the host", TWS_CATEGORY_WORKSPACE, TWS_F32, z->normed);
+  const uint32_t norms =
+      tws_builder_buffer(&l->b, "norms of columns", TWS_CATEGORY_WORKSPACE, TWS_F32, z->normed, TWS_LIFETIME_OPS);
+  clear_on_host(l, here, z->normed); /* of what other ranks have */
+  for (uint32_t i = 0; i < z->count; i++) {
+    const tws_columns_piece *p = &z->pieces[i];
+    if (p->count == 0) continue;
+    tws_work work = tws_kernel_work(TWS_KERNEL_COLUMN_NORMS, TWS_F32, 0);
+    work.d[0] = p->count;
+    work.d[1] = p->columns;
+    const tws_operand operands[2] = {tws_read(z->accumulated, p->kept, (uint64_t)p->count),
+                                     tws_write(here, p->norms, (uint64_t)p->columns)};
+    tws_builder_compute_with(&l->b, TWS_STREAM_HOST, &work, &(tws_arguments){{(double)p->first}}, operands, 2);
+  }
+  tws_builder_copy(&l->b, TWS_STREAM_COPY_IN, tws_read(here, 0, z->normed), tws_write(norms, 0, z->normed));
+  for (uint32_t i = 0, next; i < z->count; i = next) {
+    const tws_columns_piece *p = &z->pieces[i];
+    const tws_zero_class *c = &l->zero.classes[p->zero_class];
+    for (next = i + 1; next < z->count && z->pieces[next].zero_class == p->zero_class;) next++;
+    const uint64_t end = next < z->count ? z->pieces[next].norms : z->normed;
+    const tws_operand all = tws_update(norms, p->norms, end - p->norms);
+    if (c->ranks > 1)
+      tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, c->group, TWS_F32,
+                             all.count * sizeof(float), 1, 0, &all, 1);
+  }
+  return norms;
+}
+
+static void choose(tws_lower *l) {
+  const tws_columns *z = &l->columns;
+  if (z->listed == 0 || l->b.failed != TWS_OK) return;
+  const uint32_t norms = find_norms(l);
+  for (uint32_t i = 0; i < z->count; i++) {
+    const tws_columns_piece *p = &z->pieces[i];
+    tws_work work = tws_kernel_work(TWS_KERNEL_TOP_COLUMNS, TWS_F32, 0);
+    work.d[0] = p->columns;
+    work.d[1] = p->chosen;
+    const tws_operand operands[2] = {tws_read(norms, p->norms, (uint64_t)p->columns),
+                                     tws_write(z->chosen, p->list, (uint64_t)p->chosen)};
+    tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, 2);
+  }
+}
+
+static uint32_t copy_list_out(tws_lower *l, uint32_t list) {
+  const uint32_t here = tws_offload_buffer(l, "columns on the host", TWS_CATEGORY_INPUT, TWS_I32, l->columns.listed);
+  tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, tws_read(list, 0, l->columns.listed),
+                   tws_write(here, 0, l->columns.listed));
+  return here;
+}
+
+/* Masters (kind 0) and states of the listed columns, from the device to the host or back. */
+static void exchange(tws_lower *l, uint32_t lists, int out) {
+  const tws_columns *z = &l->columns;
+  const tws_plan *plan = l->b.plan;
+  for (int kind = 0; kind <= plan->optimizer_states && l->b.failed == TWS_OK; kind++) {
+    const uint64_t count = z->compact_elements;
+    const uint32_t there = kind == 0 ? plan->master : plan->optimizer_state[kind - 1];
+    const uint32_t here =
+        tws_offload_buffer(l, "states of columns", (tws_category)plan->buffers[there].category, TWS_F32, count);
+    if (out)
+      tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, tws_read(z->compact[kind], 0, count), tws_write(here, 0, count));
+    for (uint32_t i = 0; i < z->count; i++)
+      if (z->pieces[i].count > 0)
+        move(l, &z->pieces[i], tws_update(there, z->pieces[i].kept, (uint64_t)z->pieces[i].count), lists, here, out);
+    if (!out)
+      tws_builder_copy(&l->b, TWS_STREAM_COPY_IN, tws_read(here, 0, count), tws_write(z->compact[kind], 0, count));
+  }
+}
+
+static void bring_up_to_date(tws_lower *l) {
+  const tws_columns *z = &l->columns;
+  if (z->listed == 0 || l->b.failed != TWS_OK) return;
+  if (z->compact_elements > 0) exchange(l, copy_list_out(l, z->held), 1);
+  tws_builder_copy(&l->b, TWS_STREAM_COMPUTE, tws_read(z->chosen, 0, z->listed), tws_write(z->held, 0, z->listed));
+  if (z->compact_elements > 0) exchange(l, copy_list_out(l, z->chosen), 0);
+}
+
+void tws_zenflow_apply(tws_lower *l) {
+  begin_host(l);
+  update_on_host(l);
+  begin_anew(l);
+  tws_lower_gather_parameters(l);
+}
+
+void tws_zenflow_select(tws_lower *l) {
+  begin_host(l);
+  update_on_host(l);
+  choose(l);
+  bring_up_to_date(l);
+  begin_anew(l);
+  tws_lower_gather_parameters(l);
+}
+
+void tws_zenflow_sync(tws_lower *l) {
+  begin_host(l);
+  bring_up_to_date(l);
+}

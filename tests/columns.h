@@ -1,0 +1,150 @@
+/* A reference for updates in two parts (plan/zenflow.c): a training of one rank that offloads nothing gives gradients,
+ * and the weights that it goes on with are those of plain loops in float64 over each matrix. */
+#ifndef TWS_TESTS_COLUMNS_H
+#define TWS_TESTS_COLUMNS_H
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "checkpoint/read.h"
+#include "real/train_internal.h"
+
+typedef struct columns_reference {
+  tws_training t;
+  const tws_config *config; /* with the section zenflow */
+  uint32_t update;          /* the first operation behind clipping */
+  uint64_t count;
+  double *weight, *m, *v, *gradient, *sum, clip;
+  uint8_t *fast; /* the device updates it */
+  void *raw;
+} columns_reference;
+
+/* AdamW of the elements that the device updates, or of the others. */
+static inline void columns_adamw(columns_reference *r, int fast, const double *gradient, double scale, int64_t update,
+                                 int64_t own) {
+  const tws_config *c = r->config;
+  const double lr = tws_config_lr(c, update - 1), bias1 = 1 - pow(c->beta1, (double)own),
+               bias2 = 1 - pow(c->beta2, (double)own);
+  for (uint64_t i = 0; i < r->count; i++) {
+    if (r->fast[i] != fast) continue;
+    const double g = scale * gradient[i];
+    r->m[i] = c->beta1 * r->m[i] + (1 - c->beta1) * g;
+    r->v[i] = c->beta2 * r->v[i] + (1 - c->beta2) * g * g;
+    r->weight[i] -= lr * (r->m[i] / bias1 / (sqrt(r->v[i] / bias2) + c->epsilon) + c->weight_decay * r->weight[i]);
+  }
+}
+
+/* Vectors, and of each matrix the columns with the largest sums. */
+static inline void columns_choose(columns_reference *r) {
+  const tws_state *state = r->t.plan->state;
+  for (uint32_t s = 0; s < state->shard_count; s++) {
+    const tws_param *p = &r->t.plan->network->params[state->shards[s].param];
+    const uint64_t at = state->shards[s].storage_offset;
+    const int64_t columns = p->columns, chosen = (int64_t)(r->config->zenflow.topk_ratio * (double)columns);
+    double *size = calloc((size_t)columns, sizeof *size);
+    for (int64_t i = 0; i < p->rows * columns; i++) size[i % columns] += fabs(r->sum[at + (uint64_t)i]);
+    for (int64_t c = 0; c < columns; c++) {
+      int64_t before = 0;
+      for (int64_t k = 0; k < columns; k++) before += size[k] > size[c] || (size[k] == size[c] && k < c);
+      for (int64_t row = 0; row < p->rows; row++)
+        r->fast[at + (uint64_t)(row * columns + c)] = p->rows == 1 || before < chosen;
+    }
+    free(size);
+  }
+}
+
+static inline tws_code columns_probe(void *user, uint32_t op, tws_error *err) {
+  columns_reference *r = user;
+  const tws_plan *p = r->t.plan;
+  if (op != r->update) return TWS_OK;
+  TWS_TRY(tws_executor_get(r->t.executor, 0, p->gradients, 0, r->raw, r->count, err));
+  tws_convert_elements((tws_dtype)p->buffers[p->gradients].dtype, r->raw, TWS_F64, r->gradient, r->count);
+  return tws_executor_get(r->t.executor, 0, p->metrics, TWS_METRIC_CLIP, &r->clip, 1, err);
+}
+
+/* As the real step does it: what the device updates, then behind an interval the rest, then the choice. */
+static inline void columns_update(columns_reference *r, int64_t step) {
+  const int64_t warm_up = tws_zenflow_warm_up(r->config), interval = tws_zenflow_update_interval(r->config);
+  const int64_t update = step - r->t.counters->skipped, behind = step - warm_up, steps = behind <= 0 ? 1 : interval;
+  if (r->clip != 0) columns_adamw(r, 1, r->gradient, r->clip, update, update);
+  for (uint64_t i = 0; r->clip != 0 && i < r->count; i++) r->sum[i] += r->clip * r->gradient[i];
+  if (behind > 0 && behind % interval != 0) return;
+  if (steps > 1 || r->clip != 0)
+    columns_adamw(r, 0, r->sum, 1.0 / (double)steps, update, behind <= 0 ? step : warm_up + behind / interval);
+  if (behind >= 0 && behind % tws_zenflow_select_interval(r->config) == 0) columns_choose(r);
+  memset(r->sum, 0, r->count * sizeof *r->sum);
+}
+
+static inline tws_code columns_step(columns_reference *r, int64_t step, tws_step_report *report, tws_error *err) {
+  tws_training *t = &r->t;
+  const tws_dtype type = (tws_dtype)t->plan->buffers[t->plan->parameters].dtype;
+  double metrics[TWS_METRIC_COUNT];
+  TWS_TRY(tws_training_begin_step(t, step, report, err));
+  TWS_TRY(tws_executor_step(t->executor, 0, step, NULL, columns_probe, r, err));
+  TWS_TRY(tws_training_read_metrics(t, metrics, err));
+  TWS_TRY(tws_training_end_step(t, metrics, 1, report, err));
+  columns_update(r, step);
+  tws_convert_elements(TWS_F64, r->weight, type, r->raw, r->count);
+  TWS_TRY(tws_executor_put(t->executor, 0, t->plan->parameters, 0, r->raw, r->count, err));
+  report->evaluated = tws_evaluation_is_due(t, step);
+  if (!report->evaluated) return TWS_OK;
+  tws_evaluation_sum sum = {0, 0};
+  for (int64_t batch = 0; batch < t->eval_batches; batch++) {
+    TWS_TRY(tws_evaluation_put(t, batch, err));
+    TWS_TRY(tws_executor_step(t->executor, TWS_PROGRAM_EVALUATE, step, NULL, NULL, NULL, err));
+    TWS_TRY(tws_evaluation_add(t, &sum, err));
+  }
+  return tws_evaluation_mean(&sum, &report->eval_loss, err);
+}
+
+static inline tws_code columns_begin(columns_reference *r, tws_error *err) {
+  tws_training *t = &r->t;
+  TWS_TRY(tws_training_plan(t, err));
+  TWS_TRY(tws_training_open_data(t, err));
+  TWS_TRY(t->ops->create(0, 1, &t->backend, err));
+  const tws_executor_setup setup = {
+      .programs = t->programs, .program_count = TWS_PROGRAM_COUNT, .ops = t->ops, .backend = t->backend};
+  TWS_TRY(tws_executor_create(&setup, &t->executor, err));
+  TWS_TRY(tws_inputs_open(t, err));
+  TWS_TRY(tws_training_weights(t, err));
+  const tws_plan *p = t->plan;
+  for (uint32_t op = 0; op < p->op_count; op++)
+    if (p->ops[op].kind == TWS_OP_COMPUTE && p->works[p->ops[op].work].code == TWS_KERNEL_CLIP) r->update = op + 1;
+  const uint32_t masters = p->master != TWS_NONE ? p->master : p->parameters;
+  r->count = p->buffers[masters].elements;
+  double **const arrays[] = {&r->weight, &r->m, &r->v, &r->gradient, &r->sum};
+  for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) *arrays[i] = calloc(r->count, sizeof(double));
+  r->fast = calloc(r->count, 1);
+  r->raw = calloc(r->count, sizeof(double));
+  TWS_TRY(tws_executor_get(t->executor, 0, masters, 0, r->raw, r->count, err));
+  tws_convert_elements(TWS_F32, r->raw, TWS_F64, r->weight, r->count);
+  return TWS_OK;
+}
+
+/* Trains as the options say, on one rank, but for what the section zenflow moves elsewhere. */
+static inline tws_code columns_train(const tws_train_options *options, tws_error *err) {
+  tws_train_options plain = *options;
+  tws_config *config;
+  TWS_TRY(tws_config_clone(options->plan.config, &config, err));
+  config->zenflow.on = 0;
+  config->zero.offload_optimizer = 0;
+  plain.plan.config = config;
+  columns_reference r = {
+      .t = {.options = &plain, .config = config, .world = 1, .threads = 1, .ops = tws_real_backend("host")},
+      .config = options->plan.config};
+  TWS_TRY(columns_begin(&r, err));
+  for (int64_t step = 1; step <= options->steps; step++) {
+    tws_step_report report;
+    TWS_TRY(columns_step(&r, step, &report, err));
+    options->on_step(options->user, &report);
+  }
+  double *const arrays[] = {r.weight, r.m, r.v, r.gradient, r.sum};
+  for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
+  free(r.fast);
+  free(r.raw);
+  tws_training_release(&r.t);
+  tws_config_destroy(config);
+  return TWS_OK;
+}
+
+#endif

@@ -1,0 +1,293 @@
+/* ctest: engine mpi */
+/* Updates in two parts (zero_optimization.zenflow): which plans there are, what they cost, and what they train. */
+#include "config/cluster.h"
+#include "draw.h"
+#include "estimators/estimators.h"
+#include "job/simulate.h"
+#include "job_seconds.h"
+#include "train.h"
+
+static tws_error err;
+
+/* ---- plans ---- */
+
+static tws_config *config_of(const char *text, int ranks, const tws_network *network) {
+  tws_json *json;
+  tws_config *config;
+  ck_assert_msg(tws_json_parse(text, strlen(text), "job", &json, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(tws_config_from_json(json, &config, &err) == TWS_OK, "%s", err.message);
+  tws_json_destroy(json);
+  const tws_auto_context context = {.hidden_size = network->hidden};
+  ck_assert_msg(tws_config_resolve(config, ranks, &context, &err) == TWS_OK, "%s: %s", text, err.message);
+  return config;
+}
+
+static uint32_t buffer_of(const tws_plan *p, const char *name) {
+  for (uint32_t b = 0; b < p->buffer_count; b++)
+    if (strcmp(p->buffers[b].name, name) == 0) return b;
+  return TWS_NONE;
+}
+
+/* Of a training step the host does nothing but to add up; each gradient leaves the device once, and no weight comes. */
+static void check_step(const tws_plan *p, const char *text) {
+  const uint32_t sums = buffer_of(p, "accumulated gradients");
+  uint64_t added = 0;
+  for (uint32_t i = 0; i < p->op_count; i++) {
+    const tws_op *op = &p->ops[i];
+    const tws_operand *o = &p->operands[op->operand_first];
+    const int code = op->kind == TWS_OP_COMPUTE ? p->works[op->work].code : -1;
+    if (op->place == TWS_PLACE_HOST && op->kind == TWS_OP_COMPUTE) {
+      ck_assert_msg(code == TWS_KERNEL_ACCUMULATE_CLIPPED, "%s: %s on the host", text,
+                    tws_kernel_name((tws_kernel)code));
+      ck_assert(o[2].buffer == sums);
+      added += o[2].count;
+    }
+    ck_assert_msg(op->channel != TWS_CHANNEL_COPY_IN, "%s: something is copied in", text);
+  }
+  ck_assert_msg(added == p->buffers[sums].elements, "%s", text);
+}
+
+/* Lists are equal on all ranks; what they update in two parts lies on the device but for rounding up to whole rows. */
+static void check_state(const tws_plan *const *plans, int ranks, double ratio, const char *text) {
+  const tws_network *network = plans[0]->network;
+  uint64_t listed = 0;
+  for (uint32_t i = 0; i < network->param_count; i++)
+    listed += network->params[i].rows > 1 ? (uint64_t)(ratio * (double)network->params[i].columns) : 1;
+  for (int r = 0; r < ranks; r++) {
+    const tws_state *state = plans[r]->state;
+    const uint32_t chosen = tws_state_find(state, "chosen columns"),
+                   held = tws_state_find(state, "columns on the device");
+    ck_assert_msg(state->entries[chosen].elements == listed && state->entries[held].elements == listed, "%s", text);
+    ck_assert(state->entries[chosen].everywhere && state->entries[chosen].checkpointed &&
+              !state->entries[held].checkpointed);
+    const uint32_t masters = tws_state_find(state, "masters of columns");
+    if (masters == TWS_NONE) continue;
+    ck_assert(state->entries[masters].tier == TWS_TIER_DEVICE && !state->entries[masters].checkpointed);
+  }
+}
+
+/* All programs of all ranks, of jobs at random. */
+START_TEST(plans_at_random) {
+  static const char *const precision[] = {
+      "", ",\"bf16\":{\"enabled\":true}", ",\"fp16\":{\"enabled\":true}",
+      ",\"bf16\":{\"enabled\":true},\"data_types\":{\"grad_accum_dtype\":\"fp32\"}"};
+  static const char *const rules[] = {"AdamW", "Lion", "Adagrad", "Adam"};
+  static const char *const models[] = {"tiny-gpt2", "tiny-llama", "tiny-mixtral"};
+  enum { CASES = TWS_SANITIZED ? 20 : 60 };
+  for (uint64_t seed = 0; seed < CASES; seed++) {
+    char text[1024];
+    const int sequence = draw(seed, 1, 0, 3) == 0 ? 2 : 1, ranks = sequence * draw(seed, 2, 1, 4);
+    const double ratio = draw(seed, 3, 0, 20) / 20.0;
+    snprintf(text, sizeof text,
+             "{\"train_micro_batch_size_per_gpu\":1,\"gradient_accumulation_steps\":%d,\"gradient_clipping\":%d,"
+             "\"optimizer\":{\"type\":\"%s\"},\"zero_optimization\":{\"stage\":%d,\"overlap_comm\":%s,"
+             "\"reduce_bucket_size\":%d,\"sub_group_size\":%d,\"round_robin_gradients\":%s,"
+             "\"stage3_param_persistence_threshold\":100,\"offload_optimizer\":{\"device\":\"cpu\",\"pin_memory\":%s},"
+             "\"zenflow\":{\"topk_ratio\":%g,\"update_interval\":%d}},\"sequence_parallel_size\":%d%s,"
+             "\"twinspeed\":{\"sequence_length\":16}}",
+             draw(seed, 4, 1, 3), draw(seed, 5, 0, 1), rules[draw(seed, 6, 0, 3)], draw(seed, 7, 1, 3),
+             draw(seed, 8, 0, 1) ? "true" : "false", draw(seed, 9, 1, 60000), draw(seed, 10, 1, 60000),
+             draw(seed, 11, 0, 1) ? "true" : "false", draw(seed, 12, 0, 1) ? "true" : "false", ratio,
+             draw(seed, 13, 1, 5), sequence, precision[draw(seed, 14, 0, 3)]);
+    tws_network *network;
+    ck_assert(tws_network_load(models[draw(seed, 15, 0, 2)], 1, &network, &err) == TWS_OK);
+    tws_config *config = config_of(text, ranks, network);
+    tws_plan_request request = {.network = network, .config = config, .backend = TWS_BACKEND_CUDA, .threads = 1};
+    ck_assert(tws_plan_topology(config, ranks, &request.topology, &err) == TWS_OK);
+    for (int program = 0; program < TWS_PROGRAM_COUNT; program++) {
+      tws_plan *plans[8];
+      request.program = (tws_program)program;
+      for (request.rank = 0; request.rank < ranks; request.rank++) {
+        tws_plan **plan = &plans[request.rank];
+        ck_assert_msg(tws_plan_build(&request, plan, &err) == TWS_OK, "%s: %s", text, err.message);
+        ck_assert_msg(tws_plan_verify(*plan, &err) == TWS_OK, "%s %s: %s", tws_program_name(request.program), text,
+                      err.message);
+        if (program == TWS_PROGRAM_TRAIN) check_step(*plan, text);
+      }
+      ck_assert_msg(tws_plans_verify((const tws_plan *const *)plans, ranks, &err) == TWS_OK, "%s: %s", text,
+                    err.message);
+      if (program == TWS_PROGRAM_TRAIN) check_state((const tws_plan *const *)plans, ranks, ratio, text);
+      for (int r = 0; r < ranks; r++) tws_plan_destroy(plans[r]);
+    }
+    tws_config_destroy(config);
+    tws_network_destroy(network);
+  }
+}
+END_TEST
+
+/* ---- costs ---- */
+
+#define LARGE_JOB                                                                                           \
+  "{\"train_micro_batch_size_per_gpu\":4,\"bf16\":{\"enabled\":true},\"optimizer\":{\"type\":\"AdamW\"},"   \
+  "\"zero_optimization\":{\"stage\":2,\"overlap_comm\":true,\"offload_optimizer\":{\"device\":\"cpu\"}%s}," \
+  "\"twinspeed\":{\"sequence_length\":1024}}"
+
+/* Programs' shares are those of an interval's steps; the host's update is paid once in it. */
+START_TEST(costs) {
+  tws_network *network;
+  ck_assert(tws_network_load("gpt2-medium", 1, &network, &err) == TWS_OK);
+  static const char *const sections[] = {"", ",\"zenflow\":{\"update_interval\":1,\"select_interval\":8}",
+                                         ",\"zenflow\":{\"update_interval\":4,\"select_interval\":8}",
+                                         ",\"zenflow\":{\"update_interval\":8,\"select_interval\":8}"};
+  double step_s[4], host[4], device[4];
+  for (int i = 0; i < 4; i++) {
+    char text[1024];
+    snprintf(text, sizeof text, LARGE_JOB, sections[i]);
+    tws_config *config = config_of(text, 2, network);
+    tws_plan_request request = {.network = network, .config = config, .backend = TWS_BACKEND_CUDA, .threads = 1};
+    ck_assert(tws_plan_topology(config, 2, &request.topology, &err) == TWS_OK);
+    tws_estimate estimate;
+    ck_assert_msg(tws_estimate_step(&request, job_machine(), &estimate, &err) == TWS_OK, "%s", err.message);
+    step_s[i] = estimate.step_s;
+    host[i] = (double)estimate.ledger.tier[TWS_TIER_PINNED].arena_bytes;
+    device[i] = (double)estimate.ledger.tier[TWS_TIER_DEVICE].arena_bytes;
+    double sum = 0, seconds[TWS_PROGRAM_COUNT];
+    for (int program = 0; program < TWS_PROGRAM_COUNT; program++) {
+      tws_plan *plans[2];
+      request.program = (tws_program)program;
+      if (!tws_plan_has_program(config, request.program)) continue;
+      for (request.rank = 0; request.rank < 2; request.rank++)
+        ck_assert(tws_plan_build(&request, &plans[request.rank], &err) == TWS_OK);
+      seconds[program] = job_seconds((const tws_plan *const *)plans, 2);
+      sum += tws_program_share(config, request.program) * seconds[program];
+      for (int r = 0; r < 2; r++) tws_plan_destroy(plans[r]);
+    }
+    ck_assert_double_eq_tol(sum, step_s[i], 1e-9 * sum);
+    if (i > 0) ck_assert(seconds[TWS_PROGRAM_APPLY] > 0 && seconds[TWS_PROGRAM_SELECT] > seconds[TWS_PROGRAM_APPLY]);
+    tws_config_destroy(config);
+  }
+  const double parameters = 0.5 * (double)tws_network_params(network, 0); /* of a rank */
+  printf("a step: %.4f s with every update in time; in two parts %.4f, %.4f, %.4f every 1, 4, 8 steps\n", step_s[0],
+         step_s[1], step_s[2], step_s[3]);
+  printf("bytes a parameter of a rank: host %.2f instead of %.2f, device %+.2f\n", host[2] / parameters,
+         host[0] / parameters, (device[2] - device[0]) / parameters);
+  /* an update reads and writes 28 bytes a parameter, a sum 10 in each step */
+  ck_assert(step_s[3] < step_s[2] && step_s[2] < step_s[1]);
+  ck_assert_double_lt(step_s[3], step_s[0]);
+  /* sums in float32; and masters, moments and gradients of a tenth of the columns on the device, and all gradients */
+  ck_assert_double_lt(fabs(host[2] / parameters - host[0] / parameters - 4), 2.2);
+  ck_assert_double_gt(device[2] - device[0], 1.2 * parameters);
+  ck_assert_double_lt(device[2] - device[0], (2 + 0.15 * 18) * parameters);
+  tws_network_destroy(network);
+}
+END_TEST
+
+/* ---- training ---- */
+
+static const struct {
+  const char *name, *text;
+  double tolerance; /* of losses, on several ranks: sums of rounded gradients differ with their number */
+} precisions[] = {{"fp32", "", 1e-6},
+                  {"bf16", ",\"bf16\":{\"enabled\":true}", 2e-3},
+                  {"fp16", ",\"fp16\":{\"enabled\":true,\"initial_scale_power\":8}", 1e-3},
+                  {"mixed", ",\"bf16\":{\"enabled\":true},\"data_types\":{\"grad_accum_dtype\":\"fp32\"}", 2e-3}};
+
+static const struct {
+  const char *name, *text;
+} ways[] = {{"auto", "{\"topk_ratio\":0.2}"},
+            {"often", "{\"topk_ratio\":0.3,\"update_interval\":1,\"select_strategy\":\"step\",\"select_interval\":1}"},
+            {"warm", "{\"topk_ratio\":0.1,\"update_interval\":3,\"select_interval\":3,\"full_warm_up_rounds\":4}"},
+            {"none", "{\"topk_ratio\":0,\"update_interval\":2,\"select_strategy\":\"epoch\",\"steps_per_epoch\":5}"},
+            {"all", "{\"topk_ratio\":1,\"update_interval\":2}"}};
+enum { WAYS = sizeof ways / sizeof *ways, COMPARED = 10 }; /* float32 drifts from float64 with more steps */
+
+static void add_job(FILE *file, const char *name, int way, int p, int stage, int ranks, int steps) {
+  fprintf(file,
+          "%s\ttiny-gpt2\t%d\t{%s,\"train_micro_batch_size_per_gpu\":%d,\"zero_optimization\":{\"stage\":%d,"
+          "\"reduce_bucket_size\":20000,\"sub_group_size\":15000,\"stage3_param_persistence_threshold\":100,"
+          "\"offload_optimizer\":{\"device\":\"cpu\"},\"zenflow\":%s}%s,\"twinspeed\":{\"sequence_length\":32,\"seed\":"
+          "7}}",
+          name, steps, settings, ranks > 2 ? 1 : 2, stage, ways[way].text, precisions[p].text);
+}
+
+/* Losses, norms and evaluations are those of plain loops, in all stages, precisions, ways and numbers of ranks. */
+START_TEST(losses) {
+  static curve reference[4][WAYS];
+  double worst = 0;
+  setenv("EVAL_DATA", text_path, 1);
+  for (int k = 0; k < 2; k++) {
+    const char *jobs = in_folder("jobs");
+    char name[64];
+    FILE *file = fopen(jobs, "w");
+    for (int p = 0; p < 4; p++)
+      for (int way = 0; way < WAYS; way++) {
+        if (p > 0 && way > 0 && way != 2) continue;
+        snprintf(name, sizeof name, "columns-%d-%d", p, way);
+        if (k == 0) add_job(file, name, way, p, 1, 1, COMPARED);
+        if (k == 0) fprintf(file, "\n");
+        for (int stage = 1; stage < 4; stage++) {
+          snprintf(name, sizeof name, "zen-%d-%d-%d", p, way, stage);
+          add_job(file, name, way, p, stage, 1 << k, COMPARED);
+          fprintf(file, "\n");
+        }
+      }
+    fclose(file);
+    run_jobs(k, jobs);
+    for (int i = 0; i < curve_count[k]; i++) {
+      const curve *c = &curves[k][i];
+      int p, way, stage;
+      if (sscanf(c->name, "columns-%d-%d", &p, &way) == 2) {
+        reference[p][way] = *c;
+        continue;
+      }
+      ck_assert(sscanf(c->name, "zen-%d-%d-%d", &p, &way, &stage) == 3);
+      const curve *r = &reference[p][way];
+      for (int s = 0; s < c->steps; s++) {
+        const double error = fabs(c->loss[s] / r->loss[s] - 1);
+        ck_assert_msg(error < precisions[p].tolerance, "%s %s, stage %d on %d ranks, step %d: loss %.9g, not %.9g",
+                      precisions[p].name, ways[way].name, stage, 1 << k, s + 1, c->loss[s], r->loss[s]);
+        if (p == 0) worst = fmax(worst, error);
+        if (isfinite(r->eval[s])) ck_assert_double_le(fabs(c->eval[s] / r->eval[s] - 1), precisions[p].tolerance);
+      }
+    }
+  }
+  unsetenv("EVAL_DATA");
+  printf("largest relative difference of a loss in float32: %.2g\n", worst);
+  /* it does something, and trains */
+  ck_assert_double_gt(fabs(reference[0][0].loss[7] / reference[0][4].loss[7] - 1), 1e-5);
+  ck_assert_double_lt(reference[0][0].loss[COMPARED - 1], 0.9 * reference[0][0].loss[0]);
+}
+END_TEST
+
+/* Inside an interval, with columns on the device: training goes on as if it had not stopped, on other numbers of ranks
+ * and at other stages too. */
+START_TEST(checkpoints) {
+  enum { ALL = 14 };
+  for (int p = 0; p < 2; p++) {
+    const char *jobs = in_folder("jobs");
+    char save[128];
+    snprintf(save, sizeof save, "%s/zen-%d", folder, p);
+    FILE *file = fopen(jobs, "w");
+    add_job(file, "whole", 2, p, 2, 2, ALL);
+    fprintf(file, "\t%s\n", save);
+    fclose(file);
+    run_jobs(1, jobs);
+    const curve whole = curves[1][0];
+    for (int tag = 5; tag <= 10; tag += 5)
+      for (int k = 0; k < 2; k++) {
+        file = fopen(jobs, "w");
+        add_job(file, "again", 2, p, k ? 2 : 3, 1 << k, ALL);
+        fprintf(file, "\t-\t%s\tglobal_step%d\n", save, tag);
+        fclose(file);
+        run_jobs(k, jobs);
+        const double tolerance = k ? 0 : p ? 2e-3 : 1e-6; /* on as many ranks to the bit */
+        for (int s = tag; s < ALL; s++)
+          ck_assert_msg(fabs(curves[k][0].loss[s] / whole.loss[s] - 1) <= tolerance,
+                        "%s on %d ranks, step %d behind %d: %.9g, not %.9g", precisions[p].name, 1 << k, s + 1, tag,
+                        curves[k][0].loss[s], whole.loss[s]);
+      }
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("zenflow");
+  TCase *tests = tcase_create("plans and training");
+  tcase_set_timeout(tests, 900);
+  tcase_add_test(tests, plans_at_random);
+  tcase_add_test(tests, costs);
+  tcase_add_test(tests, losses);
+  tcase_add_test(tests, checkpoints);
+  suite_add_tcase(suite, tests);
+  return run_training(suite);
+}
