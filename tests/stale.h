@@ -76,6 +76,7 @@ static inline tws_code stale_train(const tws_train_options *options, int64_t war
   const tws_executor_setup setup = {
       .programs = s.t.programs, .program_count = TWS_PROGRAM_COUNT, .ops = s.t.ops, .backend = s.t.backend};
   TWS_TRY(tws_executor_create(&setup, &s.t.executor, err));
+  TWS_TRY(tws_inputs_open(&s.t, err));
   TWS_TRY(tws_training_weights(&s.t, err));
   const tws_plan *p = s.t.plan;
   for (uint32_t op = 0; op < p->op_count; op++)
