@@ -293,6 +293,18 @@ static tws_code encoder_cases(tws_dtype dtype, const model_scale *scale, int64_t
   return TWS_OK;
 }
 
+/* Columns of a matrix, a tenth of which is chosen. */
+static tws_code column_cases(tws_dtype dtype, int64_t rows, int64_t columns, tws_case_list *list, tws_error *err) {
+  const int64_t kept = columns / 10, moved[] = {rows * columns, columns, kept, rows};
+  for (int kernel = TWS_KERNEL_COLUMN_NORMS; kernel <= TWS_KERNEL_SCATTER_COLUMNS; kernel++) {
+    tws_work work = start_case((tws_kernel)kernel, dtype);
+    memcpy(work.d, moved, kernel == TWS_KERNEL_COLUMN_NORMS ? 2 * sizeof *moved : sizeof moved);
+    if (kernel == TWS_KERNEL_TOP_COLUMNS) memcpy(work.d, (const int64_t[4]){columns, kept}, sizeof moved);
+    TWS_TRY(tws_case_add(list, &work, err));
+  }
+  return TWS_OK;
+}
+
 /* A convolution and what is around it; side, stride and groups are those of `d`. Without padding, which a profile does
  * not hold: the sizes are those of pictures that have it. */
 static tws_code picture_cases(tws_dtype dtype, const int64_t d[8], tws_case_list *list, tws_error *err) {
@@ -359,6 +371,7 @@ static tws_code host_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_
     TWS_TRY(latent_cases(dtype, &middle, planes[i][0], planes[i][1], list, err));
     TWS_TRY(disentangled_cases(dtype, &middle, planes[i][0], planes[i][1], list, err));
     TWS_TRY(encoder_cases(dtype, &middle, planes[i][0], planes[i][1], list, err));
+    TWS_TRY(column_cases(dtype, planes[i][0], planes[i][1], list, err));
   }
   for (int i = 0; i < (quick ? 3 : 6); i++) TWS_TRY(count_cases(dtype, counts[i], list, err));
   for (int i = 0; i < (quick ? 3 : 8); i++) TWS_TRY(picture_cases(dtype, pictures[i], list, err));
@@ -384,6 +397,7 @@ static tws_code device_cases(tws_dtype dtype, int quick, tws_case_list *list, tw
     TWS_TRY(latent_cases(dtype, s, planes[i][0], planes[i][1], list, err));
     TWS_TRY(disentangled_cases(dtype, s, planes[i][0], planes[i][1], list, err));
     TWS_TRY(encoder_cases(dtype, s, planes[i][0], planes[i][1], list, err));
+    TWS_TRY(column_cases(dtype, planes[i][0], planes[i][1], list, err));
     TWS_TRY(count_cases(dtype, counts[i], list, err));
   }
   for (int i = 0; i < (quick ? 2 : 4); i++) TWS_TRY(loss_cases(dtype, losses[i][0], losses[i][1], list, err));

@@ -545,7 +545,8 @@ static tws_code check_scheduler(const rules *r) {
 static tws_code check_recomputation(const rules *r) {
   const char *names = r->config->recompute_operations;
   if (tws_recompute_list(names) >= 0) return TWS_OK;
-  return REFUSE(r, "twinspeed.recompute_operations", TWS_INVALID, "a list of norm, activation, sum, product, attention, mlp",
+  return REFUSE(r, "twinspeed.recompute_operations", TWS_INVALID,
+                "a list of norm, activation, sum, product, attention, mlp",
                 "\"%.60s\" are no operations that can be made again", names);
 }
 
@@ -559,7 +560,7 @@ static tws_code check_linear_tiles(const rules *r) {
 
 static tws_code check_rules(tws_config *config, tws_error *err) {
   static tws_code (*const checks[])(const rules *) = {
-      check_precision, check_reduction, check_offload,   check_delayed,       check_zenflow,
+      check_precision,   check_reduction, check_offload,   check_delayed,       check_zenflow,
       check_parallelism, check_optimizer, check_scheduler, check_recomputation, check_linear_tiles};
   tws_refusals refusals = {0};
   tws_error unheard;

@@ -19,12 +19,11 @@ START_TEST(not_finite) {
     while (x.info[poisoned].dtype == TWS_I32 || x.info[poisoned].dtype == TWS_U8) ++poisoned;
     /* every row of an embedding table, since one need not be used; every query, since the first may see no key; every
      * slot, since the first may be empty; every element of which a part is kept, or columns are chosen */
-    const int every = w.code == TWS_KERNEL_EMBEDDING || w.code == TWS_KERNEL_ATTENTION ||
-                      w.code == TWS_KERNEL_ATTENTION_GRAD || w.code == TWS_KERNEL_DISENTANGLED ||
-                      w.code == TWS_KERNEL_DISENTANGLED_GRAD || w.code == TWS_KERNEL_PART ||
-                      (w.code >= TWS_KERNEL_NEIGHBOURS && w.code <= TWS_KERNEL_SPANS_GRAD) ||
-                      operand_named(&x, "chosen") >= 0 ||
-                      operand_named(&x, "slots") >= 0 || operand_named(&x, "dslots") >= 0;
+    const int every =
+        w.code == TWS_KERNEL_EMBEDDING || w.code == TWS_KERNEL_ATTENTION || w.code == TWS_KERNEL_ATTENTION_GRAD ||
+        w.code == TWS_KERNEL_DISENTANGLED || w.code == TWS_KERNEL_DISENTANGLED_GRAD || w.code == TWS_KERNEL_PART ||
+        (w.code >= TWS_KERNEL_NEIGHBOURS && w.code <= TWS_KERNEL_SPANS_GRAD) || operand_named(&x, "chosen") >= 0 ||
+        operand_named(&x, "slots") >= 0 || operand_named(&x, "dslots") >= 0;
     const int64_t many = every ? x.info[poisoned].count : 1;
     for (int64_t i = 0; i < many; ++i) x.v[poisoned][i] = infinite ? INFINITY : NAN;
     storage s;

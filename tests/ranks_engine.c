@@ -447,9 +447,9 @@ static void run_job(char *line, FILE *out) {
   for (int i = 0; i < 64; i++)
     losses[i] = norms[i] = evaluations[i] = NAN; /* of steps before a checkpoint there are none */
   if (rank == 0) verify_plans(name, network, config);
-  const int stale = strncmp(name, "stale-", 6) == 0;
-  if (stale || strncmp(name, "columns-", 8) == 0) {
-    need((stale ? stale_train(&options, atoi(name + 6), &err) : columns_train(&options, &err)) == TWS_OK, name, &err);
+  const int late = strncmp(name, "stale-", 6) == 0;
+  if (late || strncmp(name, "columns-", 8) == 0) {
+    need((late ? stale_train(&options, atoi(name + 6), &err) : columns_train(&options, &err)) == TWS_OK, name, &err);
     print_curve(name, options.steps, out);
     tws_config_destroy(config);
     tws_network_destroy(network);

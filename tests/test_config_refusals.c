@@ -242,9 +242,10 @@ START_TEST(contradictions) {
 #define B "\"train_batch_size\": 4, "
 #define F16 "\"fp16\": {\"enabled\": true"
 #define MASTERS "\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true"
-#define ZENFLOW(more, zero, zen)                                                                                       \
-  "{" B more "\"zero_optimization\": {" zero ", \"offload_optimizer\": {\"device\": \"cpu\"}, \"zenflow\": {" zen "}}" \
-                                                                                                                  "}"
+#define ZENFLOW(more, zero, zen)                                                                                  \
+  "{" B more "\"zero_optimization\": {" zero ", \"offload_optimizer\": {\"device\": \"cpu\"}, \"zenflow\": {" zen \
+  "}}"                                                                                                            \
+  "}"
   static const refusal cases[] = {
       {"{}", TWS_INVALID, "train_batch_size or train_micro_batch_size_per_gpu", ""},
       {"{" B "\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", TWS_INVALID, "both enabled", ""},

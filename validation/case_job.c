@@ -158,7 +158,7 @@ static tws_matmul_dtype matmul_dtype(const cJSON *row) {
   if (strstr(precision, "FP4")) return TWS_MATMUL_NVFP4;
   if (strstr(precision, "rowwise")) return TWS_MATMUL_FP8_ROWWISE;
   return strstr(precision, "fp8") || strstr(precision, "FP8") || strstr(precision, "float8") ? TWS_MATMUL_FP8
-                                                                                           : TWS_MATMUL_AUTO;
+                                                                                             : TWS_MATMUL_AUTO;
 }
 
 static tws_code apply_software(const cJSON *row, tws_profile *profile, tws_error *err) {
@@ -357,7 +357,8 @@ static int is_measured_without(const cJSON *row) {
 static int lists_modules(const cJSON *row, tws_text *text) {
   static const struct {
     const char *module, *operation;
-  } known[] = {{"core_attn", "attention"}, {"layernorm", "norm"}, {"moe_act", "activation"}, {"mlp", "mlp"}, {"moe", "mlp"}};
+  } known[] = {
+      {"core_attn", "attention"}, {"layernorm", "norm"}, {"moe_act", "activation"}, {"mlp", "mlp"}, {"moe", "mlp"}};
   const char *list = tws_case_text(row, "parallel", "recompute"), *comma = "";
   if (strstr(tws_case_text(row, "hardware", "framework"), "Megatron") == NULL || strlen(list) < 10) return 0;
   tws_text_add(text, ",\"recompute\":\"operations\",\"recompute_operations\":\"");

@@ -66,8 +66,7 @@
 #define GB300_PEAKS "\"fp32\":80e12,\"bf16\":2500e12,\"fp16\":2500e12,\"fp64\":40e12,\"fp8\":5000e12,\"fp4\":15000e12"
 #define DATASHEET(part) "NVIDIA " part " data sheet; efficiencies fitted to published training runs"
 #define ASSUMED(part) "NVIDIA " part " data sheet; efficiencies assumed from A100's"
-#define MEASURED(part) \
-  "NVIDIA " part " data sheet; efficiencies as A100's of CUDA 11"
+#define MEASURED(part) "NVIDIA " part " data sheet; efficiencies as A100's of CUDA 11"
 
 static const struct {
   const char *name, *text;

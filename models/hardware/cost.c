@@ -350,8 +350,8 @@ static double published_seconds(const tws_profile *profile, const tws_work *work
   const double products = expert_products(profile, work, &one);
   const tws_work *product = products > 0 ? &one : work;
   if (product_of(product, &p))
-    seconds = matmul_seconds(profile, product, &p, products > 0 ? products : 1,
-                             narrow_peak > 0 ? narrow_peak : peak, bandwidth);
+    seconds = matmul_seconds(profile, product, &p, products > 0 ? products : 1, narrow_peak > 0 ? narrow_peak : peak,
+                             bandwidth);
   else if (is_attention(work))
     seconds = attention_seconds(profile, work, peak, bandwidth);
   else

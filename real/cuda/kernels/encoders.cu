@@ -20,16 +20,17 @@ __global__ void part_bias(const T *bias, T *x, int64_t tokens, int64_t parts, in
 template <typename T, typename G>
 __global__ void part_bias_grad(const T *dx, G *dbias, int64_t tokens, int64_t parts, int64_t width, bool accumulate) {
   __shared__ float sums[ROWS][COLUMNS + 1];
-  const int64_t column = (int64_t)blockIdx.x * COLUMNS + threadIdx.x, part = 2 * (int64_t)blockIdx.y;
+  const int lane = (int)threadIdx.x % COLUMNS, line = (int)threadIdx.x / COLUMNS;
+  const int64_t column = (int64_t)blockIdx.x * COLUMNS + lane, part = 2 * (int64_t)blockIdx.y;
   float sum = 0.0F;
-  for (int64_t t = threadIdx.y; t < tokens && column < width; t += ROWS)
+  for (int64_t t = line; t < tokens && column < width; t += ROWS)
     sum += to_float(dx[(t * parts + part) * width + column]);
-  sums[threadIdx.y][threadIdx.x] = sum;
+  sums[line][lane] = sum;
   __syncthreads();
-  if (threadIdx.y > 0 || column >= width) return;
+  if (line > 0 || column >= width) return;
   G *to = dbias + blockIdx.y * width + column;
   sum = accumulate ? to_float(*to) : 0.0F;
-  for (int r = 0; r < ROWS; ++r) sum += sums[r][threadIdx.x];
+  for (int r = 0; r < ROWS; ++r) sum += sums[r][lane];
   *to = from_float<G>(sum);
 }
 
@@ -107,11 +108,11 @@ tws_code tws_cuda_part_bias(const tws_cuda_call *call, tws_error *err) {
 
 tws_code tws_cuda_part_bias_grad(const tws_cuda_call *call, tws_error *err) {
   const int64_t *d = call->work->d;
-  const dim3 grid((unsigned)ceil_div(d[2], COLUMNS), (unsigned)((d[1] + 1) / 2)), block(COLUMNS, ROWS);
+  const dim3 grid((unsigned)ceil_div(d[2], COLUMNS), (unsigned)((d[1] + 1) / 2));
   const bool adds = (call->work->flags & TWS_ACCUMULATE) != 0;
   FOR_TYPE(call->dtype[0], T,
            FOR_TYPE(call->dtype[1], G,
-                    LAUNCH((part_bias_grad<T, G>), grid, block, 0, call, in<T>(call, 0), out<G>(call, 1), d[0], d[1],
+                    LAUNCH((part_bias_grad<T, G>), grid, COLUMNS * ROWS, 0, call, in<T>(call, 0), out<G>(call, 1), d[0], d[1],
                            d[2], adds)));
   return launched(err);
 }

@@ -53,8 +53,8 @@ __device__ void normalise_pack(const Norm<T> &n, int64_t row, int64_t column, co
   store<V>(n.y + row * n.width + column, v);
 }
 
-// A row belongs to a block (WHOLE) or to a warp, which read it once. Where V is 1 the compiler would rather spill than use
-// more than 32 registers, unless it is told that one block is enough.
+// A row belongs to a block (WHOLE) or to a warp, which read it once. Where V is 1 the compiler would rather spill than
+// use more than 32 registers, unless it is told that one block is enough.
 template <typename T, int V, bool RESIDUAL, bool WHOLE>
 __global__ void __launch_bounds__(LARGEST_BLOCK, V == 1 ? 1 : 0) norm(Norm<T> n) {
   __shared__ float scratch[LARGEST_BLOCK / WARP];
