@@ -25,8 +25,8 @@ static const char *const line_hint[] = {
     [TWS_PAIRS_CLASSES] = "a line is {\"input\": ..., \"label\": 1}, the input a text or a list of tokens",
     [TWS_PAIRS_TAGS] = "a line is {\"input\": ..., \"labels\": [0, 1, ...]}, the input a text or a list of tokens",
     [TWS_PAIRS_SPANS] =
-        "a line is {\"input\": [...], \"span\": [first, last]}, or {\"question\": ..., \"context\": ..., "
-        "\"answers\": {\"text\": [...], \"answer_start\": [...]}}"};
+        ("a line is {\"input\": [...], \"span\": [first, last]}, or {\"question\": ..., \"context\": ..., "
+         "\"answers\": {\"text\": [...], \"answer_start\": [...]}}")};
 
 int tws_pairs_is_file(const char *path) {
   const size_t length = strlen(path);
