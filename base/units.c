@@ -167,3 +167,12 @@ tws_code tws_parse_list(const char *text, const char *what, int64_t low, int64_t
     if (*at == '\0') return TWS_OK;
   }
 }
+
+int64_t tws_common_divisor(int64_t a, int64_t b) {
+  while (b) {
+    const int64_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}

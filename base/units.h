@@ -24,5 +24,7 @@ tws_code tws_parse_integer(const char *text, const char *what, int64_t low, int6
 /* "1,2,4": integers between low and high, without repetition. TWS_USAGE names `what`. */
 tws_code tws_parse_list(const char *text, const char *what, int64_t low, int64_t high, int64_t *values, int capacity,
                         int *count, tws_error *err);
+/* The greatest number that divides both; that of a and 0 is a. */
+int64_t tws_common_divisor(int64_t a, int64_t b);
 
 #endif

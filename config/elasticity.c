@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/memory.h"
+#include "base/units.h"
 
 /* Highly composite numbers: each has more divisors than any smaller one. */
 static const int64_t composites[] = {1,      2,      4,      6,      12,     24,     36,     48,    60,    120,
@@ -38,15 +39,6 @@ static tws_code check(const tws_elastic *e, int64_t world, tws_error *err) {
   return TWS_OK;
 }
 
-static int64_t common_divisor(int64_t a, int64_t b) {
-  while (b) {
-    const int64_t rest = a % b;
-    a = b;
-    b = rest;
-  }
-  return a;
-}
-
 /* The largest batch up to `cap` that is the base times a highly composite number. */
 static int64_t grow(int64_t base, int64_t cap) {
   int i = COMPOSITES - 1;
@@ -77,7 +69,7 @@ static int64_t choose_batch(const tws_elastic *e, int64_t cap, int64_t low, int6
   int most = 0;
   for (int m = 0; m < e->micro_count; m++) {
     if (e->micro[m] < best) best = e->micro[m];
-    const int64_t factor = e->micro[m] / common_divisor(together, e->micro[m]);
+    const int64_t factor = e->micro[m] / tws_common_divisor(together, e->micro[m]);
     if (together <= cap && __builtin_mul_overflow(together, factor, &together)) together = INT64_MAX;
   }
   for (int m = 0; m <= e->micro_count; m++) {

@@ -26,19 +26,10 @@ static uint32_t scalars(tws_lower *l, const char *name, tws_dtype dtype, uint64_
 
 void tws_delayed_begin(tws_lower *l, uint64_t kept) {
   tws_delayed *d = &l->offload.delayed;
-  const tws_state_entry gradients = {.name = TWS_DELAYED_GRADIENTS,
-                                     .tier = (uint8_t)l->offload.tier,
-                                     .dtype = (uint8_t)l->config->accumulation_dtype,
-                                     .category = TWS_CATEGORY_GRADIENT,
-                                     .role = TWS_ELEMENTS_OWNED,
-                                     .initial = TWS_INITIAL_ZERO,
-                                     .checkpointed = 1,
-                                     .optional = 1,
-                                     .elements = kept};
   d->on = l->config->delayed_update && l->offload.optimizer;
   d->last = &d->first;
   if (!d->on) return;
-  d->gradients = tws_builder_state(&l->b, &gradients);
+  d->gradients = tws_offload_waiting_gradients(l, TWS_DELAYED_GRADIENTS, l->config->accumulation_dtype, kept);
   d->hyper = scalars(l, "delayed hyperparameters", TWS_F32, TWS_HYPER_COUNT);
   d->metrics = scalars(l, "delayed metrics", TWS_F64, TWS_METRIC_COUNT);
 }

@@ -104,6 +104,19 @@ uint32_t tws_offload_owned(tws_lower *l, int kind, tws_state_entry *entry, uint6
   return o->cut > 0 ? first : rest;
 }
 
+uint32_t tws_offload_waiting_gradients(tws_lower *l, const char *name, tws_dtype dtype, uint64_t kept) {
+  const tws_state_entry entry = {.name = name,
+                                 .tier = (uint8_t)l->offload.tier,
+                                 .dtype = (uint8_t)dtype,
+                                 .category = TWS_CATEGORY_GRADIENT,
+                                 .role = TWS_ELEMENTS_OWNED,
+                                 .initial = TWS_INITIAL_ZERO,
+                                 .checkpointed = 1,
+                                 .optional = 1,
+                                 .elements = kept};
+  return tws_builder_state(&l->b, &entry);
+}
+
 int tws_offload_is_on_host(const tws_lower *l, uint32_t buffer) {
   return l->b.failed == TWS_OK && l->b.plan->buffers[buffer].tier != TWS_TIER_DEVICE;
 }

@@ -17,6 +17,8 @@ void tws_offload_find_cut(tws_lower *l);
 /* Masters (kind 0) and states (1 ...) of so many elements that the rank updates: entries of the state, wherever they
  * live. Returns the buffer of the first element's. */
 uint32_t tws_offload_owned(tws_lower *l, int kind, tws_state_entry *entry, uint64_t elements);
+/* The entry of gradients, `kept` of them, that wait on the host from one step to a later one's update. */
+uint32_t tws_offload_waiting_gradients(tws_lower *l, const char *name, tws_dtype dtype, uint64_t kept);
 /* Whether the host updates this element of what the rank updates. */
 static inline int tws_offload_updates(const tws_lower *l, uint64_t element) {
   return l->offload.optimizer && element >= l->offload.cut;

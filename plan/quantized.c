@@ -5,19 +5,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/units.h"
 #include "plan/zero.h"
 
 int tws_is_quantized(const tws_lower *l, uint32_t param) {
   return l->network->params[param].bits > 0;
-}
-
-static int64_t common_divisor(int64_t a, int64_t b) {
-  while (b) {
-    const int64_t rest = a % b;
-    a = b;
-    b = rest;
-  }
-  return a;
 }
 
 static tws_code refuse_block(const tws_lower *l, const tws_param *param, int64_t common, tws_error *err) {
@@ -42,7 +34,7 @@ tws_code tws_quantized_begin(tws_lower *l) {
   for (uint32_t p = 0; p < l->network->param_count; p++) {
     const tws_param *param = &l->network->params[p];
     if (!tws_is_quantized(l, p)) continue;
-    common = common_divisor(param->columns, common);
+    common = tws_common_divisor(param->columns, common);
     if (!odd && (param->columns % block != 0 || block % 2 != 0)) odd = param;
     l->b.plan->quantized.bits = param->bits;
     l->b.plan->quantized.block = block;

@@ -2,14 +2,19 @@
  * every step; the host updates the rest every few steps, with the mean of what has come since.
  *
  *   TRAIN    gradients stay on the device until the step ends. Those of the columns that it has are gathered there,
- * their masters and states are updated, the weights put in their places. All gradients, clipped as this step has it,
- *            are copied out and added up on the host
+ *            their masters and states are updated, the weights put in their places. All gradients, clipped as this
+ *            step has it, are copied out and added up on the host.
+ *
  *   APPLY    behind the last step of an interval: the host's update, as offload.c has it, with gradients that the
  *            coefficient of clipping, 1 / steps, turns into their mean. What the device has is then put in its place
- * again, and the sums begin anew SELECT   an APPLY behind which columns are chosen: the largest sums over the rows of a
- * matrix of |sum of gradients|, added up over all ranks that have a part of it, so that the choice does not depend on
- * how it is divided SYNC     masters and states of what the device has go to the host, and those of what is chosen
- * come. Behind SELECT, before a checkpoint, and when a training goes on from one
+ *            again, and the sums begin anew.
+ *
+ *   SELECT   an APPLY behind which columns are chosen: the largest sums over the rows of a matrix of |sum of
+ *            gradients|, added up over all ranks that have a part of it, so that the choice does not depend on how it
+ *            is divided.
+ *
+ *   SYNC     masters and states of what the device has go to the host, and those of what is chosen come. Behind
+ *            SELECT, before a checkpoint, and when a training goes on from one.
  *
  * What the device has is not what the host's masters and states are right for: the host updates them all the same,
  * which nobody sees, because SYNC overwrites them before anybody reads them.
@@ -95,16 +100,7 @@ void tws_zenflow_begin(tws_lower *l, uint64_t kept) {
   z->on = l->config->zenflow.on && l->offload.optimizer;
   if (!z->on) return;
   list_pieces(l);
-  const tws_state_entry gradients = {.name = TWS_ZENFLOW_GRADIENTS,
-                                     .tier = (uint8_t)l->offload.tier,
-                                     .dtype = TWS_F32,
-                                     .category = TWS_CATEGORY_GRADIENT,
-                                     .role = TWS_ELEMENTS_OWNED,
-                                     .initial = TWS_INITIAL_ZERO,
-                                     .checkpointed = 1,
-                                     .optional = 1,
-                                     .elements = kept};
-  z->accumulated = tws_builder_state(&l->b, &gradients);
+  z->accumulated = tws_offload_waiting_gradients(l, TWS_ZENFLOW_GRADIENTS, TWS_F32, kept);
   if (z->listed == 0) return;
   z->chosen = add_list(l, "chosen columns", 1);
   z->held = add_list(l, "columns on the device", 0);
@@ -327,20 +323,23 @@ static void bring_up_to_date(tws_lower *l) {
   if (z->compact_elements > 0) exchange(l, copy_list_out(l, z->chosen), 0);
 }
 
-void tws_zenflow_apply(tws_lower *l) {
+static void end_interval(tws_lower *l, int selects) {
   begin_host(l);
   update_on_host(l);
+  if (selects) {
+    choose(l);
+    bring_up_to_date(l);
+  }
   begin_anew(l);
   tws_lower_gather_parameters(l);
 }
 
+void tws_zenflow_apply(tws_lower *l) {
+  end_interval(l, 0);
+}
+
 void tws_zenflow_select(tws_lower *l) {
-  begin_host(l);
-  update_on_host(l);
-  choose(l);
-  bring_up_to_date(l);
-  begin_anew(l);
-  tws_lower_gather_parameters(l);
+  end_interval(l, 1);
 }
 
 void tws_zenflow_sync(tws_lower *l) {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "checkpoint/read.h"
-#include "real/train_internal.h"
+#include "tests/reference.h"
 
 typedef struct columns_reference {
   tws_training t;
@@ -86,15 +86,7 @@ static inline tws_code columns_step(columns_reference *r, int64_t step, tws_step
   columns_update(r, step);
   tws_convert_elements(TWS_F64, r->weight, type, r->raw, r->count);
   TWS_TRY(tws_executor_put(t->executor, 0, t->plan->parameters, 0, r->raw, r->count, err));
-  report->evaluated = tws_evaluation_is_due(t, step);
-  if (!report->evaluated) return TWS_OK;
-  tws_evaluation_sum sum = {0, 0};
-  for (int64_t batch = 0; batch < t->eval_batches; batch++) {
-    TWS_TRY(tws_evaluation_put(t, batch, err));
-    TWS_TRY(tws_executor_step(t->executor, TWS_PROGRAM_EVALUATE, step, NULL, NULL, NULL, err));
-    TWS_TRY(tws_evaluation_add(t, &sum, err));
-  }
-  return tws_evaluation_mean(&sum, &report->eval_loss, err);
+  return reference_evaluate(t, step, report, err);
 }
 
 static inline tws_code columns_begin(columns_reference *r, tws_error *err) {

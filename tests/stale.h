@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include "real/train_internal.h"
+#include "tests/reference.h"
 
 typedef struct stale {
   tws_training t;
@@ -51,15 +51,7 @@ static inline tws_code stale_step(stale *s, int64_t step, tws_step_report *repor
     for (uint32_t op = s->update; op < t->plan->op_count; op++) TWS_TRY(tws_executor_run(t->executor, 0, op, err));
   }
   TWS_TRY(tws_training_end_step(t, s->metrics[0], 1, report, err));
-  report->evaluated = tws_evaluation_is_due(t, step);
-  if (!report->evaluated) return TWS_OK;
-  tws_evaluation_sum sum = {0, 0};
-  for (int64_t batch = 0; batch < t->eval_batches; batch++) {
-    TWS_TRY(tws_evaluation_put(t, batch, err));
-    TWS_TRY(tws_executor_step(t->executor, TWS_PROGRAM_EVALUATE, step, NULL, NULL, NULL, err));
-    TWS_TRY(tws_evaluation_add(t, &sum, err));
-  }
-  return tws_evaluation_mean(&sum, &report->eval_loss, err);
+  return reference_evaluate(t, step, report, err);
 }
 
 /* Trains as the options say, on one rank. */

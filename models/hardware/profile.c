@@ -11,8 +11,8 @@ static int find_name(const char *word, const char *(*name)(int), int count) {
   }
   return -1;
 }
-static const char *narrow_word(int i) {
-  return (const char *const[TWS_NARROW_COUNT]){"fp8", "fp4"}[i];
+const char *tws_narrow_name(int narrow) {
+  return (const char *const[TWS_NARROW_COUNT]){"fp8", "fp4"}[narrow];
 }
 
 static const char *dtype_word(int i) {
@@ -262,7 +262,7 @@ static tws_code read_peaks(const tws_json *json, tws_profile *profile, tws_error
   if (peaks == NULL)
     return tws_json_fail(json, json->root, err, "for example {\"fp32\": 5e10}", "\"peak_flops\" is missing");
   cJSON_ArrayForEach(item, peaks) {
-    const int narrow = find_name(item->string, narrow_word, TWS_NARROW_COUNT);
+    const int narrow = find_name(item->string, tws_narrow_name, TWS_NARROW_COUNT);
     if (narrow >= 0) {
       TWS_TRY(tws_json_number(json, peaks, item->string, 1, 1, 1e18, 0, &profile->narrow_peak[narrow], err));
       continue;

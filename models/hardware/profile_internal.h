@@ -61,6 +61,7 @@ typedef struct tws_collective_table {
 
 /* Types of products alone, not of what plans hold. */
 typedef enum tws_narrow { TWS_NARROW_FP8, TWS_NARROW_FP4, TWS_NARROW_COUNT } tws_narrow;
+const char *tws_narrow_name(int narrow);
 
 struct tws_profile {
   tws_arena *arena;

@@ -494,14 +494,14 @@ static const struct {
                                [TWS_MATMUL_NVFP4] = {TWS_NARROW_FP4, 7.1}};
 
 tws_code tws_profile_set_matmul(tws_profile *profile, tws_matmul_dtype dtype, tws_error *err) {
-  static const char *const names[TWS_NARROW_COUNT] = {"fp8", "fp4"}, *const since[] = {"Hopper", "Blackwell"};
+  static const char *const since[TWS_NARROW_COUNT] = {"Hopper", "Blackwell"};
   const int narrow = matmuls[dtype].narrow;
   char hint[160];
   if (narrow >= 0 && !(profile->narrow_peak[narrow] > 0)) {
     snprintf(hint, sizeof hint, "%s and later have one; a profile says it as \"peak_flops\": {\"%s\": ...}",
-             since[narrow], names[narrow]);
+             since[narrow], tws_narrow_name(narrow));
     return tws_fail(err, TWS_INVALID, hint, "twinspeed.matmul_dtype is %s, and profile %s has no rate of %s products",
-                    tws_matmul_dtype_name(dtype), profile->name, names[narrow]);
+                    tws_matmul_dtype_name(dtype), profile->name, tws_narrow_name(narrow));
   }
   profile->matmul_dtype = dtype;
   return TWS_OK;
