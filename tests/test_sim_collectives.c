@@ -1,0 +1,299 @@
+/* Collectives and messages in the simulator, on plans made by hand: formulas, flows and messages agree, ports and NICs
+ * bind, flows that share a link share its bandwidth. */
+#include "tests/sim_plans.h"
+
+START_TEST(fidelities_agree_without_contention) {
+  static const tws_collective rings[] = {TWS_COLLECTIVE_ALL_REDUCE, TWS_COLLECTIVE_ALL_GATHER,
+                                         TWS_COLLECTIVE_REDUCE_SCATTER};
+  static maker m[16];
+  machine one_node, one_each;
+  make_gpus(&one_node, 1, 8, 8);
+  make_gpus(&one_each, 8, 1, 1);
+  for (int i = 0; i < 3; i++) {
+    for (int ranks = 2; ranks <= 8; ranks++) {
+      for (double bytes = 840 * 64; bytes < 1e10; bytes *= 4096) { /* a multiple of all ring sizes */
+        make_ring(m, ranks, rings[i], bytes, 0);
+        const machine *machines[] = {&one_node, &one_each};
+        for (int k = 0; k < 2; k++) {
+          const double analytic = step(machines[k], m, ranks, TWS_FIDELITY_ANALYTIC);
+          same(step(machines[k], m, ranks, TWS_FIDELITY_FLOW), analytic, 1e-6);
+          same(step(machines[k], m, ranks, TWS_FIDELITY_MESSAGE), analytic, 1e-6);
+        }
+      }
+    }
+  }
+  for (int i = 0; i < 2; i++) { /* chains: the messages' pipeline has a start that the formula leaves out */
+    const tws_collective chain = i ? TWS_COLLECTIVE_REDUCE : TWS_COLLECTIVE_BROADCAST;
+    make_ring(m, 4, chain, 64e6, 0);
+    const double analytic = step(&one_node, m, 4, TWS_FIDELITY_ANALYTIC);
+    same(step(&one_node, m, 4, TWS_FIDELITY_FLOW), analytic, 1e-6);
+    same(step(&one_node, m, 4, TWS_FIDELITY_MESSAGE), analytic, 0.04);
+    for (int rank = 0; rank < 4; rank++) m[rank].ops[0].peer = 2; /* the same from another root */
+    same(step(&one_node, m, 4, TWS_FIDELITY_FLOW), analytic, 1e-6);
+    same(step(&one_node, m, 4, TWS_FIDELITY_MESSAGE), analytic, 0.04);
+  }
+  drop_machine(&one_node);
+  drop_machine(&one_each);
+}
+END_TEST
+
+/* On few nodes and many, with few bytes and many: most where a piece takes about as long as a hop. */
+START_TEST(rings_of_64_ranks_agree_at_every_fidelity) {
+  static const tws_collective rings[] = {TWS_COLLECTIVE_ALL_REDUCE, TWS_COLLECTIVE_ALL_GATHER,
+                                         TWS_COLLECTIVE_REDUCE_SCATTER};
+  static maker m[64];
+  for (int ranks = 4; ranks <= 64; ranks *= 2)
+    for (int nodes = 1; nodes <= ranks; nodes *= 2)
+      for (int nics = 1; nics <= ranks / nodes && nics <= 8; nics *= 8) {
+        machine gpu;
+        make_gpus(&gpu, nodes, ranks / nodes, nics);
+        for (double bytes = 1 << 12; bytes < 1e9; bytes *= 8)
+          for (int i = 0; i < (bytes < 1e6 ? 3 : 1); i++) {
+            make_ring(m, ranks, rings[i], bytes, 0);
+            const double analytic = step(&gpu, m, ranks, TWS_FIDELITY_ANALYTIC);
+            same(step(&gpu, m, ranks, TWS_FIDELITY_FLOW), analytic, 0.001);
+            /* of rings that share the ports of many devices the formula knows only the load */
+            same(step(&gpu, m, ranks, TWS_FIDELITY_MESSAGE), analytic, ranks / nodes <= 8 || nics == 1 ? 0.03 : 0.09);
+          }
+        drop_machine(&gpu);
+      }
+}
+END_TEST
+
+START_TEST(two_level_rings_are_bound_by_the_nics) {
+  static maker m[16];
+  for (int nics = 1; nics <= 8; nics *= 2) {
+    machine gpu;
+    make_gpus(&gpu, 2, 8, nics);
+    make_ring(m, 16, TWS_COLLECTIVE_ALL_GATHER, 1.6e9, 0);
+    const double expected = 15.0 / 16 * 1.6e9 / (nics * nic_bandwidth) + 5e-6; /* pieces queue before the NICs */
+    same(step(&gpu, m, 16, TWS_FIDELITY_ANALYTIC), expected, 1e-6);
+    same(step(&gpu, m, 16, TWS_FIDELITY_FLOW), expected, 1e-6);
+    same(step(&gpu, m, 16, TWS_FIDELITY_MESSAGE), expected, 2e-3); /* steps that wait for each other */
+    /* one rank stands for all */
+    make_ring(m, 16, TWS_COLLECTIVE_ALL_GATHER, 1.6e9, 1);
+    same(step(&gpu, m, 1, TWS_FIDELITY_ANALYTIC), expected, 1e-6);
+    same(step(&gpu, m, 1, TWS_FIDELITY_FLOW), expected, 1e-6);
+    drop_machine(&gpu);
+  }
+  machine twice; /* a device with two NICs */
+  make_gpus(&twice, 2, 1, 2);
+  make_ring(m, 2, TWS_COLLECTIVE_ALL_GATHER, 1.6e9, 0);
+  for (int fidelity = TWS_FIDELITY_ANALYTIC; fidelity <= TWS_FIDELITY_MESSAGE; fidelity++)
+    same(step(&twice, m, 2, (tws_fidelity)fidelity), 0.5 * 1.6e9 / (2 * nic_bandwidth) + 5e-6, 1e-6);
+  drop_machine(&twice);
+  machine wide; /* more network than NVLink: the ports bind */
+  make_gpus(&wide, 2, 2, 2);
+  wide.cluster.inter.bandwidth = 1e12;
+  make_ring(m, 4, TWS_COLLECTIVE_ALL_REDUCE, 4e8, 0);
+  const double bound = 1.5 * 4e8 / port_bandwidth + 6 * (5e-6 + wide.cluster.intra.latency_s) / 2;
+  same(step(&wide, m, 4, TWS_FIDELITY_ANALYTIC), bound, 1e-6);
+  ck_assert_double_lt(step(&wide, m, 4, TWS_FIDELITY_FLOW), bound * (1 + 1e-6));
+  ck_assert_double_gt(step(&wide, m, 4, TWS_FIDELITY_FLOW), bound / 2);
+  drop_machine(&wide);
+}
+END_TEST
+
+/* Pieces for other nodes leave through the sender's NIC, those for its own node through its port, at the same time. */
+START_TEST(all_to_all_uses_ports_and_nics) {
+  static maker m[8];
+  machine gpu;
+  for (int nodes = 1; nodes <= 8; nodes *= 2) {
+    make_gpus(&gpu, nodes, 8 / nodes, 8 / nodes);
+    make_ring(m, 8, TWS_COLLECTIVE_ALL_TO_ALL, 8e7, 0);
+    const int near = 8 / nodes;
+    const double bytes = fmax((near - 1) * 1e7 / port_bandwidth, (8 - near) * 1e7 / nic_bandwidth);
+    const double analytic = step(&gpu, m, 8, TWS_FIDELITY_ANALYTIC);
+    same(analytic, bytes + (nodes > 1 ? 5e-6 : 2e-6), 1e-9);
+    same(step(&gpu, m, 8, TWS_FIDELITY_FLOW), analytic, 1e-9);
+    drop_machine(&gpu);
+  }
+}
+END_TEST
+
+/* Of 64 devices on 8 nodes, message by message: all are under way at once. */
+START_TEST(all_to_all_is_as_long_as_its_messages) {
+  static maker m[64];
+  machine gpu;
+  make_gpus(&gpu, 8, 8, 8);
+  for (double bytes = 6.4e4; bytes < 1e9; bytes *= 100) {
+    make_ring(m, 64, TWS_COLLECTIVE_ALL_TO_ALL, bytes, 0);
+    const double by_messages = step(&gpu, m, 64, TWS_FIDELITY_MESSAGE);
+    same(step(&gpu, m, 64, TWS_FIDELITY_ANALYTIC), by_messages, 0.05);
+    same(step(&gpu, m, 64, TWS_FIDELITY_FLOW), by_messages, 0.05);
+  }
+  drop_machine(&gpu);
+}
+END_TEST
+
+/* The same with messages that are posted one after another: few bytes wait for posts. In two steps, inside nodes and
+ * then among equal ranks of all nodes, a rank posts 7 messages and not 56, of eight times the bytes: faster where these
+ * are few, slower where they are many and go twice. */
+START_TEST(all_to_all_in_two_steps_posts_fewer_messages) {
+  static maker flat[64], steps[64];
+  machine gpu;
+  make_gpus(&gpu, 8, 8, 8);
+  gpu.cluster.message_s = 2e-6;
+  for (double bytes = 6.4e4; bytes < 1e9; bytes *= 100) {
+    double took[2][3];
+    make_ring(flat, 64, TWS_COLLECTIVE_ALL_TO_ALL, bytes, 0);
+    for (int rank = 0; rank < 64; rank++) {
+      begin(&steps[rank], rank, 64);
+      const uint32_t node = group(&steps[rank], 8, rank / 8 * 8, 1), like = group(&steps[rank], 8, rank % 8, 8);
+      collective(&steps[rank], TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_TO_ALL, node, bytes);
+      collective(&steps[rank], TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_TO_ALL, like, bytes);
+    }
+    for (int two = 0; two < 2; two++) {
+      for (int f = 0; f < 3; f++) took[two][f] = step(&gpu, two ? steps : flat, 64, (tws_fidelity)f);
+      same(took[two][TWS_FIDELITY_ANALYTIC], took[two][TWS_FIDELITY_MESSAGE], 0.05);
+      same(took[two][TWS_FIDELITY_FLOW], took[two][TWS_FIDELITY_ANALYTIC], 1e-9);
+    }
+    if (bytes < 1e5) {
+      same(took[0][TWS_FIDELITY_ANALYTIC], 55 * 2e-6 + bytes / 64 / nic_bandwidth + 5e-6, 1e-9);
+      same(took[1][TWS_FIDELITY_ANALYTIC],
+           7 * bytes / 8 / port_bandwidth + 2e-6 + 6 * 2e-6 + bytes / 8 / nic_bandwidth + 5e-6, 1e-9);
+    } else {
+      ck_assert_double_gt(took[1][TWS_FIDELITY_ANALYTIC], took[0][TWS_FIDELITY_ANALYTIC]);
+    }
+  }
+  drop_machine(&gpu);
+}
+END_TEST
+
+/* Software that sends tokens once: with 128 experts on 64 ranks of 8 nodes a token of 8 choices goes to
+ * 8 (1 - C(112, 8) / C(128, 8)) nodes, and to a rank of its node once from where it arrived; with its experts out of 2
+ * of 8 groups to no more than 2 nodes. Nothing else crosses links, at every fidelity. */
+START_TEST(tokens_go_once_to_a_node) {
+  static maker m[64];
+  machine gpu;
+  make_gpus(&gpu, 8, 8, 8);
+  gpu.cluster.message_s = 2e-6;
+  ck_assert_int_eq(tws_profile_set_runtime(gpu.profile, tws_runtime_find("megatron-deepep"), NULL), TWS_OK);
+  const double tokens = 4096.0 * 7168 * 2, slots = 8 * 1.25 * tokens;
+  double missed = 1;
+  for (int i = 0; i < 8; i++) missed *= (112.0 - i) / (128.0 - i);
+  for (int grouped = 0; grouped < 2; grouped++) {
+    make_ring(m, 64, TWS_COLLECTIVE_ALL_TO_ALL, slots, 0);
+    for (int rank = 0; rank < 64; rank++) {
+      int64_t *d = m[rank].works[0].d;
+      d[1] = (int64_t)tokens, d[2] = 128, d[3] = 8, d[4] = grouped ? 8 : 0, d[5] = grouped ? 2 : 0;
+    }
+    const double nodes = grouped ? 2 : 8 * (1 - missed);
+    const double analytic = step(&gpu, m, 64, TWS_FIDELITY_ANALYTIC);
+    same(analytic, tokens * nodes * 7 / 8 / nic_bandwidth + 5e-6, 1e-9);
+    same(step(&gpu, m, 64, TWS_FIDELITY_FLOW), analytic, 1e-9);
+    same(step(&gpu, m, 64, TWS_FIDELITY_MESSAGE), analytic, 0.05);
+  }
+  drop_machine(&gpu);
+}
+END_TEST
+
+/* What goes to experts in 8 bits with scales has as many bytes on the way, at every fidelity, whether slots go or
+ * tokens once, and casts at both ends read one type and write the other. What comes back goes as it is, and is not
+ * taken for the same. */
+START_TEST(tokens_go_to_experts_in_8_bits) {
+  static maker m[64];
+  const double tokens = 4096.0 * 7168 * 2, slots = 8 * 1.25 * tokens, share = (1 + 4.0 / 128) / 2;
+  for (int once = 0; once < 2; once++) {
+    machine gpu;
+    double took[2][3];
+    make_gpus(&gpu, 8, 8, 8);
+    if (once) ck_assert_int_eq(tws_profile_set_runtime(gpu.profile, tws_runtime_find("megatron-deepep"), NULL), TWS_OK);
+    for (int both = 0; both < 2; both++) { /* there in 8 bits, and back */
+      for (int rank = 0; rank < 64; rank++) {
+        begin(&m[rank], rank, 64);
+        const uint32_t all = group(&m[rank], 64, 0, 1);
+        for (int back = 0; back <= both; back++) {
+          collective(&m[rank], TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_TO_ALL, all, slots);
+          int64_t *d = m[rank].works[back].d;
+          d[1] = (int64_t)tokens, d[2] = 128, d[3] = 8, d[6] = back ? 0 : (int64_t)(slots * share);
+        }
+      }
+      for (int f = 0; f < 3; f++) took[both][f] = step(&gpu, m, 64, (tws_fidelity)f);
+      same(took[both][TWS_FIDELITY_FLOW], took[both][TWS_FIDELITY_ANALYTIC], 1e-9);
+      same(took[both][TWS_FIDELITY_MESSAGE], took[both][TWS_FIDELITY_ANALYTIC], 0.05);
+    }
+    double missed[2] = {1, 1}; /* nodes and ranks that have none of a token's experts */
+    for (int i = 0; i < 8; i++) missed[0] *= (112.0 - i) / (128.0 - i), missed[1] *= (126.0 - i) / (128.0 - i);
+    const double leaves = once ? tokens * 8 * (1 - missed[0]) * 7 / 8 : slots * 56 / 64,
+                 cast = once ? tokens * (1 + 64 * (1 - missed[1])) : 2 * slots;
+    same(took[0][TWS_FIDELITY_ANALYTIC], share * leaves / nic_bandwidth + 5e-6 + (1 + share) * cast / 4e9, 1e-9);
+    same(took[1][TWS_FIDELITY_ANALYTIC] - took[0][TWS_FIDELITY_ANALYTIC], leaves / nic_bandwidth + 5e-6, 1e-9);
+    drop_machine(&gpu);
+  }
+}
+END_TEST
+
+/* The root has as much to do as every rank of an all-to-all, and the others send or receive one part. */
+START_TEST(a_root_is_bound_by_its_port_or_nic) {
+  static const tws_collective rooted[] = {TWS_COLLECTIVE_GATHER, TWS_COLLECTIVE_SCATTER};
+  static maker m[8];
+  machine gpu;
+  for (int i = 0; i < 6; i++) {
+    const int nodes = 1 << i / 2, near = 8 / nodes; /* 1, 2, 4 */
+    make_gpus(&gpu, nodes, near, near);
+    make_ring(m, 8, rooted[i % 2], 8e7, 0);
+    for (int rank = 0; rank < 8; rank++) m[rank].ops[0].peer = 3;
+    const double bytes = fmax((near - 1) * 1e7 / port_bandwidth, (8 - near) * 1e7 / nic_bandwidth);
+    const double analytic = step(&gpu, m, 8, TWS_FIDELITY_ANALYTIC);
+    same(analytic, bytes + (nodes > 1 ? 5e-6 : 2e-6), 1e-9);
+    same(step(&gpu, m, 8, TWS_FIDELITY_FLOW), analytic, 1e-9);
+    same(step(&gpu, m, 8, TWS_FIDELITY_MESSAGE), analytic, 1e-9);
+    drop_machine(&gpu);
+  }
+}
+END_TEST
+
+START_TEST(contention_halves_bandwidth) {
+  machine gpu;
+  maker m[4];
+  make_gpus(&gpu, 1, 4, 1);
+  for (int rank = 0; rank < 4; rank++) {
+    begin(&m[rank], rank, 4);
+    const uint32_t all = group(&m[rank], 4, 0, 1);
+    collective(&m[rank], TWS_STREAM_REDUCE, TWS_COLLECTIVE_REDUCE_SCATTER, all, 4e8);
+    collective(&m[rank], TWS_STREAM_GATHER, TWS_COLLECTIVE_ALL_GATHER, all, 4e8);
+  }
+  const double bytes_s = 0.75 * 4e8 / port_bandwidth, latency_s = 3 * 2e-6;
+  same(step(&gpu, m, 4, TWS_FIDELITY_ANALYTIC), bytes_s + latency_s, 1e-6);
+  same(step(&gpu, m, 4, TWS_FIDELITY_FLOW), 2 * bytes_s + latency_s, 1e-6);
+  for (int rank = 0; rank < 2; rank++) { /* a broadcast leaves the way back to its root free */
+    begin(&m[rank], rank, 2);
+    collective(&m[rank], TWS_STREAM_GATHER, TWS_COLLECTIVE_BROADCAST, group(&m[rank], 2, 0, 1), 4e8);
+    message(&m[rank], rank == 1 ? TWS_OP_SEND : TWS_OP_RECV, 1 - rank, 4e8);
+  }
+  same(step(&gpu, m, 2, TWS_FIDELITY_FLOW), 4e8 / port_bandwidth + 2e-6, 1e-6);
+  drop_machine(&gpu);
+
+  make_gpus(&gpu, 2, 2, 1); /* ranks 0 and 1 send to the other node through one NIC */
+  for (int rank = 0; rank < 4; rank++) {
+    begin(&m[rank], rank, 4);
+    message(&m[rank], rank < 2 ? TWS_OP_SEND : TWS_OP_RECV, (rank + 2) % 4, 1e8);
+  }
+  same(step(&gpu, m, 4, TWS_FIDELITY_ANALYTIC), 1e8 / nic_bandwidth + 5e-6, 1e-6);
+  same(step(&gpu, m, 4, TWS_FIDELITY_FLOW), 2e8 / nic_bandwidth + 5e-6, 1e-6);
+  drop_machine(&gpu);
+}
+END_TEST
+
+int main(void) {
+  api = load_simulator();
+  if (!api) {
+    fprintf(stderr, "skipped: built without the simulator\n");
+    return EXIT_SUCCESS;
+  }
+  Suite *suite = suite_create("sim_collectives");
+  TCase *tcase = tcase_create("sim_collectives");
+  tcase_add_test(tcase, fidelities_agree_without_contention);
+  tcase_add_test(tcase, rings_of_64_ranks_agree_at_every_fidelity);
+  tcase_add_test(tcase, two_level_rings_are_bound_by_the_nics);
+  tcase_add_test(tcase, all_to_all_uses_ports_and_nics);
+  tcase_add_test(tcase, all_to_all_is_as_long_as_its_messages);
+  tcase_add_test(tcase, all_to_all_in_two_steps_posts_fewer_messages);
+  tcase_add_test(tcase, tokens_go_once_to_a_node);
+  tcase_add_test(tcase, tokens_go_to_experts_in_8_bits);
+  tcase_add_test(tcase, a_root_is_bound_by_its_port_or_nic);
+  tcase_add_test(tcase, contention_halves_bandwidth);
+  suite_add_tcase(suite, tcase);
+  return run_sim_suite(suite);
+}
