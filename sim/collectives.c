@@ -39,7 +39,8 @@ void tws_sim_end_transfer(tws_sim *sim, uint32_t id, double end_s) {
   }
 }
 
-void tws_sim_start_flow(tws_sim *sim, const int *links, double bytes, uint64_t tag) {
+void tws_sim_start_flow(tws_sim *sim, const int *links, double bytes, int message, uint64_t tag) {
+  bytes *= tws_platform_load(&sim->platform, links, message);
   if (tws_fluid_flow(sim->platform.fluid, links, TWS_PATH_MAX, bytes, sim->now_s, tag) != 0)
     tws_sim_fail(sim, TWS_MEMORY, "out of memory while simulating");
 }
@@ -137,7 +138,7 @@ static void begin_flows(tws_sim *sim, uint32_t id) {
     int links[TWS_PATH_MAX] = {flow->links[0], flow->links[1]};
     if (row && row->pattern != TWS_PATTERN_PAIRS && row->root == TWS_ROOT_RECEIVES)
       tws_platform_path(&sim->platform, flow->to, flow->from, links);
-    tws_sim_start_flow(sim, links, bytes, tag);
+    tws_sim_start_flow(sim, links, bytes, row == NULL, tag);
   }
   if (transfer->pending == 0) tws_sim_end_transfer(sim, id, sim->now_s);
 }

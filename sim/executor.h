@@ -124,7 +124,7 @@ void tws_sim_fold_flows(tws_sim *sim);
 void tws_sim_meet(tws_sim *sim, uint32_t rendezvous);
 void tws_sim_transfer_event(tws_sim *sim, tws_sim_event event, uint32_t rendezvous, uint32_t edge);
 void tws_sim_end_transfer(tws_sim *sim, uint32_t rendezvous, double end_s);
-void tws_sim_start_flow(tws_sim *sim, const int *links, double bytes, uint64_t tag);
+void tws_sim_start_flow(tws_sim *sim, const int *links, double bytes, int message, uint64_t tag);
 /* What passes before the first of so many bytes and between the steps. */
 double tws_sim_latency(const tws_sim *sim, const tws_rendezvous *met, double bytes);
 /* What crosses ports and NICs of a collective's pieces; whether two ranks are on one node. */

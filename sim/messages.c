@@ -166,7 +166,7 @@ static void try_send(tws_sim *sim, uint32_t id, uint32_t index) {
   const uint32_t needs = edge->source ? 0 : edge->sent + 1 - edge->ahead;
   if (edge->busy || edge->sent == edge->steps || edge->got < needs) return;
   edge->busy = 1;
-  tws_sim_start_flow(sim, edge->links, edge->bytes, tws_sim_tag(TWS_EVENT_SENT, id, index));
+  tws_sim_start_flow(sim, edge->links, edge->bytes, 0, tws_sim_tag(TWS_EVENT_SENT, id, index));
 }
 
 static void know(tws_sim *sim, uint32_t id, double seconds) {

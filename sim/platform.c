@@ -42,6 +42,14 @@ static double link_bandwidth(const tws_platform *p, int link) {
   return bandwidth > 0 ? bandwidth : 1;
 }
 
+static double nic_capacity(const tws_platform *p) {
+  return p->nic_message > p->nic_bandwidth ? p->nic_message : p->nic_bandwidth;
+}
+
+static int is_nic(const tws_platform *p, int link) {
+  return link >= port_link(p->mapping.nodes * p->mapping.slots, 0) && link < p->first_shared;
+}
+
 static tws_code set_links(tws_platform *p, tws_error *err) {
   const tws_cluster *cluster = p->cluster;
   const tws_node_mapping *m = &p->mapping;
@@ -62,7 +70,8 @@ static tws_code set_links(tws_platform *p, tws_error *err) {
   if (!p->fluid) return tws_fail(err, TWS_MEMORY, NULL, "out of memory while simulating");
   p->first_shared = (int)network;
   p->links = (int)links;
-  for (int i = 0; i < (int)links; i++) tws_fluid_capacity(p->fluid, i, link_bandwidth(p, i), 0);
+  for (int i = 0; i < (int)links; i++)
+    tws_fluid_capacity(p->fluid, i, is_nic(p, i) ? nic_capacity(p) : link_bandwidth(p, i), 0);
   return TWS_OK;
 }
 
@@ -76,6 +85,8 @@ tws_code tws_platform_make(tws_platform *p, const tws_machine *machine, int worl
     return tws_fail(err, TWS_INVALID, "use more nodes or fewer ranks", "%d ranks on cluster %s, which has %d devices",
                     world, cluster->name, nodes * cluster->devices_per_node);
   p->nic_bandwidth = cluster->inter.bandwidth * nics / p->mapping.nics; /* several NICs of one device act as one */
+  p->nic_message =
+      cluster->message_bandwidth > 0 ? cluster->message_bandwidth * nics / p->mapping.nics : p->nic_bandwidth;
   if (use_links) TWS_TRY(set_links(p, err));
   if (use_hosts && tws_engine_reserve(p->mapping.nodes) != 0)
     return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", tws_engine_error());
@@ -91,6 +102,10 @@ double tws_platform_rate(const tws_platform *p, const int links[TWS_PATH_MAX]) {
   return first < second ? first : second;
 }
 
+double tws_platform_load(const tws_platform *p, const int links[TWS_PATH_MAX], int message) {
+  return is_nic(p, links[0]) ? nic_capacity(p) / (message ? p->nic_message : p->nic_bandwidth) : 1;
+}
+
 int tws_platform_path(const tws_platform *p, int from, int to, int links[TWS_PATH_MAX]) {
   if (tws_mapping_node(&p->mapping, from) == tws_mapping_node(&p->mapping, to)) {
     links[0] = port_link(from, 0);
@@ -104,7 +119,7 @@ int tws_platform_path(const tws_platform *p, int from, int to, int links[TWS_PAT
 
 void tws_platform_scale(const tws_platform *p, int rank, int network, double share, double now_s) {
   const double nothing_bytes_s = 1e-3; /* a flow over it ends some time, and long after every deadline */
-  const double whole = network ? p->nic_bandwidth : p->cluster->intra.bandwidth;
+  const double whole = network ? nic_capacity(p) : p->cluster->intra.bandwidth;
   const double left = whole * share > nothing_bytes_s ? whole * share : nothing_bytes_s;
   for (int down = 0; down < 2; down++)
     tws_fluid_capacity(p->fluid, network ? nic_link(p, rank, down) : port_link(rank, down), left, now_s);

@@ -11,7 +11,8 @@
 typedef struct tws_platform {
   const tws_cluster *cluster;
   tws_node_mapping mapping; /* of the ranks: a port for each slot, a link for each NIC */
-  double nic_bandwidth;     /* of one NIC link */
+  double nic_bandwidth;     /* of one NIC link in collectives */
+  double nic_message;       /* in messages between two ranks; the larger of the two is what the link carries */
   tws_fluid *fluid;         /* the links; NULL: timers do not need them */
   int links;
   int first_shared; /* link: those of a node's host lie behind those of devices and NICs */
@@ -40,9 +41,11 @@ void tws_platform_scale(const tws_platform *platform, int rank, int network, dou
 /* Links from one rank to another on (other) nodes; at most TWS_PATH_MAX. */
 enum { TWS_PATH_MAX = 2 };
 int tws_platform_path(const tws_platform *platform, int from, int to, int links[TWS_PATH_MAX]);
-/* Of a flow alone on its links. */
+/* Of a collective's flow alone on its links. */
 double tws_platform_rate(const tws_platform *platform, const int links[TWS_PATH_MAX]);
 double tws_platform_latency(const tws_platform *platform, int from, int to);
+/* What a byte takes of these links: more than 1 where flows of its kind leave a part of a NIC unused. */
+double tws_platform_load(const tws_platform *platform, const int links[TWS_PATH_MAX], int message);
 
 /* Ways to turn a cluster round that map it to itself: the nodes of each block of `block` nodes move on by one, or in
  * every node the slots by `step`. Ranks and links that some of these turns map to each other have one representative,

@@ -276,6 +276,31 @@ START_TEST(contention_halves_bandwidth) {
 }
 END_TEST
 
+/* Where rings reach half of what messages do, each takes what its formula says alone, and of a NIC that both use at
+ * once a byte of a ring takes as much as two of a message. */
+START_TEST(messages_may_be_faster_than_rings) {
+  static maker m[4];
+  machine gpu;
+  make_gpus(&gpu, 4, 1, 1);
+  gpu.cluster.message_bandwidth = 2 * nic_bandwidth;
+  const double ring_s = 1.5 * 4e8 / nic_bandwidth + 6 * 5e-6, message_s = 3e8 / (2 * nic_bandwidth) + 5e-6;
+  make_ring(m, 4, TWS_COLLECTIVE_ALL_REDUCE, 4e8, 0);
+  for (int f = TWS_FIDELITY_ANALYTIC; f <= TWS_FIDELITY_MESSAGE; f++)
+    same(step(&gpu, m, 4, (tws_fidelity)f), ring_s, 1e-6);
+  for (int rings = 0; rings < 2; rings++) {
+    for (int rank = 0; rank < 4; rank++) {
+      begin(&m[rank], rank, 4);
+      const uint32_t all = group(&m[rank], 4, 0, 1);
+      if (rings) collective(&m[rank], TWS_STREAM_REDUCE, TWS_COLLECTIVE_ALL_REDUCE, all, 4e8);
+      if (rank < 2) message(&m[rank], rank == 0 ? TWS_OP_SEND : TWS_OP_RECV, 1 - rank, 3e8);
+    }
+    same(step(&gpu, m, 4, TWS_FIDELITY_ANALYTIC), rings ? ring_s : message_s, 1e-6);
+    same(step(&gpu, m, 4, TWS_FIDELITY_FLOW), rings ? ring_s + message_s - 5e-6 : message_s, 1e-3);
+  }
+  drop_machine(&gpu);
+}
+END_TEST
+
 int main(void) {
   api = load_simulator();
   if (!api) {
@@ -294,6 +319,7 @@ int main(void) {
   tcase_add_test(tcase, tokens_go_to_experts_in_8_bits);
   tcase_add_test(tcase, a_root_is_bound_by_its_port_or_nic);
   tcase_add_test(tcase, contention_halves_bandwidth);
+  tcase_add_test(tcase, messages_may_be_faster_than_rings);
   suite_add_tcase(suite, tcase);
   return run_sim_suite(suite);
 }
