@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include "models/kernel.h"
 #include "models/network/build.h"
 
@@ -187,14 +188,14 @@ tws_code tws_network_from_json(const tws_json *json, int64_t vocabulary_multiple
 static tws_code unknown_model(const char *spec, tws_error *err) {
   const char *const *names = tws_network_builtin_names();
   size_t count = 0;
-  char list[256] = "";
+  char list[320] = "";
   for (; names[count] != NULL; count++) {
     size_t used = strlen(list);
     snprintf(list + used, sizeof list - used, "%s%s", count > 0 ? ", " : "", names[count]);
   }
   const char *close = tws_closest(spec, names, count);
-  char hint[384];
-  snprintf(hint, sizeof hint, "%s%s%sbuilt in: %s", close != NULL ? "did you mean " : "", close != NULL ? close : "",
+  char hint[448];
+  snprintf(hint, sizeof hint, "%s%s%sof others, give the config.json or its folder; built in: %s", close != NULL ? "did you mean " : "", close != NULL ? close : "",
            close != NULL ? "? " : "", list);
   return tws_fail(err, TWS_INVALID, hint, "\"%.200s\" is neither a built-in model nor a file", spec);
 }
@@ -226,6 +227,9 @@ tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_net
     int length = snprintf(path, sizeof path, folder ? "%s/config.json" : "%s", spec);
     if (length < 0 || (size_t)length >= sizeof path)
       return tws_fail(err, TWS_INVALID, NULL, "the model's path is too long");
+    if (folder && access(path, F_OK) != 0)
+      return tws_fail(err, TWS_IO, "a model's folder is what the Hugging Face hub gives: its config.json says the sizes",
+                      "%.400s has no config.json", spec);
     TWS_TRY(tws_json_read(path, &json, err));
   }
   tws_code code = tws_network_from_json(json, vocabulary_multiple, out, err);
