@@ -26,15 +26,19 @@ static uint32_t word_of(uint64_t element, uint64_t tensor) {
   return (uint32_t)((element * UINT64_C(2654435761) + tensor * 40503 + 12345) & 0xffffffff) >> 8;
 }
 
-static tws_network *network_of(const cJSON *config) {
+static tws_network *padded_network_of(const cJSON *config, int64_t multiple) {
   char *text = cJSON_PrintUnformatted(config);
   tws_json *json = NULL;
   tws_network *network = NULL;
   HAND_OK(tws_json_parse(text, strlen(text), "config.json", &json, &err));
-  ck_assert_msg(tws_network_from_json(json, 1, &network, &err) == TWS_OK, "%s: %s", text, err.message);
+  ck_assert_msg(tws_network_from_json(json, multiple, &network, &err) == TWS_OK, "%s: %s", text, err.message);
   tws_json_destroy(json);
   cJSON_free(text);
   return network;
+}
+
+static tws_network *network_of(const cJSON *config) {
+  return padded_network_of(config, 1);
 }
 
 /* With the adapters that it has. */
@@ -677,6 +681,7 @@ START_TEST(refused_positions) {
 }
 END_TEST
 
+/* And as many beside a vocabulary's padding. */
 START_TEST(published_counts) {
   tws_json *golden = golden_file("parameter_counts.json");
   const cJSON *model;
@@ -686,6 +691,12 @@ START_TEST(published_counts) {
                   member(model, "name")->valuestring, (double)tws_network_params(network, 0),
                   number(model, "parameters"));
     ck_assert_msg(*network->notes == 0, "%s: %s", member(model, "name")->valuestring, network->notes);
+    tws_network_destroy(network);
+    network = padded_network_of(member(model, "config"), 1009);
+    ck_assert_int_eq(network->padded_vocabulary % 1009, 0);
+    ck_assert_msg((double)tws_network_params(network, 1) == number(model, "parameters"), "%s, padded: %.0f, not %.0f",
+                  member(model, "name")->valuestring, (double)tws_network_params(network, 1),
+                  number(model, "parameters"));
     tws_network_destroy(network);
   }
   tws_json_destroy(golden);

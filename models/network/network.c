@@ -245,19 +245,25 @@ int64_t tws_param_numel(const tws_param *param) {
   return param->rows * param->columns;
 }
 
-static int has_output_bias(const tws_network *network) {
-  return network->logits != TWS_NONE &&
-         network->modules[network->values[network->logits].producer].param[1] != TWS_NONE;
+/* Scores of the vocabulary, by a product of their own or with the table of the embedding. */
+static int scores_words(const tws_network *network, const tws_module *m) {
+  return m->type == TWS_MODULE_LINEAR && m->layer == -2 && m->out_features == network->padded_vocabulary;
+}
+
+/* Of a parameter, the elements that only padding made. */
+static int64_t padding_of(const tws_network *network, uint32_t index) {
+  const tws_param *param = &network->params[index];
+  const tws_module *m = &network->modules[param->module];
+  const int64_t padding = network->padded_vocabulary - network->vocabulary;
+  if (m->type == TWS_MODULE_EMBEDDING ? m->param[0] != index : !scores_words(network, m)) return 0;
+  if (param->rows == network->padded_vocabulary) return padding * param->columns;
+  return param->columns == network->padded_vocabulary ? padding : 0; /* a bias */
 }
 
 int64_t tws_network_params(const tws_network *network, int without_padding) {
   int64_t total = 0;
-  for (uint32_t i = 0; i < network->param_count; i++) total += tws_param_numel(&network->params[i]);
-  if (without_padding) {
-    int64_t tables = network->tied ? 1 : 2;
-    total -= tables * (network->padded_vocabulary - network->vocabulary) * network->hidden;
-    if (has_output_bias(network)) total -= network->padded_vocabulary - network->vocabulary;
-  }
+  for (uint32_t i = 0; i < network->param_count; i++)
+    total += tws_param_numel(&network->params[i]) - (without_padding ? padding_of(network, i) : 0);
   return total;
 }
 
@@ -347,8 +353,7 @@ double tws_network_flops_per_token(const tws_network *network, int64_t seq, int6
   for (uint32_t i = 0; i < network->module_count; i++) {
     const tws_module *module = &network->modules[i];
     if (module->type == TWS_MODULE_LINEAR) {
-      int64_t out = module->layer == -2 && module->out_features == network->padded_vocabulary ? network->vocabulary
-                                                                                              : module->out_features;
+      const int64_t out = scores_words(network, module) ? network->vocabulary : module->out_features;
       flops += 2 * (double)module->in_features * (double)out * rows_per_token(network, module->out[0], of);
     } else if (module->type == TWS_MODULE_CONVOLUTION) {
       flops +=
