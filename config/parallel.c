@@ -44,6 +44,17 @@ int tws_config_two_steps(const tws_config *config) {
   return config->expert_node_ranks > 1 && config->expert_node_ranks < config->expert_ranks;
 }
 
+int64_t tws_config_secondary_ranks(const tws_config *config) {
+  return config->zero.stage == 3 && config->zero.secondary_ranks > 1 ? config->zero.secondary_ranks : 0;
+}
+
+int tws_config_node_replicas(const tws_config *config, int64_t replicas) {
+  const int64_t sequence = at_least_one(config->sequence_ranks), near = tws_config_secondary_ranks(config);
+  return near > sequence && near % sequence == 0 && near / sequence < replicas && replicas % (near / sequence) == 0
+             ? (int)(near / sequence)
+             : 0;
+}
+
 int64_t tws_config_model_ranks(const tws_config *config) {
   int64_t ranks = 1;
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) /* parts of one are among what is left */
@@ -114,12 +125,33 @@ static tws_code check_steps(const tws_config *config, tws_error *err) {
   return refuse_degree(config, store ? tws_store_at(store, path) : (tws_given){NULL, NULL}, err, hint, text);
 }
 
+/* Ranks that ZeRO's are divided into: `near` neighbours, with all that share a sequence. */
+static tws_code check_nodes(const tws_config *config, int64_t replicas, tws_error *err) {
+  static const char path[] = "zero_optimization.zero_hpz_partition_size";
+  const struct tws_config_store *store = config->store;
+  const int64_t sequence = at_least_one(config->sequence_ranks), near = tws_config_secondary_ranks(config);
+  const int64_t ranks = replicas * sequence;
+  char text[192], hint[96];
+  if (near < 2 || near >= ranks || (near % sequence == 0 && ranks % near == 0)) return TWS_OK;
+  int64_t below = near < ranks ? near / sequence : replicas, above = below + 1;
+  while (below > 1 && replicas % below) below--;
+  while (above < replicas && replicas % above) above++;
+  if (below < 1) below = 1;
+  snprintf(hint, sizeof hint,
+           above > replicas ? "the nearest that does is %lld" : "the nearest that do are %lld and %lld",
+           (long long)(below * sequence), (long long)(above * sequence));
+  snprintf(text, sizeof text, "%s %lld does not divide the %lld ranks that share parameters%s", path, (long long)near,
+           (long long)ranks, sequence > 1 ? " into whole groups of those that share a sequence" : "");
+  return refuse_degree(config, store ? tws_store_at(store, path) : (tws_given){NULL, NULL}, err, hint, text);
+}
+
 /* Replicas are shared out among the ranks of an expert group. */
 static tws_code check_experts(const tws_config *config, int64_t replicas, tws_error *err) {
   const struct tws_config_store *store = config->store;
   const int64_t ranks = tws_config_axis_ranks(config, TWS_AXIS_EXPERT);
   const char *path = sources[TWS_AXIS_EXPERT].key;
   char text[160], hint[96];
+  TWS_TRY(check_nodes(config, replicas, err));
   if (replicas % ranks == 0) return check_steps(config, err);
   int64_t below = ranks < replicas ? ranks : replicas;
   while (replicas % below) below--;

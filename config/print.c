@@ -561,6 +561,18 @@ typedef struct report {
   int count;
 } report;
 
+/* Those of stage 3 alone. */
+static const char *idle_at_stage(const tws_config *c, const char *path) {
+  const struct {
+    const char *path;
+    int given;
+  } rows[] = {{"twinspeed.linear_tile_size", c->linear_tile_size > 0},
+              {"zero_optimization.zero_hpz_partition_size", c->zero.secondary_ranks > 1}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows && c->zero.stage != 3; i++)
+    if (rows[i].given && strcmp(rows[i].path, path) == 0) return "it needs ZeRO stage 3";
+  return NULL;
+}
+
 /* Keys that go with others which are not in use. Defaults are no wish, so nothing is said of them. */
 static const char *idle_reason(const tws_config *c, const char *path) {
   const int pipe = c->pipeline_stages > 1, tensor = c->tensor_ranks > 1, alone = tws_config_model_ranks(c) == 1;
@@ -598,7 +610,8 @@ static const char *idle_reason(const tws_config *c, const char *path) {
        "it needs twinspeed.delayed_update"},
       {"zero_optimization.offload_param.nvme_path", parameters != 2 && c->param_path != NULL, no_disk},
       {"zero_optimization.offload_param.buffer_count", parameters != 2 && c->zero.param_buffer_count != 5, no_disk},
-      {"zero_optimization.offload_param.buffer_size", parameters != 2 && c->zero.param_buffer_size != 100000000, no_disk},
+      {"zero_optimization.offload_param.buffer_size", parameters != 2 && c->zero.param_buffer_size != 100000000,
+       no_disk},
       {"zero_optimization.offload_param.max_in_cpu", parameters != 2 && c->zero.max_in_cpu != 1000000000, no_disk},
       {"zero_optimization.offload_param.pin_memory", parameters == 0 && !c->zero.offload_param_pinned,
        "parameters are not offloaded"},
@@ -607,7 +620,6 @@ static const char *idle_reason(const tws_config *c, const char *path) {
       {"aio.intra_op_parallelism", memory && aio->threads != 1, no_disk},
       {"aio.single_submit", memory && aio->single_submit, no_disk},
       {"aio.overlap_events", memory && !aio->overlap_events, no_disk},
-      {"twinspeed.linear_tile_size", c->linear_tile_size > 0 && c->zero.stage != 3, "it needs ZeRO stage 3"},
       {"pipeline.partition", !pipe && strcmp(partition, "best") != 0, "it needs pipeline.stages above 1"},
       {"twinspeed.pipeline_schedule", !pipe && c->pipeline_schedule != usual, "it needs pipeline.stages above 1"},
       {"twinspeed.virtual_stages", !pipe && c->virtual_stages > 1, "it needs pipeline.stages above 1"},
@@ -641,7 +653,7 @@ static const char *idle_reason(const tws_config *c, const char *path) {
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (rows[i].idle && strcmp(rows[i].path, path) == 0) return rows[i].reason;
-  return NULL;
+  return idle_at_stage(c, path);
 }
 
 static void report_place(report *r, const tws_walk *walk, const cJSON *item) {

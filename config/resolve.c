@@ -558,10 +558,25 @@ static tws_code check_linear_tiles(const rules *r) {
       "twinspeed.linear_tile_size gathers weights in parts, and twinspeed.shard_by_block whole layers at once");
 }
 
+/* What ZeRO++ does beside plain stage 3 leaves other techniques out. */
+static tws_code check_zeropp(const rules *r) {
+  static const char hpz[] = "zero_optimization.zero_hpz_partition_size";
+  const tws_config *c = r->config;
+  if (tws_config_secondary_ranks(c) < 2) return TWS_OK;
+  if (c->zero.offload_param)
+    return REFUSE(r, hpz, TWS_UNSUPPORTED,
+                  "leave out one of the two: set zero_optimization.offload_param.device to none",
+                  "%s keeps gathered parameters on the device, and offload_param keeps them off it", hpz);
+  if (c->expert_ranks > 1)
+    return REFUSE(r, hpz, TWS_UNSUPPORTED, "leave it out, or set twinspeed.expert_parallel_size to 1",
+                  "%s does not go with expert parallelism: experts are not gathered from all ranks", hpz);
+  return TWS_OK;
+}
+
 static tws_code check_rules(tws_config *config, tws_error *err) {
   static tws_code (*const checks[])(const rules *) = {
-      check_precision,   check_reduction, check_offload,   check_delayed,       check_zenflow,
-      check_parallelism, check_optimizer, check_scheduler, check_recomputation, check_linear_tiles};
+      check_precision, check_reduction, check_offload,       check_delayed,      check_zenflow, check_parallelism,
+      check_optimizer, check_scheduler, check_recomputation, check_linear_tiles, check_zeropp};
   tws_refusals refusals = {0};
   tws_error unheard;
   const rules r = {config, config->store, err ? err : &unheard};

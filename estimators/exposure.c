@@ -73,7 +73,8 @@ static uint32_t cause(const reader *r, uint32_t op) {
 static double *offloading(tws_path_result *result, const tws_op *o) {
   if (o->place == TWS_PLACE_DISK) return &result->disk_exposed_s;
   if (o->kind == TWS_OP_COMPUTE && o->place == TWS_PLACE_HOST) return &result->host_exposed_s;
-  return o->kind == TWS_OP_COPY && o->stream != TWS_STREAM_COMPUTE ? &result->copies_exposed_s : NULL;
+  const int inside = o->place == TWS_PLACE_DEVICE && o->channel == TWS_CHANNEL_NONE; /* the device's memory */
+  return o->kind == TWS_OP_COPY && o->stream != TWS_STREAM_COMPUTE && !inside ? &result->copies_exposed_s : NULL;
 }
 
 /* The compute stream was idle from `from` to `to`, when `op` ended. */

@@ -303,10 +303,18 @@ static int add_experts(const tws_config *config, int ranks, tws_axis *axes, int 
   return 2;
 }
 
-/* Replicas, with experts: ranks that share these are neighbours, or those that have the same. */
+/* Replicas, with experts: ranks that share these are neighbours, or those that have the same. Without, those of a node
+ * are, where ZeRO tells them apart. */
 static int add_replicas(const tws_config *config, int replicas, tws_axis *axes, int *dims) {
-  const int experts = tws_config_axis_ranks(config, TWS_AXIS_EXPERT);
+  const int experts = tws_config_axis_ranks(config, TWS_AXIS_EXPERT), near = tws_config_node_replicas(config, replicas);
   int count = 0;
+  if (near > 0) {
+    axes[0] = TWS_AXIS_DATA_NODES;
+    dims[0] = replicas / near;
+    axes[1] = TWS_AXIS_NODE_DATA;
+    dims[1] = near;
+    return 2;
+  }
   if (experts < 2) {
     axes[0] = TWS_AXIS_DATA;
     dims[0] = replicas;

@@ -10,7 +10,7 @@
  *   weight_tiles.c  large weights of stage 3 as tiles, each gathered and reduced for itself
  *   quantized.c  frozen weights in few bits
  *   zero.c       where parameters and gradients live and move, by ZeRO stage; zero3_gathers.c: whole parameters of
- *                stage 3
+ *                stage 3; zero_secondary.c: what neighbours keep of them
  *   dropout.c    where random bits of dropout come from
  *   running.c    running statistics of modules
  *   offload.c    what lives on the host and is done there; fetch.c: parameters that do; delayed.c: an update that is
@@ -79,6 +79,15 @@ typedef struct tws_weight_tiles {
   int64_t rows;          /* of each but the last */
 } tws_weight_tiles;
 
+/* Parts of whole parameters that neighbours keep between them for a step (plan/zero_secondary.c). */
+typedef struct tws_secondary {
+  uint32_t buffer; /* TWS_NONE: nothing is kept */
+  uint32_t group;  /* of the neighbours */
+  int ranks, index;
+  uint64_t *offset; /* per parameter: of this rank's part, or TWS_NO_OFFSET */
+  uint8_t *has;     /* whether this step has put it there */
+} tws_secondary;
+
 typedef struct tws_zero {
   int stage;
   int ranks;      /* that see different samples or tokens, */
@@ -104,6 +113,7 @@ typedef struct tws_zero {
   uint32_t *bucket_of;     /* per parameter */
   uint64_t *slot;          /* per parameter: offset in its bucket */
   tws_zero3_schedule schedule;
+  tws_secondary secondary;
 } tws_zero;
 
 static inline const tws_zero_class *tws_zero_class_of(const tws_zero *z, uint32_t param) {

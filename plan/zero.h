@@ -13,6 +13,18 @@ static inline uint64_t tws_zero_numel(const tws_lower *l, uint32_t param) {
 }
 /* Stage 3: when what is gathered and released, once storage is laid out. (plan/zero3_gathers.c) */
 void tws_zero3_gathers_begin(tws_lower *l);
+/* zero_secondary.c: with that schedule, what neighbours keep; what they do of a parameter that has just been gathered.
+ */
+void tws_secondary_begin(tws_lower *l);
+void tws_secondary_keep(tws_lower *l, uint32_t param);
+/* Elements of a parameter that each of the neighbours keeps. */
+static inline uint64_t tws_secondary_part(const tws_zero *z, uint32_t param) {
+  return (uint64_t)z->part[param] * (uint64_t)(tws_zero_class_of(z, param)->ranks / z->secondary.ranks);
+}
+/* Whether a gather of a parameter is from the neighbours alone. */
+static inline int tws_secondary_has(const tws_zero *z, uint32_t param) {
+  return z->secondary.buffer != TWS_NONE && z->secondary.has[param];
+}
 /* Padding at the end of a rank's part must be finite before norm and update read it. */
 void tws_zero_pad_gradients(tws_lower *l);
 

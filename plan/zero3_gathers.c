@@ -35,18 +35,25 @@ static void make_schedule(tws_lower *l) {
   if (code != TWS_OK) l->b.failed = code;
 }
 
+/* What a rank has of a parameter that is not quantized, for the gather of the whole. */
+static tws_operand own_part(tws_lower *l, const tws_zero_class *c, uint32_t p) {
+  const tws_zero *z = &l->zero;
+  const uint64_t part = (uint64_t)z->part[p];
+  if (tws_secondary_has(z, p)) return tws_read(z->secondary.buffer, z->secondary.offset[p], tws_secondary_part(z, p));
+  if (l->offload.param_tier != TWS_TIER_DEVICE)
+    return tws_fetch(l, p, tws_write(z->gathered[p], part * (uint64_t)c->index, part));
+  return tws_read(l->b.plan->parameters, z->flat_offset[p], part);
+}
+
 /* A parameter's segments of a gather: the rank's part of each, and the whole; returns how many operands. */
 static int segments_of(tws_lower *l, const tws_zero_class *c, uint32_t p, tws_operand *operands) {
   tws_zero *z = &l->zero;
-  const tws_plan *plan = l->b.plan;
   const uint64_t part = (uint64_t)z->part[p], ranks = (uint64_t)c->ranks;
   const char *name = l->network->params[p].name;
   if (!tws_is_quantized(l, p)) {
     z->gathered[p] =
         tws_builder_buffer(&l->b, name, TWS_CATEGORY_GATHERED, l->config->dtype, part * ranks, TWS_LIFETIME_OPS);
-    const tws_operand own = tws_write(z->gathered[p], part * (uint64_t)c->index, part);
-    operands[0] = l->offload.param_tier != TWS_TIER_DEVICE ? tws_fetch(l, p, own)
-                                                           : tws_read(plan->parameters, z->flat_offset[p], part);
+    operands[0] = own_part(l, c, p);
     operands[1] = tws_all(&l->b, z->gathered[p], TWS_WRITE);
     return 2;
   }
@@ -77,20 +84,26 @@ static void gather_at_once(tws_lower *l, const uint32_t *params, uint32_t count)
   for (uint32_t i = 0; i < count; i++) n += segments_of(l, c, params[i], operands + n);
   for (int i = 1; i < n && l->b.failed == TWS_OK; i += 2) bytes += l->b.plan->buffers[operands[i].buffer].bytes;
   if ((c->ranks > 1 || !elsewhere) && l->b.failed == TWS_OK)
-    tws_builder_collective(&l->b, l->gather_stream, TWS_COLLECTIVE_ALL_GATHER, c->group,
+    tws_builder_collective(&l->b, l->gather_stream, TWS_COLLECTIVE_ALL_GATHER,
+                           tws_secondary_has(z, params[0]) ? z->secondary.group : c->group,
                            (tws_dtype)l->b.plan->buffers[operands[0].buffer].dtype, bytes, (uint32_t)(n / 2), 0,
                            operands, n);
+  for (uint32_t i = 0; i < count && l->b.failed == TWS_OK; i++) tws_secondary_keep(l, params[i]);
   tws_free(operands);
+}
+
+static int gathered_alike(const tws_zero *z, uint32_t p, uint32_t q) {
+  return tws_zero_class_of(z, p)->axes == tws_zero_class_of(z, q)->axes &&
+         tws_secondary_has(z, p) == tws_secondary_has(z, q);
 }
 
 /* Together what the same ranks share and stands together. */
 static void gather_params(tws_lower *l, const uint32_t *params, uint32_t count) {
   const uint32_t most = l->config->zero.allgather_sequential ? 1 : count;
-  const int alike = tws_zero_same_ranks(&l->zero);
+  const int alike = tws_zero_same_ranks(&l->zero) && l->zero.secondary.buffer == TWS_NONE;
   for (uint32_t i = 0, n; i < count; i += n) {
     for (n = alike && i + most <= count ? most : 1;
-         n < most && i + n < count &&
-         tws_zero_class_of(&l->zero, params[i + n])->axes == tws_zero_class_of(&l->zero, params[i])->axes;)
+         n < most && i + n < count && gathered_alike(&l->zero, params[i + n], params[i]);)
       n++; /* frozen or not */
     gather_at_once(l, params + i, n);
   }
@@ -116,6 +129,7 @@ static void list_fetches(tws_lower *l) {
 
 void tws_zero3_gathers_begin(tws_lower *l) {
   make_schedule(l);
+  tws_secondary_begin(l);
   list_fetches(l);
 }
 

@@ -56,6 +56,17 @@ static tws_network *network_of(const shape *s, int64_t multiple) {
   return network;
 }
 
+/* Nodes as ZeRO sees them: of more replicas, where there is room for them, some are neighbours. */
+static int64_t draw_nodes(uint64_t seed, tws_config *c, int64_t replicas) {
+  const int64_t inside = c->tensor_ranks * c->sequence_ranks, nodes = 2 + (int64_t)draw(seed, 70, 2);
+  const int64_t near = 1 + (int64_t)draw(seed, 71, 3);
+  if (c->zero.stage != 3 || draw(seed, 72, 2)) return replicas;
+  if (inside * nodes * near <= MOST_RANKS) replicas = nodes * near;
+  while (replicas % near) replicas--; /* 0: near is more */
+  c->zero.secondary_ranks = near * c->sequence_ranks;
+  return replicas > 0 ? replicas : 1;
+}
+
 /* Least common multiple. */
 static int64_t common(int64_t a, int64_t b) {
   int64_t multiple = a;
@@ -82,8 +93,9 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
       c.pipeline_stages--;
     }
   }
-  *world = (int)(inside * c.pipeline_stages * replicas);
   c.zero.stage = (int)draw(seed, 6, c.pipeline_stages > 1 ? 2 : 4);
+  replicas = draw_nodes(seed, &c, replicas);
+  *world = (int)(inside * c.pipeline_stages * replicas);
   c.pipeline_schedule = (int)draw(seed, 7, TWS_PIPELINE_KIND_COUNT);
   c.virtual_stages = c.pipeline_schedule == TWS_PIPELINE_INTERLEAVED && c.pipeline_stages > 1 ? 2 : 1;
   c.accumulation_steps = 1 + (int64_t)draw(seed, 8, 6);
@@ -129,7 +141,7 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
                .inner = c.tensor_ranks * (4 + (int64_t)draw(seed, 35, 9)),
                .vocabulary = 20 + (int64_t)draw(seed, 36, 30)};
   if (draw(seed, 48, 4) == 0 && s->layers > 1) { /* a whole number of them for each that shares them */
-    c.expert_ranks = draw(seed, 49, 3) ? replicas : 1;
+    c.expert_ranks = draw(seed, 49, 3) && c.zero.secondary_ranks < 2 ? replicas : 1;
     s->experts = c.expert_ranks * (1 + (int64_t)draw(seed, 50, 2)) + (c.expert_ranks == 1);
     c.expert_dispatch_fp8 = (int)draw(seed, 51, 2);
     c.expert_capacity_factor = draw(seed, 52, 2) ? 1.25 : 0;

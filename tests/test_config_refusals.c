@@ -286,6 +286,12 @@ START_TEST(contradictions) {
       {"{" B "\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"a\"}, "
        "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"b\"}}}",
        TWS_UNSUPPORTED, "two folders", "the same folder"},
+      {"{" B "\"zero_optimization\": {\"stage\": 3, \"zero_hpz_partition_size\": 2, \"offload_param\": {\"device\": "
+       "\"cpu\"}}}",
+       TWS_UNSUPPORTED, "zero_hpz_partition_size keeps gathered parameters on the device", "device to none"},
+      {"{" B "\"zero_optimization\": {\"stage\": 3, \"zero_hpz_partition_size\": 2}, "
+       "\"twinspeed\": {\"expert_parallel_size\": 2}}",
+       TWS_UNSUPPORTED, "zero_hpz_partition_size does not go with expert parallelism", "leave it out"},
       {"{" B "\"zero_optimization\": {\"stage\": 2}, \"twinspeed\": {\"delayed_update\": true}}", TWS_INVALID,
        "delayed_update is the host's", "set zero_optimization.offload_optimizer.device to cpu"},
       {"{" B "\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.5}}, "

@@ -1,0 +1,124 @@
+/* ctest: engine mpi */
+/* ZeRO++: what neighbours keep changes no bit of a training, and fewer bytes go from node to node. */
+#include "job/job.h"
+#include "train.h"
+
+static void add_job(FILE *file, const char *name, int accumulation, const char *recompute, const char *more) {
+  fprintf(file,
+          "%s\ttiny-llama\t%d\t{%s,\"train_micro_batch_size_per_gpu\":%d,\"zero_optimization\":{\"stage\":3,"
+          "\"reduce_bucket_size\":20000,\"stage3_prefetch_bucket_size\":5000,\"stage3_max_reuse_distance\":0,"
+          "\"stage3_max_live_parameters\":30000,\"stage3_param_persistence_threshold\":100%s},"
+          "\"twinspeed\":{\"sequence_length\":32,\"seed\":7,\"recompute\":\"%s\"}}\n",
+          name, FEW_STEPS, settings, 2 / accumulation, more, recompute);
+}
+
+static void same_curves(const curve *c, const curve *reference) {
+  const size_t compared = (size_t)c->steps * sizeof *c->loss;
+  ck_assert_int_eq(c->steps, FEW_STEPS);
+  ck_assert_msg(memcmp(c->loss, reference->loss, compared) == 0 && memcmp(c->norm, reference->norm, compared) == 0,
+                "%s differs from %s", c->name, reference->name);
+}
+
+/* ---- hpZ ---- */
+
+START_TEST(secondary_parameters_are_the_same) {
+  static const struct {
+    const char *name, *recompute, *more;
+    int accumulation;
+  } jobs[] = {{"one", "none", "", 1},
+              {"two", "none", "", 2},
+              {"again", "full", "", 2},
+              {"half", "none", "", 2},
+              {"sequential", "none", ",\"stage3_allgather_sequential\":true,\"overlap_comm\":false", 2}};
+  enum { KINDS = sizeof jobs / sizeof *jobs };
+  const char *path = in_folder("jobs");
+  FILE *file = fopen(path, "w");
+  char name[64], more[160];
+  for (int i = 0; i < KINDS; i++) {
+    const char *type = strcmp(jobs[i].name, "half") == 0 ? "},\"bf16\":{\"enabled\":true" : "";
+    snprintf(more, sizeof more, "%s%s", jobs[i].more, type);
+    add_job(file, jobs[i].name, jobs[i].accumulation, jobs[i].recompute, more);
+    snprintf(name, sizeof name, "%s-near", jobs[i].name);
+    snprintf(more, sizeof more, ",\"zero_hpz_partition_size\":2%s%s", jobs[i].more, type);
+    add_job(file, name, jobs[i].accumulation, jobs[i].recompute, more);
+  }
+  fclose(file);
+  run_jobs(2, path);
+  for (int i = 0; i < KINDS; i++) {
+    snprintf(name, sizeof name, "%s-near", jobs[i].name);
+    same_curves(find(2, name), find(2, jobs[i].name));
+  }
+}
+END_TEST
+
+/* ---- bytes between nodes ---- */
+
+static tws_job *job_of(const char *const *set) {
+  tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
+  tws_error err = {0};
+  tws_job *job;
+  spec.model = "gpt2";
+  spec.cluster = "dgx-a100:4";
+  spec.dtype = "bf16";
+  spec.stage = 3;
+  spec.sequence = 128;
+  spec.micro_batch = 1;
+  spec.accumulation = 2;
+  while (*set) spec.set.item[spec.set.count++] = *set++;
+  ck_assert_msg(tws_job_load(&spec, &job, &err) == TWS_OK, "%s", err.message);
+  return job;
+}
+
+/* What the first rank receives of a collective among ranks of several nodes, in elements of any type's bytes. */
+static double across_nodes(const tws_job *job, const tws_plan *plan, tws_collective collective) {
+  double bytes = 0;
+  for (uint32_t i = 0; i < plan->op_count; i++) {
+    const tws_work *work = &plan->works[plan->ops[i].work];
+    if (work->kind != TWS_OP_COLLECTIVE || work->code != collective) continue;
+    const tws_group *g = &plan->groups[work->group];
+    if (tws_mapping_beside_first(&job->mapping, g->ranks, g->size) < g->size) bytes += (double)work->d[0];
+  }
+  return bytes;
+}
+
+static tws_plan *plan_of(const tws_job *job) {
+  tws_plan *plan;
+  tws_error err = {0};
+  ck_assert_msg(tws_job_plan(job, 0, &plan, &err) == TWS_OK, "%s", err.message);
+  return plan;
+}
+
+/* Of two micro-batches one gather of four leaves the node; a rank keeps an eighth of what is gathered. */
+START_TEST(gathers_stay_in_nodes) {
+  tws_job *plain = job_of((const char *const[]){"zero_optimization.stage3_max_reuse_distance=0",
+                                                "zero_optimization.stage3_prefetch_bucket_size=0", NULL});
+  tws_job *near = job_of((const char *const[]){"zero_optimization.stage3_max_reuse_distance=0",
+                                               "zero_optimization.stage3_prefetch_bucket_size=0",
+                                               "zero_optimization.zero_hpz_partition_size=8", NULL});
+  tws_plan *before = plan_of(plain), *after = plan_of(near);
+  const double all = across_nodes(plain, before, TWS_COLLECTIVE_ALL_GATHER);
+  const double fewer = across_nodes(near, after, TWS_COLLECTIVE_ALL_GATHER);
+  printf("bytes that gathers bring from all nodes: %.4g, with neighbours that keep them %.4g\n", all, fewer);
+  ck_assert_double_lt(fewer, 0.3 * all);
+  uint64_t kept = 0;
+  for (uint32_t i = 0; i < after->buffer_count; i++)
+    if (strcmp(after->buffers[i].name, "secondary parameters") == 0) kept += after->buffers[i].bytes;
+  const double eighth = 2.0 * (double)tws_network_params(plain->network, 0) / 8;
+  ck_assert_double_le((double)kept, 1.001 * eighth);
+  ck_assert_double_ge((double)kept, 0.99 * eighth);
+  tws_plan_destroy(before);
+  tws_plan_destroy(after);
+  tws_job_destroy(plain);
+  tws_job_destroy(near);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("train_zeropp");
+  TCase *c = tcase_create("train_zeropp");
+  tcase_set_timeout(c, 300);
+  tcase_add_test(c, secondary_parameters_are_the_same);
+  tcase_add_test(c, gathers_stay_in_nodes);
+  suite_add_tcase(suite, c);
+  return run_training(suite);
+}
