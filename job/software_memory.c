@@ -109,18 +109,35 @@ static double optimizer_shards(const tws_job *job) {
                                      : 1;
 }
 
-/* Of fp16's optimizer, while it steps: gradients of its shard, flattened in 16 bits and then in float32. */
+/* Of the optimizer, while it steps: gradients of its shard, flattened in 16 bits and then in float32. Megatron's and
+ * DeepSpeed's of fp16, and that of ZeRO-1 and 2 in DeepSpeed since, for both 16-bit types. */
 static double step_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
-  if (!runtime->gradient_copies || c->dtype != TWS_F16 || c->zero.stage > 1) return 0;
-  return 6 * trained(job, stage) / optimizer_shards(job);
+  const int of_fp16 = runtime->gradient_copies && c->dtype == TWS_F16 && c->zero.stage < 2;
+  const int of_zero = runtime->copies_buckets && c->dtype != TWS_F32 && (c->zero.stage == 1 || c->zero.stage == 2) &&
+                      !c->zero.offload_optimizer;
+  return of_fp16 || of_zero ? 6 * trained(job, stage) / optimizer_shards(job) : 0;
 }
 
-/* What a bucket of ZeRO-3 is interleaved into; never more than there are gradients. */
+static double largest_parameter(const tws_job *job) {
+  double most = 0;
+  for (uint32_t p = 0; p < job->network->param_count; p++)
+    if (!job->network->params[p].frozen) most = fmax(most, (double)tws_param_numel(&job->network->params[p]));
+  return most / tws_job_ranks_along(job, TWS_AXIS_MODEL);
+}
+
+/* What a bucket of ZeRO-3 is interleaved into, never more than there are gradients. ZeRO-2 flattens what it reduces,
+ * has a second bucket that fills meanwhile where reductions overlap, and reduces a gradient that is larger than a
+ * bucket where it is. */
 static double bucket_copy_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
-  if (!runtime->copies_buckets || c->zero.stage < 3 || optimizer_shards(job) < 2) return 0;
-  return (double)tws_dtype_bytes(c->dtype) * fmin((double)c->zero.reduce_bucket_size, trained(job, stage));
+  if (!runtime->copies_buckets || c->zero.stage < 2 || optimizer_shards(job) < 2) return 0;
+  double numbers = fmin((double)c->zero.reduce_bucket_size, trained(job, stage));
+  if (c->zero.stage == 2) {
+    const double largest = largest_parameter(job), apart = largest > numbers ? largest : 0;
+    numbers = (c->zero.overlap_comm ? numbers : 0) + fmax(numbers, apart) + apart;
+  }
+  return (double)tws_dtype_bytes(c->dtype) * numbers;
 }
 
 /* Lightning's FSDP accumulates gradients without reducing them (no_backward_sync): they are whole on each rank. A layer
@@ -224,7 +241,8 @@ double tws_software_stage_peak(const tws_job *job, const tws_stage_estimate *sta
   const double step = step_bytes(job, tws_profile_runtime(job->profile), stage);
   if (!(step > 0)) return passes;
   /* parameters and gradients in 16 bits, master weights and two moments in float32 */
-  return fmax(passes, stage->parameters * (4 + 12 / optimizer_shards(job)) + step);
+  const double shards = optimizer_shards(job), gradients = job->config->zero.stage > 1 ? 2 / shards : 2;
+  return fmax(passes, stage->parameters * (2 + gradients + 12 / shards) + step);
 }
 
 double tws_software_stage_reserved(const tws_job *job, const tws_stage_estimate *stage) {

@@ -214,6 +214,38 @@ START_TEST(memory_of_offloaded_runs) {
 }
 END_TEST
 
+/* ZeRO-2 of DeepSpeed: beside the plan's bucket a second one, a flattened copy of the largest gradient, which is larger
+ * than a bucket, and that gradient; a step holds six bytes a parameter of its shard more. What was read is reserved. */
+START_TEST(memory_of_runs_of_stage_2) {
+  tws_cases *cases = load(RUNS);
+  int checked = 0;
+  for (int i = 0; i < cases->count; i++) {
+    const tws_case *one = &cases->cases[i];
+    tws_job *job;
+    tws_case_prediction p;
+    tws_error err = {0};
+    if (strcmp(one->group, "stas-8b-z2") != 0) continue;
+    ck_assert_int_eq(one->counts, TWS_CASE_RESERVED);
+    ck_assert_msg(tws_case_job(cases, i, &job, &err) == TWS_OK, "%s: %s", one->id, err.message);
+    const double largest = 4096.0 * 128256, held = 2 * (5e8 + 2 * largest), step = 6 * 8030261248.0 / 8;
+    ck_assert_double_eq_tol(tws_job_software_bytes(job) / held, 1, 1e-9);
+    const tws_stage_estimate stage = {.layers = 32, .parameters = 8030261248.0};
+    ck_assert_double_eq_tol(tws_software_stage_reserved(job, &stage) / (1.05 * (held + step)), 1, 1e-9);
+    ck_assert_int_eq(tws_case_predict(one, job, NULL, &p, &err), TWS_OK);
+    ck_assert_msg(fabs(p.bytes / one->measured_bytes - 1) < 0.06, "%s: %g bytes, measured %g", one->id, p.bytes,
+                  one->measured_bytes);
+    job->config->zero.overlap_comm = 0;
+    ck_assert_double_eq_tol(tws_job_software_bytes(job) / (4 * largest), 1, 1e-9);
+    job->config->zero.stage = 1;
+    ck_assert_double_eq(tws_job_software_bytes(job), 0);
+    tws_job_destroy(job);
+    checked++;
+  }
+  ck_assert_int_ge(checked, 1);
+  tws_cases_destroy(cases);
+}
+END_TEST
+
 /* Layers that are made again are not there while the loss is computed, and what enters them waits on the host, as the
  * runs' scripts have it: what ran then fits. */
 START_TEST(memory_of_runs_with_partitioned_checkpoints) {
@@ -347,6 +379,45 @@ static tws_profile *profile_under(const char *name, const char *runtime) {
   ck_assert(tws_profile_set_runtime(profile, tws_runtime_find(runtime), NULL) == TWS_OK);
   return profile;
 }
+
+/* DeepSpeed's pipelines add bf16's gradients to float32 ones after each micro-batch, and send them whole. */
+START_TEST(gradients_of_deepspeeds_pipelines) {
+  tws_profile *megatron = profile_under("a100-80gb", "megatron-2021"),
+              *engine = profile_under("a100-80gb", "megatron-deepspeed-2021");
+  tws_work works[] = {
+      {.code = TWS_KERNEL_LINEAR_GRAD_WEIGHT, .flags = TWS_ACCUMULATE, .d = {2048, 4096, 1024}},
+      {.code = TWS_KERNEL_EMBEDDING_GRAD, .flags = TWS_ACCUMULATE, .d = {2048, 1024, 4096}},
+      {.code = TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT, .flags = TWS_ACCUMULATE, .d = {1, 8, 256, 1024, 512}},
+      {.code = TWS_KERNEL_LINEAR_GRAD_INPUT, .d = {2048, 4096, 1024}}};
+  const double moved[] = {16, 16, 16, 0}; /* of 4096 x 1024 numbers */
+  for (int i = 0; i < 4; i++) {
+    works[i].dtype = works[i].dtype2 = TWS_BF16;
+    const double more = tws_kernel_seconds(engine, &works[i], 1, 1) - tws_kernel_seconds(megatron, &works[i], 1, 1);
+    ck_assert_double_eq_tol(more * 0.76 * tws_profile_bandwidth(engine) / (4096 * 1024), moved[i], 1e-6);
+    works[i].dtype = works[i].dtype2 = TWS_F16;
+    ck_assert_double_eq(tws_kernel_seconds(engine, &works[i], 1, 1), tws_kernel_seconds(megatron, &works[i], 1, 1));
+  }
+  tws_profile_destroy(megatron);
+  tws_profile_destroy(engine);
+  tws_cases *cases = load(RUNS);
+  int whole = 0, chunks = 0;
+  for (int i = 0; i < cases->count; i++) {
+    tws_job *job;
+    if (strcmp(cases->cases[i].group, "mt-nlg") != 0 && strcmp(cases->cases[i].group, "llama3-405b") != 0) continue;
+    ck_assert_int_eq(tws_case_job(cases, i, &job, NULL), TWS_OK);
+    const int nlg = strcmp(cases->cases[i].group, "mt-nlg") == 0;
+    ck_assert_int_eq(job->config->grad_partitioned, !nlg);
+    ck_assert_int_eq(job->config->virtual_stages,
+                     nlg ? 1 : 8); /* of 126 layers, an embedding and a head on 16 stages */
+    whole += nlg;
+    chunks += !nlg;
+    tws_job_destroy(job);
+  }
+  ck_assert_int_ge(whole, 2);
+  ck_assert_int_ge(chunks, 1);
+  tws_cases_destroy(cases);
+}
+END_TEST
 
 /* A list of tensors, one of each rank, costs the host for each of them and each piece; DDP under autocast sums numbers
  * of twice the plan's width. */
@@ -669,11 +740,13 @@ int main(void) {
   tcase_add_test(tests, evidence_is_what_comes_out);
   tcase_add_test(tests, collectives_hand_over);
   tcase_add_test(tests, collectives_of_2021);
+  tcase_add_test(tests, gradients_of_deepspeeds_pipelines);
   tcase_add_test(tests, products_and_activations_of_their_software);
   tcase_add_test(tests, doubtful_runs_are_not_scored);
   tcase_add_test(tests, formula_counts_the_networks_products);
   tcase_add_test(tests, memory_of_adapters);
   tcase_add_test(tests, memory_of_offloaded_runs);
+  tcase_add_test(tests, memory_of_runs_of_stage_2);
   tcase_add_test(tests, memory_of_runs_with_partitioned_checkpoints);
   tcase_add_test(tests, scores_are_what_they_say);
   tcase_add_test(tests, launches_limit_small_steps);

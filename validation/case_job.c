@@ -104,6 +104,7 @@ static const struct {
     {"Megatron-LM/Core CI", NULL, NULL, NULL, "megatron"},
     {"Megatron-DeepSpeed new", NULL, NULL, NULL, "megatron"},
     {"Megatron-DeepSpeed", "2022-23", NULL, NULL, "megatron-2022"},
+    {"Megatron-DeepSpeed", NULL, "2201.11990", NULL, "megatron-deepspeed-2021"},
     {"Megatron-DeepSpeed", NULL, NULL, NULL, "megatron-2021"},
     {"Megatron-Bridge", "26", NULL, NULL, "nemo-2026"},
     {"Megatron-Bridge", NULL, NULL, NULL, "nemo"},
@@ -299,6 +300,8 @@ static tws_code read_division(const cJSON *row, division *d, tws_error *err) {
   if (d->ring) d->sequence = (int)tws_case_number(row, "parallel", "cp");
   const double held = tws_case_number(row, "parallel", "vp_layers_per_stage");
   if (held > 0) d->chunks = at_least_one(tws_case_number(row, "model", "layers") / d->stages / held);
+  if (tws_case_one_layer_chunks(row))
+    d->chunks = at_least_one((tws_case_number(row, "model", "layers") + 2) / d->stages);
   const double replica = (double)d->tensor * d->stages * d->sequence;
   if (!(dp > 0) && !(gpus > 0)) return lacks(err, "the number of GPUs is not stated");
   d->data = at_least_one(dp > 0 && d->sequence == 1 ? dp : gpus / replica);
@@ -411,7 +414,9 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
   if (d->tensor > 1)
     tws_text_add(text, "\"tensor_parallel\":{\"autotp_size\":%d,\"tp_overlap_comm\":%s},", d->tensor,
                  runtime->overlaps_tensor ? "true" : "false");
-  if (d->stages > 1) tws_text_add(text, "\"pipeline\":{\"stages\":%d,\"partition\":\"type:transformer\"},", d->stages);
+  if (d->stages > 1)
+    tws_text_add(text, "\"pipeline\":{\"stages\":%d,\"partition\":\"type:transformer%s\"},", d->stages,
+                 tws_case_one_layer_chunks(row) ? "|embedding|lm_head" : "");
   if (d->sequence > 1) tws_text_add(text, "\"sequence_parallel_size\":%d,", d->sequence);
   tws_text_add(text, "\"zero_optimization\":{\"stage\":%d,\"overlap_comm\":%s", stage, overlaps ? "true" : "false");
   if (!by_itself) tws_text_add(text, ",\"use_multi_rank_bucket_allreduce\":false"); /* a key of 0.7 */

@@ -53,3 +53,15 @@ void tws_case_write_encoder(const cJSON *row, tws_text *text) {
 int tws_case_watches_first_node(const cJSON *row) {
   return strstr(tws_case_text(row, "source", "title"), "BigScience 1.3B tuning") != NULL;
 }
+
+/* Its scripts print max_memory_reserved, the ones of ZeRO-2 too (bench_decompose.py), of which rows say only "GiB". */
+int tws_case_reads_reserved(const cJSON *row) {
+  return strstr(tws_case_text(row, "source", "title"), "when-to-upgrade-gpus") != NULL;
+}
+
+/* Llama 3 405B (2407.21783, section 3.3.2): the first chunk of its interleaved pipeline has the embedding alone and the
+ * last the head, for which a layer was left out of either, so that chunks are of one layer. */
+int tws_case_one_layer_chunks(const cJSON *row) {
+  return strstr(tws_case_text(row, "source", "url"), "2407.21783") && tws_case_number(row, "parallel", "pp") > 1 &&
+         !(tws_case_number(row, "parallel", "vpp") > 0);
+}

@@ -44,7 +44,8 @@ static void read_memory(const cJSON *row, tws_case *one) {
   const int smi = strstr(kind, "nvidia-smi") != NULL;
   /* nvidia-smi counts in MiB whatever its readers write; a "GB" that is not its own is decimal */
   const double unit = smi || strstr(kind, "GiB") ? TWS_GIB : 1e9;
-  one->counts = smi ? TWS_CASE_DEVICE : strstr(kind, "reserved") ? TWS_CASE_RESERVED : TWS_CASE_ALLOCATED;
+  const int reserved = strstr(kind, "reserved") || tws_case_reads_reserved(row);
+  one->counts = smi ? TWS_CASE_DEVICE : reserved ? TWS_CASE_RESERVED : TWS_CASE_ALLOCATED;
   one->of_last_stage = strstr(kind, "logging rank") != NULL; /* Megatron's last rank logs */
   one->of_first_stage = tws_case_watches_first_node(row);
   if (is_usable(row, "memory")) one->measured_bytes = exact > 0 ? exact : peak * unit;

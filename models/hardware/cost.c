@@ -316,6 +316,18 @@ static double cast_bytes(const tws_profile *profile, const tws_work *work) {
   return 0;
 }
 
+/* Gradients of weights in bf16, and of an embedding, that software adds to float32 ones beside the plan. */
+static double accumulated_bytes(const tws_profile *profile, const tws_work *work) {
+  tws_work one;
+  matrix_product p;
+  if (!(profile->accumulates_bytes > 0) || work->dtype != TWS_BF16 || work->dtype2 != TWS_BF16) return 0;
+  if (work->code == TWS_KERNEL_EMBEDDING_GRAD)
+    return profile->accumulates_bytes * (double)work->d[1] * (double)work->d[2];
+  const double experts = expert_products(profile, work, &one);
+  if (!product_of(experts > 0 ? &one : work, &p) || p.result != OF_WEIGHT) return 0;
+  return profile->accumulates_bytes * fmax(experts, 1) * p.times * p.n * p.k;
+}
+
 /* Tokens to slots and back as products with matrices of tokens x slots, which are 0 but for a token's slots. Bytes of
  * each of its numbers, as DeepSpeed's layer moves them: forward it is made in float32, compared with 0, cast and read,
  * and cast once more for the way back; backward the weights' gradient is one too, in 16 bits, cast and read twice. */
@@ -356,7 +368,8 @@ static double published_seconds(const tws_profile *profile, const tws_work *work
     seconds = attention_seconds(profile, work, peak, bandwidth);
   else
     seconds = tws_work_bytes(work) / bandwidth;
-  const double added = profile->added_bytes[work->code] * tws_work_elements(work) + cast_bytes(profile, work);
+  const double added = profile->added_bytes[work->code] * tws_work_elements(work) + cast_bytes(profile, work) +
+                       accumulated_bytes(profile, work);
   return seconds + added / bandwidth + profile->launch_s + one_hot_seconds(profile, work, peak, bandwidth);
 }
 

@@ -86,6 +86,7 @@ struct tws_profile {
   const tws_runtime *runtime;               /* NULL: "twinspeed" */
   int float_reductions;                     /* tws_runtime */
   double part_s, hand_over_s;               /* tws_runtime */
+  double accumulates_bytes;                 /* tws_runtime */
   double host_op_s;                         /* the host issues a kernel of a plan in this time; 0: it never limits */
   double expert_op_s;                       /* tws_runtime */
   int one_hot_experts;                      /* tws_runtime */

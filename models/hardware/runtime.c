@@ -8,6 +8,11 @@
  *   host_op_s   eager Megatron of 2021 to 2023 issues 45 operations a layer forward and 60 backward at about 30 us
  *               each, which our plans state as about 20 kernels: 160 us a kernel, chosen on every other run of
  *               vtrain-single, with the others in sight. Newer ones: 7 us, 33 us a kernel.
+ *   accumulates DeepSpeed's bf16 optimizer (bf16_optimizer.py, update_hp_grads): 16-bit gradients of a micro-batch are
+ *               made float32 (6 bytes a parameter) and added to those of the step (12); written anew each time, they
+ *               take 2, where a plan that accumulates in 16 bits has 4: 16 beside it.
+ *   float_gradients Megatron's default; NeMo's and Megatron-Bridge's performance recipes have gradients in 16 bits
+ *               (grad_sync_dtype bf16; grad_reduce_in_fp32 off in perf_recipes/_common.py).
  *   hand_over_s between the streams of kernels and of NCCL, and for the last of the ranks: 60 us, chosen likewise.
  *   recomputes  torch.utils.checkpoint of the reentrant kind, Megatron's and DeepSpeed's own run a layer again whole.
  *   part_s      DeepSpeed before 0.6 and PyTorch before 1.10 gather into and reduce lists, a tensor of each rank
@@ -15,7 +20,8 @@
  *               Python and a copy launched.
  *   launch_s    6 us a kernel of eager software, 1.6 us of newer one; with CUDA_LAUNCH_BLOCKING 72 us a listed kernel.
  *   flash       FlashAttention in Triton, 2022: 0.38 of an A100's peak, 0.21 of an H100's; FlashAttention 2, cuDNN:
- *               0.44 and 0.375, Blackwell 0.58.
+ *               0.44 and 0.375, Blackwell 0.58; FlashAttention 3 is 1.5 to 2 times the second forward on Hopper, 1.5
+ *               to 1.75 backward (Shah et al., 2024): 0.62.
  *   score_bytes as Megatron-LM's kernels move them (docs/accuracy.md); eager PyTorch masks, scales and casts apart.
  *   context     nvidia-smi's view less torch's: 4.5 GiB of CUDA, NCCL and cuBLAS with three communicators a rank; 1.5
  *               of it without any.
@@ -24,7 +30,8 @@
  *   workspace   cuBLAS's and Transformer Engine's, from torch's allocator: what Megatron-Core's tests hold beside 18
  *               bytes a parameter, 68 MiB on A100, 96 on H100 and GB200.
  *   copies      DeepSpeed 0.19, coalesced_collectives.py: partitions of a bucket's gradients are interleaved in a new
- *               tensor before they are reduced, so bucket and copy are there at once.
+ *               tensor before they are reduced, so bucket and copy are there at once. ZeRO-2 (stage_1_and_2.py)
+ * flattens them, has two buckets with overlap_comm, and steps with 16-bit and float32 copies of a shard's gradients.
  *   loads       DeepSpeed 0.19, engine.py: a model that zero.Init did not partition goes to the device in whole;
  *               partition_parameters.py then cuts one parameter after the other.
  *   expert_op_s Transformer Engine's GroupedLinear issues a cuBLAS product for each expert over several streams,
@@ -57,6 +64,8 @@
   { 0, 0, 0.38, 0.21, 0 }
 #define FLASH_2 \
   { 0, 0, 0.44, 0.375, 0.58 }
+#define FLASH_3 \
+  { 0, 0, 0.44, 0.62, 0.58 }
 #define CUBLAS_12 \
   { 0, 0, 0.92, 0, 0 }
 #define DEEPEP \
@@ -87,6 +96,27 @@ static const tws_runtime runtimes[] = {
      .host_op_s = 160e-6,
      .part_s = 10e-6,
      .hand_over_s = 60e-6,
+     .expert_op_s = 170e-6,
+     .one_hot_experts = 1,
+     .unfused = 1,
+     .added_passes = TWS_PASSES_MEGATRON,
+     .attention = TWS_ATTENTION_UNFUSED,
+     .score_bytes = {8, 9},
+     .recomputes_whole = 1,
+     .context_bytes = 1.5 * 1073741824.0,
+     .communicator_bytes = 1073741824.0,
+     .reserved_share = 0.05,
+     .logit_bytes = 10,
+     .gradient_copies = 1,
+     .boundary_tensors = 2},
+    {.name = "megatron-deepspeed-2021",
+     .about = "Megatron-DeepSpeed of 2021: as megatron-2021, and its engine adds bf16's gradients to float32 ones",
+     .launch_s = 1.6e-6,
+     .host_op_s = 160e-6,
+     .part_s = 10e-6,
+     .hand_over_s = 60e-6,
+     .accumulates_bytes = 16,
+     .whole_gradients = 1,
      .expert_op_s = 170e-6,
      .one_hot_experts = 1,
      .unfused = 1,
@@ -161,7 +191,6 @@ static const tws_runtime runtimes[] = {
      .recomputes_whole = 1,
      .context_bytes = 1.5 * 1073741824.0,
      .communicator_bytes = 1073741824.0,
-     .float_gradients = 1,
      .logit_bytes = 4,
      .workspace_bytes = ENGINE_WORKSPACE,
      .reserved_share = 0.05},
@@ -180,7 +209,6 @@ static const tws_runtime runtimes[] = {
      .recomputes_whole = 1,
      .context_bytes = 1.5 * 1073741824.0,
      .communicator_bytes = 1073741824.0,
-     .float_gradients = 1,
      .logit_bytes = 4,
      .workspace_bytes = ENGINE_WORKSPACE,
      .reserved_share = 0.05},
@@ -278,10 +306,10 @@ static const tws_runtime runtimes[] = {
      .reserved_share = 0.05,
      .copies_buckets = 1},
     {.name = "deepspeed-whole",
-     .about = "as deepspeed-flash, without zero.Init: stage 3 partitions the model when all of it is on each device",
+     .about = "as deepspeed-flash of 2026 without zero.Init: stage 3 partitions what is whole on each device",
      .host_op_s = 33e-6,
      .attention = TWS_ATTENTION_FLASH,
-     .flash = FLASH_2,
+     .flash = FLASH_3,
      .products = CUBLAS_12,
      .overlaps_data = 1,
      .recomputes_whole = 1,
@@ -448,6 +476,7 @@ tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtim
   if (runtime->context_bytes > 0) profile->overhead_bytes = runtime->context_bytes;
   profile->host_op_s = runtime->host_op_s;
   profile->part_s = runtime->part_s;
+  profile->accumulates_bytes = runtime->accumulates_bytes;
   profile->float_reductions = runtime->float_reductions;
   profile->hand_over_s = runtime->hand_over_s;
   profile->expert_op_s = runtime->expert_op_s;

@@ -51,6 +51,9 @@ typedef struct tws_runtime {
   int one_hot_experts;   /* tokens go to slots and back by products with one-hot matrices of tokens x slots */
   double part_s; /* gathers and reduce-scatters take a list of tensors, one of each rank, and the host cuts out and
                     copies each in this time */
+  double accumulates_bytes; /* bf16's gradients are added to float32 ones by kernels of their own, after each
+                               micro-batch: bytes of a parameter that these move beside the plan's */
+  int whole_gradients;      /* pipeline.grad_partitioned is off: each tensor rank sends all of a boundary's gradient */
   int float_reductions; /* gradients in 16 bits of a plan are float32 ones where they are summed */
   int sends_once;       /* a token goes to a rank and to a node once, whatever experts it has there, and empty slots
                            do not; messages are not posted by the host */
@@ -80,7 +83,9 @@ typedef struct tws_runtime {
   int float_gradients;                          /* gradients are accumulated in float32 */
   int gradient_copies;  /* the optimizer flattens gradients in 16 bits, then makes float32 ones of them */
   int unread_outputs;   /* recomputation by operation keeps what the down projection makes, though nothing reads it */
-  int copies_buckets;   /* ZeRO-3 reduces an interleaved copy of a bucket of gradients, 16 bits each */
+  int copies_buckets;   /* ZeRO-3 reduces an interleaved copy of a bucket of gradients, 16 bits each, ZeRO-2 a flattened
+                           one, and fills a second bucket where reductions overlap; ZeRO-1 and 2 step with copies of
+                           their shard's gradients as gradient_copies has them */
   int loads_whole;      /* ZeRO-3: the whole model is on each device before it is partitioned (no zero.Init); 2: beside
                            the partition */
   int flat_gradients;   /* ZeRO-3: each layer is a flat parameter, whose gradient is whole on each rank while steps
