@@ -60,6 +60,7 @@ typedef struct tws_zero_config {
   int multi_rank_bucket_allreduce; /* zero_optimization.use_multi_rank_bucket_allreduce */
   int64_t prefetch_bucket_size, param_persistence_threshold, model_persistence_threshold;
   int64_t max_live_parameters, max_reuse_distance, sub_group_size;
+  int quantized_weights;   /* zero_quantized_weights: see tws_config_quantizes_weights() */
   int64_t secondary_ranks; /* zero_hpz_partition_size: see tws_config_secondary_ranks() */
   int by_block;                                              /* twinspeed.shard_by_block: as FSDP wraps layers */
   int offload_optimizer, offload_param;                      /* 0 none, 1 cpu, 2 nvme */
@@ -279,6 +280,10 @@ int64_t tws_zenflow_warm_up(const tws_config *config);
 int tws_config_axis_ranks(const tws_config *config, tws_axis axis);
 /* zero_hpz_partition_size, where it has an effect: neighbours that keep gathered parameters between them; else 0. */
 int64_t tws_config_secondary_ranks(const tws_config *config);
+/* zero_quantized_weights, where it has an effect: parameters are gathered as 8-bit codes. */
+static inline int tws_config_quantizes_weights(const tws_config *config) {
+  return config->zero.stage == 3 && config->zero.quantized_weights;
+}
 /* How many of so many replicas ZeRO takes together as those of a node; 0: it does not tell nodes apart. */
 int tws_config_node_replicas(const tws_config *config, int64_t replicas);
 /* Whether those that share experts exchange in two steps, inside parts of twinspeed.expert_node_ranks first. */

@@ -60,7 +60,8 @@ static tws_code find_moves(tws_ends *c, const tws_plan_request *request, const t
   tws_piece_key k;
   int is_new;
   if (z->stage < 2) return TWS_OK;
-  if (tws_config_secondary_ranks(request->config)) return TWS_OK; /* plans tell: nothing is a bound that always holds */
+  /* plans tell: nothing is a bound that always holds */
+  if (tws_config_secondary_ranks(request->config) || tws_config_quantizes_weights(request->config)) return TWS_OK;
   tws_gathers_key(tail, &k);
   move_alone(c, &k.config);
   tws_piece_entry *gathers = tws_piece_look_up(&c->gathers, &k, &is_new), *rest = NULL;

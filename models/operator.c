@@ -144,6 +144,11 @@ static inline double least_of(double a, double b) {
   return a < b ? a : b;
 }
 
+/* Of at most that size, that so many are cut into. */
+static inline double pieces(double count, double size) {
+  return ceil(count / size);
+}
+
 /* Key heads of all ranks together, copies counted. */
 static inline double packed(double kv_heads, double ranks) {
   return kv_heads > 0 && kv_heads < ranks ? ranks : kv_heads;

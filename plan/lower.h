@@ -10,7 +10,7 @@
  *   weight_tiles.c  large weights of stage 3 as tiles, each gathered and reduced for itself
  *   quantized.c  frozen weights in few bits
  *   zero.c       where parameters and gradients live and move, by ZeRO stage; zero3_gathers.c: whole parameters of
- *                stage 3; zero_secondary.c: what neighbours keep of them
+ *                stage 3; zero_secondary.c: what neighbours keep of them; zero_codes.c: those that travel in few bits
  *   dropout.c    where random bits of dropout come from
  *   running.c    running statistics of modules
  *   offload.c    what lives on the host and is done there; fetch.c: parameters that do; delayed.c: an update that is
@@ -114,6 +114,7 @@ typedef struct tws_zero {
   uint64_t *slot;          /* per parameter: offset in its bucket */
   tws_zero3_schedule schedule;
   tws_secondary secondary;
+  uint32_t *codes, *code_scales; /* per parameter that is being gathered in few bits: of all ranks, or TWS_NONE */
 } tws_zero;
 
 static inline const tws_zero_class *tws_zero_class_of(const tws_zero *z, uint32_t param) {

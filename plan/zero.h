@@ -25,6 +25,12 @@ static inline uint64_t tws_secondary_part(const tws_zero *z, uint32_t param) {
 static inline int tws_secondary_has(const tws_zero *z, uint32_t param) {
   return z->secondary.buffer != TWS_NONE && z->secondary.has[param];
 }
+/* zero_codes.c: gathers of codes. Whether the next one of a parameter is; its four operands, for what a rank has of it;
+ * the whole of what came, nothing where no codes did. */
+void tws_codes_begin(tws_lower *l);
+int tws_gathers_codes(const tws_lower *l, uint32_t param);
+int tws_codes_segments(tws_lower *l, uint32_t param, tws_operand own, tws_operand *operands);
+void tws_codes_decode(tws_lower *l, uint32_t param);
 /* Padding at the end of a rank's part must be finite before norm and update read it. */
 void tws_zero_pad_gradients(tws_lower *l);
 

@@ -53,7 +53,9 @@ static int segments_of(tws_lower *l, const tws_zero_class *c, uint32_t p, tws_op
   if (!tws_is_quantized(l, p)) {
     z->gathered[p] =
         tws_builder_buffer(&l->b, name, TWS_CATEGORY_GATHERED, l->config->dtype, part * ranks, TWS_LIFETIME_OPS);
-    operands[0] = own_part(l, c, p);
+    const tws_operand own = own_part(l, c, p);
+    if (tws_gathers_codes(l, p)) return tws_codes_segments(l, p, own, operands);
+    operands[0] = own;
     operands[1] = tws_all(&l->b, z->gathered[p], TWS_WRITE);
     return 2;
   }
@@ -88,6 +90,7 @@ static void gather_at_once(tws_lower *l, const uint32_t *params, uint32_t count)
                            tws_secondary_has(z, params[0]) ? z->secondary.group : c->group,
                            (tws_dtype)l->b.plan->buffers[operands[0].buffer].dtype, bytes, (uint32_t)(n / 2), 0,
                            operands, n);
+  for (uint32_t i = 0; i < count && l->b.failed == TWS_OK; i++) tws_codes_decode(l, params[i]);
   for (uint32_t i = 0; i < count && l->b.failed == TWS_OK; i++) tws_secondary_keep(l, params[i]);
   tws_free(operands);
 }
@@ -130,6 +133,7 @@ static void list_fetches(tws_lower *l) {
 void tws_zero3_gathers_begin(tws_lower *l) {
   make_schedule(l);
   tws_secondary_begin(l);
+  tws_codes_begin(l);
   list_fetches(l);
 }
 

@@ -124,6 +124,7 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
   c.bf16_masters = c.dtype == TWS_BF16 && c.accumulation_dtype == TWS_BF16 && c.zero.stage > 0;
   c.bf16_moments = (int)draw(seed, 27, 2);
   c.stochastic_rounding = draw(seed, 28, 4) != 0;
+  c.zero.quantized_weights = draw(seed, 73, 3) == 0;
   c.zero.round_robin_gradients = (int)draw(seed, 29, 2);
   c.zero.overlap_comm = (int)draw(seed, 19, 2);
   c.zero.reduce_bucket_size = 1 + (int64_t)draw(seed, 20, 20000);

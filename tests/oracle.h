@@ -842,6 +842,12 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
     case TWS_KERNEL_DEQUANTIZE:
       oracle_dequantize(w, o);
       break;
+    case TWS_KERNEL_QUANTIZE_PARTS:
+      oracle_quantize_parts(w, o);
+      break;
+    case TWS_KERNEL_DEQUANTIZE_PARTS:
+      oracle_dequantize_parts(w, o);
+      break;
     case TWS_KERNEL_COUNT:
       break;
   }

@@ -3,6 +3,7 @@
 #define TESTS_ORACLE_QUANTIZED_H
 
 #include <math.h>
+#include <stdlib.h>
 
 /* Where the normal distribution has a share p below: by halving. */
 static inline double oracle_quantile(double p) {
@@ -33,6 +34,68 @@ static inline void oracle_dequantize(const tws_work *w, double **o) {
     const double code = w->d[2] == 8 ? (byte > 127 ? byte - 256 : byte) : level[i % 2 ? byte % 16 : byte / 16];
     o[2][i] = code * o[1][i / w->d[1]];
   }
+}
+
+/* ---- parts, with blocks of their own (models/operators_parts.def) ---- */
+
+/* Scale and codes of a block, each a number from -most to most; codes are those of float32. */
+static inline double oracle_block(const double *x, int64_t count, int bits, double *codes) {
+  const float most = bits == 8 ? 127 : 7;
+  float largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    codes[i] = 0;
+    if (!(fabs(x[i]) <= largest)) largest = (float)fabs(x[i]); /* NaN stays */
+    if (isnan(x[i])) break;
+  }
+  if (!isfinite(largest)) return NAN;
+  if (largest < 1e-30f) return 0;
+  const float factor = most / largest;
+  for (int64_t i = 0; i < count; ++i) codes[i] = nearbyint((float)x[i] * factor);
+  return (double)(largest / most);
+}
+
+/* Bytes of a part's codes, one for each or for each two of them. */
+static inline void oracle_bytes(const double *codes, int64_t count, int bits, double *bytes) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int code = (int)codes[i] & (bits == 8 ? 255 : 15);
+    if (bits == 8)
+      bytes[i] = code;
+    else
+      bytes[i / 2] = i % 2 ? bytes[i / 2] + code : 16 * code;
+  }
+}
+
+static inline void oracle_quantize_parts(const tws_work *w, double **o) {
+  const int64_t part = w->d[0], nodes = w->d[1], neighbours = w->d[2], block = w->d[3];
+  const int bits = (int)w->d[4];
+  const int64_t blocks = (part + block - 1) / block, bytes = (part * bits + 7) / 8;
+  double *codes = calloc((size_t)part + 1, sizeof *codes);
+  for (int64_t node = 0; node < nodes; ++node)
+    for (int64_t j = 0; j < neighbours; ++j) {
+      const double *x = o[0] + (node * neighbours + j) * part;
+      const int64_t to = j * nodes + node;
+      for (int64_t b = 0; b < blocks; ++b)
+        o[2][to * blocks + b] =
+            oracle_block(x + b * block, b + 1 < blocks ? block : part - b * block, bits, codes + b * block);
+      oracle_bytes(codes, part, bits, o[1] + to * bytes);
+    }
+  free(codes);
+}
+
+static inline void oracle_dequantize_parts(const tws_work *w, double **o) {
+  const int64_t part = w->d[0], parts = w->d[1], block = w->d[3];
+  const int bits = (int)w->d[4];
+  const int64_t blocks = (part + block - 1) / block, bytes = (part * bits + 7) / 8;
+  for (int64_t p = 0; p < parts; ++p)
+    for (int64_t i = 0; i < part; ++i) {
+      double sum = 0;
+      for (int64_t s = 0; s < w->d[2]; ++s) {
+        const int byte = (int)o[0][(s * parts + p) * bytes + (bits == 8 ? i : i / 2)];
+        const int code = bits == 8 ? byte : i % 2 ? byte % 16 : byte / 16, half = bits == 8 ? 128 : 8;
+        sum += (code < half ? code : code - 2 * half) * o[1][(s * parts + p) * blocks + i / block];
+      }
+      o[2][p * part + i] = sum;
+    }
 }
 
 #endif

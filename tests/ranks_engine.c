@@ -5,7 +5,8 @@
  *                                  text" a line, on the data file that the environment variable DATA names; rank 0
  *                                  writes "name loss norm loss norm ..." lines with all digits. A job whose name
  *                                  begins with "stale-N-" is updated one step late from step N on (tests/stale.h), one
- *                                  that begins with "columns-" in two parts (tests/columns.h)
+ *                                  that begins with "columns-" in two parts (tests/columns.h); one that begins with
+ *                                  "codes-N-" works with weights of 8 bits as N ranks make them (tests/codes.h)
  * A rank that finds something wrong says so and ends with status 1. */
 #include <math.h>
 #include <sched.h>
@@ -14,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/random.h"
+#include "codes.h"
 #include "columns.h"
 #include "hand_program.h"
 #include "real/host/bind.h"
@@ -448,8 +450,12 @@ static void run_job(char *line, FILE *out) {
     losses[i] = norms[i] = evaluations[i] = NAN; /* of steps before a checkpoint there are none */
   if (rank == 0) verify_plans(name, network, config);
   const int late = strncmp(name, "stale-", 6) == 0;
-  if (late || strncmp(name, "columns-", 8) == 0) {
-    need((late ? stale_train(&options, atoi(name + 6), &err) : columns_train(&options, &err)) == TWS_OK, name, &err);
+  const int coded = strncmp(name, "codes-", 6) == 0;
+  if (late || coded || strncmp(name, "columns-", 8) == 0) {
+    need((late    ? stale_train(&options, atoi(name + 6), &err)
+          : coded ? codes_train(&options, atoi(name + 6), &err)
+                  : columns_train(&options, &err)) == TWS_OK,
+         name, &err);
     print_curve(name, options.steps, out);
     tws_config_destroy(config);
     tws_network_destroy(network);

@@ -51,6 +51,47 @@ START_TEST(secondary_parameters_are_the_same) {
 }
 END_TEST
 
+/* ---- qwZ ---- */
+
+/* Weights that were codes: those of a rank that makes them for all, and with neighbours that keep them to the bit. With
+ * other micro batches weights differ in their last bits, and one that lies between two codes may get the other. */
+START_TEST(gathered_codes) {
+  const char *path = in_folder("jobs");
+  FILE *file = fopen(path, "w");
+  fprintf(file,
+          "codes-4-one\ttiny-llama\t%d\t{%s,\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":0,"
+          "\"stage3_param_persistence_threshold\":100},\"twinspeed\":{\"sequence_length\":32,\"seed\":7}}\n",
+          FEW_STEPS, settings);
+  fclose(file);
+  run_jobs(0, path);
+  file = fopen(path, "w");
+  add_job(file, "exact", 2, "none", "");
+  add_job(file, "codes", 2, "none", ",\"zero_quantized_weights\":true");
+  add_job(file, "near", 2, "full", ",\"zero_quantized_weights\":true,\"zero_hpz_partition_size\":2");
+  add_job(file, "host", 1, "none", ",\"zero_quantized_weights\":true,\"offload_param\":{\"device\":\"cpu\"}");
+  fclose(file);
+  run_jobs(2, path);
+  same_curves(find(2, "near"), find(2, "codes"));
+  double worst = 0, apart = 0;
+  for (int i = 0; i < 2; i++)
+    for (int s = 0; s < FEW_STEPS; s++) {
+      const curve *c = find(2, i ? "host" : "codes"), *reference = find(0, "codes-4-one"), *exact = find(2, "exact");
+      const double error = fabs(c->loss[s] / reference->loss[s] - 1);
+      ck_assert_msg(error <= (i   ? 0
+                              : s ? 1e-4
+                                  : 1e-7),
+                    "%s, step %d: loss %.9g, not %.9g", c->name, s + 1, c->loss[s], reference->loss[s]);
+      worst = fmax(worst, error);
+      apart = fmax(apart, fabs(c->loss[s] / exact->loss[s] - 1));
+      if (s == 0) ck_assert_double_gt(apart, 1e-6);
+    }
+  printf("gathered codes: losses differ from the reference's by %.2g, from those of exact weights by %.2g\n", worst,
+         apart);
+  ck_assert_double_gt(apart, 4e-4);
+  ck_assert_double_lt(apart, 0.02);
+}
+END_TEST
+
 /* ---- bytes between nodes ---- */
 
 static tws_job *job_of(const char *const *set) {
@@ -113,12 +154,30 @@ START_TEST(gathers_stay_in_nodes) {
 }
 END_TEST
 
+/* 8 bits and a scale for each block in place of 16 bits. */
+START_TEST(codes_are_half) {
+  tws_job *plain = job_of((const char *const[]){NULL});
+  tws_job *coded = job_of((const char *const[]){"zero_optimization.zero_quantized_weights=true", NULL});
+  tws_plan *before = plan_of(plain), *after = plan_of(coded);
+  const double all = across_nodes(plain, before, TWS_COLLECTIVE_ALL_GATHER);
+  const double fewer = across_nodes(coded, after, TWS_COLLECTIVE_ALL_GATHER);
+  printf("bytes that gathers bring from all nodes: %.4g, as codes %.4g\n", all, fewer);
+  ck_assert_double_lt(fewer, 0.503 * all);
+  tws_plan_destroy(before);
+  tws_plan_destroy(after);
+  tws_job_destroy(plain);
+  tws_job_destroy(coded);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("train_zeropp");
   TCase *c = tcase_create("train_zeropp");
   tcase_set_timeout(c, 300);
   tcase_add_test(c, secondary_parameters_are_the_same);
+  tcase_add_test(c, gathered_codes);
   tcase_add_test(c, gathers_stay_in_nodes);
+  tcase_add_test(c, codes_are_half);
   suite_add_tcase(suite, c);
   return run_training(suite);
 }
