@@ -31,7 +31,7 @@ tws_fewer_layers tws_fewer_layers_of(const tws_network *network, const tws_tail_
 
 /* Moves a range to where it is in the shortened network; 0: it is not there. */
 static int in_fewer(const tws_fewer_layers *fewer, range *of) {
-  if (!fewer->network) return 0;
+  if (!fewer->network || of->in_fewer) return fewer->network != NULL;
   if (of->end < fewer->first + BEHIND) return 1;
   if (of->first <= fewer->end - BEFORE) return 0;
   of->first -= fewer->end - fewer->first;
@@ -41,7 +41,7 @@ static int in_fewer(const tws_fewer_layers *fewer, range *of) {
 
 static tws_code find_sample(const tws_chunk_source *from, range of, const tws_sample_pieces **out, tws_error *err) {
   for (body_sample *s = from->body->samples; s; s = s->next)
-    if (s->of.first == of.first && s->of.end == of.end && s->of.goes_on == of.goes_on) {
+    if (memcmp(&s->of, &of, sizeof of) == 0) {
       *out = &s->pieces;
       return s->code == TWS_OK ? TWS_OK : tws_fail(err, s->code, NULL, "a part of the model cannot be sampled");
     }
@@ -77,14 +77,15 @@ static int same_piece(const tws_piece *a, const tws_piece *b) {
          a->point_count == 0 && b->point_count == 0;
 }
 
-/* Whether the sample's layers between are alike indeed, so that any number of them can be. */
-static int repeats(const tws_sample_pieces *s, int between) {
-  const int at = between - s->first_layer;
+/* Whether the sample's layers [between, end) are alike indeed, so that any number of them can be. */
+static int repeats(const tws_sample_pieces *s, int between, int end) {
   for (int later = 0; later < 2; later++)
     for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
       if (e != TWS_CONTEXT_FORWARD && e != TWS_CONTEXT_BACKWARD && e != TWS_CONTEXT_WEIGHT) continue;
       if (!s->whole.has[e]) continue;
-      if (!s->layer[later][e] || !same_piece(&s->layer[later][e][at], &s->layer[later][e][at + 1])) return 0;
+      const tws_piece *layer = s->layer[later][e];
+      for (int i = between; i + 1 < end; i++)
+        if (!layer || !same_piece(&layer[i - s->first_layer], &layer[i + 1 - s->first_layer])) return 0;
     }
   return s->closed;
 }
@@ -136,31 +137,46 @@ static int put_together(const tws_sample_pieces *head, int head_alike, const tws
   return 1;
 }
 
-/* From samples of few layers; 0: it is not regular enough. */
-static int from_samples(const tws_chunk_source *from_where, tws_composed_chunk *chunk) {
-  const tws_tail_pieces *t = from_where->layers;
-  const int first = chunk->of.first, end = chunk->of.end;
-  const int from = first > t->alike_first ? first : t->alike_first, to = end < t->alike_end ? end : t->alike_end;
-  const int prefix = first<t->alike_first, suffix = end> t->alike_end, alike = to - from;
-  if (alike <= SAMPLED || t->alike_end - t->alike_first < SAMPLED + 2) return 0;
-  const tws_sample_pieces *head = NULL, *tail = NULL;
-  tws_error why = {0};
-  /* a chunk in the middle stands anywhere but at the first alike layer */
-  const int middle = first > t->alike_first ? t->alike_first + 1 : t->alike_first;
-  const int head_alike = prefix ? t->alike_first : suffix ? t->alike_end - SAMPLED : middle;
-  const int tail_alike = suffix ? t->alike_end - SAMPLED : head_alike;
-  const range whole_head = {prefix ? first : head_alike, prefix || !suffix ? head_alike + SAMPLED : end,
-                            prefix && suffix};
-  if (find_sample(from_where, whole_head, &head, &why) != TWS_OK) return 0;
-  tail = head;
-  if (prefix && suffix && find_sample(from_where, (range){tail_alike, end, 0}, &tail, &why) != TWS_OK) return 0;
-  if (!repeats(head, head_alike + 1) || !repeats(tail, tail_alike + 1)) return 0;
-  if (!put_together(head, head_alike, tail, tail_alike, alike - 2, &chunk->pieces)) return 0;
+static int join_samples(const tws_sample_pieces *head, int head_alike, const tws_sample_pieces *tail, int tail_alike,
+                        int between, tws_composed_chunk *chunk) {
+  const int end = tail == head && tail_alike > head_alike ? tail_alike + SAMPLED - 1 : head_alike + SAMPLED - 1;
+  if (!repeats(head, head_alike + 1, end) || !repeats(tail, tail_alike + 1, tail_alike + SAMPLED - 1)) return 0;
+  if (!put_together(head, head_alike, tail, tail_alike, between, &chunk->pieces)) return 0;
   chunk->exact = head->exact && tail->exact;
   chunk->closed = head->closed && tail->closed;
   chunk->in_order = head->in_order && tail->in_order;
   chunk->input_bytes = head->input_bytes;
   return 1;
+}
+
+/* From samples of few layers; 0: it is not regular enough. */
+static int from_samples(const tws_chunk_source *from_where, tws_composed_chunk *chunk) {
+  const tws_tail_pieces *t = from_where->layers;
+  const tws_fewer_layers *fewer = from_where->fewer;
+  const int first = chunk->of.first, end = chunk->of.end;
+  const int from = first > t->alike_first ? first : t->alike_first, to = end < t->alike_end ? end : t->alike_end;
+  const int prefix = first<t->alike_first, suffix = end> t->alike_end, alike = to - from;
+  if (alike < 2 || t->alike_end - t->alike_first < SAMPLED + 2) return 0;
+  const tws_sample_pieces *head = NULL, *tail = NULL;
+  tws_error why = {0};
+  if (prefix && suffix && fewer->network) { /* all of it but what is left out */
+    const int out = fewer->end - fewer->first;
+    const range all = {.first = first, .end = end - out, .in_fewer = 1};
+    return find_sample(from_where, all, &head, &why) == TWS_OK &&
+           join_samples(head, t->alike_first, head, t->alike_end - out - SAMPLED, alike - 2, chunk);
+  }
+  /* a chunk in the middle stands anywhere but at the first alike layer */
+  const int middle = first > t->alike_first ? t->alike_first + 1 : t->alike_first;
+  const int head_alike = prefix ? t->alike_first : suffix ? t->alike_end - SAMPLED : middle;
+  const int tail_alike = suffix ? t->alike_end - SAMPLED : head_alike;
+  const range whole_head = {.first = prefix ? first : head_alike,
+                            .end = prefix || !suffix ? head_alike + SAMPLED : end,
+                            .goes_on = prefix && suffix};
+  if (find_sample(from_where, whole_head, &head, &why) != TWS_OK) return 0;
+  tail = head;
+  if (prefix && suffix && find_sample(from_where, (range){.first = tail_alike, .end = end}, &tail, &why) != TWS_OK)
+    return 0;
+  return join_samples(head, head_alike, tail, tail_alike, alike - 2, chunk);
 }
 
 tws_code tws_chunk_compose(const tws_chunk_source *from, tws_composed_chunk *chunk, tws_error *err) {

@@ -8,6 +8,7 @@
 typedef struct tws_layer_range {
   int first, end; /* pipeline layers */
   int goes_on;    /* see tws_sample_request */
+  int in_fewer;   /* of the network without some (tws_fewer_layers) */
 } tws_layer_range;
 
 /* What has been sampled of layers of one kind; all zero at first. */

@@ -59,7 +59,6 @@ typedef struct step {
   int chunks_exact, chunks_closed, chunks_in_order;
   int64_t bytes_of; /* micro-batches that stages' peaks are of; 0: not known */
   int has_times, ran;
-  int again;       /* it is gone through more than once */
   int moves_exact; /* of the ends that are looked at: what ZeRO does is known, and done one after another */
 } step;
 
@@ -75,7 +74,7 @@ struct tws_composer {
   ranks *ranks;
   fewer *fewer;
   tws_sample_memory *memory;
-  tws_rhythm_trace trace; /* of the last step */
+  tws_rhythm_orders *orders; /* of pipelines */
   step last;
   tws_composer_counts counts;
 };
@@ -102,7 +101,8 @@ tws_code tws_composer_create(const tws_machine *machine, const tws_costs *others
   if (c) c->arena = tws_arena_create();
   if (c) c->program_arena = tws_arena_create();
   if (c) c->memory = tws_sample_memory_create();
-  if (!c || !c->arena || !c->program_arena || !c->memory) {
+  if (c) c->orders = tws_rhythm_orders_create();
+  if (!c || !c->arena || !c->program_arena || !c->memory || !c->orders) {
     tws_composer_destroy(c);
     *out = NULL;
     return no_memory(err);
@@ -115,7 +115,10 @@ tws_code tws_composer_create(const tws_machine *machine, const tws_costs *others
                                   .host_op_s = tws_profile_host_op_s(machine->profile),
                                   .serial = tws_profile_serial_streams(machine->profile),
                                   .user = (void *)(uintptr_t)machine};
-  c->ends = (tws_ends){.costs = &c->costs, .arena = c->arena, .memory = c->memory};
+  c->ends = (tws_ends){.costs = &c->costs,
+                       .arena = c->arena,
+                       .memory = c->memory,
+                       .moves = {.costs = &c->costs, .arena = c->arena, .memory = c->memory}};
   return TWS_OK;
 }
 
@@ -127,13 +130,13 @@ void tws_composer_destroy(tws_composer *c) {
   tws_arena_destroy(c->arena);
   tws_arena_destroy(c->program_arena);
   tws_sample_memory_destroy(c->memory);
-  tws_rhythm_trace_free(&c->trace);
+  tws_rhythm_orders_destroy(c->orders);
   tws_free(c);
 }
 
 tws_composer_counts tws_composer_count(const tws_composer *c) {
   tws_composer_counts counts = c->counts;
-  counts.tails = c->ends.lowered;
+  counts.tails = c->ends.lowered + c->ends.moves.count;
   return counts;
 }
 
@@ -223,10 +226,11 @@ static tws_code find_chunks(step *s, tws_body *b, int split, tws_error *err) {
   for (int i = 0; i < stages * v; i++) {
     const tws_tail_pieces *t = &s->tails->stage[i / v];
     const tws_sample_chunk *wanted = &t->chunks[i % v];
-    tws_layer_range of = {wanted->first_layer, wanted->end_layer, 0};
+    tws_layer_range of = {.first = wanted->first_layer, .end = wanted->end_layer};
     const int inside = of.first > t->alike_first && of.end <= t->alike_end;
     if (inside)
-      of = (tws_layer_range){t->alike_first + 1, t->alike_first + 1 + of.end - of.first, 0}; /* stands anywhere */
+      of = (tws_layer_range){.first = t->alike_first + 1,
+                             .end = t->alike_first + 1 + of.end - of.first}; /* stands anywhere */
     int at = 0;
     while (at < s->chunk_count && (s->chunks[at].of.first != of.first || s->chunks[at].of.end != of.end)) at++;
     if (inside && of.end > t->alike_end) return tws_fail(err, TWS_INTERNAL, NULL, "a chunk is longer than its layers");
@@ -351,7 +355,7 @@ static tws_code prepare_rhythm(step *s, int64_t micro_batches, tws_pipeline_shap
                     .serial = s->c->costs.serial,
                     .message = message_of,
                     .user = s,
-                    .trace = s->again ? &s->c->trace : NULL};
+                    .orders = s->c->orders};
   return find_programs(s->c, shape, &r->programs, err);
 }
 
@@ -560,7 +564,6 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
   tws_composer *c = s->c;
   const tws_plan_request *request = s->request;
   tws_arena_destroy(s->arena);
-  c->trace.micro_batches = 0;
   *s = (step){.c = c,
               .request = request,
               .tails = t,
@@ -678,7 +681,6 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
     s->body = NULL;
     TWS_TRY(begin_step(s, e->value, t, &shape, k.bounded, err));
   }
-  s->again |= s->ran; /* by a step before */
   if (s->shape.micro_batches != shape.micro_batches) s->ran = 0;
   s->shape = shape;
   s->tails = t;

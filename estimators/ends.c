@@ -4,14 +4,8 @@
 
 #include "plan/pipeline_grid.h"
 
-/* Which layers a stage has; stages that have equal ones end their steps alike. */
-typedef struct stage_class {
-  int alike;                  /* how many of those that are */
-  int other_count, others[8]; /* where the rest begins and ends, in layers */
-} stage_class;
-
 typedef struct stage_end { /* of a configuration, but for its virtual stages */
-  stage_class of;
+  tws_stage_layers of;
   tws_tail_pieces pieces;
   struct stage_end *next;
 } stage_end;
@@ -24,65 +18,6 @@ typedef struct partition { /* of layers into blocks */
 
 static tws_code no_memory(tws_error *err) {
   return tws_fail(err, TWS_MEMORY, NULL, "no memory for the ends of steps");
-}
-
-/* What is moved does not depend on streams that run beside, nor on what goes to the host. */
-static void move_alone(const tws_ends *c, tws_config *config) {
-  if (!c->costs->serial) config->zero.overlap_comm = 0;
-  config->zero.offload_optimizer = config->zero.offload_param = 0;
-}
-
-/* From a body of all layers. */
-static tws_code sample_moves(tws_ends *c, const tws_plan_request *request, int layers, const tws_move_pieces **out,
-                             tws_error *err) {
-  tws_config config = *request->config;
-  tws_plan_request r = *request;
-  tws_plan_sample sample;
-  tws_move_pieces *made = tws_arena_alloc(c->arena, 1, sizeof *made);
-  if (!made) return no_memory(err);
-  r.config = &config;
-  move_alone(c, &config);
-  const tws_sample_request wanted = {.plan = &r, .end_layer = layers, .alike_known = 1, .memory = c->memory};
-  TWS_TRY(tws_plan_sample_make(&wanted, &sample, err));
-  const tws_code code = tws_pieces_of_moves(&sample, c->costs, c->arena, made, err);
-  tws_plan_sample_free(&sample);
-  c->lowered++;
-  *out = made;
-  return code;
-}
-
-/* What stages 2 and 3 do in every micro-batch: gathers and reductions depend on knobs of their own, and a sample tells
- * of both. With copies to the host, which have streams of their own, only the least of it is known. */
-static tws_code find_moves(tws_ends *c, const tws_plan_request *request, const tws_piece_key *tail, tws_tail_pieces *t,
-                           tws_error *err) {
-  const tws_zero_config *z = &request->config->zero;
-  const int known = !tws_config_offloads(request->config) && (!z->overlap_comm || c->costs->serial);
-  tws_piece_key k;
-  int is_new;
-  if (z->stage < 2) return TWS_OK;
-  /* plans tell: nothing is a bound that always holds */
-  if (tws_config_secondary_ranks(request->config) || tws_config_quantizes_weights(request->config)) return TWS_OK;
-  tws_gathers_key(tail, &k);
-  move_alone(c, &k.config);
-  tws_piece_entry *gathers = tws_piece_look_up(&c->gathers, &k, &is_new), *rest = NULL;
-  tws_reductions_key(tail, &k);
-  if (known) rest = tws_piece_look_up(&c->reductions, &k, &is_new);
-  if (!gathers || (known && !rest)) return no_memory(err);
-  if (!gathers->value || (known && !rest->value)) {
-    const tws_move_pieces *made = NULL;
-    TWS_TRY(sample_moves(c, request, t->layer_count, &made, err));
-    if (!gathers->value) gathers->value = (void *)(uintptr_t)made;
-    if (known && !rest->value) rest->value = (void *)(uintptr_t)made;
-  }
-  const tws_move_pieces *g = gathers->value, *other = known ? rest->value : NULL;
-  t->moves_s = g->least_s;
-  t->moves_exact = known && g->in_order && other->in_order;
-  for (int later = 0; later < 2 && t->moves_exact; later++) {
-    t->moves[later].kernel = g->gathers[later].kernel + other->rest[later].kernel;
-    t->moves[later].other = g->gathers[later].other + other->rest[later].other;
-    t->move_launches[later] = other->launches[later];
-  }
-  return TWS_OK;
 }
 
 /* Where each layer begins in the network; NULL: its modules do not follow one another. */
@@ -112,24 +47,46 @@ static tws_code keep_partition(tws_ends *c, const tws_plan_sample *sample, parti
   return TWS_OK;
 }
 
-static tws_code sample_tail(tws_ends *c, const tws_plan_request *request, int stage, partition *cut,
-                            tws_tail_pieces *out, tws_error *err) {
-  tws_plan_request r = *request;
+/* The ends of the stages of one step. */
+typedef struct making {
+  tws_ends *c;
+  const tws_plan_request *request;
+  const tws_piece_key *key; /* a tail's */
+  int stages, apart;        /* apart: reductions wait for the end, and are made for each size of buckets */
+  partition *cut;
+  stage_end *known; /* without these */
+} making;
+
+static tws_code sample_tail(const making *m, int stage, int reduced, tws_tail_pieces *out, tws_error *err) {
+  tws_ends *c = m->c;
+  partition *cut = m->cut;
+  tws_plan_request r = *m->request;
   tws_plan_sample sample;
   r.rank = tws_pipeline_grid_stage(&r.topology, 0, stage);
-  const tws_sample_request wanted = {.plan = &r, .tail = 1, .alike_known = cut->bounds != NULL, .memory = c->memory};
-  TWS_TRY(tws_plan_sample_make(&wanted, &sample, err));
+  const int shared = reduced && !tws_config_offloads(r.config);
+  const tws_sample_request wanted = {.plan = &r,
+                                     .tail = 1,
+                                     .reduced = reduced,
+                                     .bounds = cut->bounds,
+                                     .alike_known = cut->bounds != NULL,
+                                     .memory = c->memory};
+  if (shared)
+    TWS_TRY(tws_moves_tail(&c->moves, &r, m->key, cut->bounds, &sample, err));
+  else
+    TWS_TRY(tws_plan_sample_make(&wanted, &sample, err));
   tws_code code = tws_pieces_of_tail(&sample, c->costs, c->arena, out, err);
   if (!cut->bounds && code == TWS_OK) code = keep_partition(c, &sample, cut, err);
   out->alike_first = cut->alike_first;
   out->alike_end = cut->alike_end;
   out->layer_modules = cut->layer_modules;
-  tws_plan_sample_free(&sample);
-  c->lowered++;
+  if (!shared) {
+    tws_plan_sample_free(&sample);
+    c->lowered++;
+  }
   return code;
 }
 
-static void add_layers(stage_class *k, int first, int end) {
+static void add_layers(tws_stage_layers *k, int first, int end) {
   if (first >= end) return;
   if (k->other_count && k->others[k->other_count - 1] == first) {
     k->others[k->other_count - 1] = end;
@@ -140,7 +97,7 @@ static void add_layers(stage_class *k, int first, int end) {
 }
 
 /* 0: its layers lie in too many places. */
-static int class_of(const partition *cut, int stage, int stages, stage_class *k) {
+static int class_of(const partition *cut, int stage, int stages, tws_stage_layers *k) {
   memset(k, 0, sizeof *k);
   for (int b = stage; b < cut->blocks; b += stages) {
     const int first = cut->bounds[b], end = cut->bounds[b + 1];
@@ -166,46 +123,63 @@ static tws_code give_chunks(tws_ends *c, const partition *cut, int stage, int st
 }
 
 /* Of one stage: lowered, or known of one that has equal layers. */
-static tws_code find_end(tws_ends *c, const tws_plan_request *request, int stage, int stages, partition *cut,
-                         stage_end **known, tws_tail_pieces *out, tws_error *err) {
-  stage_class k;
-  if (!cut->bounds || !class_of(cut, stage, stages, &k)) {
-    TWS_TRY(sample_tail(c, request, stage, cut, out, err));
-    if (!class_of(cut, stage, stages, &k)) return TWS_OK;
-  } else {
-    for (const stage_end *e = *known; e; e = e->next)
-      if (memcmp(&e->of, &k, sizeof k) == 0) {
-        *out = e->pieces;
-        return give_chunks(c, cut, stage, stages, out, err);
-      }
-    TWS_TRY(sample_tail(c, request, stage, cut, out, err));
+static tws_code find_end(making *m, int stage, tws_tail_pieces *out, tws_error *err) {
+  tws_stage_layers k;
+  int lowered = 0;
+  if (!m->cut->bounds) {
+    TWS_TRY(sample_tail(m, stage, m->apart, out, err));
+    lowered = 1;
   }
-  stage_end *e = tws_arena_alloc(c->arena, 1, sizeof *e);
-  if (!e) return no_memory(err);
-  *e = (stage_end){k, *out, *known};
-  *known = e;
-  return TWS_OK;
+  if (!class_of(m->cut, stage, m->stages, &k)) return lowered && !m->apart ? TWS_OK : sample_tail(m, stage, 0, out, err);
+  stage_end *e = m->known;
+  while (e && memcmp(&e->of, &k, sizeof k) != 0) e = e->next;
+  if (e) {
+    *out = e->pieces;
+    TWS_TRY(give_chunks(m->c, m->cut, stage, m->stages, out, err));
+  } else {
+    if (!lowered) TWS_TRY(sample_tail(m, stage, m->apart, out, err));
+    tws_moves_are_of(&m->c->moves, &k);
+    e = tws_arena_alloc(m->c->arena, 1, sizeof *e);
+    if (!e) return no_memory(err);
+    *e = (stage_end){k, *out, m->known};
+    m->known = e;
+  }
+  if (!m->apart) return TWS_OK;
+  tws_plan_request r = *m->request;
+  r.rank = tws_pipeline_grid_stage(&r.topology, 0, stage);
+  return tws_moves_that_wait(&m->c->moves, &r, m->key, &k, m->cut->bounds, out, err);
+}
+
+/* At stage 1 without overlap the ranks that share parameters reduce gradients when the last micro-batch has ended. */
+static int waits(const tws_piece_key *key, const tws_plan_request *request) {
+  const tws_axes replicas = tws_axes_that_divide(TWS_DIVIDES_SAMPLES) | tws_axes_that_divide(TWS_DIVIDES_TOKENS);
+  const tws_zero_config *z = &key->config.zero;
+  return z->stage == 1 && !z->overlap_comm && tws_topology_size(&request->topology, replicas) > 1;
 }
 
 static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const tws_piece_key *key, int alone,
                            tws_step_ends *t, tws_error *err) {
   tws_piece_key of_cut = *key, of_end;
   int is_new;
+  t->stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
+  making m = {.c = c, .request = request, .key = key, .stages = t->stages};
+  m.apart = (alone || t->stages == 1) && waits(key, request); /* else stages are lowered one by one */
   tws_end_key(key, &of_end);
+  if (m.apart) of_end.config.zero.reduce_bucket_size = 0;
   memset(&of_cut.config.zero, 0, sizeof of_cut.config.zero);
   tws_piece_entry *cuts = tws_piece_look_up(&c->partitions, &of_cut, &is_new);
   tws_piece_entry *ends = tws_piece_look_up(&c->stages, &of_end, &is_new);
   if (cuts && !cuts->value) cuts->value = tws_arena_alloc(c->arena, 1, sizeof(partition));
-  t->stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
   t->stage = tws_arena_alloc(c->arena, (size_t)t->stages, sizeof *t->stage);
   if (!cuts || !ends || !cuts->value || !t->stage) return no_memory(err);
-  stage_end *known = ends->value;
+  m.cut = cuts->value;
+  m.known = ends->value;
   for (int s = 0; s < t->stages && t->code == TWS_OK; s++) {
-    if (!alone && s > 0) known = NULL; /* groups lie differently on nodes */
-    t->code = find_end(c, request, s, t->stages, cuts->value, &known, &t->stage[s], &t->refusal);
-    if (t->code == TWS_OK) t->code = find_moves(c, request, key, &t->stage[s], &t->refusal);
+    if (!alone && s > 0) m.known = NULL; /* groups lie differently on nodes */
+    t->code = find_end(&m, s, &t->stage[s], &t->refusal);
+    if (t->code == TWS_OK) t->code = tws_moves_of_micro_batches(&c->moves, request, key, &t->stage[s], &t->refusal);
   }
-  if (alone || t->stages == 1) ends->value = known;
+  if (alone || t->stages == 1) ends->value = m.known;
   return TWS_OK;
 }
 
@@ -234,6 +208,5 @@ void tws_ends_free(tws_ends *c) {
   tws_piece_table_free(&c->steps);
   tws_piece_table_free(&c->stages);
   tws_piece_table_free(&c->partitions);
-  tws_piece_table_free(&c->gathers);
-  tws_piece_table_free(&c->reductions);
+  tws_kept_moves_free(&c->moves);
 }

@@ -3,8 +3,7 @@
 #ifndef TWS_ESTIMATORS_ENDS_H
 #define TWS_ESTIMATORS_ENDS_H
 
-#include "estimators/piece_keys.h"
-#include "estimators/pieces.h"
+#include "estimators/moves.h"
 
 typedef struct tws_step_ends {
   tws_code code; /* refused: why */
@@ -13,11 +12,12 @@ typedef struct tws_step_ends {
   int stages, chunks;
 } tws_step_ends;
 
-typedef struct tws_ends { /* zeros but for costs, arena and memory at first; these outlive it */
+typedef struct tws_ends { /* zeros but for costs, arena and memory at first (also of moves); these outlive it */
   const tws_costs *costs;
   tws_arena *arena;
   tws_sample_memory *memory;
-  tws_piece_table steps, stages, partitions, gathers, reductions;
+  tws_kept_moves moves;
+  tws_piece_table steps, stages, partitions;
   int64_t lowered;
 } tws_ends;
 /* alone: one rank stands for each stage. Errors: those of the plan. */

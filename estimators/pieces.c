@@ -105,14 +105,13 @@ static double launches_of(const tws_costs *costs, const tws_work *work) {
 }
 
 /* Whether an operation is none of the layers' own, but of what ZeRO moves: gathers, reductions, padding of parts. */
-static int is_move(const tws_plan *plan, const tws_op *o) {
-  const int fills = o->kind == TWS_OP_COMPUTE && plan->works[o->work].code == TWS_KERNEL_FILL;
-  return o->stream != TWS_STREAM_COMPUTE || o->module == TWS_NONE || o->channel == TWS_CHANNEL_REPLICAS || fills;
+static int is_move(const tws_op *o) {
+  return o->stream != TWS_STREAM_COMPUTE || o->module == TWS_NONE || o->channel == TWS_CHANNEL_REPLICAS;
 }
 
 static void add_time(reader *r, const tws_op *o, tws_piece_time *time, double *launches) {
   const tws_work *work = &r->plan->works[o->work];
-  if (r->layers_alone && is_move(r->plan, o)) return;
+  if (r->layers_alone && is_move(o)) return;
   if (is_launched(work)) {
     time->kernel += seconds_of(r, o->work);
     if (o->phase != TWS_PHASE_STEP) *launches += launches_of(r->costs, work);
@@ -350,30 +349,6 @@ tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_requ
   return TWS_OK;
 }
 
-static int is_gather(const tws_plan *plan, const tws_op *o) {
-  return o->kind == TWS_OP_COLLECTIVE && o->channel == TWS_CHANNEL_REPLICAS &&
-         plan->works[o->work].code == TWS_COLLECTIVE_ALL_GATHER;
-}
-
-tws_code tws_pieces_of_moves(const tws_plan_sample *sample, const tws_costs *costs, tws_arena *arena,
-                             tws_move_pieces *out, tws_error *err) {
-  const tws_plan *plan = sample->plan;
-  reader r = {.sample = sample, .plan = plan, .costs = costs, .arena = arena};
-  memset(out, 0, sizeof *out);
-  TWS_TRY(prepare(&r, err));
-  for (uint32_t op = sample->first_move; op < plan->op_count; op++) out->least_s += seconds_of(&r, plan->ops[op].work);
-  out->in_order = has_two_streams_alone(plan, plan->op_count, costs);
-  for (int i = 0; i < sample->part_count && out->in_order; i++) {
-    const tws_sample_part *part = &sample->parts[i];
-    for (uint32_t op = part->first_op; op < part->end_op; op++) {
-      const tws_op *o = &plan->ops[op];
-      tws_piece_time *time = is_gather(plan, o) ? out->gathers : out->rest;
-      if (is_move(plan, o)) add_time(&r, o, &time[part->micro_batch], &out->launches[part->micro_batch]);
-    }
-  }
-  return TWS_OK;
-}
-
 /* ---- tails ---- */
 
 static int sync_of(const tws_plan *plan, const tws_op *o) {
@@ -382,7 +357,14 @@ static int sync_of(const tws_plan *plan, const tws_op *o) {
   return axes == TWS_AXES_TIED ? TWS_TAIL_TIED : axes == TWS_AXES_PIPE ? TWS_TAIL_STAGES : TWS_TAIL_ALONE;
 }
 
-static void read_tail_steps(reader *r, tws_tail_pieces *out) {
+/* A step of no operations, which stands alone; or the last, if that does. */
+static int begin_step(tws_tail_pieces *out) {
+  if (out->step_count == 0 || out->steps[out->step_count - 1].sync)
+    out->steps[out->step_count++] = (tws_tail_step){.sync = TWS_TAIL_ALONE};
+  return out->step_count - 1;
+}
+
+static void read_tail_steps(reader *r, uint32_t reduced_at, tws_tail_pieces *out) {
   const tws_plan *plan = r->plan;
   int64_t alive = 0;
   double none = 0;
@@ -400,11 +382,13 @@ static void read_tail_steps(reader *r, tws_tail_pieces *out) {
       out->counted.kernel += seconds_of(r, o->work);
       out->launches += launches_of(r->costs, &plan->works[o->work]);
     }
+    if (op == reduced_at) out->reduced_step = begin_step(out);
     if (!out->exact && o->stream != TWS_STREAM_COMPUTE && !updates) continue;
     const int starts = out->step_count == 0 || sync || out->steps[out->step_count - 1].sync;
     if (starts) out->steps[out->step_count++] = (tws_tail_step){.sync = sync};
     add_time(r, o, &out->steps[out->step_count - 1].time, &none);
   }
+  if (reduced_at >= plan->op_count) out->reduced_step = begin_step(out);
 }
 
 tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *costs, tws_arena *arena,
@@ -415,13 +399,13 @@ tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *cost
   out->exact = has_two_streams_alone(plan, plan->op_count, costs);
   TWS_TRY(prepare(&r, err));
   read_lifetimes(&r, 0);
-  out->steps = tws_arena_alloc(arena, plan->op_count + 1u, sizeof *out->steps);
+  out->steps = tws_arena_alloc(arena, plan->op_count + 2u, sizeof *out->steps);
   out->chunks = tws_arena_alloc(arena, (size_t)sample->chunk_count + 1, sizeof *out->chunks);
   if (!out->steps || !out->chunks) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
   memcpy(out->chunks, sample->chunks, (size_t)sample->chunk_count * sizeof *out->chunks);
   out->chunk_count = sample->chunk_count;
   out->layer_count = sample->layer_count;
-  read_tail_steps(&r, out);
+  read_tail_steps(&r, sample->reduced_at, out);
   for (uint32_t i = 0; i < plan->state->count; i++)
     out->state_bytes[plan->state->entries[i].tier] += plan->state->entries[i].bytes;
   for (uint32_t i = 0; i < plan->buffer_count; i++) {

@@ -102,9 +102,10 @@ typedef struct tws_tail_step {
 typedef struct tws_tail_pieces {
   tws_tail_step *steps;
   int step_count;
+  int reduced_step; /* which reductions belong to where a sample lacks them: none that all stages meet in */
   double moves_s; /* of a micro-batch's gathers and reductions, where it has any: at least */
   /* All that ZeRO does beside the layers, on the stream that computes, in the first micro-batch and in a later one:
-   * where moves_exact is set. None of this is a sampled tail's (tws_pieces_of_moves()). */
+   * where moves_exact is set. None of this is a sampled tail's (estimators/moves.h). */
   tws_piece_time moves[2];
   double move_launches[2];
   int moves_exact;
@@ -120,15 +121,6 @@ typedef struct tws_tail_pieces {
   const uint32_t
       *layer_modules; /* of the network: where each pipeline layer begins; NULL: they do not follow another */
 } tws_tail_pieces;
-/* What ZeRO does beside the layers of a sampled body, in the first micro-batch and in a later one. */
-typedef struct tws_move_pieces {
-  tws_piece_time gathers[2], rest[2];
-  double launches[2]; /* of the rest */
-  double least_s;     /* of a micro-batch: tws_tail_pieces.moves_s */
-  int in_order;       /* it is on the stream that computes; else only least_s is known */
-} tws_move_pieces;
-tws_code tws_pieces_of_moves(const tws_plan_sample *sample, const tws_costs *costs, tws_arena *arena,
-                             tws_move_pieces *out, tws_error *err);
 tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *costs, tws_arena *arena,
                             tws_tail_pieces *out, tws_error *err);
 

@@ -48,7 +48,6 @@ tws_code tws_rhythm_bytes(tws_rhythm *r, tws_error *err) {
 
 typedef struct message_state {
   double written, message, used; /* when it was written, moved, and used by a kernel last */
-  int32_t before;                /* what lay in its slot, or -1 */
 } message_state;
 
 typedef struct clocks { /* behind an event */
@@ -57,152 +56,19 @@ typedef struct clocks { /* behind an event */
 
 typedef struct runner {
   tws_rhythm *r;
-  clocks **clocks;       /* per stage: [event]; NULL: nobody asks */
-  uint32_t *next;        /* per stage: event */
-  uint8_t *waits;        /* per stage: for the other end of a message */
-  double *ready;         /* likewise: since when it could be sent or received */
-  size_t states;         /* of a stage */
-  message_state **state; /* per stage: [chunk][micro-batch][buffer] */
-  struct slot {
-    uint64_t bytes;
-    int32_t state;
-  } * *slots; /* per stage: free ones in the order in which they came free */
-  int *slot_count;
-  size_t *slot_capacity;
+  const tws_rhythm_order *order;
+  clocks **clocks;      /* per stage: [event]; NULL: nobody asks */
+  uint32_t *next;       /* per stage: event */
+  message_state *state; /* [stage][chunk][micro-batch][buffer] */
+  double *legs;         /* [stage][chunk][event]: of a message, less than 0: not asked yet */
 } runner;
-
-enum { SPARE_SLOTS = 2 }; /* as plan/layout.c */
-
-static void take_slot(runner *u, int s, uint64_t bytes, message_state *state) {
-  struct slot *slots = u->slots[s];
-  int oldest = -1, fitting = 0;
-  for (int i = 0; i < u->slot_count[s]; i++) {
-    if (slots[i].bytes != bytes) continue;
-    if (fitting++ == 0) oldest = i;
-    if (fitting > SPARE_SLOTS) break;
-  }
-  state->before = -1;
-  if (fitting <= SPARE_SLOTS) return;
-  state->before = slots[oldest].state;
-  u->slot_count[s]--;
-  memmove(slots + oldest, slots + oldest + 1, (size_t)(u->slot_count[s] - oldest) * sizeof *slots);
-}
-
-static int give_slot(runner *u, int s, uint64_t bytes, int32_t state) {
-  if (tws_reserve(&u->slots[s], &u->slot_capacity[s], (size_t)u->slot_count[s] + 1, sizeof **u->slots)) return 0;
-  u->slots[s][u->slot_count[s]++] = (struct slot){bytes, state};
-  return 1;
-}
 
 static double later(double a, double b) {
   return a > b ? a : b;
 }
 
-static double slot_free(const runner *u, int s, const message_state *state) {
-  if (state->before < 0) return 0;
-  const message_state *b = &u->state[s][state->before];
-  return later(b->message, b->used);
-}
-
-static int32_t state_at(const runner *u, const tws_pipeline_event *e) {
-  return (int32_t)(((int64_t)e->action.chunk * u->r->shape->micro_batches + e->action.micro_batch) *
-                   TWS_MESSAGE_BUFFERS);
-}
-
-/* ---- what does not depend on times is kept ---- */
-
-static tws_rhythm_end end_of(const runner *u, int s, const tws_pipeline_event *at) {
-  return (tws_rhythm_end){.stage = (uint16_t)s,
-                          .chunk = at->action.chunk,
-                          .event = (uint8_t)tws_context_event_of(at->kind, at->action.kind),
-                          .is_later = at->action.micro_batch > 0,
-                          .sends = at->kind == TWS_EVENT_SEND,
-                          .state = (uint32_t)((size_t)s * u->states) + (uint32_t)state_at(u, at)};
-}
-
-static int keep_before(runner *u, int s, int waits, const message_state *state) {
-  tws_rhythm_trace *t = u->r->trace;
-  if (!t) return 1;
-  if (tws_reserve(&t->before, &t->before_capacity, t->before_count + 1, sizeof *t->before)) return 0;
-  t->before[t->before_count++] = waits && state->before >= 0 ? (int32_t)((size_t)s * u->states) + state->before : -1;
-  return 1;
-}
-
-/* The move whose slots come next. */
-static tws_rhythm_move *keep_move(runner *u) {
-  tws_rhythm_trace *t = u->r->trace;
-  if (tws_reserve(&t->moves, &t->capacity, t->count + 1, sizeof *t->moves)) return NULL;
-  t->moves[t->count].before = (uint32_t)t->before_count;
-  return &t->moves[t->count++];
-}
-
-static int keep_action(runner *u, int s, const tws_pipeline_event *at) {
-  tws_rhythm_move *m = u->r->trace ? keep_move(u) : NULL;
-  if (!m) return !u->r->trace;
-  m->here = end_of(u, s, at);
-  m->message_s = -1;
-  return 1;
-}
-
-static int takes_slot(const runner *u, int s, const tws_pipeline_event *at) {
-  const tws_chunk_event *e = event_of(&u->r->stages[s], at);
-  for (int i = 0; i < e->point_count; i++)
-    if (e->points[i].kind == TWS_POINT_TAKE) return 1;
-  return 0;
-}
-
-static int keep_end(runner *u, int s, const tws_pipeline_event *at, tws_rhythm_end *end) {
-  *end = end_of(u, s, at);
-  end->state += u->r->stages[s].chunks[at->action.chunk]->pieces->message_buffer[end->event];
-  return keep_before(u, s, takes_slot(u, s, at), &u->state[0][end->state]);
-}
-
-static int keep_message(runner *u, int s, const tws_pipeline_event *at, const tws_pipeline_event *there,
-                        double message_s) {
-  tws_rhythm_move *m = u->r->trace ? keep_move(u) : NULL;
-  if (!m) return !u->r->trace;
-  m->message_s = message_s;
-  return keep_end(u, s, at, &m->here) && keep_end(u, at->peer, there, &m->there);
-}
-
-static int run_action(runner *u, int s, const tws_pipeline_event *at) {
-  tws_rhythm_stage *stage = &u->r->stages[s];
-  const tws_chunk_event *e = event_of(stage, at);
-  const int32_t first = state_at(u, at);
-  const uint64_t *bytes = stage->chunks[at->action.chunk]->pieces->slot_bytes;
-  double now = stage->compute_s, from = 0;
-  if (!keep_action(u, s, at)) return 0;
-  if (u->r->serial) now = later(now, stage->messages_s);
-  for (int i = 0; i < e->point_count; i++) {
-    const tws_event_point *p = &e->points[i];
-    message_state *state = &u->state[s][first + p->buffer];
-    now += p->at - from;
-    from = p->at;
-    switch (p->kind) {
-      case TWS_POINT_TAKE:
-        take_slot(u, s, bytes[p->buffer], state);
-        if (!keep_before(u, s, 1, state)) return 0;
-        now = later(now, slot_free(u, s, state));
-        break;
-      case TWS_POINT_TAKE_ASIDE:
-        take_slot(u, s, bytes[p->buffer], state);
-        break;
-      case TWS_POINT_WAIT:
-        now = later(now, state->message);
-        break;
-      case TWS_POINT_WRITTEN:
-        state->written = now;
-        break;
-      case TWS_POINT_USED:
-        state->used = now;
-        break;
-      default:
-        if (!give_slot(u, s, bytes[p->buffer], first + p->buffer)) return 0;
-        break;
-    }
-  }
-  stage->compute_s = now + (e->seconds - from);
-  return 1;
+static double since_before(const runner *u, int32_t before) {
+  return before < 0 ? 0 : later(u->state[before].message, u->state[before].used);
 }
 
 static void end_event(runner *u, int s) {
@@ -211,110 +77,18 @@ static void end_event(runner *u, int s) {
   u->next[s]++;
 }
 
-/* When this end of a message is ready; its slot is taken. */
-static double message_ready(runner *u, int s, const tws_pipeline_event *at) {
-  tws_rhythm_stage *stage = &u->r->stages[s];
-  const tws_chunk_times *chunk = stage->chunks[at->action.chunk];
-  const tws_context_event kind = tws_context_event_of(at->kind, at->action.kind);
-  const tws_chunk_event *e = event_of(stage, at);
-  const int buffer = chunk->pieces->message_buffer[kind];
-  message_state *state = &u->state[s][state_at(u, at) + buffer];
-  double ready = stage->messages_s;
-  if (u->r->serial) ready = later(ready, stage->compute_s);
-  for (int i = 0; i < e->point_count; i++) {
-    if (e->points[i].kind != TWS_POINT_TAKE) continue;
-    take_slot(u, s, chunk->pieces->slot_bytes[buffer], state);
-    ready = later(ready, slot_free(u, s, state));
-  }
-  return at->kind == TWS_EVENT_SEND ? later(ready, state->written) : ready;
-}
-
-static int message_ends(runner *u, int s, const tws_pipeline_event *at, double end) {
-  tws_rhythm_stage *stage = &u->r->stages[s];
-  const tws_chunk_times *chunk = stage->chunks[at->action.chunk];
-  const tws_chunk_event *e = event_of(stage, at);
-  const int buffer = chunk->pieces->message_buffer[tws_context_event_of(at->kind, at->action.kind)];
-  const int32_t state = state_at(u, at) + buffer;
-  u->state[s][state].message = end;
-  stage->messages_s = end;
-  for (int i = 0; i < e->point_count; i++)
-    if (e->points[i].kind == TWS_POINT_GIVE && !give_slot(u, s, chunk->pieces->slot_bytes[buffer], state)) return 0;
-  u->waits[s] = 0;
-  end_event(u, s);
-  return 1;
-}
-
-/* -1: no memory; else whether something happened. */
-static int run_stage(runner *u, int s) {
-  tws_rhythm *r = u->r;
-  const tws_pipeline_program *program = &r->programs[s];
-  int moved = 0;
-  while (u->next[s] < program->count) {
-    const tws_pipeline_event *at = &program->events[u->next[s]];
-    if (at->kind == TWS_EVENT_ACTION) {
-      if (!run_action(u, s, at)) return -1;
-      end_event(u, s);
-      moved = 1;
-      continue;
-    }
-    if (!u->waits[s]) {
-      u->ready[s] = message_ready(u, s, at);
-      u->waits[s] = 1;
-      moved = 1;
-    }
-    const int peer = at->peer;
-    if (!u->waits[peer]) return moved;
-    const tws_pipeline_event *there = &r->programs[peer].events[u->next[peer]];
-    if (there->peer != s || there->kind == at->kind) return moved;
-    const tws_chunk_pieces *pieces = r->stages[s].chunks[at->action.chunk]->pieces;
-    const uint64_t bytes = pieces->message_bytes[tws_context_event_of(at->kind, at->action.kind)];
-    const double here_s = r->message(r->user, s, peer, bytes), there_s = r->message(r->user, peer, s, bytes);
-    const double end = later(u->ready[s], u->ready[peer]) + later(here_s, there_s);
-    if (!keep_message(u, s, at, there, later(here_s, there_s))) return -1;
-    if (!message_ends(u, s, at, end) || !message_ends(u, peer, there, end)) return -1;
-    moved = 1;
-  }
-  return moved;
-}
-
-static tws_code run_stages(runner *u, tws_error *err) {
-  const int stages = u->r->shape->stages;
-  for (int moved = 1; moved;) {
-    moved = 0;
-    for (int s = 0; s < stages; s++) {
-      const int here = run_stage(u, s);
-      if (here < 0) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the rhythm of a pipeline");
-      moved |= here;
-    }
-  }
-  for (int s = 0; s < stages; s++)
-    if (u->next[s] < u->r->programs[s].count)
-      return tws_fail(err, TWS_INTERNAL, NULL, "stage %d waits for ever in the rhythm of a pipeline", s);
-  return TWS_OK;
-}
-
-/* ---- again ---- */
-
-static const tws_chunk_event *event_at(const runner *u, const tws_rhythm_end *end) {
-  return &u->r->stages[end->stage].chunks[end->chunk]->event[end->is_later][end->event];
-}
-
-static double since_before(const message_state *all, int32_t before) {
-  return before < 0 ? 0 : later(all[before].message, all[before].used);
-}
-
-static void replay_action(runner *u, const tws_rhythm_move *m) {
+static void run_action(runner *u, const tws_rhythm_move *m) {
   tws_rhythm_stage *stage = &u->r->stages[m->here.stage];
-  const tws_chunk_event *e = event_at(u, &m->here);
-  const int32_t *before = u->r->trace->before + m->before;
-  message_state *all = u->state[0], *own = all + m->here.state;
+  const tws_chunk_event *e = &stage->chunks[m->here.chunk]->event[m->here.is_later][m->here.event];
+  const int32_t *before = u->order->before + m->before;
+  message_state *own = u->state + m->here.state;
   double now = stage->compute_s, from = 0;
   if (u->r->serial) now = later(now, stage->messages_s);
   for (int i = 0; i < e->point_count; i++) {
     const tws_event_point *p = &e->points[i];
     now += p->at - from;
     from = p->at;
-    if (p->kind == TWS_POINT_TAKE) now = later(now, since_before(all, *before++));
+    if (p->kind == TWS_POINT_TAKE) now = later(now, since_before(u, *before++));
     if (p->kind == TWS_POINT_WAIT) now = later(now, own[p->buffer].message);
     if (p->kind == TWS_POINT_WRITTEN) own[p->buffer].written = now;
     if (p->kind == TWS_POINT_USED) own[p->buffer].used = now;
@@ -322,50 +96,43 @@ static void replay_action(runner *u, const tws_rhythm_move *m) {
   stage->compute_s = now + (e->seconds - from);
 }
 
-static double replay_end(const runner *u, const tws_rhythm_end *end, int32_t before) {
+static double ready_at(const runner *u, const tws_rhythm_end *end, int32_t before) {
   const tws_rhythm_stage *stage = &u->r->stages[end->stage];
-  double ready = later(stage->messages_s, since_before(u->state[0], before));
+  double ready = later(stage->messages_s, since_before(u, before));
   if (u->r->serial) ready = later(ready, stage->compute_s);
-  return end->sends ? later(ready, u->state[0][end->state].written) : ready;
+  return end->sends ? later(ready, u->state[end->state].written) : ready;
 }
 
-static void replay(runner *u) {
-  const tws_rhythm_trace *t = u->r->trace;
+/* By the longer of both ends. */
+static double message_s(const runner *u, const tws_rhythm_move *m) {
+  const tws_rhythm *r = u->r;
+  const int here = m->here.stage, there = m->there.stage;
+  double *known = &u->legs[(here * r->shape->virtual_stages + m->here.chunk) * TWS_CONTEXT_EVENTS + m->here.event];
+  if (*known < 0) {
+    const uint64_t bytes = r->stages[here].chunks[m->here.chunk]->pieces->message_bytes[m->here.event];
+    *known = later(r->message(r->user, here, there, bytes), r->message(r->user, there, here, bytes));
+  }
+  return *known;
+}
+
+static void run_moves(runner *u) {
+  const tws_rhythm_order *o = u->order;
   tws_rhythm_stage *stages = u->r->stages;
-  for (size_t i = 0; i < t->count; i++) {
-    const tws_rhythm_move *m = &t->moves[i];
-    if (m->message_s < 0) {
-      replay_action(u, m);
+  for (size_t i = 0; i < o->count; i++) {
+    const tws_rhythm_move *m = &o->moves[i];
+    if (!m->is_message) {
+      run_action(u, m);
       end_event(u, m->here.stage);
       continue;
     }
     const double end =
-        later(replay_end(u, &m->here, t->before[m->before]), replay_end(u, &m->there, t->before[m->before + 1])) +
-        m->message_s;
-    u->state[0][m->here.state].message = u->state[0][m->there.state].message = end;
+        later(ready_at(u, &m->here, o->before[m->before]), ready_at(u, &m->there, o->before[m->before + 1])) +
+        message_s(u, m);
+    u->state[m->here.state].message = u->state[m->there.state].message = end;
     stages[m->here.stage].messages_s = stages[m->there.stage].messages_s = end;
     end_event(u, m->here.stage);
     end_event(u, m->there.stage);
   }
-}
-
-void tws_rhythm_trace_free(tws_rhythm_trace *t) {
-  tws_free(t->moves);
-  tws_free(t->before);
-  *t = (tws_rhythm_trace){.micro_batches = 0};
-}
-
-static tws_code go_through(runner *u, tws_error *err) {
-  tws_rhythm_trace *t = u->r->trace;
-  if (t && t->micro_batches == u->r->shape->micro_batches) {
-    replay(u);
-    return TWS_OK;
-  }
-  if (t) t->micro_batches = 0;
-  if (t) t->count = t->before_count = 0;
-  TWS_TRY(run_stages(u, err));
-  if (t) t->micro_batches = u->r->shape->micro_batches;
-  return TWS_OK;
 }
 
 /* ---- repetition ----
@@ -444,31 +211,21 @@ static int keep_clocks(runner *u, tws_arena *arena) {
 }
 
 tws_code tws_rhythm_run(tws_rhythm *r, tws_error *err) {
-  const size_t stages = (size_t)r->shape->stages;
-  const size_t states = (size_t)r->shape->virtual_stages * (size_t)r->shape->micro_batches * TWS_MESSAGE_BUFFERS;
+  const size_t stages = (size_t)r->shape->stages, chunks = stages * (size_t)r->shape->virtual_stages;
+  const size_t states = chunks * (size_t)r->shape->micro_batches * TWS_MESSAGE_BUFFERS;
+  runner u = {.r = r};
+  TWS_TRY(tws_rhythm_order_find(r->orders, r, &u.order, err));
   tws_arena *arena = tws_arena_create();
-  if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the rhythm of a pipeline");
-  runner u = {.r = r, .states = states};
   u.next = tws_arena_alloc(arena, stages, sizeof *u.next);
-  u.waits = tws_arena_alloc(arena, stages, 1);
-  u.ready = tws_arena_alloc(arena, stages, sizeof *u.ready);
-  u.state = tws_arena_alloc(arena, stages, sizeof *u.state);
-  u.slots = tws_arena_alloc(arena, stages, sizeof *u.slots);
-  u.slot_count = tws_arena_alloc(arena, stages, sizeof *u.slot_count);
-  u.slot_capacity = tws_arena_alloc(arena, stages, sizeof *u.slot_capacity);
-  message_state *state = tws_arena_alloc_unset(arena, stages * states, sizeof *state);
+  u.state = tws_arena_alloc(arena, states, sizeof *u.state);
+  u.legs = tws_arena_alloc(arena, chunks * TWS_CONTEXT_EVENTS, sizeof *u.legs);
   tws_code code = TWS_OK;
-  if (!u.next || !u.waits || !u.ready || !u.state || !u.slots || !u.slot_count || !u.slot_capacity || !state ||
-      !keep_clocks(&u, arena))
+  if (!u.next || !u.state || !u.legs || !keep_clocks(&u, arena))
     code = tws_fail(err, TWS_MEMORY, NULL, "no memory for the rhythm of a pipeline");
-  for (size_t s = 0; s < stages && code == TWS_OK; s++) {
-    u.state[s] = state + s * states;
-    r->stages[s].compute_s = r->stages[s].messages_s = 0;
-  }
-  for (size_t i = 0; i < stages * states && code == TWS_OK; i++) state[i] = (message_state){0, 0, 0, -1};
-  if (code == TWS_OK) code = go_through(&u, err);
+  for (size_t i = 0; i < chunks * TWS_CONTEXT_EVENTS && code == TWS_OK; i++) u.legs[i] = -1;
+  for (size_t s = 0; s < stages; s++) r->stages[s].compute_s = r->stages[s].messages_s = 0;
+  if (code == TWS_OK) run_moves(&u);
   if (code == TWS_OK) find_repetition(&u);
-  for (size_t s = 0; s < stages && u.slots; s++) tws_free(u.slots[s]);
   tws_arena_destroy(arena);
   return code;
 }

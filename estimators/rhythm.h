@@ -33,26 +33,7 @@ typedef struct tws_rhythm_stage {
   int64_t peak, held;           /* bytes beyond what is always there; held: gradients where they have begun */
 } tws_rhythm_stage;
 
-/* The order in which a rhythm went through its events, and what lay in slots before: neither depends on times, so that
- * the same pipeline is gone through again without looking for them. Zeros at first, and micro_batches 0 where the
- * pieces of a stage are others. */
-typedef struct tws_rhythm_end { /* of a message, or an action */
-  uint16_t stage, chunk;
-  uint8_t event, is_later, sends;
-  uint32_t state; /* of its first buffer, or that of the message; of all stages */
-} tws_rhythm_end;
-typedef struct tws_rhythm_move {
-  tws_rhythm_end here, there; /* there: of a message */
-  uint32_t before;            /* first of what lay in its slots */
-  double message_s;           /* less than 0: an action */
-} tws_rhythm_move;
-typedef struct tws_rhythm_trace {
-  int micro_batches; /* that it is of */
-  tws_rhythm_move *moves;
-  int32_t *before; /* states, or -1: nothing that would be waited for */
-  size_t count, capacity, before_count, before_capacity;
-} tws_rhythm_trace;
-void tws_rhythm_trace_free(tws_rhythm_trace *trace);
+typedef struct tws_rhythm_orders tws_rhythm_orders;
 
 typedef struct tws_rhythm {
   const tws_pipeline_shape *shape;
@@ -64,7 +45,7 @@ typedef struct tws_rhythm {
   /* After how many micro-batches the rhythm may repeat itself, in ascending order; 0: nobody asks. The first of them
    * after which it does, or 0, and the seconds that so many micro-batches take then. */
   int may_repeat[2];
-  tws_rhythm_trace *trace; /* NULL: none is kept */
+  tws_rhythm_orders *orders; /* that are known */
   int repeats;
   double repeats_s;
 } tws_rhythm;
@@ -73,5 +54,30 @@ typedef struct tws_rhythm {
  * times. TWS_MEMORY; TWS_INTERNAL when stages wait for each other. */
 tws_code tws_rhythm_bytes(tws_rhythm *rhythm, tws_error *err);
 tws_code tws_rhythm_run(tws_rhythm *rhythm, tws_error *err);
+
+/* ---- rhythm_order.c ----
+ * The order in which stages meet, and what lay in slots before: neither depends on times, so that pipelines whose
+ * chunks have points and messages at the same places share it. */
+typedef struct tws_rhythm_end { /* of a message, or an action */
+  uint16_t stage, chunk;
+  uint8_t event, is_later, sends;
+  uint32_t state; /* of its first buffer, or that of the message; of all stages */
+} tws_rhythm_end;
+typedef struct tws_rhythm_move {
+  tws_rhythm_end here, there; /* there: of a message */
+  uint32_t before;            /* first of what lay in its slots */
+  int is_message;             /* else an action */
+} tws_rhythm_move;
+typedef struct tws_rhythm_order {
+  tws_rhythm_move *moves;
+  int32_t *before; /* states, or -1: nothing that would be waited for */
+  size_t count, capacity, before_count, before_capacity;
+} tws_rhythm_order;
+/* NULL without memory. */
+tws_rhythm_orders *tws_rhythm_orders_create(void);
+void tws_rhythm_orders_destroy(tws_rhythm_orders *orders); /* NULL is allowed */
+/* Until the next is asked for. */
+tws_code tws_rhythm_order_find(tws_rhythm_orders *orders, const tws_rhythm *rhythm, const tws_rhythm_order **out,
+                               tws_error *err);
 
 #endif

@@ -4,6 +4,7 @@
 #include "plan/checkpoints.h"
 #include "plan/offload.h"
 #include "plan/zenflow.h"
+#include "plan/zero.h"
 
 static tws_code check_request(const tws_plan_request *r, tws_error *err) {
   const tws_config *c = r->config;
@@ -244,8 +245,6 @@ static void expect(tws_lower *l) {
 static tws_code lower_sample(tws_lower *l) {
   tws_pipeline_sample(l);
   if (l->wanted->tail) tws_lower_step(l);
-  l->sample->first_move = l->b.plan->op_count;
-  if (!l->wanted->tail) tws_zero_sample_moves(l);
   return l->b.failed;
 }
 
@@ -271,8 +270,8 @@ static int lower_between(tws_lower *l) {
   }
 }
 
+/* What has been prepared. */
 static tws_code lower(tws_lower *l, tws_error *err) {
-  TWS_TRY(prepare(l, err));
   TWS_TRY(check_length(l, err));
   expect(l);
   l->b.phase = TWS_PHASE_FORWARD;
@@ -345,10 +344,9 @@ tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *to
   return tws_topology_make(topology, count, axes, dims, err);
 }
 
-/* The plan, or what is wanted of it as a sample. */
-static tws_code build(const tws_plan_request *request, const tws_sample_request *wanted, tws_plan_sample *sample,
-                      tws_plan **out, tws_error *err) {
-  *out = NULL;
+/* An empty plan, to be lowered. */
+static tws_code begin(const tws_plan_request *request, const tws_sample_request *wanted, tws_plan_sample *sample,
+                      tws_lower *l, tws_error *err) {
   TWS_TRY(check_request(request, err));
   tws_plan *plan = tws_plan_blank();
   tws_arena *scratch = tws_arena_create();
@@ -372,26 +370,41 @@ static tws_code build(const tws_plan_request *request, const tws_sample_request 
   plan->sequence_length = c->sequence_length;
   plan->backend = request->backend;
   plan->threads = request->threads;
-  tws_code code = request->state ? TWS_OK : tws_state_create(&plan->state, err);
-  if (code == TWS_OK && plan->owns_state)
-    plan->state->counters = (tws_counters){.seed = c->seed, .loss_scale = tws_loss_scale_start(c)};
-  tws_lower l = {.request = request,
-                 .config = c,
-                 .network = request->network,
-                 .scratch = scratch,
-                 .evaluates = request->program == TWS_PROGRAM_EVALUATE,
-                 .wanted = wanted,
-                 .sample = sample,
-                 .b = {.plan = plan, .err = err}};
+  *l = (tws_lower){.request = request,
+                   .config = c,
+                   .network = request->network,
+                   .scratch = scratch,
+                   .evaluates = request->program == TWS_PROGRAM_EVALUATE,
+                   .wanted = wanted,
+                   .sample = sample,
+                   .b = {.plan = plan, .err = err}};
+  if (request->state) return TWS_OK;
+  TWS_TRY(tws_state_create(&plan->state, err));
+  plan->state->counters = (tws_counters){.seed = c->seed, .loss_scale = tws_loss_scale_start(c)};
+  return TWS_OK;
+}
+
+/* All but the plan. */
+static void end(tws_lower *l) {
+  tws_builder_free(&l->b);
+  for (int i = 0; i < l->chunk_count; i++) tws_free(l->chunks[i].visits.items);
+  tws_arena_destroy(l->scratch);
+}
+
+/* The plan, or what is wanted of it as a sample. */
+static tws_code build(const tws_plan_request *request, const tws_sample_request *wanted, tws_plan_sample *sample,
+                      tws_plan **out, tws_error *err) {
+  tws_lower l = {.chunk_count = 0};
+  *out = NULL;
+  tws_code code = begin(request, wanted, sample, &l, err);
+  if (code == TWS_OK) code = prepare(&l, err);
   if (code == TWS_OK) code = lower(&l, err);
-  tws_builder_free(&l.b);
-  for (int i = 0; i < l.chunk_count; i++) tws_free(l.chunks[i].visits.items);
-  tws_arena_destroy(scratch);
+  end(&l);
   if (code != TWS_OK) {
-    tws_plan_destroy(plan);
+    tws_plan_destroy(l.b.plan);
     return code;
   }
-  *out = plan;
+  *out = l.b.plan;
   return TWS_OK;
 }
 
@@ -409,6 +422,84 @@ tws_code tws_plan_sample_make(const tws_sample_request *request, tws_plan_sample
 void tws_plan_sample_free(tws_plan_sample *sample) {
   tws_plan_destroy(sample->plan);
   *sample = (tws_plan_sample){.plan = NULL};
+}
+
+struct tws_moves {
+  tws_lower l;
+  tws_config config;
+  tws_plan_request plan;
+  tws_sample_request wanted;
+  tws_plan_sample sample;
+};
+
+tws_code tws_moves_create(const tws_plan_request *request, const int *bounds, tws_sample_memory *memory,
+                          tws_moves **out, tws_error *err) {
+  tws_moves *m = tws_calloc(1, sizeof *m);
+  *out = NULL;
+  if (!m) return tws_fail(err, TWS_MEMORY, NULL, "no memory for a sample");
+  m->config = *request->config;
+  m->plan = *request;
+  m->plan.config = &m->config;
+  m->plan.state = NULL;
+  m->wanted = (tws_sample_request){
+      .plan = &m->plan, .tail = 1, .moves = 1, .bounds = bounds, .alike_known = bounds != NULL, .memory = memory};
+  tws_code code = begin(&m->plan, &m->wanted, &m->sample, &m->l, err);
+  if (code == TWS_OK) code = prepare(&m->l, err);
+  if (code != TWS_OK) {
+    tws_moves_destroy(m);
+    return code;
+  }
+  m->l.b.module = TWS_NONE;
+  *out = m;
+  return TWS_OK;
+}
+
+void tws_moves_destroy(tws_moves *m) {
+  if (!m) return;
+  end(&m->l);
+  tws_plan_destroy(m->l.b.plan);
+  tws_free(m);
+}
+
+const tws_plan *tws_moves_plan(const tws_moves *m) {
+  return m->l.b.plan;
+}
+
+tws_code tws_moves_of_tail(tws_moves *m, tws_plan_sample *out, tws_error *err) {
+  m->l.b.err = err;
+  m->wanted.reduced = 1;
+  const tws_code code = lower(&m->l, err);
+  *out = m->sample;
+  out->plan = m->l.b.plan;
+  return code;
+}
+
+tws_code tws_moves_of_gathers(tws_moves *m, tws_op_range *out, tws_error *err) {
+  m->l.b.err = err;
+  out->first = m->l.b.plan->op_count;
+  tws_zero_sample_gathers(&m->l);
+  out->end = m->l.b.plan->op_count;
+  return m->l.b.failed;
+}
+
+tws_code tws_moves_at_least(tws_moves *m, tws_op_range *out, tws_error *err) {
+  m->l.b.err = err;
+  out->first = m->l.b.plan->op_count;
+  tws_zero_sample_least(&m->l);
+  out->end = m->l.b.plan->op_count;
+  return m->l.b.failed;
+}
+
+tws_code tws_moves_of_buckets(tws_moves *m, int64_t elements, tws_op_range out[2], tws_error *err) {
+  m->l.b.err = err;
+  m->config.zero.reduce_bucket_size = elements;
+  tws_zero_make_buckets(&m->l);
+  for (uint32_t i = 0; i < 2; i++) {
+    out[i].first = m->l.b.plan->op_count;
+    tws_zero_sample_reductions(&m->l, i);
+    out[i].end = m->l.b.plan->op_count;
+  }
+  return m->l.b.failed;
 }
 
 void tws_plan_destroy(tws_plan *plan) {

@@ -2,10 +2,6 @@
  * their values. A gradient of a value is found only where a parameter that is trained depends on it. */
 #include "plan/lower.h"
 
-int tws_is_frozen(const tws_lower *l, uint32_t param) {
-  return l->network->params[param].frozen != 0;
-}
-
 static int has_trained(const tws_lower *l, const tws_module *m) {
   for (int i = 0; i < TWS_MODULE_PARAMS; i++)
     if (m->param[i] != TWS_NONE && !tws_is_frozen(l, m->param[i])) return 1;

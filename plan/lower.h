@@ -24,6 +24,7 @@
 
 #include "models/network/module.h"
 #include "plan/builder.h"
+#include "plan/pipeline_partition.h"
 #include "plan/pipeline_schedule.h"
 #include "plan/sample.h"
 #include "plan/shard.h"
@@ -107,6 +108,8 @@ typedef struct tws_zero {
   uint8_t *written;                    /* gradient has a contribution (of this step, or this micro-batch for buckets) */
   uint32_t *uses;                      /* contributions to a parameter's gradient in one backward pass */
   uint32_t *left;                      /* of them, still to come in this micro-batch */
+  uint32_t *completed; /* parameters in the order in which their gradients become complete */
+  uint32_t completed_count;
   tws_bucket *buckets;
   uint32_t bucket_count;
   uint32_t *bucket_params; /* grouped by bucket */
@@ -341,7 +344,9 @@ tws_operand tws_outputs_gradient(tws_lower *l, const tws_module *m);
 /* frozen.c: which gradients of values somebody needs, and whether a module goes backward. */
 tws_code tws_frozen_begin(tws_lower *l);
 int tws_module_goes_backward(const tws_lower *l, const tws_module *m);
-int tws_is_frozen(const tws_lower *l, uint32_t param);
+static inline int tws_is_frozen(const tws_lower *l, uint32_t param) {
+  return l->network->params[param].frozen != 0;
+}
 /* quantized.c: parameters of few bits. TWS_INVALID: blocks that are no part of a row, with the nearest that are. */
 int tws_is_quantized(const tws_lower *l, uint32_t param);
 tws_code tws_quantized_begin(tws_lower *l);
@@ -354,6 +359,13 @@ tws_operand tws_dequantized(tws_lower *l, uint32_t param);
 /* Where a kernel writes a gradient that is nobody's. */
 tws_operand tws_unwanted_gradient(tws_lower *l, uint32_t param);
 /* pipeline.c */
+/* Layers of a network, as a pipeline cuts it up. */
+typedef struct tws_layer_list {
+  uint32_t *starts; /* modules, and one more */
+  tws_pipeline_layer *layers;
+  int count;
+} tws_layer_list;
+tws_code tws_pipeline_layers(const tws_network *network, tws_arena *arena, tws_layer_list *out, tws_error *err);
 tws_code tws_pipeline_begin(tws_lower *l);
 void tws_pipeline_sample(tws_lower *l); /* what l->wanted asks for of them */
 void tws_pipeline_run(tws_lower *l);    /* all micro-batches of this stage, and gradients that stages share */
@@ -458,8 +470,11 @@ void tws_zero_micro_begin(tws_lower *l);
 void tws_zero_before(tws_lower *l, uint32_t visit);
 void tws_zero_after(tws_lower *l, uint32_t visit);
 void tws_zero_micro_end(tws_lower *l);
-/* What a micro-batch gathers and reduces at least, each in one collective that has no operands: for samples. */
-void tws_zero_sample_moves(tws_lower *l);
+/* zero_moves.c, for samples (plan/sample.h): gathers of a micro-batch; what it gathers and reduces at least; what the
+ * first micro-batch (0) and a later one (1) reduce. */
+void tws_zero_sample_gathers(tws_lower *l);
+void tws_zero_sample_least(tws_lower *l);
+void tws_zero_sample_reductions(tws_lower *l, uint32_t micro_batch);
 tws_operand tws_zero_param(tws_lower *l, uint32_t param);
 /* Where a gradient contribution is written; *accumulate says whether to add. Calls come in order of contribution. */
 tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate);

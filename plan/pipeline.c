@@ -60,12 +60,11 @@ static uint32_t value_across(const tws_network *network, uint32_t boundary) {
 }
 
 /* Before which modules more than one value crosses; those that no stage could begin with. */
-static uint8_t *find_crossings(tws_lower *l) {
-  const tws_network *network = l->network;
-  uint32_t *last = tws_arena_alloc(l->scratch, network->value_count + 1u, sizeof *last), crossing = 0;
-  uint32_t *ended = tws_arena_alloc(l->scratch, network->module_count + 1u, sizeof *ended);
-  uint32_t *begun = tws_arena_alloc(l->scratch, network->module_count + 1u, sizeof *begun);
-  uint8_t *several = tws_arena_alloc(l->scratch, network->module_count + 1u, 1);
+static uint8_t *find_crossings(const tws_network *network, tws_arena *arena) {
+  uint32_t *last = tws_arena_alloc(arena, network->value_count + 1u, sizeof *last), crossing = 0;
+  uint32_t *ended = tws_arena_alloc(arena, network->module_count + 1u, sizeof *ended);
+  uint32_t *begun = tws_arena_alloc(arena, network->module_count + 1u, sizeof *begun);
+  uint8_t *several = tws_arena_alloc(arena, network->module_count + 1u, 1);
   if (!last || !ended || !begun || !several) return NULL;
   for (uint32_t m = 0; m < network->module_count; m++)
     for (int i = 0; i < TWS_MODULE_INS; i++)
@@ -82,16 +81,20 @@ static uint8_t *find_crossings(tws_lower *l) {
   return several;
 }
 
-static int block_of(const uint32_t *first, int blocks, uint32_t module) {
-  int block = 0;
-  while (block + 1 < blocks && first[block + 1] <= module) block++;
-  return block;
+tws_code tws_pipeline_layers(const tws_network *network, tws_arena *arena, tws_layer_list *out, tws_error *err) {
+  out->starts = tws_arena_alloc(arena, network->module_count + 1u, sizeof *out->starts);
+  out->layers = tws_arena_alloc(arena, network->module_count + 1u, sizeof *out->layers);
+  const uint8_t *several = find_crossings(network, arena);
+  if (!out->starts || !out->layers || !several) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the layers");
+  out->count = list_layers(network, several, out->starts, out->layers);
+  return TWS_OK;
 }
 
 /* Which other stages hold a parameter too (tied embeddings). */
 static void find_shared(tws_lower *l, const uint32_t *first, int blocks) {
-  for (uint32_t m = 0; m < l->network->module_count; m++) {
-    int stage = tws_pipeline_block_stage(&l->shape, block_of(first, blocks, m));
+  for (uint32_t m = 0, block = 0; m < l->network->module_count && l->shape.stages > 1; m++) {
+    while ((int)block + 1 < blocks && first[block + 1] <= m) block++;
+    int stage = tws_pipeline_block_stage(&l->shape, (int)block);
     for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
       uint32_t p = l->network->modules[m].param[i];
       if (p == TWS_NONE || stage == l->stage) continue;
@@ -197,16 +200,17 @@ static tws_code sample_chunks(tws_lower *l, const int *bounds, int blocks) {
 static tws_code make_chunks(tws_lower *l, tws_error *err) {
   const tws_network *network = l->network;
   int blocks = l->shape.stages * l->shape.virtual_stages;
-  uint32_t *starts = tws_arena_alloc(l->scratch, network->module_count + 1u, sizeof *starts);
+  tws_layer_list own;
+  const tws_layer_list *list = network == l->local.network ? l->local.layers : NULL;
+  if (!list) TWS_TRY(tws_pipeline_layers(network, l->scratch, &own, err));
+  if (!list) list = &own;
+  const uint32_t *starts = list->starts;
+  const int count = list->count;
   uint32_t *first = tws_arena_alloc(l->scratch, (size_t)blocks + 1, sizeof *first);
   int *bounds = tws_arena_alloc(l->scratch, (size_t)blocks + 1, sizeof *bounds);
-  tws_pipeline_layer *layers = tws_arena_alloc(l->scratch, network->module_count + 1u, sizeof *layers);
   l->chunks = tws_arena_alloc(l->scratch, (size_t)l->shape.virtual_stages, sizeof *l->chunks);
   l->param_stages = tws_arena_alloc(l->scratch, network->param_count + 1u, 1);
-  if (!starts || !first || !bounds || !layers || !l->chunks || !l->param_stages) return no_memory(l);
-  const uint8_t *several = find_crossings(l);
-  if (!several) return no_memory(l);
-  int count = list_layers(network, several, starts, layers);
+  if (!first || !bounds || !l->chunks || !l->param_stages) return no_memory(l);
   if (l->wanted) {
     TWS_TRY(sample_layers(l, starts, count, err));
     if (!l->wanted->tail) return TWS_OK;
@@ -222,7 +226,10 @@ static tws_code make_chunks(tws_lower *l, tws_error *err) {
                     "%d pipeline stages with %d chunks each need %d layers, and the model has %d", l->shape.stages,
                     l->shape.virtual_stages, blocks, count);
   }
-  TWS_TRY(tws_pipeline_partition(method, layers, count, blocks, bounds, err));
+  if (l->wanted && l->wanted->bounds)
+    memcpy(bounds, l->wanted->bounds, ((size_t)blocks + 1) * sizeof *bounds);
+  else
+    TWS_TRY(tws_pipeline_partition(method, list->layers, count, blocks, bounds, err));
   for (int b = 0; b <= blocks; b++) first[b] = starts[bounds[b]];
   l->chunk_count = l->shape.virtual_stages;
   for (int b = 0; b < blocks; b++) {
@@ -273,6 +280,12 @@ static tws_code make_groups(tws_lower *l) {
   return l->b.failed;
 }
 
+/* The end of a step does not depend on what is visited when, but for what is read ahead from a disk. */
+static int is_visited(const tws_lower *l) {
+  const tws_zero_config *z = &l->config->zero;
+  return !l->wanted || !l->wanted->tail || (z->stage == 3 && (l->wanted->moves || z->offload_param == 2));
+}
+
 tws_code tws_pipeline_begin(tws_lower *l) {
   const tws_config *c = l->config;
   tws_plan *plan = l->b.plan;
@@ -297,7 +310,7 @@ tws_code tws_pipeline_begin(tws_lower *l) {
   }
   TWS_TRY(make_chunks(l, l->b.err));
   TWS_TRY(make_groups(l));
-  const int visited = l->wanted && l->wanted->tail && c->zero.stage != 3 ? 0 : l->chunk_count;
+  const int visited = is_visited(l) ? l->chunk_count : 0;
   for (int i = 0; i < visited; i++) TWS_TRY(tws_lower_visits(l, &l->chunks[i]));
   l->chunk = &l->chunks[0];
   return TWS_OK;
@@ -553,7 +566,8 @@ void tws_pipeline_sample(tws_lower *l) {
   }
   l->b.micro_batch = (uint32_t)l->accumulation - 1;
   if (l->shape.stages > 1) reduce_tied(l);
-  tws_zero_micro_end(l);
+  l->sample->reduced_at = l->b.plan->op_count;
+  if (!l->wanted->reduced) tws_zero_micro_end(l);
 }
 
 void tws_pipeline_run(tws_lower *l) {

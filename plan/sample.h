@@ -3,7 +3,8 @@
  *
  * A body is a chunk of consecutive pipeline layers of two micro-batches, the first of which begins gradients that the
  * second adds to. What enters and leaves it are messages, as if it were a block of a pipeline. A tail is the end of a
- * stage's step: reductions of gradients that wait for it, and the optimizer. */
+ * stage's step: reductions of gradients that wait for it, and the optimizer. What ZeRO moves between the ranks that
+ * share parameters is sampled without the layers: gathers, and reductions for one size of buckets after the other. */
 #ifndef TWS_PLAN_SAMPLE_H
 #define TWS_PLAN_SAMPLE_H
 
@@ -22,6 +23,9 @@ typedef struct tws_sample_request {
   int first_layer, end_layer;   /* pipeline layers (as pipeline.partition counts them) */
   int goes_on; /* the chunk goes on behind: gradients of parameters that it uses too have begun there */
   int split;   /* weight gradients are put off, as in zero-bubble schedules */
+  int reduced; /* a tail: without reductions that wait for it, which tws_moves_of_buckets() makes */
+  int moves;                 /* a tail: of which tws_moves is made */
+  const int *bounds; /* a tail: of all blocks, where they are known (tws_plan_sample.bounds); else NULL */
   int alike_known;           /* which layers are alike is not asked for */
   tws_sample_memory *memory; /* NULL: nothing is kept */
 } tws_sample_request;
@@ -43,7 +47,7 @@ typedef struct tws_plan_sample {
                    * A body's inputs are those of TWS_SAMPLE_STEPS micro-batches, a tail's those of one */
   tws_sample_part parts[TWS_SAMPLE_PARTS];
   int part_count;
-  uint32_t first_move;        /* body: behind it, collectives of what a micro-batch gathers and reduces at least */
+  uint32_t reduced_at;        /* tail: the operation that reductions stand before, where it lacks them */
   int layer_count;            /* of the network */
   int alike_first, alike_end; /* its longest range of layers that are alike but for their place */
   int *layer_of;              /* per module of the network; lives in the plan's arena */
@@ -57,5 +61,29 @@ enum { TWS_SAMPLE_STEPS = 3 }; /* none of a body's two micro-batches is the last
 /* Errors as tws_plan_build(), and TWS_UNSUPPORTED for bodies that more than one value enters or leaves. */
 tws_code tws_plan_sample_make(const tws_sample_request *request, tws_plan_sample *out, tws_error *err);
 void tws_plan_sample_free(tws_plan_sample *sample);
+
+/* Operations [first, end) of a plan. */
+typedef struct tws_op_range {
+  uint32_t first, end;
+} tws_op_range;
+
+/* What ZeRO moves in the step of a stage, lowered but for its buckets. */
+typedef struct tws_moves tws_moves;
+/* Of the stage of request->rank; bounds: see tws_sample_request. What the request points to outlives the moves, but for
+ * the configuration. */
+tws_code tws_moves_create(const tws_plan_request *request, const int *bounds, tws_sample_memory *memory,
+                          tws_moves **out, tws_error *err);
+void tws_moves_destroy(tws_moves *moves); /* NULL is allowed */
+/* Of which the ranges below are; it grows with each of them. */
+const tws_plan *tws_moves_plan(const tws_moves *moves);
+/* The tail without reductions, where nothing is offloaded; before all others. The moves keep it. */
+tws_code tws_moves_of_tail(tws_moves *moves, tws_plan_sample *out, tws_error *err);
+/* What a micro-batch gathers (stage 3). */
+tws_code tws_moves_of_gathers(tws_moves *moves, tws_op_range *out, tws_error *err);
+/* What it gathers and reduces (stages 2 and 3) at least, each in one collective that has no operands. */
+tws_code tws_moves_at_least(tws_moves *moves, tws_op_range *out, tws_error *err);
+/* With buckets of so many elements: what the first micro-batch and a later one reduce at stages 2 and 3; at stage 1 the
+ * first range is what the last micro-batch reduces when it has ended, the second empty. */
+tws_code tws_moves_of_buckets(tws_moves *moves, int64_t elements, tws_op_range out[2], tws_error *err);
 
 #endif

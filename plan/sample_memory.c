@@ -1,5 +1,4 @@
-#include "plan/sample.h"
-#include "plan/shard.h"
+#include "plan/lower.h"
 
 /* All that a part of a network depends on. */
 typedef struct part_key {
@@ -11,6 +10,7 @@ typedef struct part_key {
 typedef struct kept_part {
   part_key key;
   tws_local local;
+  tws_layer_list layers;
   struct kept_part *next;
 } kept_part;
 
@@ -57,6 +57,8 @@ tws_code tws_sample_memory_shard(tws_sample_memory *m, const tws_network *whole,
     part = tws_arena_alloc(m->arena, 1, sizeof *part);
     if (!part) return tws_fail(err, TWS_MEMORY, NULL, "no memory for a sample");
     TWS_TRY(tws_shard_network(whole, sharding, m->arena, m->arena, &part->local, err));
+    TWS_TRY(tws_pipeline_layers(part->local.network, m->arena, &part->layers, err));
+    part->local.layers = &part->layers;
     part->key = key;
     part->next = m->parts;
     m->parts = part;

@@ -66,6 +66,7 @@ typedef struct tws_local {
   const tws_local_value *values;
   const tws_placement *params;   /* per parameter */
   const tws_param_slice *slices; /* per parameter, in `keep`; NULL: all whole */
+  const struct tws_layer_list *layers; /* of the network, where a memory of samples has them; else NULL */
 } tws_local;
 
 /* tensor_parallel.c: how the axis "model" splits a module, where its input has or has not a part of the features on

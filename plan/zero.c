@@ -183,7 +183,7 @@ static void begin_flat(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
   const uint32_t n = l->network->param_count;
   for (uint32_t p = 0; p < n; p++) sizes[p] = numel(l, p);
   lay_out(l, sizes, starts);
-  for (uint32_t i = 0; i < n; i++) {
+  for (uint32_t i = 0; i < n && !l->wanted; i++) { /* no sample is asked for them */
     const uint32_t p = (uint32_t)l->zero.order[i];
     add_shards(l, p, 0, sizes[p]);
   }
@@ -210,7 +210,7 @@ static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
     tws_zero3_persistent((int)n, small, l->config->zero.param_persistence_threshold,
                          l->config->zero.model_persistence_threshold, z->persistent);
   lay_out(l, sizes, starts);
-  for (uint32_t i = 0; i < n; i++) {
+  for (uint32_t i = 0; i < n && !l->wanted; i++) {
     uint32_t p = (uint32_t)z->order[i];
     uint64_t first = sizes[p] * (uint64_t)tws_zero_class_of(z, p)->index, end = first + sizes[p];
     if (end > (uint64_t)whole[p]) end = (uint64_t)whole[p];
@@ -336,17 +336,28 @@ static uint32_t fill_buckets(tws_lower *l, uint32_t zero_class, const uint32_t *
   return first;
 }
 
-static void make_buckets(tws_lower *l) {
+/* Whether reductions come in buckets. */
+static int has_buckets(const tws_lower *l) {
+  const tws_zero *z = &l->zero;
+  return z->stage > 0 && (z->ranks > 1 || !z->flat_gradients) && !l->evaluates;
+}
+
+void tws_zero_make_buckets(tws_lower *l) {
   tws_zero *z = &l->zero;
   uint32_t n = l->network->param_count;
-  uint32_t *order = scratch(l, n, sizeof *order);
-  z->buckets = scratch(l, n, sizeof *z->buckets);
-  z->bucket_params = scratch(l, n, sizeof *z->bucket_params);
-  z->bucket_of = scratch(l, n, sizeof *z->bucket_of);
-  z->slot = scratch(l, n, sizeof *z->slot);
-  if (l->b.failed != TWS_OK) return;
-  const uint32_t count = completion_order(l, order);
-  for (uint32_t k = 0, first = 0; k < z->trained_count; k++) first = fill_buckets(l, k, order, count, first);
+  if (l->b.failed != TWS_OK || !has_buckets(l)) return;
+  if (!z->completed) {
+    z->completed = scratch(l, n, sizeof *z->completed);
+    z->buckets = scratch(l, n, sizeof *z->buckets);
+    z->bucket_params = scratch(l, n, sizeof *z->bucket_params);
+    z->bucket_of = scratch(l, n, sizeof *z->bucket_of);
+    z->slot = scratch(l, n, sizeof *z->slot);
+    if (l->b.failed != TWS_OK) return;
+    z->completed_count = completion_order(l, z->completed);
+  }
+  z->bucket_count = 0;
+  for (uint32_t k = 0, first = 0; k < z->trained_count; k++)
+    first = fill_buckets(l, k, z->completed, z->completed_count, first);
   for (uint32_t i = 0; i < z->bucket_count; i++) close_bucket(l, &z->buckets[i]);
 }
 
@@ -382,7 +393,14 @@ static void reduce_to_owners(tws_lower *l, const tws_zero_class *c, const tws_op
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
     return;
   }
-  for (int owner = 0; owner < c->ranks; owner++) {
+  uint64_t first = UINT64_MAX, last = 0; /* of all of them */
+  for (int i = 0; i < count; i++) {
+    if (!ranges[i].count) continue;
+    if (flat[i] < first) first = flat[i];
+    if (flat[i] + ranges[i].count > last) last = flat[i] + ranges[i].count;
+  }
+  for (int owner = last ? (int)(first / c->partition) : 0;
+       owner < c->ranks && c->partition * (uint64_t)owner < last; owner++) {
     uint64_t begin = c->partition * (uint64_t)owner, end = begin + c->partition;
     int n = 0;
     for (int i = 0; i < count; i++) {
@@ -583,7 +601,8 @@ tws_code tws_zero_begin(tws_lower *l) {
   uint64_t *sizes = scratch(l, n, sizeof *sizes);
   uint64_t *starts = tws_arena_alloc(l->b.plan->arena, n + TWS_ZERO_CLASSES, sizeof *starts);
   tws_state *state = l->b.plan->state;
-  if (l->b.plan->owns_state) state->shards = tws_arena_alloc(state->arena, 3 * (size_t)n + 1, sizeof *state->shards);
+  const size_t shards = l->wanted ? 1 : 3 * (size_t)n + 1;
+  if (l->b.plan->owns_state) state->shards = tws_arena_alloc(state->arena, shards, sizeof *state->shards);
   if (!starts || !state->shards) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   if (l->b.failed != TWS_OK) return l->b.failed;
   if (z->ranks == 1 && z->stage == 3 && l->offload.param_tier == TWS_TIER_DEVICE)
@@ -598,8 +617,7 @@ tws_code tws_zero_begin(tws_lower *l) {
   } else {
     begin_flat(l, sizes, starts);
   }
-  const int buckets = z->stage > 0 && (z->ranks > 1 || !z->flat_gradients);
-  if (l->b.failed == TWS_OK && buckets && !l->evaluates) make_buckets(l);
+  if (!l->wanted || !l->wanted->moves) tws_zero_make_buckets(l);
   if (l->b.failed == TWS_OK && z->stage == 3) tws_zero3_gathers_begin(l);
   return l->b.failed;
 }
@@ -696,7 +714,10 @@ void tws_zero_contributed(tws_lower *l, uint32_t param) {
   tws_bucket *bucket = &z->buckets[z->bucket_of[param]];
   if (z->stage == 3) { /* padding must be finite: it takes part in the norm */
     uint64_t padded = (uint64_t)z->part[param] * (uint64_t)tws_zero_class_of(z, param)->ranks, n = numel(l, param);
+    const uint32_t module = l->b.module;
+    l->b.module = TWS_NONE; /* as what is reduced */
     fill_zero(l, bucket->buffer, z->slot[param] + n, padded - n);
+    l->b.module = module;
   }
   if (--bucket->pending == 0) flush_bucket(l, bucket);
 }

@@ -11,6 +11,8 @@ void tws_zero_make_classes(tws_lower *l);
 static inline uint64_t tws_zero_numel(const tws_lower *l, uint32_t param) {
   return l->zero.uses[param] ? (uint64_t)tws_param_numel(&l->network->params[param]) : 0;
 }
+/* Which gradients are reduced together, in the order in which they become complete; again for another size. */
+void tws_zero_make_buckets(tws_lower *l);
 /* Stage 3: when what is gathered and released, once storage is laid out. (plan/zero3_gathers.c) */
 void tws_zero3_gathers_begin(tws_lower *l);
 /* zero_secondary.c: with that schedule, what neighbours keep; what they do of a parameter that has just been gathered.

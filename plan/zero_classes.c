@@ -47,9 +47,13 @@ void tws_zero_make_classes(tws_lower *l) {
     return;
   }
   find_class(l, l->b.plan->groups[z->group].axes, 0);
+  uint32_t left = l->network->param_count; /* to be found yet */
   for (int frozen = TWS_TRAINED; frozen <= TWS_FROZEN_QUANTIZED; frozen++) {
-    for (uint32_t p = 0; p < l->network->param_count; p++)
-      if (tws_is_frozen(l, p) + tws_is_quantized(l, p) == frozen) z->class_of[p] = find_class(l, axes_of(l, p), frozen);
+    for (uint32_t p = 0; p < l->network->param_count && left > 0; p++) {
+      if (tws_is_frozen(l, p) + tws_is_quantized(l, p) != frozen) continue;
+      z->class_of[p] = find_class(l, axes_of(l, p), frozen);
+      left--;
+    }
     if (frozen == TWS_TRAINED) z->trained_count = z->class_count;
   }
 }

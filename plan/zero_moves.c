@@ -1,4 +1,5 @@
-/* What a micro-batch has to gather and to reduce, for samples: the least that any cutting into pieces costs. */
+/* What a micro-batch gathers and reduces, without the layers, for samples; and the least that any cutting of it into
+ * pieces costs. */
 #include "plan/zero.h"
 
 static double bytes_of(const tws_lower *l, uint32_t param) {
@@ -7,7 +8,36 @@ static double bytes_of(const tws_lower *l, uint32_t param) {
   return count * l->network->params[param].bits / 8 + count / (double)l->config->quantization.block * sizeof(float);
 }
 
-void tws_zero_sample_moves(tws_lower *l) {
+void tws_zero_sample_gathers(tws_lower *l) {
+  if (l->zero.stage != 3) return;
+  for (uint32_t v = 0; v < l->chunk->visits.count && l->b.failed == TWS_OK; v++) {
+    tws_zero_before(l, v);
+    tws_zero_after(l, v);
+  }
+}
+
+/* Bucket by bucket: they are complete in this order wherever all ranks share all parameters, and cost the same in any. */
+void tws_zero_sample_reductions(tws_lower *l, uint32_t micro_batch) {
+  const tws_zero *z = &l->zero;
+  l->b.phase = TWS_PHASE_BACKWARD;
+  l->b.module = TWS_NONE;
+  if (z->stage < 2) {
+    l->b.micro_batch = (uint32_t)l->accumulation - 1;
+    if (micro_batch == 0) tws_zero_micro_end(l);
+    return;
+  }
+  l->b.micro_batch = micro_batch;
+  tws_zero_micro_begin(l);
+  for (uint32_t b = 0; b < z->bucket_count; b++)
+    for (uint32_t i = 0; i < z->buckets[b].count && l->b.failed == TWS_OK; i++) {
+      const uint32_t p = z->bucket_params[z->buckets[b].first + i];
+      int accumulate;
+      tws_zero_gradient(l, p, &accumulate);
+      for (uint32_t use = 0; use < z->uses[p]; use++) tws_zero_contributed(l, p);
+    }
+}
+
+void tws_zero_sample_least(tws_lower *l) {
   const tws_zero *z = &l->zero;
   double gathered = 0; /* bytes */
   uint64_t reduced = 0;

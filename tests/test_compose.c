@@ -153,6 +153,32 @@ static void drop_job(drawn_job *j) {
   tws_profile_destroy(j->profile);
 }
 
+/* Steps that differ from a job in one knob, or in many: pieces that they leave behind have to be the job's own where
+ * they are taken for it. What is no legal step leaves none. */
+static void compose_neighbours(tws_composer *composer, const drawn_job *j, uint64_t seed) {
+  enum { KNOBS = 8, NEIGHBOURS = 10 };
+  for (uint64_t i = 0; i < NEIGHBOURS; i++) {
+    const uint64_t turned = i < KNOBS ? 1u << i : 1 + draw(seed, 500 + i, (1u << KNOBS) - 1);
+    tws_config config = j->config;
+    tws_zero_config *z = &config.zero;
+    tws_plan_request request = j->request;
+    tws_composed composed;
+    tws_error err = {0};
+    request.config = &config;
+    if (turned & 1) z->reduce_bucket_size = 1 + z->reduce_bucket_size / 3;
+    if (turned & 2) z->prefetch_bucket_size = 1 + z->prefetch_bucket_size / 5;
+    if (turned & 4) z->overlap_comm = !z->overlap_comm;
+    if (turned & 8) z->offload_optimizer = !z->offload_optimizer;
+    if (turned & 16) config.recompute = (tws_recompute)((config.recompute + 1) % (TWS_RECOMPUTE_FULL + 1));
+    if (turned & 32) z->stage = (z->stage + 1) % (config.pipeline_stages > 1 ? 2 : 4);
+    if (turned & 64) z->param_persistence_threshold = 1 + z->param_persistence_threshold / 2;
+    if (turned & 128) config.micro_batch_size *= 2;
+    const tws_code code = tws_compose(composer, &request, NULL, &composed, &err);
+    ck_assert_msg(code == TWS_OK || code == TWS_UNSUPPORTED || code == TWS_INVALID, "seed %d: %s", (int)seed,
+                  err.message);
+  }
+}
+
 static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, int64_t longer, tally *seen) {
   tws_error err = {0};
   drawn_job j;
@@ -166,6 +192,7 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
   tws_composer *composer;
   tws_composed composed;
   ck_assert(tws_composer_create(&j.machine, cost_seed ? &random : NULL, &composer, &err) == TWS_OK);
+  if (longer == 1 && seed % 2) compose_neighbours(composer, &j, seed);
   for (int before = longer > 1 ? 3 : 0; before > 0; before--) { /* what is kept of other steps is as good */
     const int64_t own = j.config.accumulation_steps, samples = j.config.train_batch_size / own;
     j.config.accumulation_steps += before * j.config.pipeline_stages;

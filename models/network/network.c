@@ -241,10 +241,6 @@ void tws_network_destroy(tws_network *network) {
   if (network != NULL) tws_arena_destroy(network->arena);
 }
 
-int64_t tws_param_numel(const tws_param *param) {
-  return param->rows * param->columns;
-}
-
 /* Scores of the vocabulary, by a product of their own or with the table of the embedding. */
 static int scores_words(const tws_network *network, const tws_module *m) {
   return m->type == TWS_MODULE_LINEAR && m->layer == -2 && m->out_features == network->padded_vocabulary;

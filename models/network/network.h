@@ -231,7 +231,9 @@ void tws_network_destroy(tws_network *network);
 const char *const *tws_network_builtin_names(void); /* NULL-terminated */
 
 /* Counts. Parameters are exact, tied ones counted once; without_padding leaves out padded vocabulary rows. */
-int64_t tws_param_numel(const tws_param *param);
+static inline int64_t tws_param_numel(const tws_param *param) {
+  return param->rows * param->columns;
+}
 int64_t tws_network_params(const tws_network *network, int without_padding);
 int tws_network_has_experts(const tws_network *network);
 /* Those that one token meets: of experts the share that it chooses. */

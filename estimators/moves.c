@@ -1,0 +1,231 @@
+#include "estimators/moves.h"
+
+#include <string.h>
+
+typedef struct gathers {
+  double least_s; /* of gathers and reductions of a micro-batch */
+  tws_piece_time time;
+  int in_order; /* all of it is on the stream that computes; else only least_s is known */
+} gathers;
+
+typedef struct reductions { /* of a stage, with one size of buckets */
+  tws_stage_layers layers;
+  tws_piece_time time[2]; /* of the first micro-batch and of a later one; stage 1: of the last, nothing */
+  double launches[2];
+  int in_order;
+  struct reductions *next;
+} reductions;
+
+typedef struct tws_lowered_moves {
+  tws_piece_key gathers, reductions; /* that it tells of, in any size of buckets */
+  tws_stage_layers layers;
+  int known; /* layers are */
+  tws_moves *moves;
+  double *seconds; /* per work, less than 0: not asked yet */
+  size_t count, capacity;
+} lowered;
+
+static tws_code no_memory(tws_error *err) {
+  return tws_fail(err, TWS_MEMORY, NULL, "no memory for what steps move");
+}
+
+static void drop(lowered *l) {
+  if (!l) return;
+  tws_moves_destroy(l->moves);
+  tws_free(l->seconds);
+  tws_free(l);
+}
+
+void tws_kept_moves_free(tws_kept_moves *kept) {
+  for (int i = 0; i < TWS_LOWERED_MOVES; i++) drop(kept->lowered[i]);
+  tws_piece_table_free(&kept->gathers);
+  tws_piece_table_free(&kept->reductions);
+}
+
+/* What is moved does not depend on streams that run beside, nor on what goes to the host. */
+static void move_alone(const tws_kept_moves *kept, tws_config *config) {
+  if (!kept->costs->serial) config->zero.overlap_comm = 0;
+  config->zero.offload_optimizer = config->zero.offload_param = 0;
+}
+
+/* In any size of buckets. */
+static tws_piece_key key_of_reductions(const tws_kept_moves *kept, const tws_piece_key *tail) {
+  tws_piece_key k;
+  tws_reductions_key(tail, &k);
+  k.config.zero.reduce_bucket_size = 0;
+  move_alone(kept, &k.config);
+  return k;
+}
+
+static tws_piece_key key_of_gathers(const tws_kept_moves *kept, const tws_piece_key *tail) {
+  tws_piece_key k;
+  tws_gathers_key(tail, &k);
+  move_alone(kept, &k.config);
+  return k;
+}
+
+static tws_code lower_moves(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
+                            const tws_stage_layers *layers, const int *bounds, lowered **out, tws_error *err) {
+  tws_config config = *request->config;
+  tws_plan_request r = *request;
+  lowered *l = tws_calloc(1, sizeof *l);
+  if (!l) return no_memory(err);
+  r.config = &config;
+  move_alone(kept, &config);
+  const tws_code code = tws_moves_create(&r, bounds, kept->memory, &l->moves, err);
+  kept->count++;
+  if (code != TWS_OK) {
+    drop(l);
+    return code;
+  }
+  l->gathers = key_of_gathers(kept, tail);
+  l->reductions = key_of_reductions(kept, tail);
+  if (layers) l->layers = *layers;
+  l->known = layers != NULL;
+  drop(kept->lowered[kept->next]);
+  kept->lowered[kept->next] = *out = l;
+  kept->next = (kept->next + 1) % TWS_LOWERED_MOVES;
+  return TWS_OK;
+}
+
+static tws_code add_range(const tws_kept_moves *kept, lowered *l, tws_op_range range, tws_piece_time *time,
+                          double *launches, int *in_order, tws_error *err) {
+  const tws_plan *plan = tws_moves_plan(l->moves);
+  const tws_costs *costs = kept->costs;
+  if (tws_reserve(&l->seconds, &l->capacity, plan->work_count + 1u, sizeof *l->seconds)) return no_memory(err);
+  for (; l->count < plan->work_count; l->count++) l->seconds[l->count] = -1;
+  for (uint32_t op = range.first; op < range.end; op++) {
+    const tws_op *o = &plan->ops[op];
+    const tws_work *work = &plan->works[o->work];
+    double *seconds = &l->seconds[o->work];
+    if (*seconds < 0) *seconds = costs->work(costs->user, plan, o->work);
+    *in_order &= costs->serial || o->stream == TWS_STREAM_COMPUTE;
+    const int is_launched = work->kind == TWS_OP_COMPUTE && work->place == TWS_PLACE_DEVICE;
+    *(is_launched ? &time->kernel : &time->other) += *seconds;
+    if (is_launched) *launches += costs->launches ? costs->launches(costs->user, work) : 1;
+  }
+  return TWS_OK;
+}
+
+static tws_code find_gathers(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
+                             const gathers **out, tws_error *err) {
+  static const tws_stage_layers all;
+  const tws_piece_key k = key_of_gathers(kept, tail);
+  double launches = 0;
+  int is_new;
+  tws_op_range range;
+  lowered *l = NULL;
+  tws_piece_entry *e = tws_piece_look_up(&kept->gathers, &k, &is_new);
+  if (!e) return no_memory(err);
+  *out = e->value;
+  if (e->value) return TWS_OK;
+  gathers *g = tws_arena_alloc(kept->arena, 1, sizeof *g);
+  if (!g) return no_memory(err);
+  TWS_TRY(lower_moves(kept, request, tail, &all, NULL, &l, err));
+  tws_piece_time least = {0, 0};
+  g->in_order = 1;
+  TWS_TRY(tws_moves_of_gathers(l->moves, &range, err));
+  TWS_TRY(add_range(kept, l, range, &g->time, &launches, &g->in_order, err));
+  TWS_TRY(tws_moves_at_least(l->moves, &range, err));
+  TWS_TRY(add_range(kept, l, range, &least, &launches, &g->in_order, err));
+  g->least_s = least.other;
+  e->value = g;
+  *out = g;
+  return TWS_OK;
+}
+
+static tws_code sample_reductions(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
+                                  const tws_stage_layers *layers, const int *bounds, reductions *out,
+                                  tws_error *err) {
+  const tws_piece_key k = key_of_reductions(kept, tail);
+  lowered *l = NULL;
+  tws_op_range ranges[2];
+  for (int i = 0; i < TWS_LOWERED_MOVES && !l; i++) {
+    lowered *at = kept->lowered[i];
+    if (at && at->known && memcmp(&at->layers, layers, sizeof *layers) == 0 &&
+        memcmp(&at->reductions, &k, sizeof k) == 0)
+      l = at;
+  }
+  if (!l) TWS_TRY(lower_moves(kept, request, tail, layers, bounds, &l, err));
+  TWS_TRY(tws_moves_of_buckets(l->moves, request->config->zero.reduce_bucket_size, ranges, err));
+  out->in_order = 1;
+  for (int i = 0; i < 2; i++)
+    TWS_TRY(add_range(kept, l, ranges[i], &out->time[i], &out->launches[i], &out->in_order, err));
+  return TWS_OK;
+}
+
+static tws_code find_reductions(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
+                                const tws_stage_layers *layers, const int *bounds, const reductions **out,
+                                tws_error *err) {
+  tws_piece_key k = key_of_reductions(kept, tail);
+  int is_new;
+  k.config.zero.reduce_bucket_size = request->config->zero.reduce_bucket_size;
+  tws_piece_entry *e = tws_piece_look_up(&kept->reductions, &k, &is_new);
+  if (!e) return no_memory(err);
+  for (const reductions *r = e->value; r; r = r->next)
+    if (memcmp(&r->layers, layers, sizeof *layers) == 0) {
+      *out = r;
+      return TWS_OK;
+    }
+  reductions *r = tws_arena_alloc(kept->arena, 1, sizeof *r);
+  if (!r) return no_memory(err);
+  TWS_TRY(sample_reductions(kept, request, tail, layers, bounds, r, err));
+  r->layers = *layers;
+  r->next = e->value;
+  e->value = r;
+  *out = r;
+  return TWS_OK;
+}
+
+/* Gathers and reductions depend on knobs of their own. With copies to the host, which have streams of their own, only
+ * the least of it is known. */
+tws_code tws_moves_of_micro_batches(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
+                                    tws_tail_pieces *t, tws_error *err) {
+  static const tws_stage_layers all;
+  const tws_zero_config *z = &request->config->zero;
+  const gathers *g = NULL;
+  const reductions *r = NULL;
+  if (z->stage < 2) return TWS_OK;
+  /* plans tell: nothing is a bound that always holds */
+  if (tws_config_secondary_ranks(request->config) || tws_config_quantizes_weights(request->config)) return TWS_OK;
+  TWS_TRY(find_gathers(kept, request, tail, &g, err));
+  t->moves_s = g->least_s;
+  if (tws_config_offloads(request->config) || (z->overlap_comm && !kept->costs->serial)) return TWS_OK;
+  TWS_TRY(find_reductions(kept, request, tail, &all, NULL, &r, err));
+  t->moves_exact = g->in_order && r->in_order;
+  for (int later = 0; later < 2 && t->moves_exact; later++) {
+    t->moves[later].kernel = g->time.kernel + r->time[later].kernel;
+    t->moves[later].other = g->time.other + r->time[later].other;
+    t->move_launches[later] = r->launches[later];
+  }
+  return TWS_OK;
+}
+
+tws_code tws_moves_tail(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
+                        const int *bounds, tws_plan_sample *out, tws_error *err) {
+  lowered *l = NULL;
+  TWS_TRY(lower_moves(kept, request, tail, NULL, bounds, &l, err));
+  return tws_moves_of_tail(l->moves, out, err);
+}
+
+void tws_moves_are_of(tws_kept_moves *kept, const tws_stage_layers *layers) {
+  lowered *last = kept->lowered[(kept->next + TWS_LOWERED_MOVES - 1) % TWS_LOWERED_MOVES];
+  if (!last || last->known) return;
+  last->layers = *layers;
+  last->known = 1;
+}
+
+tws_code tws_moves_that_wait(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
+                             const tws_stage_layers *layers, const int *bounds, tws_tail_pieces *t, tws_error *err) {
+  const reductions *r = NULL;
+  TWS_TRY(find_reductions(kept, request, tail, layers, bounds, &r, err));
+  tws_tail_step *steps = tws_arena_alloc(kept->arena, (size_t)t->step_count + 1, sizeof *steps);
+  if (!steps) return no_memory(err);
+  memcpy(steps, t->steps, (size_t)t->step_count * sizeof *steps);
+  t->steps = steps;
+  steps[t->reduced_step].time.kernel += r->time[0].kernel;
+  steps[t->reduced_step].time.other += r->time[0].other;
+  t->counted.kernel += r->time[0].kernel;
+  t->launches += r->launches[0];
+  return TWS_OK;
+}
