@@ -330,33 +330,42 @@ static tws_code estimate_program(const tws_plan_request *request, const tws_mach
   return code;
 }
 
-/* What runs between training steps: its share of the time, and its memory where it needs more. */
-static tws_code add_program(const tws_plan_request *request, tws_program program, const tws_machine *machine,
-                            tws_estimate *out, tws_stage_estimate *stages, tws_error *err) {
-  const double share = tws_program_share(request->config, program);
-  tws_plan_request r = *request;
-  tws_estimate other;
-  r.program = program;
-  TWS_TRY(estimate_program(&r, machine, &other, NULL, err));
-  out->step_s += share * other.step_s;
-  tws_path_add(&out->path, &other.path, share);
+static void keep_larger(tws_ledger *ledger, const tws_ledger *other) {
   for (int tier = 0; tier < TWS_TIER_COUNT; tier++)
-    if (other.ledger.tier[tier].arena_bytes > out->ledger.tier[tier].arena_bytes)
-      out->ledger.tier[tier] = other.ledger.tier[tier];
-  for (int tier = 0; stages && tier < TWS_TIER_COUNT; tier++)
-    stages->arena_bytes[tier] = out->ledger.tier[tier].arena_bytes;
-  if (stages) stages->path = out->path;
+    if (other->tier[tier].arena_bytes > ledger->tier[tier].arena_bytes) ledger->tier[tier] = other->tier[tier];
+}
+
+tws_code tws_estimate_between(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
+                              tws_error *err) {
+  const int between = request->config->zenflow.on && request->program == TWS_PROGRAM_TRAIN;
+  memset(out, 0, sizeof *out);
+  for (int p = TWS_PROGRAM_APPLY; p < TWS_PROGRAM_COUNT && between; p++) {
+    const double share = tws_program_share(request->config, (tws_program)p);
+    tws_plan_request r = *request;
+    tws_estimate one;
+    r.program = (tws_program)p;
+    TWS_TRY(estimate_program(&r, machine, &one, NULL, err));
+    out->step_s += share * one.step_s;
+    tws_path_add(&out->path, &one.path, share);
+    keep_larger(&out->ledger, &one.ledger);
+  }
   return TWS_OK;
 }
 
 tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                           tws_stage_estimate *stages, tws_error *err) {
+  tws_estimate between;
   TWS_TRY(estimate_program(request, machine, out, stages, err));
-  /* such jobs have one stage */
-  const int between = request->config->zenflow.on && request->program == TWS_PROGRAM_TRAIN;
-  for (int p = TWS_PROGRAM_APPLY; p < TWS_PROGRAM_COUNT && between; p++)
-    TWS_TRY(add_program(request, (tws_program)p, machine, out, stages, err));
-  if (between && stages) stages->path.bottleneck = stages->path.text;
+  TWS_TRY(tws_estimate_between(request, machine, &between, err));
+  if (between.step_s > 0) { /* such jobs have one stage */
+    out->step_s += between.step_s;
+    tws_path_add(&out->path, &between.path, 1);
+    keep_larger(&out->ledger, &between.ledger);
+    for (int tier = 0; stages && tier < TWS_TIER_COUNT; tier++)
+      stages->arena_bytes[tier] = out->ledger.tier[tier].arena_bytes;
+    if (stages) stages->path = out->path;
+    if (stages) stages->path.bottleneck = stages->path.text;
+  }
   add_totals(request, machine, out);
   return TWS_OK;
 }

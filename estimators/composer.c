@@ -66,7 +66,7 @@ struct tws_composer {
   const tws_machine *machine;
   tws_costs costs;
   tws_arena *arena;
-  tws_piece_table bodies;
+  tws_piece_table bodies, between;
   tws_ends ends;
   programs *programs;
   size_t program_bytes;
@@ -125,6 +125,7 @@ tws_code tws_composer_create(const tws_machine *machine, const tws_costs *others
 void tws_composer_destroy(tws_composer *c) {
   if (!c) return;
   tws_piece_table_free(&c->bodies);
+  tws_piece_table_free(&c->between);
   tws_ends_free(&c->ends);
   tws_arena_destroy(c->last.arena);
   tws_arena_destroy(c->arena);
@@ -638,18 +639,27 @@ static int is_exact(const step *s, const ranks *r) {
   return 1;
 }
 
-/* What runs between training steps, by its share of them. */
-static tws_code add_between(const tws_composer *c, const tws_plan_request *request, double *step_s, tws_error *err) {
-  for (int p = TWS_PROGRAM_APPLY; p < TWS_PROGRAM_COUNT && request->config->zenflow.on; p++) {
-    const double share = tws_program_share(request->config, (tws_program)p);
-    tws_plan_request r = *request;
-    tws_estimate estimate;
-    if (share == 0) continue;
-    r.program = (tws_program)p;
+/* What runs between training steps: no batch, schedule or bucket changes it. */
+static tws_code add_between(tws_composer *c, const tws_plan_request *request, double *step_s, tws_error *err) {
+  tws_piece_key tail, k;
+  tws_plan_request r = *request;
+  tws_estimate estimate;
+  int is_new;
+  if (!request->config->zenflow.on) return TWS_OK;
+  tws_tail_key(request, &tail);
+  tws_end_key(&tail, &k);
+  tws_piece_entry *e = tws_piece_look_up(&c->between, &k, &is_new);
+  if (!e) return no_memory(err);
+  double *known = e->value;
+  if (!known) {
     r.max_accumulation = 1;
-    TWS_TRY(tws_estimate_step(&r, c->machine, &estimate, err));
-    *step_s += share * estimate.step_s;
+    TWS_TRY(tws_estimate_between(&r, c->machine, &estimate, err));
+    known = tws_arena_alloc(c->arena, 1, sizeof *known);
+    if (!known) return no_memory(err);
+    *known = estimate.step_s;
+    e->value = known;
   }
+  *step_s += *known;
   return TWS_OK;
 }
 

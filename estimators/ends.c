@@ -130,7 +130,8 @@ static tws_code find_end(making *m, int stage, tws_tail_pieces *out, tws_error *
     TWS_TRY(sample_tail(m, stage, m->apart, out, err));
     lowered = 1;
   }
-  if (!class_of(m->cut, stage, m->stages, &k)) return lowered && !m->apart ? TWS_OK : sample_tail(m, stage, 0, out, err);
+  if (!class_of(m->cut, stage, m->stages, &k))
+    return lowered && !m->apart ? TWS_OK : sample_tail(m, stage, 0, out, err);
   stage_end *e = m->known;
   while (e && memcmp(&e->of, &k, sizeof k) != 0) e = e->next;
   if (e) {

@@ -172,6 +172,10 @@ tws_code tws_estimate_step(const tws_plan_request *request, const tws_machine *m
 /* The same, and each stage's part: stages has room for the topology's "pipe" dimension (at least 1), or is NULL. */
 tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                           tws_stage_estimate *stages, tws_error *err);
+/* What runs between training steps adds to each of them: step_s and path by its share, and the ledger of the largest of
+ * these programs, tier by tier; zeros where there is none. Estimates of steps have it in them. */
+tws_code tws_estimate_between(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
+                              tws_error *err);
 /* For ranking pipelines in a fraction of the time: the pace of every stage with one micro-batch, the bubble of the
  * schedule's formula, and the larger ledger of the two stages that probably need the most memory, with as many
  * micro-batches as they hold at once. path is of one micro-batch in the slowest stage; balance has the bubble alone.

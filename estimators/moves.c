@@ -135,8 +135,7 @@ static tws_code find_gathers(tws_kept_moves *kept, const tws_plan_request *reque
 }
 
 static tws_code sample_reductions(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
-                                  const tws_stage_layers *layers, const int *bounds, reductions *out,
-                                  tws_error *err) {
+                                  const tws_stage_layers *layers, const int *bounds, reductions *out, tws_error *err) {
   const tws_piece_key k = key_of_reductions(kept, tail);
   lowered *l = NULL;
   tws_op_range ranges[2];

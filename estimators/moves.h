@@ -29,8 +29,8 @@ typedef struct tws_kept_moves { /* zeros but for costs, arena and memory at firs
  * Errors: those of the plan. */
 tws_code tws_moves_of_micro_batches(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
                                     tws_tail_pieces *t, tws_error *err);
-/* Stage 1, where nothing is offloaded: a tail that lacks it, from the lowering that all sizes of buckets then share, once
- * it is known which layers those were. bounds: of all blocks; NULL: not known. */
+/* Stage 1, where nothing is offloaded: a tail that lacks it, from the lowering that all sizes of buckets then share,
+ * once it is known which layers those were. bounds: of all blocks; NULL: not known. */
 tws_code tws_moves_tail(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
                         const int *bounds, tws_plan_sample *out, tws_error *err);
 void tws_moves_are_of(tws_kept_moves *kept, const tws_stage_layers *layers);

@@ -108,7 +108,7 @@ typedef struct tws_zero {
   uint8_t *written;                    /* gradient has a contribution (of this step, or this micro-batch for buckets) */
   uint32_t *uses;                      /* contributions to a parameter's gradient in one backward pass */
   uint32_t *left;                      /* of them, still to come in this micro-batch */
-  uint32_t *completed; /* parameters in the order in which their gradients become complete */
+  uint32_t *completed;                 /* parameters in the order in which their gradients become complete */
   uint32_t completed_count;
   tws_bucket *buckets;
   uint32_t bucket_count;

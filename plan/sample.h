@@ -24,8 +24,8 @@ typedef struct tws_sample_request {
   int goes_on; /* the chunk goes on behind: gradients of parameters that it uses too have begun there */
   int split;   /* weight gradients are put off, as in zero-bubble schedules */
   int reduced; /* a tail: without reductions that wait for it, which tws_moves_of_buckets() makes */
-  int moves;                 /* a tail: of which tws_moves is made */
-  const int *bounds; /* a tail: of all blocks, where they are known (tws_plan_sample.bounds); else NULL */
+  int moves;   /* a tail: of which tws_moves is made */
+  const int *bounds;         /* a tail: of all blocks, where they are known (tws_plan_sample.bounds); else NULL */
   int alike_known;           /* which layers are alike is not asked for */
   tws_sample_memory *memory; /* NULL: nothing is kept */
 } tws_sample_request;

@@ -399,8 +399,8 @@ static void reduce_to_owners(tws_lower *l, const tws_zero_class *c, const tws_op
     if (flat[i] < first) first = flat[i];
     if (flat[i] + ranges[i].count > last) last = flat[i] + ranges[i].count;
   }
-  for (int owner = last ? (int)(first / c->partition) : 0;
-       owner < c->ranks && c->partition * (uint64_t)owner < last; owner++) {
+  for (int owner = last ? (int)(first / c->partition) : 0; owner < c->ranks && c->partition * (uint64_t)owner < last;
+       owner++) {
     uint64_t begin = c->partition * (uint64_t)owner, end = begin + c->partition;
     int n = 0;
     for (int i = 0; i < count; i++) {

@@ -16,7 +16,8 @@ void tws_zero_sample_gathers(tws_lower *l) {
   }
 }
 
-/* Bucket by bucket: they are complete in this order wherever all ranks share all parameters, and cost the same in any. */
+/* Bucket by bucket: they are complete in this order wherever all ranks share all parameters, and cost the same in any.
+ */
 void tws_zero_sample_reductions(tws_lower *l, uint32_t micro_batch) {
   const tws_zero *z = &l->zero;
   l->b.phase = TWS_PHASE_BACKWARD;
