@@ -60,6 +60,8 @@ typedef struct tws_zero_config {
   int multi_rank_bucket_allreduce; /* zero_optimization.use_multi_rank_bucket_allreduce */
   int64_t prefetch_bucket_size, param_persistence_threshold, model_persistence_threshold;
   int64_t max_live_parameters, max_reuse_distance, sub_group_size;
+  int quantized_gradients; /* zero_quantized_gradients: see tws_config_quantizes_gradients() */
+  int64_t node_ranks;      /* twinspeed.zero_node_ranks: see tws_config_node_ranks() */
   int quantized_weights;   /* zero_quantized_weights: see tws_config_quantizes_weights() */
   int64_t secondary_ranks; /* zero_hpz_partition_size: see tws_config_secondary_ranks() */
   int by_block;                                              /* twinspeed.shard_by_block: as FSDP wraps layers */
@@ -284,6 +286,13 @@ int64_t tws_config_secondary_ranks(const tws_config *config);
 static inline int tws_config_quantizes_weights(const tws_config *config) {
   return config->zero.stage == 3 && config->zero.quantized_weights;
 }
+/* zero_quantized_gradients likewise: gradients of matrices are reduced as 4-bit codes. */
+static inline int tws_config_quantizes_gradients(const tws_config *config) {
+  return config->zero.stage == 3 && config->zero.quantized_gradients;
+}
+/* Neighbours that ZeRO takes together as a node: those of zero_hpz_partition_size, else for quantized gradients those
+ * of twinspeed.zero_node_ranks; 0: it does not tell nodes apart. */
+int64_t tws_config_node_ranks(const tws_config *config);
 /* How many of so many replicas ZeRO takes together as those of a node; 0: it does not tell nodes apart. */
 int tws_config_node_replicas(const tws_config *config, int64_t replicas);
 /* Whether those that share experts exchange in two steps, inside parts of twinspeed.expert_node_ranks first. */

@@ -48,8 +48,14 @@ int64_t tws_config_secondary_ranks(const tws_config *config) {
   return config->zero.stage == 3 && config->zero.secondary_ranks > 1 ? config->zero.secondary_ranks : 0;
 }
 
+int64_t tws_config_node_ranks(const tws_config *config) {
+  const int64_t near = tws_config_secondary_ranks(config);
+  if (near > 0 || !tws_config_quantizes_gradients(config)) return near;
+  return config->zero.node_ranks > 1 ? config->zero.node_ranks : 0;
+}
+
 int tws_config_node_replicas(const tws_config *config, int64_t replicas) {
-  const int64_t sequence = at_least_one(config->sequence_ranks), near = tws_config_secondary_ranks(config);
+  const int64_t sequence = at_least_one(config->sequence_ranks), near = tws_config_node_ranks(config);
   return near > sequence && near % sequence == 0 && near / sequence < replicas && replicas % (near / sequence) == 0
              ? (int)(near / sequence)
              : 0;
@@ -127,9 +133,10 @@ static tws_code check_steps(const tws_config *config, tws_error *err) {
 
 /* Ranks that ZeRO's are divided into: `near` neighbours, with all that share a sequence. */
 static tws_code check_nodes(const tws_config *config, int64_t replicas, tws_error *err) {
-  static const char path[] = "zero_optimization.zero_hpz_partition_size";
+  const char *path = tws_config_secondary_ranks(config) > 0 ? "zero_optimization.zero_hpz_partition_size"
+                                                            : "twinspeed.zero_node_ranks";
   const struct tws_config_store *store = config->store;
-  const int64_t sequence = at_least_one(config->sequence_ranks), near = tws_config_secondary_ranks(config);
+  const int64_t sequence = at_least_one(config->sequence_ranks), near = tws_config_node_ranks(config);
   const int64_t ranks = replicas * sequence;
   char text[192], hint[96];
   if (near < 2 || near >= ranks || (near % sequence == 0 && ranks % near == 0)) return TWS_OK;

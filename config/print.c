@@ -567,6 +567,7 @@ static const char *idle_at_stage(const tws_config *c, const char *path) {
     const char *path;
     int given;
   } rows[] = {{"twinspeed.linear_tile_size", c->linear_tile_size > 0},
+              {"zero_optimization.zero_quantized_gradients", c->zero.quantized_gradients},
               {"zero_optimization.zero_quantized_weights", c->zero.quantized_weights},
               {"zero_optimization.zero_hpz_partition_size", c->zero.secondary_ranks > 1}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows && c->zero.stage != 3; i++)

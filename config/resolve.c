@@ -561,8 +561,22 @@ static tws_code check_linear_tiles(const rules *r) {
 /* What ZeRO++ does beside plain stage 3 leaves other techniques out. */
 static tws_code check_zeropp(const rules *r) {
   static const char hpz[] = "zero_optimization.zero_hpz_partition_size";
+  static const char qgz[] = "zero_optimization.zero_quantized_gradients", nodes[] = "twinspeed.zero_node_ranks";
   const tws_config *c = r->config;
+  if (tws_config_quantizes_gradients(c) && !c->zero.reduce_scatter)
+    return REFUSE(r, qgz, TWS_INVALID, "set zero_optimization.reduce_scatter to true",
+                  "%s sends each gradient to its owner, and reduce_scatter is false", qgz);
+  if (tws_config_quantizes_gradients(c) && c->expert_ranks > 1)
+    return REFUSE(r, qgz, TWS_UNSUPPORTED, "leave it out, or set twinspeed.expert_parallel_size to 1",
+                  "%s does not go with expert parallelism: experts are not reduced over all ranks", qgz);
+  if (c->zero.node_ranks > 1 && !tws_config_quantizes_gradients(c))
+    return REFUSE(r, nodes, TWS_INVALID, "set zero_optimization.zero_quantized_gradients at stage 3, or leave it out",
+                  "%s is for quantized gradients of ZeRO stage 3", nodes);
   if (tws_config_secondary_ranks(c) < 2) return TWS_OK;
+  if (c->zero.node_ranks > 1 && c->zero.node_ranks != c->zero.secondary_ranks)
+    return REFUSE(r, nodes, TWS_INVALID, "leave it out: it is that of zero_hpz_partition_size",
+                  "%s is %lld and zero_hpz_partition_size %lld: ZeRO knows nodes of one size", nodes,
+                  (long long)c->zero.node_ranks, (long long)c->zero.secondary_ranks);
   if (c->zero.offload_param)
     return REFUSE(r, hpz, TWS_UNSUPPORTED,
                   "leave out one of the two: set zero_optimization.offload_param.device to none",

@@ -10,7 +10,8 @@
  *   weight_tiles.c  large weights of stage 3 as tiles, each gathered and reduced for itself
  *   quantized.c  frozen weights in few bits
  *   zero.c       where parameters and gradients live and move, by ZeRO stage; zero3_gathers.c: whole parameters of
- *                stage 3; zero_secondary.c: what neighbours keep of them; zero_codes.c: those that travel in few bits
+ *                stage 3; zero_secondary.c: what neighbours keep of them; zero_codes.c: those that travel in few bits;
+ *                zero_hops.c: gradients that do
  *   dropout.c    where random bits of dropout come from
  *   running.c    running statistics of modules
  *   offload.c    what lives on the host and is done there; fetch.c: parameters that do; delayed.c: an update that is
@@ -89,6 +90,12 @@ typedef struct tws_secondary {
   uint8_t *has;     /* whether this step has put it there */
 } tws_secondary;
 
+/* How gradients in few bits reach their ranks (plan/zero_hops.c). */
+typedef struct tws_hops {
+  int near; /* ranks of a node, which exchange first; 0: all ranks at once */
+  uint32_t near_group, across_group;
+} tws_hops;
+
 typedef struct tws_zero {
   int stage;
   int ranks;      /* that see different samples or tokens, */
@@ -117,6 +124,7 @@ typedef struct tws_zero {
   uint64_t *slot;          /* per parameter: offset in its bucket */
   tws_zero3_schedule schedule;
   tws_secondary secondary;
+  tws_hops hops;
   uint32_t *codes, *code_scales; /* per parameter that is being gathered in few bits: of all ranks, or TWS_NONE */
 } tws_zero;
 

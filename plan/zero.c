@@ -507,6 +507,35 @@ static void flush_flat_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *ran
   keep_ranges(l, ranges, flat, n);
 }
 
+/* Sums of gradients to their ranks: two operands of each, a part for every rank and where this one's goes. Those that
+ * go as codes come last. */
+static void scatter(tws_lower *l, const tws_zero_class *c, const uint32_t *params, uint32_t count,
+                    const tws_operand *operands) {
+  const tws_zero *z = &l->zero;
+  tws_operand *sorted = tws_calloc(2 * (size_t)count + 1, sizeof *sorted);
+  int64_t *part = tws_calloc(count + 1u, sizeof *part);
+  uint32_t plain = 0, coded = 0;
+  uint64_t elements = 0;
+  if (!sorted || !part) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  for (uint32_t i = 0; i < count && l->b.failed == TWS_OK; i++) {
+    const int takes = tws_hops_take(l, params[i]);
+    if (takes) part[coded] = z->part[params[i]];
+    if (!takes) elements += operands[2 * i].count;
+    memcpy(sorted + 2 * (takes ? count - ++coded : plain++), operands + 2 * i, 2 * sizeof *sorted);
+  }
+  for (uint32_t i = 0; i < coded / 2 && l->b.failed == TWS_OK; i++) { /* they were laid down from the end */
+    const int64_t last = part[coded - 1 - i];
+    part[coded - 1 - i] = part[i];
+    part[i] = last;
+  }
+  if (plain > 0 && l->b.failed == TWS_OK)
+    tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_REDUCE_SCATTER, c->group, z->grad_dtype,
+                           elements * tws_dtype_bytes(z->grad_dtype), plain, 0, sorted, (int)(2 * plain));
+  if (coded > 0 && l->b.failed == TWS_OK) tws_hops_reduce(l, c, part, coded, sorted + 2 * (size_t)plain);
+  tws_free(sorted);
+  tws_free(part);
+}
+
 static void flush_sharded_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *operands, uint64_t *to) {
   tws_zero *z = &l->zero;
   const tws_zero_class *c = &z->classes[bucket->zero_class];
@@ -535,9 +564,7 @@ static void flush_sharded_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *
     operands[2 * i + 1] = tws_write(staging, direct ? z->flat_offset[params[i]] : offset, part);
     offset += part;
   }
-  tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_REDUCE_SCATTER, c->group, dtype,
-                         bucket->elements * tws_dtype_bytes(dtype), bucket->count, 0, operands,
-                         (int)(2 * bucket->count));
+  scatter(l, c, params, bucket->count, operands);
   if (direct) return;
   for (uint32_t i = 0; i < bucket->count; i++) {
     operands[i] = operands[2 * i + 1];

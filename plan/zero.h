@@ -33,6 +33,12 @@ void tws_codes_begin(tws_lower *l);
 int tws_gathers_codes(const tws_lower *l, uint32_t param);
 int tws_codes_segments(tws_lower *l, uint32_t param, tws_operand own, tws_operand *operands);
 void tws_codes_decode(tws_lower *l, uint32_t param);
+/* zero_hops.c: reductions of codes. Whether a gradient's is; `operands` are two of each gradient, as of a
+ * reduce-scatter: a part of it for each rank, and where this one's sum goes. */
+void tws_hops_begin(tws_lower *l);
+int tws_hops_take(const tws_lower *l, uint32_t param);
+void tws_hops_reduce(tws_lower *l, const tws_zero_class *c, const int64_t *part, uint32_t count,
+                     const tws_operand *operands);
 /* Padding at the end of a rank's part must be finite before norm and update read it. */
 void tws_zero_pad_gradients(tws_lower *l);
 

@@ -134,6 +134,7 @@ void tws_zero3_gathers_begin(tws_lower *l) {
   make_schedule(l);
   tws_secondary_begin(l);
   tws_codes_begin(l);
+  tws_hops_begin(l);
   list_fetches(l);
 }
 

@@ -1,5 +1,8 @@
-/* A reference for quantized gathers: a training step of one rank whose products are with weights that have been codes,
- * as so many ranks would make them of their parts, and whose update is of the exact ones. */
+/* References for what ZeRO++ sends in few bits: training steps of one rank.
+ *
+ * Gathers: products are with weights that have been codes, as so many ranks would make them of their parts, and the
+ * update is of the exact ones. Reductions: gradients of each micro-batch are those of a rank, which has the same
+ * samples; they are added up as the ranks do, in nodes first. */
 #ifndef TWS_TESTS_CODES_H
 #define TWS_TESTS_CODES_H
 
@@ -12,7 +15,9 @@ typedef struct codes {
   tws_training t;
   uint32_t update; /* the first operation behind clipping */
   int64_t ranks;
+  int64_t near;         /* of a node; 0: weights are codes, and not gradients */
   float *exact, *coded; /* all parameters */
+  float *gradients;     /* of every micro-batch, one behind the other; their sum behind them */
 } codes;
 
 /* Of a block what its 8-bit codes mean. */
@@ -40,9 +45,68 @@ static inline void codes_of_all(codes *s) {
   }
 }
 
+/* y += what 4-bit codes mean of blocks of 512 elements of a part. */
+static inline void add_few(const float *x, int64_t count, float *y) {
+  for (int64_t at = 0; at < count; at += 512) {
+    const int64_t end = count - at < 512 ? count : at + 512;
+    float largest = 0;
+    for (int64_t i = at; i < end; i++) largest = fmaxf(largest, fabsf(x[i]));
+    for (int64_t i = at; i < end && largest >= 1e-30f; i++)
+      y[i] = fmaf(nearbyintf(x[i] * (7 / largest)), largest / 7, y[i]);
+  }
+}
+
+/* Of elements [first, first + count) of all micro-batches' gradients, which are a part that one rank gets. */
+static inline void reduce_part(const codes *s, uint64_t all, uint64_t first, int64_t count, float *sum) {
+  const int64_t near = s->near, nodes = s->ranks / near;
+  float *of_node = calloc((size_t)count + 1, sizeof *of_node);
+  memset(sum, 0, (size_t)count * sizeof *sum);
+  for (int64_t node = 0; node < nodes; node++) {
+    memset(of_node, 0, (size_t)count * sizeof *of_node);
+    for (int64_t i = 0; i < near; i++)
+      add_few(s->gradients + (uint64_t)(node * near + i) * all + first, count, of_node);
+    if (nodes > 1)
+      add_few(of_node, count, sum);
+    else
+      memcpy(sum, of_node, (size_t)count * sizeof *sum);
+  }
+  free(of_node);
+}
+
+static inline void reduce_all(codes *s) {
+  const tws_plan *p = s->t.plan;
+  const uint64_t all = p->buffers[p->gradients].elements;
+  float *sum = s->gradients + (uint64_t)s->ranks * all;
+  memcpy(sum, s->gradients, all * sizeof *sum);
+  for (int64_t r = 1; r < s->ranks; r++)
+    for (uint64_t i = 0; i < all; i++) sum[i] += s->gradients[(uint64_t)r * all + i];
+  for (uint32_t i = 0; i < p->state->shard_count; i++) {
+    const tws_shard *shard = &p->state->shards[i];
+    const int64_t count = (int64_t)shard->count, part = (count + s->ranks - 1) / s->ranks;
+    for (int64_t at = 0; at < count && p->network->params[shard->param].rows > 1; at += part)
+      reduce_part(s, all, shard->storage_offset + (uint64_t)at, count - at < part ? count - at : part,
+                  sum + shard->storage_offset + at);
+  }
+}
+
+/* Between micro-batches their gradients are put aside, and behind the last their sum in their place. */
+static inline tws_code hops_probe(codes *s, uint32_t op, tws_error *err) {
+  const tws_plan *p = s->t.plan;
+  const uint64_t all = p->buffers[p->gradients].elements;
+  const int steps = p->ops[op].phase == TWS_PHASE_STEP;
+  if (op == 0 || p->ops[op - 1].phase == TWS_PHASE_STEP) return TWS_OK;
+  const uint32_t before = p->ops[op - 1].micro_batch;
+  if (!steps && p->ops[op].micro_batch == before) return TWS_OK;
+  TWS_TRY(tws_executor_get(s->t.executor, 0, p->gradients, 0, s->gradients + before * all, all, err));
+  memset(s->gradients + (uint64_t)s->ranks * all, 0, all * sizeof *s->gradients);
+  if (steps) reduce_all(s);
+  return tws_executor_put(s->t.executor, 0, p->gradients, 0, s->gradients + (uint64_t)s->ranks * all, all, err);
+}
+
 static inline tws_code codes_probe(void *user, uint32_t op, tws_error *err) {
   codes *s = user;
   const tws_plan *p = s->t.plan;
+  if (s->near) return hops_probe(s, op, err);
   if (op != s->update) return TWS_OK;
   return tws_executor_put(s->t.executor, 0, p->parameters, 0, s->exact, p->buffers[p->parameters].elements, err);
 }
@@ -54,8 +118,8 @@ static inline tws_code codes_step(codes *s, int64_t step, tws_step_report *repor
   double metrics[TWS_METRIC_COUNT];
   TWS_TRY(tws_training_begin_step(t, step, report, err));
   TWS_TRY(tws_executor_get(t->executor, 0, p->parameters, 0, s->exact, count, err));
-  codes_of_all(s);
-  TWS_TRY(tws_executor_put(t->executor, 0, p->parameters, 0, s->coded, count, err));
+  if (!s->near) codes_of_all(s);
+  if (!s->near) TWS_TRY(tws_executor_put(t->executor, 0, p->parameters, 0, s->coded, count, err));
   TWS_TRY(tws_executor_step(t->executor, 0, step, NULL, codes_probe, s, err));
   TWS_TRY(tws_executor_get(t->executor, 0, p->metrics, 0, metrics, TWS_METRIC_COUNT, err));
   report->evaluated = 0;
@@ -63,13 +127,14 @@ static inline tws_code codes_step(codes *s, int64_t step, tws_step_report *repor
 }
 
 /* Trains as the options say, on one rank, in float32. */
-static inline tws_code codes_train(const tws_train_options *options, int64_t ranks, tws_error *err) {
+static inline tws_code codes_train(const tws_train_options *options, int64_t ranks, int64_t near, tws_error *err) {
   codes s = {.t = {.options = options,
                    .config = options->plan.config,
                    .world = 1,
                    .threads = 1,
                    .ops = tws_real_backend("host")},
-             .ranks = ranks};
+             .ranks = ranks,
+             .near = near};
   TWS_TRY(tws_training_plan(&s.t, err));
   TWS_TRY(tws_training_open_data(&s.t, err));
   TWS_TRY(s.t.ops->create(0, 1, &s.t.backend, err));
@@ -83,6 +148,7 @@ static inline tws_code codes_train(const tws_train_options *options, int64_t ran
     if (p->ops[op].kind == TWS_OP_COMPUTE && p->works[p->ops[op].work].code == TWS_KERNEL_CLIP) s.update = op + 1;
   s.exact = calloc(1, p->buffers[p->parameters].bytes);
   s.coded = calloc(1, p->buffers[p->parameters].bytes);
+  s.gradients = calloc((size_t)ranks + 1, p->buffers[p->gradients].bytes);
   for (int64_t step = 1; step <= options->steps; step++) {
     tws_step_report report;
     TWS_TRY(codes_step(&s, step, &report, err));
@@ -90,6 +156,7 @@ static inline tws_code codes_train(const tws_train_options *options, int64_t ran
   }
   free(s.exact);
   free(s.coded);
+  free(s.gradients);
   tws_training_release(&s.t);
   return TWS_OK;
 }

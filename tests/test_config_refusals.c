@@ -292,6 +292,16 @@ START_TEST(contradictions) {
       {"{" B "\"zero_optimization\": {\"stage\": 3, \"zero_hpz_partition_size\": 2}, "
        "\"twinspeed\": {\"expert_parallel_size\": 2}}",
        TWS_UNSUPPORTED, "zero_hpz_partition_size does not go with expert parallelism", "leave it out"},
+      {"{" B "\"zero_optimization\": {\"stage\": 3, \"zero_quantized_gradients\": true}, "
+       "\"twinspeed\": {\"expert_parallel_size\": 2}}",
+       TWS_UNSUPPORTED, "zero_quantized_gradients does not go with expert parallelism", "leave it out"},
+      {"{" B "\"zero_optimization\": {\"stage\": 3, \"zero_quantized_gradients\": true, \"reduce_scatter\": false}}",
+       TWS_INVALID, "reduce_scatter is false", "reduce_scatter to true"},
+      {"{" B "\"zero_optimization\": {\"stage\": 3}, \"twinspeed\": {\"zero_node_ranks\": 2}}", TWS_INVALID,
+       "zero_node_ranks is for quantized gradients", "zero_quantized_gradients"},
+      {"{" B "\"zero_optimization\": {\"stage\": 3, \"zero_quantized_gradients\": true, "
+       "\"zero_hpz_partition_size\": 4}, \"twinspeed\": {\"zero_node_ranks\": 2}}",
+       TWS_INVALID, "zero_node_ranks is 2 and zero_hpz_partition_size 4", "leave it out"},
       {"{" B "\"zero_optimization\": {\"stage\": 2}, \"twinspeed\": {\"delayed_update\": true}}", TWS_INVALID,
        "delayed_update is the host's", "set zero_optimization.offload_optimizer.device to cpu"},
       {"{" B "\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.5}}, "

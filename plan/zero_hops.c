@@ -1,0 +1,121 @@
+/* ZeRO++'s quantized reductions (qgZ; Wang et al. 2023, section 4.3): gradients go as 4-bit codes with a scale for each
+ * block, in all-to-alls, and are added up in float32 where they arrive, source by source in the order of the group. In
+ * a node first, so that what leaves it is one sum for each of its ranks; then, as codes anew, among ranks at the same
+ * place of all nodes. Where ZeRO tells no nodes apart all ranks are one.
+ *
+ * Vectors are left out: they are reduced as ever. */
+#include "plan/zero.h"
+
+enum { BITS = 4, BLOCK = 512 };
+
+/* An exchange among the ranks of `group`: of each gradient `parts` parts for each of them come in, and their sums go
+ * out. */
+typedef struct hop {
+  uint32_t group;
+  int64_t parts, ranks;
+} hop;
+
+static uint32_t room_for(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements) {
+  return tws_builder_buffer(&l->b, name, TWS_CATEGORY_BUCKET, dtype, elements, TWS_LIFETIME_OPS);
+}
+
+static tws_work parts_work(tws_kernel kernel, tws_dtype dtype, int64_t part, int64_t first, int64_t second) {
+  tws_work work = tws_kernel_work(kernel, dtype, 0);
+  work.d[0] = part;
+  work.d[1] = first;
+  work.d[2] = second;
+  work.d[3] = BLOCK;
+  work.d[4] = BITS;
+  return work;
+}
+
+/* Codes and scales of one gradient, and room for those that come: segments of the exchange. */
+static void quantize(tws_lower *l, const hop *h, int64_t part, tws_operand from, tws_operand segment[4]) {
+  const uint64_t parts = (uint64_t)(h->parts * h->ranks);
+  const uint64_t codes = parts * (((uint64_t)part * BITS + 7) / 8);
+  const uint64_t scales = parts * (((uint64_t)part + BLOCK - 1) / BLOCK);
+  for (int i = 0; i < 2; i++) {
+    segment[i] = tws_write(room_for(l, i ? "received codes" : "codes of gradients", TWS_U8, codes), 0, codes);
+    segment[2 + i] = tws_write(room_for(l, i ? "received scales" : "scales of gradients", TWS_F32, scales), 0, scales);
+  }
+  if (l->b.failed != TWS_OK) return;
+  const tws_work work =
+      parts_work(TWS_KERNEL_QUANTIZE_PARTS, (tws_dtype)l->b.plan->buffers[from.buffer].dtype, part, h->parts, h->ranks);
+  from.access = TWS_READ;
+  tws_builder_compute(&l->b, l->reduce_stream, &work, (tws_operand[]){from, segment[0], segment[2]}, 3);
+  segment[0].access = segment[2].access = TWS_READ;
+}
+
+static void add_up(tws_lower *l, const hop *h, int64_t part, const tws_operand segment[4], tws_operand to) {
+  if (l->b.failed != TWS_OK) return;
+  const tws_work work =
+      parts_work(TWS_KERNEL_DEQUANTIZE_PARTS, (tws_dtype)l->b.plan->buffers[to.buffer].dtype, part, h->parts, h->ranks);
+  const tws_operand operands[3] = {tws_read(segment[1].buffer, 0, segment[1].count),
+                                   tws_read(segment[3].buffer, 0, segment[3].count), to};
+  tws_builder_compute(&l->b, l->reduce_stream, &work, operands, 3);
+}
+
+/* segments: room for four operands of each gradient. */
+static void make_hop(tws_lower *l, const hop *h, const int64_t *part, uint32_t count, const tws_operand *from,
+                     const tws_operand *to, tws_operand *segments) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < count; i++) quantize(l, h, part[i], from[i], segments + 4 * (size_t)i);
+  for (uint32_t i = 0; i < 4 * count && l->b.failed == TWS_OK; i += 2)
+    bytes += l->b.plan->buffers[segments[i].buffer].bytes;
+  tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_ALL_TO_ALL, h->group, TWS_U8, bytes, 2 * count, 0,
+                         segments, (int)(4 * count));
+  for (uint32_t i = 0; i < count; i++) add_up(l, h, part[i], segments + 4 * (size_t)i, to[i]);
+}
+
+static void make_hops(tws_lower *l, const tws_zero_class *c, const int64_t *part, uint32_t count,
+                      const tws_operand *from, const tws_operand *to) {
+  tws_hops *hops = &l->zero.hops;
+  tws_operand *segments = tws_calloc(4 * (size_t)count, sizeof *segments), *sums = tws_calloc(count, sizeof *sums);
+  if (!segments || !sums) {
+    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  } else if (hops->near < 2) {
+    make_hop(l, &(hop){c->group, 1, c->ranks}, part, count, from, to, segments);
+  } else {
+    const int64_t nodes = c->ranks / hops->near;
+    for (uint32_t i = 0; i < count; i++) {
+      const uint64_t elements = (uint64_t)(part[i] * nodes);
+      sums[i] = tws_write(room_for(l, "sums of a node", TWS_F32, elements), 0, elements);
+    }
+    make_hop(l, &(hop){hops->near_group, nodes, hops->near}, part, count, from, sums, segments);
+    make_hop(l, &(hop){hops->across_group, 1, nodes}, part, count, sums, to, segments);
+  }
+  tws_free(segments);
+  tws_free(sums);
+}
+
+void tws_hops_begin(tws_lower *l) {
+  tws_hops *hops = &l->zero.hops;
+  const tws_topology *t = &l->b.plan->topology;
+  const tws_axes near = TWS_AXES_NODE_DATA | TWS_AXES_SEQUENCE;
+  const int ranks = tws_topology_size(t, near);
+  if (!tws_config_quantizes_gradients(l->config) || l->evaluates) return;
+  if (tws_config_node_ranks(l->config) != ranks || ranks < 2 || ranks >= l->zero.ranks) return;
+  hops->near = ranks;
+  hops->near_group = l->zero.secondary.buffer != TWS_NONE ? l->zero.secondary.group : tws_lower_group(l, near);
+  hops->across_group =
+      tws_lower_group(l, ranks == tws_topology_size(t, TWS_AXES_SEQUENCE) ? TWS_AXES_DATA : TWS_AXES_DATA_NODES);
+}
+
+int tws_hops_take(const tws_lower *l, uint32_t param) {
+  return tws_config_quantizes_gradients(l->config) && l->network->params[param].rows > 1;
+}
+
+void tws_hops_reduce(tws_lower *l, const tws_zero_class *c, const int64_t *part, uint32_t count,
+                     const tws_operand *operands) {
+  tws_operand *from = tws_calloc(2 * (size_t)count + 1, sizeof *from), *to = from + count;
+  if (!from) {
+    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+    return;
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    from[i] = operands[2 * i];
+    to[i] = operands[2 * i + 1];
+  }
+  if (count > 0) make_hops(l, c, part, count, from, to);
+  tws_free(from);
+}
