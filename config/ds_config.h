@@ -174,6 +174,7 @@ typedef struct tws_config {
   int64_t ignored_token;         /* twinspeed.ignored_token: targets with this id do not count; -1: none */
   /* section "twinspeed", ours; DeepSpeed ignores unknown top-level sections */
   tws_matmul_dtype matmul_dtype;
+  int matmul_keeps_wide; /* no key: software that keeps what enters narrow products in 16 bits, and casts it again */
   tws_recompute recompute;
   double recompute_budget; /* of the products among them, the share whose results are kept */
   int recompute_whole;     /* full: layers run again to their ends, whether or not anything reads what comes out */

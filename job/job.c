@@ -149,6 +149,7 @@ static tws_code settle_job(tws_job *job, tws_error *err) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
   if (job->parts->profile) TWS_TRY(tws_profile_set_matmul(job->parts->profile, job->config->matmul_dtype, err));
   if (runtime->by_block) job->config->zero.by_block = 1;
+  if (runtime->keeps_wide) job->config->matmul_keeps_wide = 1;
   if (runtime->whole_gradients) job->config->grad_partitioned = 0;
   if (runtime->recomputes_whole && tws_config_recomputes_blocks(job->config)) job->config->recompute_whole = 1;
   tws_auto_context context = {.hidden_size = job->network->hidden};

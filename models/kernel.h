@@ -35,6 +35,7 @@ enum {
   TWS_L2 = 16,
   TWS_SCALED = 32, /* CROSS_ENTROPY, VOCABULARY_LOSS, CLIP: the hyperparameters are one more operand, for the loss scale
                       in them */
+  TWS_NARROW = 32, /* LINEAR: what enters is also kept in 8 bits; LINEAR_GRAD_WEIGHT: and read so */
   TWS_GELU = 64, /* LINEAR, LINEAR_GRAD_INPUT: the activation behind a layer, or its gradient, is part of the product */
   TWS_RESIDUAL = 128,     /* NORM: of a sum, which is kept */
   TWS_HALF_WEIGHTS = 256, /* updates of weights: the 16-bit parameters are the only weights */

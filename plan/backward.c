@@ -96,7 +96,10 @@ static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
   const uint32_t weight = tws_visit_param(l, m->param[0], l->weight_tile);
   work.dtype2 = (uint8_t)l->zero.grad_dtype;
   work.d[1] = outputs.count;
-  tws_operand operands[4] = {dy, tws_value_read(l, m->in[0]), tws_zero_gradient(l, weight, &accumulate)};
+  const int narrow = tws_lower_narrow(l, m) && l->value_narrow[m->in[0]] != TWS_NONE;
+  tws_operand operands[4] = {dy,
+                             narrow ? tws_all(&l->b, l->value_narrow[m->in[0]], TWS_READ) : tws_value_read(l, m->in[0]),
+                             tws_zero_gradient(l, weight, &accumulate)};
   if (m->param[1] != TWS_NONE) { /* of which the first tile's begins all */
     operands[n] = tws_outputs_of(tws_zero_gradient(l, m->param[1], &accumulate_bias), outputs);
     operands[n++].access = operands[2].access;
@@ -104,6 +107,7 @@ static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
       tws_builder_fail(&l->b, TWS_INTERNAL, "weight and bias gradients differ in age");
   }
   if (accumulate) work.flags |= TWS_ACCUMULATE;
+  if (narrow) work.flags |= TWS_NARROW;
   if (l->split) {
     defer(l, &work, operands, n);
     return;

@@ -250,6 +250,7 @@ typedef struct tws_deferred {
 typedef struct tws_context {
   uint32_t *value_buffer;   /* current instance of each value, TWS_NONE when not there */
   uint32_t *value_gradient; /* likewise of its gradient */
+  uint32_t *value_narrow;   /* likewise of its copy in 8 bits, which backward reads in its place */
   uint8_t *away;            /* whether the instance is a checkpoint that waits elsewhere, or a part of it */
   tws_deferred *deferred;
   size_t deferred_capacity;
@@ -281,7 +282,7 @@ typedef struct tws_lower {
   tws_context *context; /* likewise */
   tws_context *free_contexts;
   uint32_t *value_buffer; /* of the context */
-  uint32_t *value_gradient;
+  uint32_t *value_gradient, *value_narrow;
   int split;                    /* weight gradients are deferred */
   int evaluates;                /* forward passes alone */
   int tile, tiles;              /* of the visit being lowered */
@@ -440,6 +441,9 @@ int tws_lower_scaled(tws_lower *l, tws_work *work, tws_operand *operands, int co
 const tws_local_module *tws_local_of(const tws_lower *l, const tws_module *m);
 /* whether products of a split layer are issued in slices */
 int tws_lower_sliced(const tws_lower *l, const tws_module *m);
+/* Whether backward reads what enters a layer as its product has it, in 8 bits (twinspeed.matmul_dtype), and not as the
+ * layer before left it. Of values that are kept whole; what is made again is made again in 16 bits. */
+int tws_lower_narrow(const tws_lower *l, const tws_module *m);
 /* backward.c */
 void tws_lower_backward(tws_lower *l, const tws_module *m);
 /* ring_attention.c: ATTENTION where l->sharding.ring */

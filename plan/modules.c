@@ -356,10 +356,29 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
 
 /* A product cut into slices of tokens, so that what follows one slice overlaps with the next; or that of a tile of the
  * weight. */
+int tws_lower_narrow(const tws_lower *l, const tws_module *m) {
+  const tws_config *c = l->config;
+  const int narrow =
+      (c->matmul_dtype == TWS_MATMUL_FP8 || c->matmul_dtype == TWS_MATMUL_MXFP8) && !c->matmul_keeps_wide;
+  return narrow && c->dtype != TWS_F32 && !l->evaluates && l->tiles <= 1 && l->kept[m->in[0]] == TWS_KEPT &&
+         !l->tiled[m->in[0]] && !tws_is_frozen(l, m->param[0]) &&
+         tws_module_weight_tiles(l, (uint32_t)(m - l->network->modules)) == 1;
+}
+
+/* The first product that reads a value writes the copy, which others share. */
+static int keep_narrow(tws_lower *l, const tws_module *m, tws_operand *operand) {
+  const uint32_t value = m->in[0];
+  if (!tws_lower_narrow(l, m) || l->value_narrow[value] != TWS_NONE) return 0;
+  l->value_narrow[value] = tws_builder_buffer(&l->b, l->network->values[value].name, TWS_CATEGORY_ACTIVATION, TWS_U8,
+                                              tws_value_elements(l, value), 0);
+  *operand = tws_all(&l->b, l->value_narrow[value], TWS_WRITE);
+  return 1;
+}
+
 static void forward_linear(tws_lower *l, const tws_module *m) {
   tws_work work = tws_module_work(l, m, TWS_KERNEL_LINEAR, 0);
   const tws_outputs outputs = tws_visit_outputs(l, m);
-  tws_operand operands[5] = {tws_value_read(l, m->in[0]),
+  tws_operand operands[6] = {tws_value_read(l, m->in[0]),
                              tws_zero_param(l, tws_visit_param(l, m->param[0], l->weight_tile))};
   int first_out, n = 2;
   work.d[1] = outputs.count;
@@ -371,19 +390,21 @@ static void forward_linear(tws_lower *l, const tws_module *m) {
     operands[n++] = tws_value_make(l, l->fused_with->out[0]);
   }
   operands[n++] = tws_outputs_make(l, m);
+  const int end = n + keep_narrow(l, m, &operands[n]);
+  if (end > n) work.flags |= TWS_NARROW;
   if (!tws_lower_sliced(l, m)) {
-    tws_lower_compute(l, &work, operands, n);
+    tws_lower_compute(l, &work, operands, end);
     tws_outputs_put(l, m, operands[n - 1]);
     return;
   }
-  tws_operand whole[5];
+  tws_operand whole[6];
   memcpy(whole, operands, sizeof whole);
-  for (int k = first_out; k < n; k++) tws_lower_slice(l, whole[k].buffer);
+  for (int k = first_out; k < end; k++) tws_lower_slice(l, whole[k].buffer);
   work.d[0] /= l->slices;
   for (int i = 0; i < l->slices; i++) {
     operands[0] = tws_operand_slice(l, whole[0], i);
-    for (int k = first_out; k < n; k++) operands[k] = tws_operand_slice(l, whole[k], i);
-    tws_lower_compute(l, &work, operands, n);
+    for (int k = first_out; k < end; k++) operands[k] = tws_operand_slice(l, whole[k], i);
+    tws_lower_compute(l, &work, operands, end);
   }
 }
 

@@ -325,7 +325,7 @@ static tws_context *new_context(tws_lower *l) {
     l->free_contexts = c->next;
   } else {
     c = tws_arena_alloc(l->scratch, 1, sizeof *c);
-    uint32_t *state = c ? tws_arena_alloc_unset(l->scratch, 2 * (size_t)values + 2, sizeof *state) : NULL;
+    uint32_t *state = c ? tws_arena_alloc_unset(l->scratch, 3 * ((size_t)values + 1), sizeof *state) : NULL;
     if (c) c->away = tws_arena_alloc_unset(l->scratch, values + 1u, 1);
     if (!state || !c->away) {
       no_memory(l);
@@ -333,9 +333,11 @@ static tws_context *new_context(tws_lower *l) {
     }
     c->value_buffer = state;
     c->value_gradient = state + values + 1;
+    c->value_narrow = state + 2 * ((size_t)values + 1);
   }
   memset(c->value_buffer, 0xff, values * sizeof *c->value_buffer); /* TWS_NONE */
   memset(c->value_gradient, 0xff, values * sizeof *c->value_gradient);
+  memset(c->value_narrow, 0xff, values * sizeof *c->value_narrow);
   memset(c->away, 0, values);
   c->part[0] = c->part[1] = TWS_NONE;
   c->deferred_count = 0;
@@ -353,6 +355,7 @@ static void enter_context(tws_lower *l, tws_chunk *chunk, tws_context *context, 
   l->context = context;
   l->value_buffer = context->value_buffer;
   l->value_gradient = context->value_gradient;
+  l->value_narrow = context->value_narrow;
   l->b.micro_batch = micro_batch;
 }
 

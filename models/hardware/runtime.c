@@ -58,8 +58,10 @@
  *               that anybody found 271.
  *   transformers-2021  gelu_new is eight kernels, and fourteen backward; the optimizer nine over a shard, beside casts
  *               and a norm in float64 (transformers 4.12, DeepSpeed 0.5).
- *   cast_bytes  torchao's dynamic scaling reads what enters an fp8 product twice, and casts weights each time; its
- *               row-wise recipe casts along rows and along columns: 16 bytes, from its two published rates. */
+ *   keeps_wide  torchao's matmul_with_hp_or_float8_args saves its operands as they came; Transformer Engine saves them
+ * in 8 bits, as the weight's gradient reads them (its Float8Tensor's column-wise data). cast_bytes  torchao's dynamic
+ * scaling reads what enters an fp8 product twice, and casts weights each time; its row-wise recipe casts along rows and
+ * along columns: 16 bytes, from its two published rates. */
 #define FLASH_2022 \
   { 0, 0, 0.38, 0.21, 0 }
 #define FLASH_2 \
@@ -336,6 +338,7 @@ static const tws_runtime runtimes[] = {
      .about = "PyTorch FSDP2 of early 2024: as fsdp, with a kernel for RMSNorm",
      .host_op_s = 33e-6,
      .cast_bytes = {6, 8},
+     .keeps_wide = 1,
      .contends = 1,
      .by_block = 1,
      .unfused = 1,
@@ -351,6 +354,7 @@ static const tws_runtime runtimes[] = {
      .about = "PyTorch FSDP2 since 2024 (torchtitan): flash attention, gathers contend with kernels",
      .host_op_s = 33e-6,
      .cast_bytes = {6, 8},
+     .keeps_wide = 1,
      .contends = 1,
      .by_block = 1,
      .unfused = 1,
@@ -366,6 +370,7 @@ static const tws_runtime runtimes[] = {
      .about = "the same with torch.compile: elementwise kernels are fused",
      .host_op_s = 33e-6,
      .cast_bytes = {6, 8},
+     .keeps_wide = 1,
      .contends = 1,
      .by_block = 1,
      .attention = TWS_ATTENTION_FLASH,
@@ -378,6 +383,7 @@ static const tws_runtime runtimes[] = {
      .about = "LitGPT since 2023: PyTorch's modules operation by operation, weights in bf16, flash attention",
      .host_op_s = 33e-6,
      .cast_bytes = {6, 8},
+     .keeps_wide = 1,
      .contends = 1,
      .by_block = 1,
      .unfused = 1,

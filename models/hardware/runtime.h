@@ -79,6 +79,7 @@ typedef struct tws_runtime {
   double reserved_share;     /* that a caching allocator reserves beyond what is allocated */
   double logit_bytes;        /* of copies of a logit beside the plan's */
   tws_runtime_keeps keeps;
+  int keeps_wide; /* what enters products in 8 bits is kept in 16, and cast again backward */
   double workspace_bytes[TWS_GENERATION_COUNT]; /* of libraries, out of torch's allocator */
   int float_gradients;                          /* gradients are accumulated in float32 */
   int gradient_copies;  /* the optimizer flattens gradients in 16 bits, then makes float32 ones of them */
