@@ -36,12 +36,16 @@ struct Row {
   int part;
   int64_t at, stat, width;
 };
+__device__ int64_t width_of(const Heads &h, int part) {
+  return part ? h.width[1] : h.width[0];
+}
 __device__ Row row_of(const Heads &h, int64_t index) {
   const int64_t token = index / (h.stats + 1), r = index % (h.stats + 1);
   if (r == h.stats) return {2, token * h.token + h.normed, 0, h.token - h.normed};
+  // No array with an index that is not known where it is compiled: it would lie in memory.
   const int part = r < h.rows[0] ? 0 : 1;
-  const int64_t of_part = part ? r - h.rows[0] : r;
-  return {part, token * h.token + h.first[part] + of_part * h.width[part], token * h.stats + r, h.width[part]};
+  const int64_t of_part = part ? r - h.rows[0] : r, first = part ? h.first[1] : h.first[0], width = width_of(h, part);
+  return {part, token * h.token + first + of_part * width, token * h.stats + r, width};
 }
 
 template <typename T>
@@ -97,10 +101,11 @@ __global__ void __launch_bounds__(BLOCK)
   __shared__ float sums[BLOCK / WARP];
   const int part = (int64_t)blockIdx.x < h.width[0] ? 0 : 1;
   const int64_t column = part ? blockIdx.x - h.width[0] : blockIdx.x, before = part ? h.rows[0] : 0;
+  const int64_t rows = part ? h.rows[1] : h.rows[0], first = (part ? h.first[1] : h.first[0]) + column;
+  const int64_t width = width_of(h, part);
   float sum = 0.0F;
-  for (int64_t i = threadIdx.x; i < h.tokens * h.rows[part]; i += BLOCK) {
-    const int64_t token = i / h.rows[part], head = i % h.rows[part];
-    const int64_t at = token * h.token + h.first[part] + head * h.width[part] + column;
+  for (int64_t i = threadIdx.x; i < h.tokens * rows; i += BLOCK) {
+    const int64_t token = i / rows, head = i % rows, at = token * h.token + first + head * width;
     sum += to_float(dy[at]) * (to_float(x[at]) * stats[token * h.stats + before + head]);
   }
   sum = warp_sum(sum);

@@ -159,7 +159,7 @@ __device__ double loss_of(Softmax s, float logit) {
 
 // losses[token] = -log p
 template <typename T, int V>
-__global__ void __launch_bounds__(LARGE_BLOCK)
+__global__ void __launch_bounds__(LARGE_BLOCK, 1)
     cross_entropy(T *logits, const int32_t *targets, double *losses, int columns, int padded, int kept, double weight,
                   const float *hyper) {
   __shared__ float scratch[MOST_WARPS];
