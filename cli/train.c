@@ -137,6 +137,7 @@ typedef struct printer {
   tws_cli *cli;
   int64_t every, steps;
   int heading, evaluates, has_experts;
+  const tws_network *network;
   tws_progress progress; /* in steps */
 } printer;
 
@@ -146,6 +147,18 @@ static void print_skipped(const tws_step_report *r) {
     tws_out(" -> %.15g\n", r->next_scale);
   else
     tws_out(", which is kept\n");
+}
+
+/* Of several losses the name of each, or with a report its number. */
+static void print_losses(const tws_network *network, const tws_step_report *r) {
+  if (tws_network_losses(network) < 2) return;
+  for (uint32_t m = 0, h = 0; m < network->module_count; m++) {
+    if (network->modules[m].type != TWS_MODULE_LOSS) continue;
+    if (r)
+      tws_out("  %13.5f", r->head_loss[h++]);
+    else
+      tws_out("  %13s", network->modules[m].name);
+  }
 }
 
 static void print_step(void *user, const tws_step_report *r) {
@@ -158,12 +171,15 @@ static void print_step(void *user, const tws_step_report *r) {
     return;
   }
   if (p->cli->json || (r->step != 1 && r->step != p->steps && r->step % p->every != 0 && !r->evaluated)) return;
-  if (!p->heading)
-    tws_out("%6s  %9s  %9s  %9s  %10s  %9s%s%s\n", "step", "loss", "lr", "grad norm", "tokens/s", "step ms",
-            p->has_experts ? "   aux loss  dropped  hottest" : "", p->evaluates ? "  eval loss" : "");
+  if (!p->heading) {
+    tws_out("%6s  %9s  %9s  %9s  %10s  %9s", "step", "loss", "lr", "grad norm", "tokens/s", "step ms");
+    print_losses(p->network, NULL);
+    tws_out("%s%s\n", p->has_experts ? "   aux loss  dropped  hottest" : "", p->evaluates ? "  eval loss" : "");
+  }
   p->heading = 1;
   tws_out("%6" PRId64 "  %9.5f  %9.3e  %9.4f  %10.0f  %9.2f", r->step, r->loss, r->lr, r->gradient_norm,
           r->tokens_per_s, r->seconds * 1e3);
+  print_losses(p->network, r);
   if (p->has_experts)
     tws_out("  %9.5f  %5.1f %%  %5.2f x", r->auxiliary_loss, 100 * r->dropped_share, r->hottest_share);
   if (r->evaluated) tws_out("  %9.5f", r->eval_loss);
@@ -294,6 +310,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                .steps = o->steps,
                .evaluates = o->eval_data != NULL,
                .has_experts = tws_network_has_experts(job->network),
+               .network = job->network,
                .progress = tws_cli_progress(cli)};
   tws_train_options request = {.plan = tws_job_request(job, rank),
                                .data = o->data,

@@ -55,6 +55,7 @@ enum {
   TWS_RELATIVE = 2097152,   /* ATTENTION and ATTENTION_GRAD: biases of a table, by head and distance */
   TWS_PLAIN = 8388608,      /* NORM, NORM_GRAD: no weight, no bias */
   TWS_Z_LOSS = 4194304,     /* ROUTER, ROUTER_GRAD: an operand has the logarithms of the softmax's sums */
+  TWS_COUNTED = TWS_Z_LOSS, /* CROSS_ENTROPY, VOCABULARY_LOSS: how many targets are ignored is known before */
 };
 
 /* The flags' names in profiles, by bit, TWS_KERNEL_FLAGS of them; NULL: costs do not depend on it. */
@@ -132,7 +133,10 @@ enum {
   TWS_METRIC_OVERFLOW,  /* with TWS_SCALED: 1 when the loss or a gradient is not finite, and updates do nothing */
   TWS_METRIC_AUXILIARY, /* of routers: the weighted loss that balances experts; it is not part of TWS_METRIC_LOSS */
   TWS_METRIC_DROPPED,   /* and the share of their routes that were dropped */
-  TWS_METRIC_COUNT = 8  /* behind them: routes to each expert, router by router of the whole network */
+  TWS_METRIC_HEADS,     /* with several losses: of each its mean, and the share of its targets that is ignored */
+  TWS_LOSS_HEADS = 2,
+  TWS_METRIC_COUNT = TWS_METRIC_HEADS + 2 * TWS_LOSS_HEADS /* behind them: routes to each expert, router by router of
+                                                              the whole network */
 };
 
 #endif

@@ -119,7 +119,7 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
   if (tensor > 1) TWS_TRY(tws_tensor_parallel_check(plan->network, tensor, err));
   l->sharding.splits_experts = tensor > 1 && c->expert_tensor_parallel && tws_network_has_experts(plan->network);
   if (l->sharding.splits_experts) TWS_TRY(tws_expert_tensor_check(plan->network, tensor, err));
-  if (splits_tokens && plan->network->classes > 0)
+  if (splits_tokens && (plan->network->classes > 0 || plan->network->objective == TWS_OBJECTIVE_SENTENCES))
     return tws_fail(err, TWS_UNSUPPORTED, "set twinspeed.tensor_sequence_parallel to false",
                     "tensor parallelism does not divide the tokens that a classifier reads");
   for (uint32_t m = 0; m < plan->network->module_count && splits_tokens; m++)
@@ -279,6 +279,7 @@ static tws_code lower(tws_lower *l, tws_error *err) {
   if (lower_between(l)) return tws_builder_finish(&l->b);
   tws_zero_step_begin(l);
   tws_delayed_update(l);
+  if (!l->wanted || l->wanted->tail) tws_lower_count_targets(l);
   if (l->wanted) return lower_sample(l);
   tws_pipeline_run(l);
   if (l->evaluates)

@@ -513,6 +513,10 @@ void tws_lower_gather_parameters(tws_lower *l); /* stages 1 and 2: what ranks ha
 void tws_lower_update(tws_lower *l);
 /* All of TWS_PROGRAM_APPLY. */
 void tws_lower_apply(tws_lower *l);
+/* What a row of a loss counts of the mean over the global batch, of which micro-batches and ranks add their parts. */
+double tws_loss_weight(const tws_lower *l, const tws_module *m);
+/* Before the first micro-batch of a network with several losses: the share of each one's targets that is ignored. */
+void tws_lower_count_targets(tws_lower *l);
 void tws_lower_score(tws_lower *l); /* the end of an evaluation: the loss of all ranks */
 
 static inline tws_work tws_kernel_work(tws_kernel kernel, tws_dtype dtype, uint32_t flags) {

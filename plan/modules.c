@@ -297,9 +297,16 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
   if (m->param[2] != TWS_NONE && !local->skips_vector) add_segments(l, m);
 }
 
-/* The mean over the global batch, of which micro-batches and ranks add their parts. */
-static double loss_weight(const tws_lower *l, const tws_module *m) {
+double tws_loss_weight(const tws_lower *l, const tws_module *m) {
   return 1.0 / ((double)tws_input_elements(l, m->input[0]) * (double)l->config->accumulation_steps * l->zero.ranks);
+}
+
+/* Where the loss and the share of ignored targets of one of the network's losses are. Of several losses that share is
+ * known before the first: it is part of the gradients' weights. */
+static tws_operand loss_slots(tws_lower *l, const tws_module *m, tws_work *work) {
+  if (tws_network_losses(l->b.plan->network) < 2) return tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, 2);
+  work->flags |= TWS_COUNTED;
+  return tws_update(l->b.plan->metrics, tws_loss_slot(l->network, m), 2);
 }
 
 int tws_lower_scaled(tws_lower *l, tws_work *work, tws_operand *operands, int count) {
@@ -325,11 +332,11 @@ static void forward_split_loss(tws_lower *l, const tws_module *m) {
   tws_operand all = tws_exchange_gather(l, stats, "loss statistics of all ranks");
   work.code = TWS_KERNEL_VOCABULARY_LOSS;
   work.d[3] = l->sharding.position.ranks[TWS_AXIS_MODEL];
-  const double weight = loss_weight(l, m);
+  const double weight = tws_loss_weight(l, m);
   const tws_arguments arguments = {
       {weight, weight / l->sharding.position.ranks[TWS_AXIS_MODEL], (double)local->first_row}};
   tws_operand second[5] = {tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE), targets, all,
-                           tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, 2)};
+                           loss_slots(l, m, &work)};
   const int count = tws_lower_scaled(l, &work, second, 4);
   tws_lower_compute_with(l, &work, &arguments, second, count);
 }
@@ -344,11 +351,11 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
   work.d[0] = m->in_features > 0 ? rows : rows / tokens_of_one; /* 0: a token is a class */
   work.d[1] = m->in_features > 0 ? m->in_features : tokens_of_one;
   work.d[2] = m->in_features > 0 ? m->out_features : tokens_of_one;
-  const double weight = loss_weight(l, m); /* of a loss that all tensor ranks have, each adds its share */
+  const double weight = tws_loss_weight(l, m); /* of a loss that all tensor ranks have, each adds its share */
   tws_operand operands[4];
   operands[0] = tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE);
   operands[1] = tws_input_read(l, m->input[0]);
-  operands[2] = tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, 2);
+  operands[2] = loss_slots(l, m, &work);
   const int count = tws_lower_scaled(l, &work, operands, 3);
   tws_lower_compute_with(l, &work, &(tws_arguments){{weight, weight / l->sharding.position.ranks[TWS_AXIS_MODEL]}},
                          operands, count);

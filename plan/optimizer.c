@@ -15,10 +15,40 @@ static void share_slots(tws_lower *l, uint32_t group, uint64_t first, uint64_t c
                          1, 0, &operand, 1);
 }
 
+/* Of several losses each one's sum; what is ignored of their targets has been added up among replicas, and is there on
+ * the last stage alone. */
+static void share_heads(tws_lower *l, uint32_t group) {
+  const uint64_t losses = tws_network_losses(l->b.plan->network);
+  if (losses < 2) return;
+  if (group == l->group[TWS_AXIS_PIPE]) {
+    share_slots(l, group, TWS_METRIC_HEADS, 2 * losses);
+    return;
+  }
+  for (uint64_t h = 0; h < losses; h++) share_slots(l, group, TWS_METRIC_HEADS + 2 * h, 1);
+}
+
+void tws_lower_count_targets(tws_lower *l) {
+  if (tws_network_losses(l->b.plan->network) < 2) return;
+  for (int c = 0; c < l->chunk_count; c++)
+    for (uint32_t i = l->chunks[c].first; i < l->chunks[c].end; i++) {
+      const tws_module *m = &l->network->modules[i];
+      if (m->type != TWS_MODULE_LOSS) continue;
+      const uint64_t slot = tws_loss_slot(l->network, m) + 1;
+      tws_work work = tws_kernel_work(TWS_KERNEL_COUNT_IGNORED, TWS_F32, 0);
+      const tws_operand operands[2] = {tws_all(&l->b, l->b.plan->input[m->input[0]], TWS_READ),
+                                       tws_update(l->b.plan->metrics, slot, 1)};
+      work.d[0] = (int64_t)operands[0].count;
+      tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, &work, &(tws_arguments){{tws_loss_weight(l, m)}}, operands,
+                               2);
+      if (l->zero.ranks > 1) share_slots(l, l->zero.group, slot, 1);
+    }
+}
+
 /* `count` of the loss, ignored tokens, squares; and what routers count. */
 static void share_among(tws_lower *l, uint32_t group, uint64_t count) {
   uint64_t experts;
   share_slots(l, group, TWS_METRIC_LOSS, count);
+  share_heads(l, group);
   if (tws_routers(l->b.plan->network, TWS_NONE, &experts) > 0) share_slots(l, group, TWS_METRIC_AUXILIARY, 2 + experts);
 }
 
@@ -337,7 +367,9 @@ void tws_lower_gather_parameters(tws_lower *l) {
 
 static void clip(tws_lower *l) {
   tws_work work = tws_kernel_work(TWS_KERNEL_CLIP, TWS_F32, 0);
+  const uint64_t losses = tws_network_losses(l->b.plan->network);
   work.f[0] = l->config->gradient_clipping;
+  work.f[1] = losses > 1 ? (double)losses : 0;
   tws_operand operands[2] = {tws_all(&l->b, l->b.plan->metrics, TWS_READ_WRITE)};
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, tws_lower_scaled(l, &work, operands, 1));
 }

@@ -52,7 +52,7 @@ static int ends_split(const tws_network *network, const uint32_t *consumer, uint
     const uint32_t m = consumer[value];
     if (m == TWS_NONE) return 0;
     const tws_module_type type = network->modules[m].type;
-    if (type == TWS_MODULE_LOSS && network->classes > 0) return 0;                   /* a few classes stay whole */
+    if (type == TWS_MODULE_LOSS && !tws_module_scores_words(network, m)) return 0;   /* a few classes stay whole */
     if (type == TWS_MODULE_LOW_RANK && network->modules[m].in[0] != value) return 0; /* the few numbers stay whole */
     if (types[type].ends_features) return 1;
     if (!types[type].keeps_features && !tws_module_row_of(type)->pointwise) return 0;

@@ -44,7 +44,8 @@ static int tiled_group(const tws_lower *l, uint32_t m, group *g) {
     const tws_module_type next = modules[first + 1].type;
     uint32_t end = first + 1;
     while (tws_module_row_of(modules[end].type)->pointwise && end + 1 < count) end++;
-    if (modules[end].type == TWS_MODULE_LOSS && l->config->loss_tiles > 1 && m <= end) {
+    const int of_tokens = l->network->values[modules[first].in[0]].row_dims > 1;
+    if (modules[end].type == TWS_MODULE_LOSS && of_tokens && l->config->loss_tiles > 1 && m <= end) {
       *g = (group){.first = first, .count = end + 1 - first, .tiles = (int)l->config->loss_tiles, .loss = 1};
       return 1;
     }

@@ -33,14 +33,19 @@ tws_code tws_evaluation_add(tws_training *t, tws_evaluation_sum *sum, tws_error 
   double metrics[TWS_METRIC_COUNT];
   TWS_TRY(
       tws_executor_get(t->executor, TWS_PROGRAM_EVALUATE, t->evaluation->metrics, 0, metrics, TWS_METRIC_COUNT, err));
-  const double kept = 1 - metrics[TWS_METRIC_IGNORED]; /* share of the tokens whose target counts */
-  sum->loss += metrics[TWS_METRIC_LOSS] * kept;
-  sum->counted += kept;
+  const uint32_t losses = tws_network_losses(t->evaluation->network);
+  for (uint32_t h = 0; h < losses; h++) {
+    const double *head = metrics + (losses > 1 ? TWS_METRIC_HEADS + 2 * h : TWS_METRIC_LOSS);
+    const double kept = 1 - head[1]; /* share of the tokens whose target counts */
+    sum->loss[h] += head[0] * kept;
+    sum->counted[h] += kept;
+  }
   return TWS_OK;
 }
 
 tws_code tws_evaluation_mean(const tws_evaluation_sum *sum, double *loss, tws_error *err) {
-  *loss = sum->counted > 0 ? sum->loss / sum->counted : 0;
+  *loss = 0;
+  for (int h = 0; h < TWS_LOSS_HEADS; h++) *loss += sum->counted[h] > 0 ? sum->loss[h] / sum->counted[h] : 0;
   if (isfinite(*loss)) return TWS_OK;
   return tws_fail(err, TWS_RANK, "lower the learning rate, or look for bad data in --eval-data",
                   "the evaluation's loss is %g", *loss);

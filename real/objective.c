@@ -1,6 +1,7 @@
 #include "real/objective.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "base/random.h"
@@ -11,9 +12,10 @@
 /* What is filled at the moment. */
 typedef struct filler {
   const tws_objective_source *from;
-  int32_t *ids, *targets, *lengths, *source, *types, *rows; /* NULL: the network has no such input */
-  int32_t *row;                                             /* the tokens of a whole sample */
-  double *draw;                                             /* of each of them, to be predicted: the smallest are */
+  int32_t *ids, *targets, *lengths, *source, *types, *rows, *classes; /* NULL: the network has no such input */
+  int32_t *row;                                                       /* the tokens of a whole sample */
+  int32_t *other;                                                     /* those of another one */
+  double *draw; /* of each of the first, to be predicted: the smallest are */
 } filler;
 
 static int32_t *input_of(const tws_objective_source *s, void *const *input, tws_input_content content) {
@@ -30,14 +32,21 @@ static double drawn(const tws_data *data, uint64_t sample, int64_t token, int dr
   return tws_random_uniform(data->seed ^ masks, sample, (uint64_t)token * DRAWS + (uint64_t)draw);
 }
 
+/* Padding, and marks of texts. */
+static int is_never_masked(const filler *f, int32_t token) {
+  const tws_network *network = f->from->network;
+  const int marks = network->objective == TWS_OBJECTIVE_SENTENCES;
+  return token == f->from->shape->ignored ||
+         (marks && (token == network->class_token || token == network->separator_token));
+}
+
 /* Of the `length` tokens those are predicted whose draw is less than what this returns. */
 static double choose(const filler *f, uint64_t sample, int64_t length) {
-  const tws_batch_shape *shape = f->from->shape;
   const int64_t most = f->from->network->predictions > 0 ? f->from->network->predictions : length;
   int64_t chosen = 0, least = -1;
   double limit = 0.15;
   for (int64_t t = 0; t < length; t++) {
-    f->draw[t] = f->row[t] == shape->ignored ? 1 : drawn(f->from->data, sample, t, OF_CHOICE);
+    f->draw[t] = is_never_masked(f, f->row[t]) ? 1 : drawn(f->from->data, sample, t, OF_CHOICE);
     chosen += f->draw[t] < limit;
     if (f->draw[t] < 1 && (least < 0 || f->draw[t] < f->draw[least])) least = t;
   }
@@ -59,12 +68,17 @@ static int32_t replacement(const filler *f, uint64_t sample, int64_t t) {
   return f->row[t];
 }
 
-/* One sample into row `row` of the rank's part of the step. */
-static void mask_sample(const filler *f, uint64_t sample, int64_t row) {
+/* Tokens but for padding at the end. */
+static int64_t length_of(const filler *f, const int32_t *tokens) {
+  int64_t length = f->from->data->sequence;
+  while (length > 0 && tokens[length - 1] == f->from->shape->ignored) length--;
+  return length;
+}
+
+/* One sample of so many tokens into row `row` of the rank's part of the step. */
+static void mask_sample(const filler *f, uint64_t sample, int64_t length, int64_t row) {
   const tws_batch_shape *shape = f->from->shape;
   const int64_t whole = f->from->data->sequence, part = whole / shape->parts, first = part * shape->part;
-  int64_t length = whole;
-  while (length > 0 && f->row[length - 1] == shape->ignored) length--;
   const double limit = choose(f, sample, length);
   for (int64_t t = 0; t < part; t++) {
     const int chosen = first + t < length && f->draw[first + t] < limit;
@@ -72,6 +86,57 @@ static void mask_sample(const filler *f, uint64_t sample, int64_t row) {
     f->targets[row * part + t] = chosen ? f->row[first + t] : -1;
   }
   if (f->lengths) f->lengths[row] = (int32_t)length;
+}
+
+/* ---- two texts in one ---- */
+
+enum { FOLLOWS, IS_ANOTHER, FOLLOWS_CLASSES, LEAST_SENTENCES = 5 };
+
+/* A sample of so many tokens whose marks, segments and class are there. */
+static void put_sentences(const filler *f, uint64_t number, int64_t length, const int32_t *types, int is_another,
+                          int64_t row) {
+  const tws_batch_shape *shape = f->from->shape;
+  const int64_t whole = f->from->data->sequence;
+  for (int64_t t = length; t < whole; t++) f->row[t] = (int32_t)f->from->network->pad_token;
+  mask_sample(f, number, length, row);
+  for (int64_t t = 0; t < whole && f->types; t++) f->types[row * whole + t] = t < length && types ? types[t] : 0;
+  if (f->rows) f->rows[row] = (int32_t)(row % shape->micro_batch * whole);
+  if (f->classes) f->classes[row] = is_another;
+}
+
+/* f->row, which is `length` tokens of a text, becomes the class's token, its beginning, a separator, what follows in
+ * the text or of every other sample the same stretch of another sample, and a separator. */
+static tws_code make_sentences(const filler *f, uint64_t number, uint64_t sample, int64_t row, tws_error *err) {
+  enum { MARKS = 3, OF_SPLIT = 0, OF_PAIR = 1, OF_OTHER = 2 };
+  const tws_data *data = f->from->data;
+  const tws_network *network = f->from->network;
+  const int64_t whole = data->sequence, there = length_of(f, f->row), room = whole - MARKS;
+  int64_t taken = there < room ? there : room, n = 0;
+  const int64_t first = taken > 1 ? 1 + (int64_t)(drawn(data, number, whole, OF_SPLIT) * (double)(taken - 1)) : taken;
+  int another = data->samples > 1 && taken > 1 && drawn(data, number, whole, OF_PAIR) < 0.5;
+  if (another) {
+    const uint64_t away = 1 + (uint64_t)(drawn(data, number, whole, OF_OTHER) * (double)(data->samples - 1));
+    TWS_TRY(tws_data_tokens_at(data, (sample + away) % data->samples * (uint64_t)whole, whole, f->other, err));
+    const int64_t ends = length_of(f, f->other);
+    another = ends > first; /* else there is nothing */
+    if (another) taken = ends < taken ? ends : taken;
+  }
+  const int32_t *second = another ? f->other : f->row;
+  int32_t *types = f->other; /* written behind what is read of it */
+  memmove(f->row + first + 2, second + first, (size_t)(taken - first) * sizeof *f->row);
+  memmove(f->row + 1, f->row, (size_t)first * sizeof *f->row);
+  f->row[0] = (int32_t)network->class_token;
+  f->row[first + 1] = f->row[taken + 2] = (int32_t)network->separator_token;
+  for (; n < taken + MARKS; n++) types[n] = n > first + 1;
+  put_sentences(f, number, taken + MARKS, types, another ? IS_ANOTHER : FOLLOWS, row);
+  return TWS_OK;
+}
+
+/* As a line of a file with labels has it. */
+static void take_sentences(const filler *f, uint64_t number, const tws_pair *pair, int64_t row) {
+  const int64_t whole = f->from->data->sequence, length = pair->sources < whole ? pair->sources : whole;
+  memcpy(f->row, pair->source, (size_t)length * sizeof *f->row);
+  put_sentences(f, number, length, pair->types, pair->target[0], row);
 }
 
 /* ---- sources and targets ---- */
@@ -176,7 +241,9 @@ static tws_code fill_samples(filler *f, int64_t step, tws_error *err) {
                      sample = tws_data_sample(data, shape->train_batch, step, place);
       if (data->pairs) {
         const tws_pair pair = tws_pairs_at(data->pairs, sample);
-        if (f->from->network->classes > 0)
+        if (f->from->network->objective == TWS_OBJECTIVE_SENTENCES)
+          take_sentences(f, number, &pair, row);
+        else if (f->from->network->classes > 0)
           label_sample(f, &pair, row);
         else
           pair_sample(f, number, &pair, row);
@@ -185,8 +252,10 @@ static tws_code fill_samples(filler *f, int64_t step, tws_error *err) {
       TWS_TRY(tws_data_tokens_at(data, sample * (uint64_t)data->sequence, data->sequence, f->row, err));
       if (f->from->network->objective == TWS_OBJECTIVE_PAIRS)
         pair_sample(f, number, NULL, row);
+      else if (f->from->network->objective == TWS_OBJECTIVE_SENTENCES)
+        TWS_TRY(make_sentences(f, number, sample, row, err));
       else
-        mask_sample(f, number, row);
+        mask_sample(f, number, length_of(f, f->row), row);
     }
   return TWS_OK;
 }
@@ -256,12 +325,16 @@ tws_code tws_objective_open(const tws_network *network, const char *path, int64_
                             uint64_t seed, tws_data *data, tws_error *err) {
   if (network->objective == TWS_OBJECTIVE_PICTURES)
     return tws_pictures_open(path, network, train_batch, seed, data, err);
-  if (network->classes > 0) {
+  const int sentences = network->objective == TWS_OBJECTIVE_SENTENCES && tws_pairs_is_file(path);
+  if (network->objective == TWS_OBJECTIVE_SENTENCES && sequence < LEAST_SENTENCES)
+    return tws_fail(err, TWS_INVALID, "use longer sequences", "two texts and their marks need %d tokens, not %lld",
+                    LEAST_SENTENCES, (long long)sequence);
+  if (network->classes > 0 || sentences) {
     const tws_pairs_form form = {.kind = network->objective == TWS_OBJECTIVE_TAGS    ? TWS_PAIRS_TAGS
                                          : network->objective == TWS_OBJECTIVE_SPANS ? TWS_PAIRS_SPANS
                                                                                      : TWS_PAIRS_CLASSES,
                                  .vocabulary = network->vocabulary,
-                                 .classes = network->classes,
+                                 .classes = sentences ? FOLLOWS_CLASSES : network->classes,
                                  .types = types_of(network)};
     return tws_data_open_labelled(path, sequence, &form, train_batch, seed, data, err);
   }
@@ -276,17 +349,23 @@ tws_code tws_objective_fill(const tws_objective_source *s, int64_t step, void *c
               .lengths = input_of(s, input, TWS_INPUT_LENGTHS),
               .source = input_of(s, input, TWS_INPUT_SOURCE),
               .types = input_of(s, input, TWS_INPUT_TYPES),
-              .rows = input_of(s, input, TWS_INPUT_ROWS)};
-  if (s->data->pairs && s->network->objective != TWS_OBJECTIVE_PAIRS && s->network->classes == 0)
+              .rows = input_of(s, input, TWS_INPUT_ROWS),
+              .classes = input_of(s, input, TWS_INPUT_CLASSES)};
+  const tws_objective objective = s->network->objective;
+  if (s->data->pairs && objective != TWS_OBJECTIVE_PAIRS && objective != TWS_OBJECTIVE_SENTENCES &&
+      s->network->classes == 0)
     return tws_fail(err, TWS_INVALID, "give a text or tokens", "%s has pairs, and %s is not trained on such",
                     s->data->path, s->network->name);
   if (s->network->objective == TWS_OBJECTIVE_PICTURES) return fill_pictures(s, step, input, err);
   if (s->network->objective == TWS_OBJECTIVE_NEXT_TOKEN)
     return tws_data_fill(s->data, s->shape, step, f.ids, f.targets, err);
   f.row = tws_calloc((size_t)s->data->sequence, sizeof *f.row);
+  f.other = tws_calloc((size_t)s->data->sequence, sizeof *f.other);
   f.draw = tws_calloc((size_t)s->data->sequence, sizeof *f.draw);
-  tws_code code = f.row && f.draw ? fill_samples(&f, step, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_code code =
+      f.row && f.other && f.draw ? fill_samples(&f, step, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   tws_free(f.row);
+  tws_free(f.other);
   tws_free(f.draw);
   return code;
 }

@@ -5,13 +5,17 @@
  *               most network->predictions: 80 % of these are replaced by the mask, 10 % by any token and 10 % stay as
  *               they are. Which ones follows from the seed, the step and the place of the sample in the global batch.
  *               twinspeed.ignored_token is padding: it is not predicted, and a sample ends with the last other token
- *   PAIRS       a source for the encoder and its target: those of a file of pairs (real/pairs.h), or of a text all
- * tokens but spans that are left out, with a sentinel in the place of each, and these spans behind their sentinels
- * (Raffel et al., 2020, section 3.1.4: 15 % of the tokens, spans of 3 on average). Which ones follows from the seed,
- * the step and the place of the sample. Both end with the network's end_token, and what is too long is cut. The decoder
- * reads start_token and the target but its end; padding does not count, neither as a key nor as a target
- *   PICTURES    pictures and their classes (real/pictures.h), in the order in which samples of texts come, and which
- * rows are patches and which stand for the classes
+ *   SENTENCES   of two texts, as a network of [CLS] A [SEP] B [SEP] reads them, tokens but marks are masked likewise;
+ * and whether B follows A, 0, or is of somewhere else, 1 (Devlin et al., 2019, section 3.1 and appendix A.2). A is the
+ * beginning of a sample, up to a token that is drawn, B the rest of it or, for half of the samples, the same stretch of
+ * another one. A file of lines with labels (real/pairs.h) has both texts and marks in its input, B's types are 1, and
+ * its label is the class PAIRS       a source for the encoder and its target: those of a file of pairs (real/pairs.h),
+ * or of a text all tokens but spans that are left out, with a sentinel in the place of each, and these spans behind
+ * their sentinels (Raffel et al., 2020, section 3.1.4: 15 % of the tokens, spans of 3 on average). Which ones follows
+ * from the seed, the step and the place of the sample. Both end with the network's end_token, and what is too long is
+ * cut. The decoder reads start_token and the target but its end; padding does not count, neither as a key nor as a
+ * target PICTURES    pictures and their classes (real/pictures.h), in the order in which samples of texts come, and
+ * which rows are patches and which stand for the classes
  *
  *   CLASSES     a text and its class, of a file with labels (real/pairs.h): which of its tokens is classified is the
  * first where tokens see all others, else the last

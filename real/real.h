@@ -80,6 +80,7 @@ typedef struct tws_comm_ops {
 typedef struct tws_step_report {
   int64_t step; /* 1-based optimizer step */
   double loss, lr, gradient_norm;
+  double head_loss[TWS_LOSS_HEADS];     /* of several losses: each of them, as the network has them */
   double auxiliary_loss, dropped_share; /* of routers (TWS_METRIC_AUXILIARY, TWS_METRIC_DROPPED); 0 without experts */
   double hottest_share; /* routes of the expert that got most of its layer's, over an even share; 0 without experts */
   double seconds, tokens_per_s;

@@ -25,11 +25,37 @@ static int has_experts(const tws_training *t) {
   return tws_network_has_experts(t->options->plan.network);
 }
 
+/* Modules of several losses, in their order; returns how many, of one loss none. */
+static int losses_of(const tws_training *t, const tws_module *found[TWS_LOSS_HEADS]) {
+  const tws_network *network = t->options->plan.network;
+  int count = 0;
+  if (tws_network_losses(network) < 2) return 0;
+  for (uint32_t m = 0; m < network->module_count; m++)
+    if (network->modules[m].type == TWS_MODULE_LOSS) found[count++] = &network->modules[m];
+  return count;
+}
+
+/* A column for each of several losses: its name, or with a report its number. */
+static void write_losses(const tws_training *t, const tws_step_report *r, char *to, size_t size) {
+  const tws_module *found[TWS_LOSS_HEADS];
+  const int losses = losses_of(t, found);
+  *to = 0;
+  for (int h = 0; h < losses; h++) {
+    const size_t used = strlen(to);
+    if (r)
+      snprintf(to + used, size - used, ",%.9g", r->head_loss[h]);
+    else
+      snprintf(to + used, size - used, ",loss of %s", found[h]->name);
+  }
+}
+
 tws_code tws_report_csv_open(tws_training *t, tws_error *err) {
+  char losses[160];
   if (t->rank != 0 || !t->options->csv_path) return TWS_OK;
+  write_losses(t, NULL, losses, sizeof losses);
   t->csv = fopen(t->options->csv_path, "w");
   if (!t->csv ||
-      fprintf(t->csv, "step,loss,lr,gradient_norm,seconds,tokens_per_s,loss_scale,skipped%s%s\n",
+      fprintf(t->csv, "step,loss,lr,gradient_norm,seconds,tokens_per_s,loss_scale,skipped%s%s%s\n", losses,
               has_experts(t) ? ",auxiliary_loss,dropped_share,hottest_share" : "",
               t->evaluation ? ",eval_loss" : "") < 0 ||
       fflush(t->csv) != 0)
@@ -39,12 +65,13 @@ tws_code tws_report_csv_open(tws_training *t, tws_error *err) {
 
 tws_code tws_report_csv_step(tws_training *t, const tws_step_report *r, tws_error *err) {
   if (!t->csv) return TWS_OK;
-  char routed[96] = "", evaluated[32] = ""; /* empty behind steps that none follows */
+  char routed[96] = "", evaluated[32] = "", losses[160]; /* empty behind steps that none follows */
+  write_losses(t, r, losses, sizeof losses);
   if (r->evaluated) snprintf(evaluated, sizeof evaluated, "%.9g", r->eval_loss);
   if (has_experts(t))
     snprintf(routed, sizeof routed, ",%.9g,%.9g,%.9g", r->auxiliary_loss, r->dropped_share, r->hottest_share);
-  int written = fprintf(t->csv, "%" PRId64 ",%.9g,%.9g,%.9g,%.6f,%.1f,%.15g,%d%s%s%s\n", r->step, r->loss, r->lr,
-                        r->gradient_norm, r->seconds, r->tokens_per_s, r->loss_scale, r->skipped, routed,
+  int written = fprintf(t->csv, "%" PRId64 ",%.9g,%.9g,%.9g,%.6f,%.1f,%.15g,%d%s%s%s%s\n", r->step, r->loss, r->lr,
+                        r->gradient_norm, r->seconds, r->tokens_per_s, r->loss_scale, r->skipped, losses, routed,
                         t->evaluation ? "," : "", evaluated);
   return written < 0 || fflush(t->csv) != 0 ? csv_failed(t, err) : TWS_OK;
 }
@@ -206,6 +233,18 @@ static void add_routed(const tws_training *t, cJSON *root) {
   }
 }
 
+/* Of a network with several losses each of them, step by step. */
+static void add_losses(const tws_training *t, cJSON *root) {
+  const tws_module *found[TWS_LOSS_HEADS];
+  const int losses = losses_of(t, found);
+  cJSON *all = losses > 0 ? cJSON_AddObjectToObject(root, "parts_of_losses") : NULL;
+  for (int h = 0; h < losses; h++) {
+    cJSON *list = cJSON_AddArrayToObject(all, found[h]->name);
+    for (int64_t i = 0; i < steps_of_run(t); i++)
+      cJSON_AddItemToArray(list, cJSON_CreateNumber(t->history[i].head_loss[h]));
+  }
+}
+
 static void add_steps(const tws_training *t, cJSON *root) {
   cJSON *losses = cJSON_AddArrayToObject(root, "losses"), *norms = cJSON_AddArrayToObject(root, "gradient_norms");
   cJSON *rates = cJSON_AddArrayToObject(root, "learning_rates"), *times = cJSON_AddArrayToObject(root, "step_s");
@@ -215,6 +254,7 @@ static void add_steps(const tws_training *t, cJSON *root) {
     cJSON_AddItemToArray(rates, cJSON_CreateNumber(t->history[i].lr));
     cJSON_AddItemToArray(times, cJSON_CreateNumber(t->history[i].seconds));
   }
+  add_losses(t, root);
   cJSON *auxiliary = has_experts(t) ? cJSON_AddArrayToObject(root, "auxiliary_losses") : NULL;
   cJSON *dropped = has_experts(t) ? cJSON_AddArrayToObject(root, "dropped_shares") : NULL;
   cJSON *hottest = has_experts(t) ? cJSON_AddArrayToObject(root, "hottest_shares") : NULL;

@@ -431,6 +431,7 @@ tws_code tws_training_end_step(tws_training *t, const double metrics[TWS_METRIC_
                                tws_step_report *report, tws_error *err) {
   tws_training_took(t, seconds, report);
   report->loss = metrics[TWS_METRIC_LOSS];
+  for (int h = 0; h < TWS_LOSS_HEADS; h++) report->head_loss[h] = metrics[TWS_METRIC_HEADS + 2 * h];
   report->gradient_norm = metrics[TWS_METRIC_NORM];
   report->auxiliary_loss = metrics[TWS_METRIC_AUXILIARY];
   report->dropped_share = metrics[TWS_METRIC_DROPPED];

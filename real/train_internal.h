@@ -124,9 +124,10 @@ tws_code tws_evaluation_open(tws_training *t, tws_error *err);
 /* The mean loss over the tokens of t->eval_batches global batches; the state stays as it is. */
 tws_code tws_evaluation_run(tws_training *t, int64_t step, double *loss, double *seconds, tws_error *err);
 /* The same in parts, for ranks of one process: a batch into the program's buffers; when it has run, its loss and the
- * share of its tokens that count are added; the mean of what was added. */
+ * share of its tokens that count are added, or those of each of several losses; the (sum of the) means of what was
+ * added. */
 typedef struct tws_evaluation_sum {
-  double loss, counted;
+  double loss[TWS_LOSS_HEADS], counted[TWS_LOSS_HEADS];
 } tws_evaluation_sum;
 tws_code tws_evaluation_put(tws_training *t, int64_t batch, tws_error *err);
 tws_code tws_evaluation_add(tws_training *t, tws_evaluation_sum *sum, tws_error *err);

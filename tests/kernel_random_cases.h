@@ -97,6 +97,7 @@ static test_case random_case(int number) {
     case TWS_KERNEL_VOCABULARY_LOSS:
       c.d[2] += c.d[1], c.d[3] = 1 + c.d[3] % 5, c.f[0] = c.f[1] = 0.25, c.f[2] = (double)draw(s, 21, 0, 200);
       break;
+    case TWS_KERNEL_COUNT_IGNORED:
     case TWS_KERNEL_SQUARED_NORM:
       c.f[0] = 0.5;
       break;

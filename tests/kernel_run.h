@@ -52,8 +52,11 @@ static double normal_number(int operand, int64_t i) {
 static double fill_value(const tws_work *w, const tws_arguments *a, const operand_info *info, int operand, int64_t i) {
   const double normal = normal_number(operand, i);
   switch (info->content) {
-    case TWS_HOLDS_NUMBERS:
-      return normal;
+    case TWS_HOLDS_NUMBERS: /* of a loss's metrics the second may be a share that is ignored */
+      return (w->code == TWS_KERNEL_CROSS_ENTROPY || w->code == TWS_KERNEL_VOCABULARY_LOSS) && info->dtype == TWS_F64 &&
+                     i == 1 && (w->flags & TWS_COUNTED)
+                 ? 0.75
+                 : normal;
     case TWS_HOLDS_NEAR_ONE:
       return 1 + normal / 10;
     case TWS_HOLDS_POSITIVE:
@@ -79,6 +82,8 @@ static double fill_value(const tws_work *w, const tws_arguments *a, const operan
       return (double[TWS_HYPER_COUNT]){0.01, 0.19, 0.0975, 512, 17, 0.9, 0.95, 0.1, 0.05}[i];
     case TWS_HOLDS_METRICS:
       if (w->code == TWS_KERNEL_CLIP && i == TWS_METRIC_IGNORED) return a->a[0];
+      if (w->code == TWS_KERNEL_CLIP && w->f[1] > 0 && i >= TWS_METRIC_HEADS) /* of each the loss and what is ignored */
+        return (double[]){2.5, a->a[0], 3.5, 0.125}[i - TWS_METRIC_HEADS];
       return (double[TWS_METRIC_COUNT]){1.5, 0, 6.25, 0, 0.75}[i];
     default:
       return NAN;

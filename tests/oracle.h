@@ -386,16 +386,22 @@ static inline void oracle_gated_grad(const tws_work *w, double (*act)(double x),
     }
 }
 
+/* Of the targets that count, where their share is known. */
+static inline double oracle_counted(const tws_work *w, double weight, const double *metrics) {
+  const double kept = w->flags & TWS_COUNTED ? 1 - metrics[1] : 1;
+  return kept < 1e-9 ? 0 : weight / kept;
+}
+
 static inline void oracle_cross_entropy(const tws_work *w, const double *a, double **o) {
   const int64_t columns = w->d[1], padded = w->d[2];
-  const double weight = a[0] * (w->flags & TWS_SCALED ? o[3][TWS_HYPER_SCALE] : 1);
+  const double weight = oracle_counted(w, a[0] * (w->flags & TWS_SCALED ? o[3][TWS_HYPER_SCALE] : 1), o[2]);
   for (int64_t t = 0; t < w->d[0]; ++t) {
     double *row = o[0] + t * padded, largest = -INFINITY, sum = 0;
     const int64_t target = (int64_t)o[1][t];
     for (int64_t i = 0; i < columns; ++i) largest = row[i] > largest ? row[i] : largest;
     for (int64_t i = 0; i < columns; ++i) sum += exp(row[i] - largest);
     if (target >= 0) o[2][0] += a[1] * (largest + log(sum) - row[target]);
-    if (target < 0) o[2][1] += a[1];
+    if (target < 0 && !(w->flags & TWS_COUNTED)) o[2][1] += a[1];
     for (int64_t i = 0; i < padded; ++i)
       row[i] = i < columns && target >= 0 ? weight * (exp(row[i] - largest) / sum - (i == target)) : 0;
   }
@@ -417,7 +423,7 @@ static inline void oracle_vocabulary_stats(const tws_work *w, const double *a, d
 /* The plain sum over ranks of sum e^maximum: test data keeps it in range. */
 static inline void oracle_vocabulary_loss(const tws_work *w, const double *a, double **o) {
   const int64_t tokens = w->d[0], columns = w->d[1], padded = w->d[2];
-  const double weight = a[0] * (w->flags & TWS_SCALED ? o[4][TWS_HYPER_SCALE] : 1);
+  const double weight = oracle_counted(w, a[0] * (w->flags & TWS_SCALED ? o[4][TWS_HYPER_SCALE] : 1), o[3]);
   for (int64_t t = 0; t < tokens; ++t) {
     double *row = o[0] + t * padded, sum = 0, logit = 0;
     for (int64_t r = 0; r < w->d[3]; ++r) {
@@ -426,7 +432,7 @@ static inline void oracle_vocabulary_loss(const tws_work *w, const double *a, do
       logit += part[2];
     }
     if (o[1][t] < 0)
-      o[3][1] += a[1];
+      o[3][1] += w->flags & TWS_COUNTED ? 0 : a[1];
     else
       o[3][0] += a[1] * (log(sum) - logit);
     for (int64_t i = 0; i < padded; ++i) {
@@ -553,7 +559,16 @@ static inline void oracle_lamb(const tws_work *w, double **o, int count) {
 
 static inline void oracle_clip(const tws_work *w, double **o) {
   const int scaled = (w->flags & TWS_SCALED) != 0;
-  const double kept = 1 - o[0][TWS_METRIC_IGNORED], some = kept >= 1e-9, scale = scaled ? o[1][TWS_HYPER_SCALE] : 1;
+  double *heads = o[0] + TWS_METRIC_HEADS, sum = 0, any = 0;
+  for (int h = 0; h < (int)w->f[1]; ++h) {
+    const double share = 1 - heads[2 * h + 1];
+    heads[2 * h] = share < 1e-9 ? 0 : heads[2 * h] / share;
+    sum += heads[2 * h];
+    any = share >= 1e-9 ? 1 : any;
+  }
+  if (w->f[1] > 0) o[0][TWS_METRIC_LOSS] = sum;
+  const double kept = w->f[1] > 0 ? any : 1 - o[0][TWS_METRIC_IGNORED], some = kept >= 1e-9;
+  const double scale = scaled ? o[1][TWS_HYPER_SCALE] : 1;
   const int overflow = scaled && (!isfinite(o[0][TWS_METRIC_SQUARES]) || !isfinite(o[0][TWS_METRIC_LOSS]));
   const double norm = sqrt(o[0][TWS_METRIC_SQUARES]) / kept / scale, coefficient = w->f[0] / (norm + 1e-6);
   const double clip = !isfinite(norm) || overflow ? 0 : w->f[0] > 0 && coefficient < 1 ? coefficient : 1;
@@ -762,6 +777,9 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_ADD:
       for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = o[0][i] + o[1][i];
+      break;
+    case TWS_KERNEL_COUNT_IGNORED:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[1][0] += o[0][i] < 0 ? a[0] : 0;
       break;
     case TWS_KERNEL_SQUARED_NORM:
       for (int64_t i = 0; i < w->d[0]; ++i) o[1][0] += a[0] * o[0][i] * o[0][i];

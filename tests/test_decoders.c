@@ -201,6 +201,20 @@ static void compare_gradient(const char *family, const hand_job *job, const tws_
   free(of_column);
 }
 
+/* A network with a second loss: that one alone, and from then on nothing of it counts. */
+static void compare_next_sentence(hand_job *job, const cJSON *family, const sample_inputs *x) {
+  static int32_t none[MOST_NUMBERS];
+  const uint32_t classes = tws_network_input_of(job->train->network, TWS_INPUT_CLASSES);
+  if (classes == TWS_NONE) return;
+  const double want = number(family, "next_sentence_loss");
+  memset(none, 0xff, sizeof none); /* -1 */
+  hand_input(job, x->targets, none);
+  const double got = hand_loss(job, job->weights, 0);
+  ck_assert_msg(fabs(got / want - 1) < 1e-5, "the next sentence: %.9g, not %.9g", got, want);
+  hand_input(job, classes, none);
+  ck_assert_double_eq(hand_loss(job, job->weights, 0), 0);
+}
+
 /* All targets but one do not count: the loss is that token's, over all tokens. */
 static void compare_likelihoods(hand_job *job, const char *family, const sample_inputs *x, const cJSON *golden) {
   const cJSON *point;
@@ -304,6 +318,7 @@ static void compare_family(const cJSON *family, const char *text) {
     ck_assert_msg(trained == !network->params[t.list[i].param].frozen, "%s, %s", name, t.list[i].name);
     if (trained) compare_gradient(name, &job, &t.list[i], member(family, "gradients"));
   }
+  compare_next_sentence(&job, family, &x);
   compare_likelihoods(&job, name, &x, member(family, "log_probabilities"));
   hand_job_end(&job);
   hand_job_begin(&job, network, config_text(family, 1, "full"));

@@ -310,7 +310,7 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       return 1;
     case TWS_KERNEL_CROSS_ENTROPY:
       FORWARD(CROSS_ENTROPY, NULL, 2, out, v[1], out2);
-      f->arguments.a[1] = a->a[0] * (w->flags & TWS_SCALED ? v[3][TWS_HYPER_SCALE] : 1);
+      f->arguments.a[1] = oracle_counted(w, a->a[0] * (w->flags & TWS_SCALED ? v[3][TWS_HYPER_SCALE] : 1), v[2]);
       f->work.flags = 0;
       PAIR(0, 0, 0);
       return 1;
@@ -404,6 +404,7 @@ static int depends_on_threads(const tws_work *w, int operand) {
       return operand == 2;
     case TWS_KERNEL_VOCABULARY_LOSS:
       return operand == 3;
+    case TWS_KERNEL_COUNT_IGNORED:
     case TWS_KERNEL_SQUARED_NORM:
       return operand == 1;
     case TWS_KERNEL_LAMB_NORMS:

@@ -106,6 +106,64 @@ START_TEST(data_tokens) {
 }
 END_TEST
 
+/* Two texts in one: the marks are where the segments say, the second text is what follows or another sample's, and both
+ * together are what the sample's tokens were but for masks, of which no mark has one. */
+START_TEST(sentences_paired) {
+  enum { SEQUENCE = 40, SAMPLES = 40, VOCABULARY = 259, CLASS = 256, SEPARATOR = 257, MASK = 258, MARKS = 3 };
+  tws_network network = {.name = "by hand",
+                         .objective = TWS_OBJECTIVE_SENTENCES,
+                         .vocabulary = VOCABULARY,
+                         .mask_token = MASK,
+                         .class_token = CLASS,
+                         .separator_token = SEPARATOR,
+                         .input_count = 6,
+                         .input = {{.content = TWS_INPUT_TOKENS},
+                                   {.content = TWS_INPUT_TYPES},
+                                   {.content = TWS_INPUT_LENGTHS},
+                                   {.content = TWS_INPUT_TARGETS},
+                                   {.content = TWS_INPUT_CLASSES},
+                                   {.content = TWS_INPUT_ROWS}}};
+  static int32_t ids[SAMPLES][SEQUENCE], types[SAMPLES][SEQUENCE], lengths[SAMPLES], targets[SAMPLES][SEQUENCE],
+      classes[SAMPLES], rows[SAMPLES], text[SEQUENCE];
+  void *const input[TWS_NETWORK_INPUTS] = {ids, types, lengths, targets, classes, rows};
+  const tws_batch_shape shape = {
+      .train_batch = SAMPLES, .micro_batch = SAMPLES / 2, .accumulation = 2, .replicas = 1, .parts = 1, .ignored = -1};
+  tws_error err = {0};
+  tws_data data;
+  int others = 0, masked = 0;
+  ck_assert_msg(tws_data_open(text_path, SEQUENCE, VOCABULARY, SAMPLES, 7, &data, &err) == TWS_OK, "%s", err.message);
+  const tws_objective_source from = {&network, &data, &shape, TWS_F32, 0};
+  ck_assert_msg(tws_objective_fill(&from, 0, input, &err) == TWS_OK, "%s", err.message);
+  for (int s = 0; s < SAMPLES; s++) {
+    const uint64_t sample = tws_data_sample(&data, SAMPLES, 0, s);
+    int first = 1, same = 1;
+    ck_assert_int_eq(tws_data_tokens_at(&data, sample * SEQUENCE, SEQUENCE, text, &err), TWS_OK);
+    ck_assert(lengths[s] == SEQUENCE && rows[s] == s % (SAMPLES / 2) * SEQUENCE);
+    while (first < SEQUENCE && types[s][first] == 0) first++;
+    ck_assert(first > 2 && first < SEQUENCE - 1 && ids[s][0] == CLASS);
+    ck_assert(ids[s][first - 1] == SEPARATOR && ids[s][SEQUENCE - 1] == SEPARATOR);
+    for (int t = 0; t < SEQUENCE; t++) {
+      const int mark = t == 0 || t == first - 1 || t == SEQUENCE - 1, at = t - 1 - (t >= first);
+      const int32_t was = targets[s][t] >= 0 ? targets[s][t] : ids[s][t];
+      ck_assert(!mark || targets[s][t] == -1);
+      ck_assert_int_eq(types[s][t], t >= first);
+      masked += targets[s][t] >= 0;
+      if (!mark && t < first) ck_assert_int_eq(was, text[at]);
+      if (!mark && t >= first) same &= was == text[at];
+    }
+    ck_assert(classes[s] == 1 || same);
+    others += classes[s];
+  }
+  ck_assert_int_ge(others, SAMPLES / 4);
+  ck_assert_int_le(others, 3 * SAMPLES / 4);
+  ck_assert_int_ge(masked, SAMPLES * SEQUENCE / 10);
+  ck_assert_int_le(masked, SAMPLES * SEQUENCE / 5);
+  tws_data_close(&data);
+  ck_assert_int_eq(tws_objective_open(&network, text_path, MARKS, 1, 7, &data, &err), TWS_INVALID);
+  ck_assert_ptr_nonnull(strstr(err.message, "two texts and their marks need 5 tokens, not 3"));
+}
+END_TEST
+
 /* Sources and targets of a text: put together again they are the text; spans are as many and as long as they should be.
  */
 START_TEST(spans_left_out) {
@@ -375,6 +433,7 @@ int main(void) {
   TCase *tests = tcase_create("train_data");
   tcase_add_test(tests, data_order);
   tcase_add_test(tests, data_tokens);
+  tcase_add_test(tests, sentences_paired);
   tcase_add_test(tests, spans_left_out);
   tcase_add_test(tests, data_errors);
   tcase_add_test(tests, data_converted);

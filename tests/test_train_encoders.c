@@ -111,6 +111,59 @@ START_TEST(dropout_is_the_same_for_every_division) {
 }
 END_TEST
 
+/* Both losses of BERT's first training, each of which is a mean over what counts for it in the whole batch, from a text
+ * and from lines with labels: ranks and micro-batches have different numbers of masked tokens. */
+START_TEST(sentences_are_the_same_for_every_division) {
+  static const char *const divided[] = {"-n 2 --stage 3 --micro-batch 1", "-n 2 --tp 2 --micro-batch 2",
+                                        "-n 1 --micro-batch 1 --accumulation 2",
+                                        "-n 2 --pp 2 --micro-batch 1 --accumulation 2 --recompute full"};
+  enum { FIRST_STEPS = 3, LINES = 8 };
+  static const char line[] =
+      "{\"input\": [256, %d, 72, 97, 257, 98, %d%s, 257], \"types\": [0, 0, 0, 0, 0, 1, 1%s, 1], "
+      "\"label\": %d}\n";
+  char model[96], data[2][96];
+  double losses[FIRST_STEPS], one[FIRST_STEPS];
+  snprintf(model, sizeof model, "%s", in_folder("model.json"));
+  snprintf(data[0], sizeof data[0], "%s", in_folder("text"));
+  snprintf(data[1], sizeof data[1], "%s", in_folder("lines.jsonl"));
+  write_text(model,
+             "{\"model_type\":\"bert\",\"architectures\":[\"BertForPreTraining\"],\"vocab_size\":259,"
+             "\"num_hidden_layers\":2,\"hidden_size\":32,\"num_attention_heads\":4,\"intermediate_size\":64,"
+             "\"max_position_embeddings\":64,\"hidden_dropout_prob\":0.1,\"attention_probs_dropout_prob\":0.2}");
+  tws_json *golden = golden_file("encoders.json");
+  write_data(data[0], golden);
+  tws_json_destroy(golden);
+  FILE *file = fopen(data[1], "w");
+  for (int i = 0; i < LINES; i++)
+    fprintf(file, line, 60 + i, 90 + i, i % 3 ? ", 65, 66, 67, 68, 69" : "", i % 3 ? ", 1, 1, 1, 1, 1" : "", i % 2);
+  fclose(file);
+  for (int from = 0; from < 2; from++) {
+    losses_of(model, data[from], FIRST_STEPS, "-n 1 --micro-batch 2", one);
+    for (size_t d = 0; d < sizeof divided / sizeof *divided; d++) {
+      losses_of(model, data[from], FIRST_STEPS, divided[d], losses);
+      for (int s = 0; s < FIRST_STEPS; s++)
+        ck_assert_msg(fabs(losses[s] / one[s] - 1) < 1e-6, "%s, %s, step %d: loss %.9g, not %.9g", data[from],
+                      divided[d], s + 1, losses[s], one[s]);
+    }
+  }
+  command_result r =
+      twinspeed("train -m %s --data %s --eval-data %s --steps 2 --seq 64 --micro-batch 2 --threads 1 --json --quiet",
+                model, data[0], data[0]);
+  cJSON *json = assert_json(&r, "twinspeed-train-1");
+  const cJSON *parts = member(json, "parts_of_losses"), *list = member(json, "losses");
+  for (int s = 0; s < 2; s++) {
+    const double next = cJSON_GetArrayItem(member(parts, "next sentence"), s)->valuedouble,
+                 words = cJSON_GetArrayItem(member(parts, "masked tokens"), s)->valuedouble;
+    ck_assert(fabs(next - log(2)) < 0.1 && fabs(words - log(259)) < 0.5);
+    ck_assert_double_eq_tol(next + words, cJSON_GetArrayItem(list, s)->valuedouble, 1e-12);
+  }
+  const double evaluated = number(cJSON_GetArrayItem(member(json, "evaluations"), 0), "loss");
+  ck_assert_double_eq_tol(evaluated, log(2) + log(259), 0.5);
+  cJSON_Delete(json);
+  command_free(&r);
+}
+END_TEST
+
 /* An encoder and a decoder, with dropout, on pairs and on a text without some of its spans. */
 START_TEST(pairs_are_the_same_for_every_division) {
   static const char *const divided[] = {"-n 2 --stage 3 --micro-batch 1", "-n 2 --tp 2 --micro-batch 2",
@@ -347,6 +400,7 @@ int main(void) {
   TCase *tests = tcase_create("train_encoders");
   tcase_add_test(tests, public_counts);
   tcase_add_test(tests, encoders_lose_what_the_reference_loses);
+  tcase_add_test(tests, sentences_are_the_same_for_every_division);
   tcase_add_test(tests, pairs_are_the_same_for_every_division);
   tcase_add_test(tests, labels_are_learned_in_every_division);
   tcase_add_test(tests, questions_are_texts);

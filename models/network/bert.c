@@ -1,5 +1,6 @@
 /* BERT (Devlin et al., 2019; keys as in Hugging Face's BertConfig): learned positions, segments, norms of the residual
- * sums, GELU; masked tokens are predicted with the token embedding's weights, or texts or tokens classified. */
+ * sums, GELU; masked tokens are predicted with the token embedding's weights, as the first BERT was trained beside
+ * whether one text follows another, or texts or tokens classified. */
 #include "models/network/encoder.h"
 
 typedef struct bert {
@@ -7,6 +8,27 @@ typedef struct bert {
   int64_t segments;
   double dropout; /* of the classifier's input */
 } bert;
+
+/* The marks of two texts in one: ids of Google's vocabularies, or the last ones of a small one before the mask. */
+static tws_code read_sentences(tws_network_builder *b, int64_t segments, tws_error *err) {
+  enum { CLASS = 101, SEPARATOR = 102, SMALL = 1000 };
+  tws_network *net = b->net;
+  const cJSON *root = b->json->root;
+  const int64_t words = net->vocabulary, small = words <= SMALL;
+  net->objective = TWS_OBJECTIVE_SENTENCES;
+  if (segments < 2)
+    return tws_json_fail(b->json, cJSON_GetObjectItemCaseSensitive(root, "type_vocab_size"), err, "2 are usual",
+                         "two texts in one have two segments, and type_vocab_size is %lld", (long long)segments);
+  if (words < 4)
+    return tws_json_fail(b->json, cJSON_GetObjectItemCaseSensitive(root, "vocab_size"), err, NULL,
+                         "a vocabulary of %lld has no room for the marks of two texts", (long long)words);
+  tws_build_known_keys(b, "cls_token_id");
+  TWS_TRY(
+      tws_json_int(b->json, root, "cls_token_id", 0, 0, words - 1, small ? words - 3 : CLASS, &net->class_token, err));
+  TWS_TRY(tws_json_int(b->json, root, "sep_token_id", 0, 0, words - 1, small ? words - 2 : SEPARATOR,
+                       &net->separator_token, err));
+  return tws_json_int(b->json, root, "pad_token_id", 0, 0, words - 1, 0, &net->pad_token, err);
+}
 
 static tws_code read_keys(tws_network_builder *b, bert *m, tws_error *err) {
   static const char *const also[] = {"max_predictions_per_seq", NULL};
@@ -16,6 +38,7 @@ static tws_code read_keys(tws_network_builder *b, bert *m, tws_error *err) {
   TWS_TRY(tws_encoder_read_mask_token(b, err));
   TWS_TRY(tws_encoder_read_classifier_dropout(b, &m->encoder, &m->dropout, err));
   TWS_TRY(tws_build_read_classes(b, err));
+  if (tws_build_is_class(b, "ForPreTraining")) TWS_TRY(read_sentences(b, m->segments, err));
   tws_build_unknown_keys(b, tws_encoder_shared_keys, also);
   return TWS_OK;
 }
@@ -36,6 +59,7 @@ tws_code tws_build_bert(tws_network_builder *b, tws_error *err) {
   const tws_class_head classes = {.dense = "bert.pooler.dense",
                                   .scores = "classifier",
                                   .tags = "classifier",
+                                  .next = "cls.seq_relationship",
                                   .activation = TWS_MODULE_SOFTCAP,
                                   .behind = m.dropout,
                                   .tokens = m.dropout};

@@ -343,16 +343,23 @@ uint32_t tws_build_add(tws_network_builder *b, int layer, const char *name, uint
   return add_value(b, module, 0, "z", b->net->values[residual].per_row, TWS_VALUE_ACTIVATION);
 }
 
-void tws_build_loss(tws_network_builder *b, uint32_t logits) {
+void tws_build_loss_of(tws_network_builder *b, const char *name, uint32_t logits, uint32_t targets, int64_t classes) {
   tws_network *net = b->net;
-  uint32_t module = tws_build_module(b, TWS_MODULE_LOSS, -2, "loss");
+  uint32_t module = tws_build_module(b, TWS_MODULE_LOSS, -2, name);
   net->modules[module].in[0] = logits;
-  net->modules[module].input[0] = token_input(b, "targets", TWS_INPUT_TARGETS);
-  net->modules[module].in_features = net->classes > 0 ? net->classes : net->vocabulary;
+  net->modules[module].input[0] = targets;
+  net->modules[module].in_features = classes;
   net->modules[module].out_features = net->values[logits].per_row;
-  if (net->objective == TWS_OBJECTIVE_SPANS) net->modules[module].in_features = 0; /* as many classes as tokens */
   net->logits = logits;
   add_value(b, module, 0, "dlogits", net->modules[module].out_features, TWS_VALUE_ACTIVATION);
+}
+
+void tws_build_loss(tws_network_builder *b, uint32_t logits) {
+  const tws_network *net = b->net;
+  const int64_t classes = net->classes > 0 ? net->classes : net->vocabulary;
+  tws_build_loss_of(b, net->objective == TWS_OBJECTIVE_SENTENCES ? "masked tokens" : "loss", logits,
+                    token_input(b, "targets", TWS_INPUT_TARGETS),
+                    net->objective == TWS_OBJECTIVE_SPANS ? 0 : classes); /* 0: as many classes as tokens */
 }
 
 /* ---- configuration helpers ---- */

@@ -106,6 +106,8 @@ uint32_t tws_build_part(tws_network_builder *b, int layer, const char *name, uin
 uint32_t tws_build_latent(tws_network_builder *b, int layer, const char *name, uint32_t q, uint32_t compressed,
                           uint32_t kv, const tws_latent *latent);
 void tws_build_loss(tws_network_builder *b, uint32_t logits);
+/* One of several losses, by what it is called; targets: an input. */
+void tws_build_loss_of(tws_network_builder *b, const char *name, uint32_t logits, uint32_t targets, int64_t classes);
 /* Whether the file's class ends with this, "ForMaskedLM"; one that says none is of the family's first class. */
 int tws_build_is_class(const tws_network_builder *b, const char *ending);
 /* Heads of texts and of tokens (heads.c). num_labels, or how many id2label has: into net->classes; and the padding of

@@ -99,14 +99,32 @@ void tws_encoder_add_masked_head(tws_network_builder *b, const tws_encoder *e, c
   x = tws_build_norm(b, -2, names->norm, x, 0, e->epsilon);
   x = tws_build_linear(b, -2, net->tied ? names->tied_scores : names->scores, x, net->hidden, net->padded_vocabulary,
                        std, 1, NULL, tied);
-  net->objective = TWS_OBJECTIVE_MASKED;
+  if (net->objective != TWS_OBJECTIVE_SENTENCES) net->objective = TWS_OBJECTIVE_MASKED;
   tws_build_loss(b, x);
+}
+
+/* Of the first token what scores read. */
+static uint32_t pooled(tws_network_builder *b, const tws_encoder *e, const tws_class_head *head, uint32_t x) {
+  const int64_t hidden = b->net->hidden;
+  x = tws_build_sample_rows(b, "first_token", x);
+  x = tws_build_dropout(b, -2, "first_token.dropout", x, head->before);
+  x = tws_build_linear(b, -2, head->dense, x, hidden, hidden, (float)e->range, 1, NULL, TWS_NONE);
+  const char *name = tws_build_name(b, "%s.activation", head->dense);
+  return head->activation == TWS_MODULE_SOFTCAP ? tws_build_softcap(b, -2, name, x, 1)
+                                                : tws_build_pointwise(b, -2, name, head->activation, x, hidden);
+}
+
+static void add_next_sentence(tws_network_builder *b, const tws_encoder *e, const tws_class_head *head, uint32_t x) {
+  enum { FOLLOWS_OR_NOT = 2 };
+  const uint32_t classes = tws_build_input(b, "classes", TWS_INPUT_CLASSES, samples_alone, 1);
+  x = tws_build_linear(b, -2, head->next, pooled(b, e, head, x), b->net->hidden, FOLLOWS_OR_NOT, (float)e->range, 1,
+                       NULL, TWS_NONE);
+  tws_build_loss_of(b, "next sentence", x, classes, FOLLOWS_OR_NOT);
 }
 
 void tws_encoder_add_head(tws_network_builder *b, const tws_encoder *e, const tws_masked_head_names *masked,
                           tws_module_type masked_activation, const tws_class_head *head, uint32_t x) {
   const tws_network *net = b->net;
-  const float std = (float)e->range;
   if (net->objective == TWS_OBJECTIVE_TAGS) {
     x = tws_build_dropout(b, -2, "dropout", x, head->tokens);
     tws_build_class_scores(b, head->tags, x, e->range, 1);
@@ -117,16 +135,11 @@ void tws_encoder_add_head(tws_network_builder *b, const tws_encoder *e, const tw
     return;
   }
   if (net->objective != TWS_OBJECTIVE_CLASSES) {
+    if (net->objective == TWS_OBJECTIVE_SENTENCES) add_next_sentence(b, e, head, x);
     tws_encoder_add_masked_head(b, e, masked, masked_activation, x);
     return;
   }
-  x = tws_build_sample_rows(b, "first_token", x);
-  x = tws_build_dropout(b, -2, "first_token.dropout", x, head->before);
-  x = tws_build_linear(b, -2, head->dense, x, net->hidden, net->hidden, std, 1, NULL, TWS_NONE);
-  const char *name = tws_build_name(b, "%s.activation", head->dense);
-  x = head->activation == TWS_MODULE_SOFTCAP ? tws_build_softcap(b, -2, name, x, 1)
-                                             : tws_build_pointwise(b, -2, name, head->activation, x, net->hidden);
-  x = tws_build_dropout(b, -2, "dropout", x, head->behind);
+  x = tws_build_dropout(b, -2, "dropout", pooled(b, e, head, x), head->behind);
   tws_build_class_scores(b, head->scores, x, e->range, 1);
 }
 

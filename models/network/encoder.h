@@ -58,6 +58,7 @@ uint32_t tws_encoder_add_embeddings(tws_network_builder *b, tws_encoder *e, cons
  * scores of a text, before those of tokens and before those of answers. */
 typedef struct tws_class_head {
   const char *dense, *scores, *tags;
+  const char *next;           /* what scores whether a text follows another, with objective SENTENCES */
   tws_module_type activation; /* TWS_MODULE_SOFTCAP: tanh */
   double before, behind, tokens, spans;
 } tws_class_head;

@@ -304,6 +304,22 @@ int64_t tws_network_largest_layer(const tws_network *network) {
   return largest;
 }
 
+uint32_t tws_network_losses(const tws_network *network) {
+  uint32_t losses = 0;
+  for (uint32_t m = 0; m < network->module_count; m++) losses += network->modules[m].type == TWS_MODULE_LOSS;
+  return losses;
+}
+
+uint64_t tws_loss_slot(const tws_network *network, const tws_module *loss) {
+  uint64_t slot = TWS_METRIC_HEADS;
+  for (const tws_module *m = network->modules; m < loss; m++) slot += m->type == TWS_MODULE_LOSS ? 2 : 0;
+  return slot;
+}
+
+int tws_module_scores_words(const tws_network *network, uint32_t m) {
+  return network->classes == 0 && network->modules[m].in_features == network->vocabulary;
+}
+
 int64_t tws_network_usual_sequence(const tws_network *network) {
   enum { USUAL = 512 };
   return network->positions > 0 ? network->positions : USUAL;

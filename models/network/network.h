@@ -44,6 +44,7 @@ enum { TWS_DIMS = 4 };
 typedef enum tws_objective {
   TWS_OBJECTIVE_NEXT_TOKEN, /* each token from those before it */
   TWS_OBJECTIVE_MASKED,     /* tokens that were masked, from all others */
+  TWS_OBJECTIVE_SENTENCES,  /* the same of two texts in one, and whether the second follows the first */
   TWS_OBJECTIVE_PAIRS,      /* each token of a target from those before it and a source */
   TWS_OBJECTIVE_PICTURES,   /* the class of a picture */
   TWS_OBJECTIVE_CLASSES,    /* the class of a text */
@@ -91,6 +92,7 @@ typedef enum tws_input_content {
   TWS_INPUT_TOKENS,  /* ids of a text, int32 */
   TWS_INPUT_SOURCE,  /* ids of the text that an encoder reads for a decoder, int32 */
   TWS_INPUT_TARGETS, /* the id that is to be predicted of each row of the logits, or one that does not count; int32 */
+  TWS_INPUT_CLASSES, /* of a second loss: the class of each sample, or one that does not count; int32 */
   TWS_INPUT_LENGTHS, /* how many keys of each sample count, int32 */
   TWS_INPUT_TYPES,   /* of each token the segment that it belongs to, int32 */
   TWS_INPUT_ROWS,    /* numbers of rows of a value that are picked out, of the micro-batch, or -1: none; int32 */
@@ -203,7 +205,9 @@ typedef struct tws_network {
   tws_dtype dtype; /* torch_dtype or dtype of the file; F32 where it says nothing */
   int tied;        /* head shares the embedding's weight */
   tws_objective objective;
-  int64_t mask_token;  /* MASKED: the id that stands for a masked token; PAIRS: for the first span that is left out */
+  int64_t mask_token; /* MASKED, SENTENCES: the id that stands for a masked token; PAIRS: for the first span that is
+                         left out */
+  int64_t class_token, separator_token; /* SENTENCES: before the first text; behind each one */
   int64_t pad_token, start_token,
       end_token;   /* PAIRS, CLASSES, TAGS, SPANS: behind what is there; PAIRS: before a target; the last of both */
   int64_t classes; /* CLASSES, TAGS: what the loss is over; SPANS: scores of a token, and the loss is over tokens; 0:
@@ -217,7 +221,7 @@ typedef struct tws_network {
   tws_network_input input[TWS_NETWORK_INPUTS];
   uint32_t module_count, value_count, param_count, input_count, running_count;
   uint32_t layer_first, layer_stride; /* modules of layer l: [layer_first + l stride, + stride) */
-  uint32_t logits;                    /* value */
+  uint32_t logits;                    /* value; of several losses the last one's */
 } tws_network;
 
 /* `spec`: a built-in name, or the path of a Hugging Face config.json (or of a folder that has one).
@@ -244,6 +248,11 @@ int64_t tws_network_largest_layer(const tws_network *network);
 const char *tws_module_type_name(tws_module_type type); /* "Linear" */
 /* The first input with this content, or TWS_NONE. */
 uint32_t tws_network_input_of(const tws_network *network, tws_input_content content);
+/* How many losses it has; of a loss where its mean and the share of its targets that is ignored are among metrics, if
+ * there are several (TWS_METRIC_HEADS); of module m, a loss, whether its classes are the vocabulary's words. */
+uint32_t tws_network_losses(const tws_network *network);
+uint64_t tws_loss_slot(const tws_network *network, const tws_module *loss);
+int tws_module_scores_words(const tws_network *network, uint32_t m);
 /* Rows and elements of dimensions, for a micro-batch of `samples` sequences of `sequence` tokens. */
 int64_t tws_dims_count(const tws_dim *dim, int dims, int64_t samples, int64_t sequence);
 

@@ -148,9 +148,11 @@ __device__ void gradient_row(const Row<T, V> &row, const Gradient &g) {
   for (int i = packs + me; i < row.padded / V; i += threads) row.global[i] = packed<T>(zeros);
 }
 
-// What a token's gradient is multiplied with.
-__device__ float weight_of(double weight, const float *hyper) {
-  return (float)(hyper ? weight * (double)hyper[TWS_HYPER_SCALE] : weight);
+// What a token's gradient is multiplied with; metrics: where it is known before how many targets are ignored.
+__device__ float weight_of(double weight, const float *hyper, const double *metrics) {
+  const double scaled = hyper ? weight * (double)hyper[TWS_HYPER_SCALE] : weight;
+  if (!metrics) return (float)scaled;
+  return metrics[1] < 1.0 - 1e-9 ? (float)(scaled / (1.0 - metrics[1])) : 0.0F;
 }
 
 __device__ double loss_of(Softmax s, float logit) {
@@ -161,7 +163,7 @@ __device__ double loss_of(Softmax s, float logit) {
 template <typename T, int V>
 __global__ void __launch_bounds__(LARGE_BLOCK, 1)
     cross_entropy(T *logits, const int32_t *targets, double *losses, int columns, int padded, int kept, double weight,
-                  const float *hyper) {
+                  const float *hyper, const double *metrics) {
   __shared__ float scratch[MOST_WARPS];
   BLOCK_MEMORY(memory);
   const int64_t token = blockIdx.x;
@@ -176,7 +178,7 @@ __global__ void __launch_bounds__(LARGE_BLOCK, 1)
   const float logit =
       known ? to_float(logits[token * padded + target]) : CUDART_NAN_F;  // before any thread overwrites it
   const Softmax s = row_softmax(row, scratch);
-  gradient_row(row, gradient_of(s, target, logit, weight_of(weight, hyper), known));
+  gradient_row(row, gradient_of(s, target, logit, weight_of(weight, hyper, metrics), known));
   if (threadIdx.x == 0) losses[token] = loss_of(s, logit);
 }
 
@@ -199,7 +201,7 @@ __global__ void __launch_bounds__(LOSS_BLOCK)
 template <typename T, int V>
 __global__ void __launch_bounds__(LOSS_BLOCK)
     vocabulary_loss(T *logits, const int32_t *targets, const float *stats, double *losses, int64_t tokens, int columns,
-                    int padded, int ranks, int64_t first, double weight, const float *hyper) {
+                    int padded, int ranks, int64_t first, double weight, const float *hyper, const double *metrics) {
   const int64_t token = blockIdx.x;
   const Row<T, V> row = row_of<T, V>(logits, token, columns, padded, nullptr, 0);
   const int32_t target = targets[token];
@@ -219,13 +221,13 @@ __global__ void __launch_bounds__(LOSS_BLOCK)
     logit += part[2];
   }
   const bool known = target >= 0;
-  gradient_row(row, gradient_of(s, target - first, logit, weight_of(weight, hyper), known));
+  gradient_row(row, gradient_of(s, target - first, logit, weight_of(weight, hyper, metrics), known));
   if (threadIdx.x == 0) losses[token] = known ? loss_of(s, logit) : (double)CUDART_NAN_F;
 }
 
-// metrics[0] += weight x sum of losses, metrics[1] += weight x number of ignored targets.
-__global__ void __launch_bounds__(LARGE_BLOCK)
-    add_losses(const double *losses, const int32_t *targets, int64_t tokens, double weight, double *metrics) {
+// metrics[0] += weight x sum of losses, metrics[1] += weight x number of ignored targets, unless they are counted.
+__global__ void __launch_bounds__(LARGE_BLOCK) add_losses(const double *losses, const int32_t *targets, int64_t tokens,
+                                                          double weight, bool counted, double *metrics) {
   __shared__ double scratch[MOST_WARPS];
   double sum = 0, ignored = 0;
   struct Token {
@@ -246,8 +248,17 @@ __global__ void __launch_bounds__(LARGE_BLOCK)
   ignored = block_sum(ignored, scratch);
   if (threadIdx.x == 0) {
     metrics[0] += weight * sum;
-    metrics[1] += weight * ignored;
+    if (!counted) metrics[1] += weight * ignored;
   }
+}
+
+__global__ void __launch_bounds__(LARGE_BLOCK)
+    count_ignored(const int32_t *targets, int64_t count, double factor, double *metrics) {
+  __shared__ double scratch[MOST_WARPS];
+  double ignored = 0;
+  for (int64_t i = threadIdx.x; i < count; i += LARGE_BLOCK) ignored += targets[i] == -1;
+  ignored = block_sum(ignored, scratch);
+  if (threadIdx.x == 0) *metrics += factor * ignored;
 }
 
 // ---- launching ----
@@ -268,9 +279,14 @@ const float *scale_of(const tws_cuda_call *call, int operand) {
   return call->work->flags & TWS_SCALED ? in<float>(call, operand) : nullptr;
 }
 
+// The metrics, where it is known before how many targets are ignored.
+const double *counted_of(const tws_cuda_call *call, int operand) {
+  return call->work->flags & TWS_COUNTED ? in<double>(call, operand) : nullptr;
+}
+
 tws_code finish(const tws_cuda_call *call, const double *losses, double *metrics, tws_error *err) {
   LAUNCH(add_losses, 1, LARGE_BLOCK, 0, call, losses, in<int32_t>(call, 1), call->work->d[0], call->argument[1],
-         metrics);
+         (call->work->flags & TWS_COUNTED) != 0, metrics);
   return launched(err);
 }
 
@@ -285,7 +301,7 @@ tws_code start_cross_entropy(const tws_cuda_call *call, tws_error *err) {
   TWS_TRY(allow_shared(cross_entropy<T, V>, (size_t)shared, err));
   LAUNCH((cross_entropy<T, V>), (unsigned)d[0], two ? LOSS_BLOCK : LARGE_BLOCK, (size_t)shared, call, out<T>(call, 0),
          in<int32_t>(call, 1), static_cast<double *>(call->scratch), (int)d[1], (int)d[2], (int)(shared / SIZE),
-         call->argument[0], scale_of(call, 3));
+         call->argument[0], scale_of(call, 3), counted_of(call, 2));
   return launched(err);
 }
 
@@ -322,10 +338,12 @@ tws_code run_vocabulary_loss(const tws_cuda_call *call, tws_error *err) {
   const float *hyper = scale_of(call, 4);
   if (packable<N>(logits, d[2]))
     LAUNCH((vocabulary_loss<T, N>), (unsigned)d[0], LOSS_BLOCK, 0, call, logits, in<int32_t>(call, 1),
-           in<float>(call, 2), losses, d[0], (int)d[1], (int)d[2], (int)d[3], first, call->argument[0], hyper);
+           in<float>(call, 2), losses, d[0], (int)d[1], (int)d[2], (int)d[3], first, call->argument[0], hyper,
+           counted_of(call, 3));
   else
     LAUNCH((vocabulary_loss<T, 1>), (unsigned)d[0], LOSS_BLOCK, 0, call, logits, in<int32_t>(call, 1),
-           in<float>(call, 2), losses, d[0], (int)d[1], (int)d[2], (int)d[3], first, call->argument[0], hyper);
+           in<float>(call, 2), losses, d[0], (int)d[1], (int)d[2], (int)d[3], first, call->argument[0], hyper,
+           counted_of(call, 3));
   TWS_TRY(launched(err));
   return finish(call, losses, out<double>(call, 3), err);
 }
@@ -336,6 +354,11 @@ tws_code tws_cuda_cross_entropy(const tws_cuda_call *call, tws_error *err) {
   TWS_TRY(check(call, 1, err));
   if (call->work->d[0] == 0) return TWS_OK;
   FOR_TYPE(call->dtype[0], T, return run_cross_entropy<T>(call, err));
+}
+tws_code tws_cuda_count_ignored(const tws_cuda_call *call, tws_error *err) {
+  LAUNCH(count_ignored, 1, LARGE_BLOCK, 0, call, in<int32_t>(call, 0), call->work->d[0], call->argument[0],
+         out<double>(call, 1));
+  return launched(err);
 }
 tws_code tws_cuda_vocabulary_stats(const tws_cuda_call *call, tws_error *err) {
   TWS_TRY(check(call, 0, err));

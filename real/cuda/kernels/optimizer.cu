@@ -401,10 +401,25 @@ tws_code start_norms(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[States<KERNEL>::count + 1], G, return run_norms<KERNEL, float, float, G>(call, err));
 }
 
+// Several losses: each becomes a mean over what counts for it, and their sum is the loss. Whether anything counts.
+__device__ bool join_heads(double *metrics, int heads) {
+  bool any = false;
+  metrics[TWS_METRIC_LOSS] = 0.0;
+  for (int h = 0; h < heads; ++h) {
+    double *head = metrics + TWS_METRIC_HEADS + 2 * h;
+    const double kept = 1.0 - head[1];
+    head[0] = kept < 1e-9 ? 0.0 : head[0] / kept;
+    metrics[TWS_METRIC_LOSS] += head[0];
+    any |= kept >= 1e-9;
+  }
+  return any;
+}
+
 // The coefficient of torch.nn.utils.clip_grad_norm_, over the share of tokens that count, and for gradients that the
 // loss scale multiplied; 0 tells updates that the gradients are not finite, or that there are none.
-__global__ void clip(double *metrics, const float *hyper, double max_norm) {
-  const double kept = 1.0 - metrics[TWS_METRIC_IGNORED], scale = hyper ? (double)hyper[TWS_HYPER_SCALE] : 1.0;
+__global__ void clip(double *metrics, const float *hyper, double max_norm, int heads) {
+  const double kept = heads > 0 ? (double)join_heads(metrics, heads) : 1.0 - metrics[TWS_METRIC_IGNORED];
+  const double scale = hyper ? (double)hyper[TWS_HYPER_SCALE] : 1.0;
   if (hyper)
     metrics[TWS_METRIC_OVERFLOW] = !isfinite(metrics[TWS_METRIC_SQUARES]) || !isfinite(metrics[TWS_METRIC_LOSS]);
   if (kept < 1e-9) {  // what rounding leaves where nothing counts
@@ -439,6 +454,6 @@ tws_code tws_cuda_squared_norm(const tws_cuda_call *call, tws_error *err) {
 }
 tws_code tws_cuda_clip(const tws_cuda_call *call, tws_error *err) {
   const float *hyper = call->work->flags & TWS_SCALED ? in<float>(call, 1) : nullptr;
-  LAUNCH(clip, 1, 1, 0, call, out<double>(call, 0), hyper, call->work->f[0]);
+  LAUNCH(clip, 1, 1, 0, call, out<double>(call, 0), hyper, call->work->f[0], (int)call->work->f[1]);
   return launched(err);
 }

@@ -129,6 +129,8 @@ static void run_loss(const tws_host_call *call, int place) {
   loss_job job = {.call = call, .weight = (float)call->argument[0]};
   if (call->work->flags & TWS_SCALED)
     job.weight = (float)(call->argument[0] * ((const float *)call->operand[place + 1])[TWS_HYPER_SCALE]);
+  const int counted = (call->work->flags & TWS_COUNTED) != 0;
+  if (counted) job.weight = metrics[1] < 1 - 1e-9 ? (float)((double)job.weight / (1 - metrics[1])) : 0;
   run_parallel(call, 8.0 * (double)(d[0] * d[2]), loss_task, &job);
   double sum = 0, ignored = 0;
   for (int i = 0; i < call->backend->threads; ++i) {
@@ -136,7 +138,16 @@ static void run_loss(const tws_host_call *call, int place) {
     ignored += job.sum[i][1];
   }
   metrics[0] += call->argument[1] * sum;
-  metrics[1] += call->argument[1] * ignored;
+  if (!counted) metrics[1] += call->argument[1] * ignored;
+}
+
+HOST_KERNEL(count_ignored) {
+  (void)err;
+  const int32_t *targets = call->operand[0];
+  int64_t ignored = 0;
+  for (int64_t t = 0; t < call->work->d[0]; ++t) ignored += targets[t] < 0;
+  *(double *)call->operand[1] += call->argument[0] * (double)ignored;
+  return TWS_OK;
 }
 
 /* limit: of target ids; below 0 none, since other ranks have other columns. */

@@ -380,6 +380,20 @@ HOST_KERNEL(squared_norm) {
   return TWS_OK;
 }
 
+/* Several losses: each becomes a mean over what counts for it, and their sum is the loss. Whether anything counts. */
+static int join_heads(double *metrics, int heads) {
+  int any = 0;
+  metrics[TWS_METRIC_LOSS] = 0;
+  for (int h = 0; h < heads; ++h) {
+    double *head = metrics + TWS_METRIC_HEADS + 2 * h;
+    const double kept = 1 - head[1];
+    head[0] = kept < 1e-9 ? 0 : head[0] / kept;
+    metrics[TWS_METRIC_LOSS] += head[0];
+    any |= kept >= 1e-9;
+  }
+  return any;
+}
+
 /* The coefficient of torch.nn.utils.clip_grad_norm_, over the share of tokens that count, and for gradients that the
  * loss scale multiplied; 0 tells updates that the gradients are not finite, or that there are none. */
 HOST_KERNEL(clip) {
@@ -387,7 +401,8 @@ HOST_KERNEL(clip) {
   double *metrics = call->operand[0];
   const int scaled = (call->work->flags & TWS_SCALED) != 0;
   const double scale = scaled ? ((const float *)call->operand[1])[TWS_HYPER_SCALE] : 1;
-  const double kept = 1 - metrics[TWS_METRIC_IGNORED];
+  const int heads = (int)call->work->f[1];
+  const double kept = heads > 0 ? join_heads(metrics, heads) : 1 - metrics[TWS_METRIC_IGNORED];
   if (scaled)
     metrics[TWS_METRIC_OVERFLOW] = !isfinite(metrics[TWS_METRIC_SQUARES]) || !isfinite(metrics[TWS_METRIC_LOSS]);
   if (kept < 1e-9) { /* what rounding leaves where nothing counts */
