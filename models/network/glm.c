@@ -1,0 +1,17 @@
+/* GLM-4 9B and GLM-Edge (Team GLM, 2024; keys as in Hugging Face's GlmConfig): Llama with biases of queries, keys and
+ * values, half of each head turned by neighbours, gate and up in one tensor. */
+#include "models/network/decoder.h"
+
+tws_code tws_build_glm(tws_network_builder *b, tws_error *err) {
+  static const char *const known[] = {"attention_bias", "partial_rotary_factor", NULL};
+  tws_decoder d = {.positions = 131072,
+                   .kv_heads = 2,
+                   .head_size = 128,
+                   .gate_up_whole = 1,
+                   .epsilon = 1.5625e-7,
+                   .rope = {.interleaved = 1}};
+  TWS_TRY(tws_json_bool(b->json, b->json->root, "attention_bias", 0, 1, &d.qkv_bias, err));
+  TWS_TRY(tws_json_number(b->json, b->json->root, "partial_rotary_factor", 0, 1e-6, 1, 0.5, &d.rope.share, err));
+  TWS_TRY(tws_decoder_read(b, known, &d, err));
+  return tws_decoder_build(b, &d, err);
+}
