@@ -53,7 +53,6 @@ static tws_code build_later(tws_network_builder *b, int64_t period, double score
                             tws_error *err) {
   const tws_json *json = b->json;
   double scalar;
-  d->order = TWS_ORDER_BOTH;
   d->kv_heads = 4;
   TWS_TRY(tws_json_number(json, json->root, "query_pre_attn_scalar", 0, 1e-6, 1e9, 256, &scalar, err));
   d->attention_scale = 1 / sqrt(scalar);
@@ -82,6 +81,15 @@ tws_code tws_build_gemma2(tws_network_builder *b, tws_error *err) {
   const tws_decoder_names names = later_names();
   const tws_decoder_keys keys = later_keys();
   tws_decoder d = gemma(&names, &keys);
+  d.order = TWS_ORDER_BOTH;
+  return build_later(b, 2, 50, 30, &d, err);
+}
+
+/* Gemma 2 without norms behind the branches, trained under differential privacy (Sinha et al., 2025). */
+tws_code tws_build_vaultgemma(tws_network_builder *b, tws_error *err) {
+  const tws_decoder_names names = later_names();
+  const tws_decoder_keys keys = later_keys();
+  tws_decoder d = gemma(&names, &keys);
   return build_later(b, 2, 50, 30, &d, err);
 }
 
@@ -89,6 +97,7 @@ tws_code tws_build_gemma3(tws_network_builder *b, tws_error *err) {
   const tws_decoder_names names = later_names();
   const tws_decoder_keys keys = later_keys();
   tws_decoder d = gemma(&names, &keys);
+  d.order = TWS_ORDER_BOTH;
   d.positions = 131072;
   d.head_norms = TWS_HEADS_APART;
   d.rope.parameters[0] = 1e6;
