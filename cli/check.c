@@ -4,6 +4,7 @@
 #include "cli/job_options.h"
 #include "cli/job_view.h"
 #include "cli/remarks.h"
+#include "plan/float8.h"
 
 typedef struct options {
   tws_job_spec job;
@@ -13,6 +14,21 @@ typedef struct options {
 } options;
 
 enum { MAX_NOTES = 24, NOTE_SIZE = 256 };
+
+/* How much of it twinspeed.matmul_dtype fp8 is about; 0 where it is not. */
+static int float8_note(const tws_job *job, char *note) {
+  tws_plan *plan;
+  if (job->config->matmul_dtype != TWS_MATMUL_FP8 || job->config->casts_assumed) return 0;
+  if (tws_job_part_plan(job, 0, 1, &plan, NULL) != TWS_OK) return 0;
+  const tws_float8_products count = tws_plan_float8_products(plan);
+  tws_plan_destroy(plan);
+  snprintf(note, NOTE_SIZE,
+           "%u of the %u forward products of rank 0 are in 8 bits (e4m3, gradients e5m2, a scale for each tensor); the "
+           "head, experts and what has sizes that are no multiples of 16 stay in 16 bits",
+           count.eight, count.all);
+  return 1;
+}
+
 static int model_notes(const tws_job *job, char notes[MAX_NOTES][NOTE_SIZE]) {
   const tws_network *n = job->network;
   int count = 0;
@@ -39,6 +55,7 @@ static int model_notes(const tws_job *job, char notes[MAX_NOTES][NOTE_SIZE]) {
   if (job->config->sequence_length > n->positions && n->positions > 0)
     snprintf(notes[count++], size, "sequence length %lld is beyond the model's %lld positions",
              (long long)job->config->sequence_length, (long long)n->positions);
+  count += float8_note(job, notes[count]);
   return count;
 }
 

@@ -60,7 +60,8 @@ static void use_machine(tws_job *job, const tws_profile *profile) {
 void tws_job_set_profile(tws_job *job, tws_profile *profile) {
   tws_profile_destroy(job->parts->profile);
   job->parts->profile = profile;
-  tws_profile_set_matmul(profile, job->config->matmul_dtype, NULL); /* of a machine that trains: none but auto */
+  tws_profile_set_matmul(profile, job->config->matmul_dtype, NULL); /* of a machine that trains: none but what it has */
+  job->config->casts_assumed = !tws_profile_plans_casts(profile);
   use_machine(job, profile);
 }
 
@@ -148,6 +149,7 @@ static tws_code settle_job(tws_job *job, tws_error *err) {
                     (long long)job->config->ignored_token, job->network->name, (long long)job->network->vocabulary);
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
   if (job->parts->profile) TWS_TRY(tws_profile_set_matmul(job->parts->profile, job->config->matmul_dtype, err));
+  job->config->casts_assumed = !tws_profile_plans_casts(job->profile);
   if (runtime->by_block) job->config->zero.by_block = 1;
   if (runtime->keeps_wide) job->config->matmul_keeps_wide = 1;
   if (runtime->whole_gradients) job->config->grad_partitioned = 0;

@@ -16,7 +16,8 @@ const char *tws_kernel_flag_name(int bit) {
                                                       NULL,           NULL,
                                                       NULL,           NULL,
                                                       NULL,           "relative",
-                                                      NULL,           NULL};
+                                                      NULL,           NULL,
+                                                      "fp8"};
   return bit >= 0 && bit < TWS_KERNEL_FLAGS ? names[bit] : NULL;
 }
 

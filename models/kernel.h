@@ -56,10 +56,14 @@ enum {
   TWS_PLAIN = 8388608,      /* NORM, NORM_GRAD: no weight, no bias */
   TWS_Z_LOSS = 4194304,     /* ROUTER, ROUTER_GRAD: an operand has the logarithms of the softmax's sums */
   TWS_COUNTED = TWS_Z_LOSS, /* CROSS_ENTROPY, VOCABULARY_LOSS: how many targets are ignored is known before */
+  TWS_FP8 = 16777216,       /* LINEAR and its gradients: what enters has 8 bits, with a scale for each operand */
+  /* QUANTIZE, with bits that ATTENTION has otherwise: */
+  TWS_ROWS = TWS_Q_KV,     /* what comes out lies as what enters, */
+  TWS_COLUMNS = TWS_Q_K_V, /* and transposed */
 };
 
 /* The flags' names in profiles, by bit, TWS_KERNEL_FLAGS of them; NULL: costs do not depend on it. */
-enum { TWS_KERNEL_FLAGS = 24 };
+enum { TWS_KERNEL_FLAGS = 25 };
 const char *tws_kernel_flag_name(int bit);
 
 enum { TWS_WORK_DIMS = 8, TWS_WORK_PARAMETERS = 6 };

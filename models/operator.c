@@ -139,6 +139,7 @@ void tws_work_set_parameter(tws_work *work, const char *name, double value) {
 #define FLOPS(...) (__VA_ARGS__)
 #define ELEMENTS(...) (__VA_ARGS__)
 #define flag(name) ((work->flags & TWS_##name) != 0)
+#define EIGHT(type) (flag(FP8) ? TWS_##type : dtype)
 
 static inline double least_of(double a, double b) {
   return a < b ? a : b;

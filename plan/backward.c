@@ -88,7 +88,21 @@ static void defer(tws_lower *l, const tws_work *work, const tws_operand *operand
   memcpy(d->operands, operands, (size_t)count * sizeof *operands);
 }
 
-static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
+/* Where the codes of a gradient do not have it: the bias gets its own sums of the 16 bits. */
+static void bias_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
+  int accumulate;
+  if (!is_trained(l, m->param[1])) return;
+  tws_work work = tws_kernel_work(TWS_KERNEL_PART_BIAS_GRAD, l->config->dtype, 0);
+  work.dtype2 = (uint8_t)l->zero.grad_dtype;
+  work.d[0] = tws_module_rows(l, m);
+  work.d[1] = 1;
+  work.d[2] = m->out_features;
+  const tws_operand operands[2] = {dy, tws_zero_gradient(l, m->param[1], &accumulate)};
+  if (accumulate) work.flags |= TWS_ACCUMULATE;
+  tws_lower_compute(l, &work, operands, 2);
+}
+
+static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy, const tws_float8 *codes) {
   int accumulate, accumulate_bias = 0, n = 3;
   if (!is_trained(l, m->param[0])) return;
   tws_work work = tws_module_work(l, m, TWS_KERNEL_LINEAR_GRAD_WEIGHT, 0);
@@ -96,11 +110,19 @@ static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
   const uint32_t weight = tws_visit_param(l, m->param[0], l->weight_tile);
   work.dtype2 = (uint8_t)l->zero.grad_dtype;
   work.d[1] = outputs.count;
-  const int narrow = tws_lower_narrow(l, m) && l->value_narrow[m->in[0]] != TWS_NONE;
-  tws_operand operands[4] = {dy,
-                             narrow ? tws_all(&l->b, l->value_narrow[m->in[0]], TWS_READ) : tws_value_read(l, m->in[0]),
+  const tws_float8 x = codes ? tws_float8_input(l, m) : (tws_float8){{0}, {0}, {0}};
+  const int narrow = !codes && tws_lower_narrow(l, m) && l->value_narrow[m->in[0]] != TWS_NONE;
+  tws_operand operands[5] = {codes ? codes->columns : dy,
+                             codes    ? x.columns
+                             : narrow ? tws_all(&l->b, l->value_narrow[m->in[0]], TWS_READ)
+                                      : tws_value_read(l, m->in[0]),
                              tws_zero_gradient(l, weight, &accumulate)};
-  if (m->param[1] != TWS_NONE) { /* of which the first tile's begins all */
+  if (codes) {
+    work.flags = (work.flags & ~(uint32_t)TWS_BIAS) | TWS_FP8;
+    operands[n++] = codes->scale;
+    operands[n++] = x.scale;
+    bias_gradient(l, m, dy);
+  } else if (m->param[1] != TWS_NONE) { /* of which the first tile's begins all */
     operands[n] = tws_outputs_of(tws_zero_gradient(l, m->param[1], &accumulate_bias), outputs);
     operands[n++].access = operands[2].access;
     if (accumulate_bias != accumulate && tws_is_first_weight_tile(l, m))
@@ -116,14 +138,17 @@ static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
   contributed(l, m);
 }
 
-static void input_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
+static void input_gradient(tws_lower *l, const tws_module *m, tws_operand dy, const tws_float8 *codes) {
   int accumulate;
   if (!l->needed[m->in[0]]) return;
   tws_work work = tws_module_work(l, m, TWS_KERNEL_LINEAR_GRAD_INPUT, 0);
   work.flags &= ~(uint32_t)TWS_BIAS;
   work.d[1] = tws_visit_outputs(l, m).count;
   uint32_t into = l->fused_with ? l->fused_with->in[0] : m->in[0];
-  tws_operand operands[4] = {dy, tws_zero_param(l, tws_visit_param(l, m->param[0], l->weight_tile))};
+  const tws_float8 weight = codes ? tws_float8_weight(l, m) : (tws_float8){{0}, {0}, {0}};
+  if (codes) dy = codes->rows;
+  tws_operand operands[6] = {
+      dy, codes ? weight.columns : tws_zero_param(l, tws_visit_param(l, m->param[0], l->weight_tile))};
   int n = 3;
   if (tws_is_first_weight_tile(l, m)) {
     operands[2] = tws_value_gradient_out(l, into, &accumulate);
@@ -137,6 +162,11 @@ static void input_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
     if (accumulate) tws_builder_fail(&l->b, TWS_INTERNAL, "an activation's gradient is there already");
     work.flags |= TWS_GELU;
     operands[n++] = tws_value_read(l, into);
+  }
+  if (codes) {
+    work.flags |= TWS_FP8;
+    operands[n++] = codes->scale;
+    operands[n++] = weight.scale;
   }
   if (!tws_lower_sliced(l, m)) {
     tws_lower_compute(l, &work, operands, n);
@@ -155,11 +185,17 @@ static void input_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
 
 static void backward_linear(tws_lower *l, const tws_module *m) {
   tws_operand dy = tws_outputs_gradient(l, m);
+  tws_float8 cast;
+  const tws_float8 *codes = NULL;
+  if (tws_is_float8(l, m) && (l->needed[m->in[0]] || is_trained(l, m->param[0]))) {
+    cast = tws_float8_gradient(l, m, dy);
+    codes = &cast;
+  }
   /* before the weight's gradient, with which its exchange overlaps */
   int early = l->exchange_stream != TWS_STREAM_COMPUTE && tws_local_of(l, m)->split != TWS_SPLIT_NONE;
-  if (early) input_gradient(l, m, dy);
-  weight_gradient(l, m, dy);
-  if (!early) input_gradient(l, m, dy);
+  if (early) input_gradient(l, m, dy, codes);
+  weight_gradient(l, m, dy, codes);
+  if (!early) input_gradient(l, m, dy, codes);
 }
 
 /* Whether the gradient of z can be that of both x and y, in one memory: what other readers of x add to it must come

@@ -207,6 +207,7 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   }
   TWS_TRY(tws_frozen_begin(l));
   TWS_TRY(tws_quantized_begin(l));
+  TWS_TRY(tws_float8_begin(l));
   TWS_TRY(tws_pipeline_begin(l));
   tws_checkpoints_begin(l);
   TWS_TRY(tws_zero_begin(l));
@@ -366,7 +367,7 @@ static tws_code begin(const tws_plan_request *request, const tws_sample_request 
   plan->world = tws_topology_world(&request->topology);
   plan->zero = c->zero;
   plan->dtype = c->dtype;
-  plan->matmul_dtype = c->matmul_dtype;
+  plan->matmul_dtype = tws_float8_is_planned(c) ? TWS_MATMUL_AUTO : c->matmul_dtype;
   plan->micro_batch_size = c->micro_batch_size;
   plan->sequence_length = c->sequence_length;
   plan->backend = request->backend;

@@ -9,6 +9,7 @@
  *   moe.c        routers and the slots of experts
  *   weight_tiles.c  large weights of stage 3 as tiles, each gathered and reduced for itself
  *   quantized.c  frozen weights in few bits
+ *   float8.c     products in 8 bits
  *   zero.c       where parameters and gradients live and move, by ZeRO stage; zero3_gathers.c: whole parameters of
  *                stage 3; zero_secondary.c: what neighbours keep of them; zero_codes.c: those that travel in few bits;
  *                zero_hops.c: gradients that do
@@ -241,16 +242,23 @@ typedef struct tws_chunk {
 /* A weight gradient that waits for its turn (zero-bubble schedules). */
 typedef struct tws_deferred {
   tws_work work;
-  tws_operand operands[4];
+  tws_operand operands[5];
   int count;
   uint32_t module;
 } tws_deferred;
+
+/* A value in 8 bits, as it lies and transposed: buffers, TWS_NONE where there is none. */
+typedef struct tws_codes {
+  uint32_t amax, scale, rows, columns;
+  int recomputed; /* made in the backward pass: what enters its products again */
+} tws_codes;
 
 /* One micro-batch inside one chunk, from its first operation to its last. */
 typedef struct tws_context {
   uint32_t *value_buffer;   /* current instance of each value, TWS_NONE when not there */
   uint32_t *value_gradient; /* likewise of its gradient */
   uint32_t *value_narrow;   /* likewise of its copy in 8 bits, which backward reads in its place */
+  tws_codes *codes;         /* per value; NULL: no products in 8 bits */
   uint8_t *away;            /* whether the instance is a checkpoint that waits elsewhere, or a part of it */
   tws_deferred *deferred;
   size_t deferred_capacity;
@@ -285,6 +293,8 @@ typedef struct tws_lower {
   uint32_t *value_gradient, *value_narrow;
   int split;                    /* weight gradients are deferred */
   int evaluates;                /* forward passes alone */
+  int float8;                   /* products of layers in 8 bits */
+  uint8_t *again;               /* then, per module: whether backward runs it again */
   int tile, tiles;              /* of the visit being lowered */
   uint32_t weight_tile;         /* likewise */
   const tws_module *fused_with; /* likewise: the module whose work its kernel does too, or NULL */
@@ -365,6 +375,19 @@ void tws_quantized_state(tws_lower *l, uint64_t first, uint64_t elements);
 int tws_quantized_stored(const tws_lower *l, uint64_t offset, uint64_t count, tws_operand out[2]);
 /* The whole parameter in the configuration's type, made for what comes next. */
 tws_operand tws_dequantized(tws_lower *l, uint32_t param);
+/* float8.c: products of layers in 8 bits. TWS_INVALID where none can be. */
+int tws_float8_is_planned(const tws_config *config); /* else casts are assumed beside products, or there are none */
+tws_code tws_float8_begin(tws_lower *l);
+void tws_float8_visits(tws_lower *l, const tws_visit_list *visits); /* of a chunk */
+int tws_is_float8(const tws_lower *l, const tws_module *m);
+void tws_float8_forget(tws_lower *l, uint32_t value); /* it is made again */
+/* Casts for the visit at hand: what there is of both layouts, and the scale. */
+typedef struct tws_float8 {
+  tws_operand rows, columns, scale;
+} tws_float8;
+tws_float8 tws_float8_input(tws_lower *l, const tws_module *m);
+tws_float8 tws_float8_weight(tws_lower *l, const tws_module *m);
+tws_float8 tws_float8_gradient(tws_lower *l, const tws_module *m, tws_operand dy);
 /* Where a kernel writes a gradient that is nobody's. */
 tws_operand tws_unwanted_gradient(tws_lower *l, uint32_t param);
 /* pipeline.c */

@@ -361,13 +361,11 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
                          operands, count);
 }
 
-/* A product cut into slices of tokens, so that what follows one slice overlaps with the next; or that of a tile of the
- * weight. */
 int tws_lower_narrow(const tws_lower *l, const tws_module *m) {
   const tws_config *c = l->config;
   const int narrow =
       (c->matmul_dtype == TWS_MATMUL_FP8 || c->matmul_dtype == TWS_MATMUL_MXFP8) && !c->matmul_keeps_wide;
-  return narrow && c->dtype != TWS_F32 && !l->evaluates && l->tiles <= 1 && l->kept[m->in[0]] == TWS_KEPT &&
+  return narrow && !l->float8 && c->dtype != TWS_F32 && !l->evaluates && l->tiles <= 1 && l->kept[m->in[0]] == TWS_KEPT &&
          !l->tiled[m->in[0]] && !tws_is_frozen(l, m->param[0]) &&
          tws_module_weight_tiles(l, (uint32_t)(m - l->network->modules)) == 1;
 }
@@ -382,13 +380,24 @@ static int keep_narrow(tws_lower *l, const tws_module *m, tws_operand *operand) 
   return 1;
 }
 
+/* A product cut into slices of tokens, so that what follows one slice overlaps with the next; or that of a tile of the
+ * weight. */
 static void forward_linear(tws_lower *l, const tws_module *m) {
   tws_work work = tws_module_work(l, m, TWS_KERNEL_LINEAR, 0);
   const tws_outputs outputs = tws_visit_outputs(l, m);
-  tws_operand operands[6] = {tws_value_read(l, m->in[0]),
-                             tws_zero_param(l, tws_visit_param(l, m->param[0], l->weight_tile))};
+  tws_operand operands[8];
+  tws_operand scales[2];
   int first_out, n = 2;
   work.d[1] = outputs.count;
+  if (tws_is_float8(l, m)) {
+    const tws_float8 x = tws_float8_input(l, m), weight = tws_float8_weight(l, m);
+    work.flags |= TWS_FP8;
+    operands[0] = x.rows, operands[1] = weight.rows;
+    scales[0] = x.scale, scales[1] = weight.scale;
+  } else {
+    operands[0] = tws_value_read(l, m->in[0]);
+    operands[1] = tws_zero_param(l, tws_visit_param(l, m->param[0], l->weight_tile));
+  }
   if (tws_local_of(l, m)->skips_vector) work.flags &= ~(uint32_t)TWS_BIAS;
   if (work.flags & TWS_BIAS) operands[n++] = tws_outputs_of(tws_zero_param(l, m->param[1]), outputs);
   first_out = n;
@@ -396,22 +405,24 @@ static void forward_linear(tws_lower *l, const tws_module *m) {
     work.flags |= TWS_GELU;
     operands[n++] = tws_value_make(l, l->fused_with->out[0]);
   }
-  operands[n++] = tws_outputs_make(l, m);
-  const int end = n + keep_narrow(l, m, &operands[n]);
-  if (end > n) work.flags |= TWS_NARROW;
+  const int outputs_at = n++;
+  operands[outputs_at] = tws_outputs_make(l, m);
+  const int narrow = keep_narrow(l, m, &operands[n]), last = n - 1 + narrow;
+  if (narrow) work.flags |= TWS_NARROW, n++;
+  for (int i = 0; i < 2 && work.flags & TWS_FP8; i++) operands[n++] = scales[i];
   if (!tws_lower_sliced(l, m)) {
-    tws_lower_compute(l, &work, operands, end);
-    tws_outputs_put(l, m, operands[n - 1]);
+    tws_lower_compute(l, &work, operands, n);
+    tws_outputs_put(l, m, operands[outputs_at]);
     return;
   }
-  tws_operand whole[6];
+  tws_operand whole[8];
   memcpy(whole, operands, sizeof whole);
-  for (int k = first_out; k < end; k++) tws_lower_slice(l, whole[k].buffer);
+  for (int k = first_out; k <= last; k++) tws_lower_slice(l, whole[k].buffer);
   work.d[0] /= l->slices;
   for (int i = 0; i < l->slices; i++) {
     operands[0] = tws_operand_slice(l, whole[0], i);
-    for (int k = first_out; k < end; k++) operands[k] = tws_operand_slice(l, whole[k], i);
-    tws_lower_compute(l, &work, operands, end);
+    for (int k = first_out; k <= last; k++) operands[k] = tws_operand_slice(l, whole[k], i);
+    tws_lower_compute(l, &work, operands, n);
   }
 }
 

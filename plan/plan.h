@@ -216,7 +216,7 @@ typedef struct tws_plan {
   int stage, stages;     /* of the pipeline: 0 of 1 without one */
   tws_zero_config zero;
   tws_dtype dtype;
-  tws_matmul_dtype matmul_dtype; /* what costs assume; engines have none but TWS_MATMUL_AUTO */
+  tws_matmul_dtype matmul_dtype; /* what costs assume of products that say nothing; engines have none but AUTO */
   int64_t micro_batch_size, sequence_length, accumulation_steps;
   uint32_t settled; /* of a long plan (plan/fold.h): from this micro-batch on its layout repeats, until it ends */
   tws_op *ops;

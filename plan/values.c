@@ -99,6 +99,7 @@ uint32_t tws_value_new(tws_lower *l, uint32_t value) {
   uint32_t buffer = tws_builder_buffer(&l->b, v->name, category_of(l, value), tws_value_dtype(l, value),
                                        buffer_elements(l, value), 0);
   l->value_buffer[value] = buffer;
+  tws_float8_forget(l, value);
   return buffer;
 }
 
@@ -132,6 +133,7 @@ tws_operand tws_value_take(tws_lower *l, uint32_t input, uint32_t output, uint32
   operand.access = access;
   if (l->b.failed == TWS_OK) l->b.plan->buffers[operand.buffer].category = (uint8_t)category_of(l, output);
   l->value_buffer[output] = operand.buffer;
+  tws_float8_forget(l, output);
   l->value_buffer[input] = TWS_NONE;
   return operand;
 }

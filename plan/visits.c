@@ -229,6 +229,7 @@ tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {
       push_group_backward(l, &g);
     }
   }
+  tws_float8_visits(l, &chunk->visits);
   fuse_neighbours(l, &chunk->visits);
   return l->b.failed;
 }

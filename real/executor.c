@@ -413,7 +413,10 @@ static tws_code check_matmul_dtype(const tws_executor_setup *setup, tws_error *e
   for (int i = 0; i < setup->program_count; i++) {
     const tws_plan *plan = setup->programs[i];
     if (plan && plan->matmul_dtype != TWS_MATMUL_AUTO)
-      return tws_fail(err, TWS_UNSUPPORTED, "leave out twinspeed.matmul_dtype: it is for predictions",
+      return tws_fail(err, TWS_UNSUPPORTED,
+                      plan->matmul_dtype == TWS_MATMUL_FP8
+                          ? "leave out --runtime: fp8 is run as this program does it"
+                          : "set twinspeed.matmul_dtype to fp8, or leave it out: others are for predictions",
                       "matrix products in %s cannot be run", tws_matmul_dtype_name(plan->matmul_dtype));
   }
   return TWS_OK;

@@ -11,11 +11,13 @@ START_TEST(not_finite) {
   if (tws_operator_of((tws_kernel)w.code)->updates_weights || w.code == TWS_KERNEL_CLIP || w.code == TWS_KERNEL_FILL ||
       w.code == TWS_KERNEL_TOP_COLUMNS)
     return;
-  const int saturates = (w.code == TWS_KERNEL_ROUTER && w.flags & TWS_SIGMOID) || w.code == TWS_KERNEL_SOFTCAP;
+  const int saturates =
+      (w.code == TWS_KERNEL_ROUTER && w.flags & TWS_SIGMOID) || w.code == TWS_KERNEL_SOFTCAP || w.flags & TWS_FP8;
   for (int infinite = 0; infinite < 2 - saturates; ++infinite) { /* of infinity it is finite */
     values x = make_values(&w, &a, 2);
     int poisoned = 0;
     if (w.code == TWS_KERNEL_VOCABULARY_LOSS) poisoned = 2; /* the target's own probability is of the statistics */
+    if (w.code == TWS_KERNEL_QUANTIZE) poisoned = 1;        /* of infinity among the numbers it speaks */
     while (x.info[poisoned].dtype == TWS_I32 || x.info[poisoned].dtype == TWS_U8) ++poisoned;
     /* every row of an embedding table, since one need not be used; every query, since the first may see no key; every
      * slot, since the first may be empty; every element of which a part is kept, or columns are chosen */

@@ -5,6 +5,7 @@
 #include <check.h>
 #include <stdio.h>
 
+#include "base/float8.h"
 #include "base/random.h"
 #include "tests/kernel_backend.h"
 #include "tests/kernel_cases.h"
@@ -167,6 +168,9 @@ static values fresh_values(const tws_work *w, const tws_arguments *a, int thread
     double *y = calloc((size_t)(w->d[0] * w->d[1]), sizeof *y);
     oracle_run(&forward, a, (double *[]){x.v[1], x.v[2], x.v[2], y, x.v[3]}, 5);
     free(y);
+  } else if (w->code == TWS_KERNEL_QUANTIZE) {
+    x.v[1][0] = 0;
+    for (int64_t i = 0; i < x.info[0].count; ++i) x.v[1][0] = fmax(x.v[1][0], fabs(x.v[0][i]));
   } else if (w->code == TWS_KERNEL_ATTENTION_GRAD) {
     double *operands[KERNEL_MAX_OPERANDS];
     forward.code = TWS_KERNEL_ATTENTION;
@@ -230,6 +234,10 @@ static void put(tws_dtype type, void *data, int64_t i, double x) {
     ((int32_t *)data)[i] = isnan(x) ? INT32_MIN : (int32_t)x; /* not a number: nobody has written it yet */
   else if (type == TWS_U8)
     ((uint8_t *)data)[i] = isnan(x) ? UINT8_MAX : (uint8_t)x;
+  else if (type == TWS_E4M3)
+    ((uint8_t *)data)[i] = tws_to_e4m3((float)x);
+  else if (type == TWS_E5M2)
+    ((uint8_t *)data)[i] = tws_to_e5m2((float)x);
   else if (type == TWS_F32) {
     const float f = (float)x;
     memcpy((char *)data + 4 * i, &f, 4);
@@ -240,6 +248,8 @@ static double get(tws_dtype type, const void *data, int64_t i) {
   if (type == TWS_F64) return ((const double *)data)[i];
   if (type == TWS_I32) return ((const int32_t *)data)[i];
   if (type == TWS_U8) return ((const uint8_t *)data)[i];
+  if (type == TWS_E4M3) return (double)tws_from_e4m3(((const uint8_t *)data)[i]);
+  if (type == TWS_E5M2) return (double)tws_from_e5m2(((const uint8_t *)data)[i]);
   if (type == TWS_F16) return (double)tws_from_f16(((const uint16_t *)data)[i]);
   return type == TWS_F32 ? (double)((const float *)data)[i] : (double)tws_from_bf16(((const uint16_t *)data)[i]);
 }

@@ -154,6 +154,13 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
     c.expert_tensor_parallel = (int)draw(seed, 54, 2);
     c.data_before_experts = (int)draw(seed, 55, 2);
   }
+  if (c.dtype != TWS_F32 && draw(seed, 63, 3) == 0) { /* sizes that products in 8 bits take */
+    c.matmul_dtype = TWS_MATMUL_FP8;
+    s->head_size = 16;
+    s->inner *= 16;
+    c.micro_batch_size *= 16;
+    c.linear_tile_size = 0;
+  }
   s->kv_heads = s->heads;
   if (s->llama && draw(seed, 37, 2)) s->kv_heads = draw(seed, 38, 2) ? c.tensor_ranks : inside;
   return c;

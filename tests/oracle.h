@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/dtype.h"
+#include "base/float8.h"
 #include "base/random.h"
 #include "models/kernel.h"
 #include "tests/oracle_columns.h"
@@ -17,6 +17,8 @@
 static inline double stored(tws_dtype type, double x) {
   if (type == TWS_BF16) return tws_from_bf16(tws_to_bf16((float)x));
   if (type == TWS_F16) return tws_from_f16(tws_to_f16((float)x));
+  if (type == TWS_E4M3) return tws_from_e4m3(tws_to_e4m3((float)x));
+  if (type == TWS_E5M2) return tws_from_e5m2(tws_to_e5m2((float)x));
   return type == TWS_F32 ? (double)(float)x : x;
 }
 
@@ -580,6 +582,7 @@ static inline void oracle_clip(const tws_work *w, double **o) {
 
 #include "tests/oracle_disentangled.h"
 #include "tests/oracle_encoders.h"
+#include "tests/oracle_float8.h"
 #include "tests/oracle_latent.h"
 #include "tests/oracle_low_rank.h"
 #include "tests/oracle_quantized.h"
@@ -602,6 +605,10 @@ static inline void oracle_dropout(const tws_work *w, const double *a, double **o
 
 static inline void oracle_run(const tws_work *w, const tws_arguments *arguments, double **o, int count) {
   const double *a = arguments->a;
+  if (w->flags & TWS_FP8) {
+    oracle_linear8(w, o, count);
+    return;
+  }
   switch ((tws_kernel)w->code) {
     case TWS_KERNEL_EMBEDDING:
       oracle_embedding(w, a, o);
@@ -856,6 +863,12 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
     case TWS_KERNEL_LOW_RANK_GRAD_INPUT:
     case TWS_KERNEL_LOW_RANK_GRAD_WEIGHT:
       oracle_low_rank(w, o);
+      break;
+    case TWS_KERNEL_AMAX:
+      oracle_amax(w, o);
+      break;
+    case TWS_KERNEL_QUANTIZE:
+      oracle_quantize(w, o);
       break;
     case TWS_KERNEL_DEQUANTIZE:
       oracle_dequantize(w, o);

@@ -383,8 +383,8 @@ START_TEST(what_cannot_be) {
                {1, "emulate -m gpt2-xl --dtype bf16 --cluster dgx-a100:64 --data %s --quiet", "this machine has"},
                {3,
                 "emulate -m tiny-gpt2 --seq 32 --dtype bf16 --cluster dgx-h100 -n 1 --data %s --quiet --set "
-                "twinspeed.matmul_dtype=fp8",
-                "products in fp8 cannot be run"},
+                "twinspeed.matmul_dtype=mxfp8",
+                "products in mxfp8 cannot be run"},
                {2, "emulate -m gpt2 --fidelity exact --data %s --quiet", "unknown level"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char line[800];

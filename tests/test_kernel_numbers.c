@@ -1,11 +1,15 @@
 /* Numbers under the host's kernels: the exponential, and every rounding of half precision and bfloat16, bit for bit. */
 #define TWS_HOST_ISA test
 #include "real/host/kernels/vector.h"
+#include <cjson/cJSON.h>
+
+#include "base/float8.h"
+#include "base/json.h"
 #include "base/random.h"
 #include "models/kernel.h"
 #include "models/quantized.h"
 #include "tests/kernel_backend.h"
-#include "tests/oracle_quantized.h"
+#include "tests/oracle.h"
 
 /* ---- the exponential under softmax, GELU and SiLU ---- */
 START_TEST(exponential) {
@@ -142,6 +146,96 @@ START_TEST(quantized) {
 }
 END_TEST
 
+static float of_bits(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+/* What PyTorch's codes mean, all 256 of each type, and how it rounds: halfway between two numbers, beside that, and
+ * anywhere. */
+START_TEST(float8_golden) {
+  tws_json *json = NULL;
+  tws_error err = {0};
+  int rounded = 0;
+  REQUIRE(tws_json_read(TWS_TEST_DIR "/golden/float8.json", &json, &err) == TWS_OK, "%s", err.message);
+  for (int type = TWS_E4M3; type <= TWS_E5M2; ++type) {
+    const cJSON *all = cJSON_GetObjectItem(json->root, tws_dtype_name((tws_dtype)type)), *item;
+    int code = 0;
+    cJSON_ArrayForEach(item, cJSON_GetObjectItem(all, "meaning")) {
+      const float value = type == TWS_E4M3 ? tws_from_e4m3((uint8_t)code) : tws_from_e5m2((uint8_t)code);
+      uint32_t bits;
+      memcpy(&bits, &value, sizeof bits);
+      if (cJSON_IsNull(item))
+        REQUIRE(isnan(value), "%s %d", tws_dtype_name((tws_dtype)type), code);
+      else if (cJSON_IsString(item))
+        REQUIRE(isinf(value) && (value < 0) == (*item->valuestring == '-'), "code %d", code);
+      else
+        REQUIRE(bits == (uint32_t)item->valuedouble, "%s %d: %g", tws_dtype_name((tws_dtype)type), code, (double)value);
+      ++code;
+    }
+    ck_assert_int_eq(code, 256);
+    cJSON_ArrayForEach(item, cJSON_GetObjectItem(all, "rounded")) {
+      const float value = of_bits((uint32_t)cJSON_GetArrayItem(item, 0)->valuedouble);
+      const int want = cJSON_GetArrayItem(item, 1)->valueint;
+      const int got = type == TWS_E4M3 ? tws_to_e4m3(value) : tws_to_e5m2(value);
+      REQUIRE(got == want, "%s of %.9g is %d, not %d", tws_dtype_name((tws_dtype)type), (double)value, got, want);
+      ++rounded;
+    }
+  }
+  ck_assert_int_gt(rounded, 1000);
+  tws_json_destroy(json);
+}
+END_TEST
+
+/* Every instruction set rounds as base/float8.h does: all bfloat16 numbers, infinity and NaN among them, multiplied by
+ * what makes the largest number the type's, and by 1. */
+START_TEST(float8_codes) {
+  enum { ALL = 1 << 16 };
+  static uint16_t x[ALL];
+  static uint8_t y[ALL], y_t[ALL];
+  for (int i = 0; i < ALL; ++i) x[i] = (uint16_t)i;
+  for (int device = 0; device <= 3; ++device)
+    for (int type = TWS_E4M3; type <= TWS_E5M2; ++type)
+      for (int scaled = 0; scaled < 2; ++scaled) {
+        tws_backend *backend = use_backend(device, 2);
+        if (!backend) continue;
+        const tws_work w = {.code = TWS_KERNEL_QUANTIZE,
+                            .dtype = TWS_BF16,
+                            .dtype2 = (uint8_t)type,
+                            .flags = TWS_ROWS | TWS_COLUMNS,
+                            .d = {256, 256}};
+        const float most = type == TWS_E4M3 ? TWS_E4M3_MOST : TWS_E5M2_MOST;
+        float amax = scaled ? 3.3e38F : most, scale = 0;
+        void *data[] = {x, &amax, &scale, y, y_t};
+        const tws_dtype types[] = {TWS_BF16, TWS_F32, TWS_F32, (tws_dtype)type, (tws_dtype)type};
+        ck_assert_int_eq(run_kernel(backend, &w, NULL, data, types, 5, NULL), TWS_OK);
+        const float multiplier = most / amax;
+        ck_assert(scale == 1 / multiplier);
+        for (int i = 0; i < ALL; ++i) {
+          const float value = tws_from_bf16(x[i]) * multiplier;
+          const int want = type == TWS_E4M3 ? tws_to_e4m3(value) : tws_to_e5m2(value);
+          REQUIRE(y[i] == want && y_t[i % 256 * 256 + i / 256] == want, "device %d: %d of %g", device, y[i],
+                  (double)value);
+          if (!isfinite(value)) continue;
+          const double nearest = fmin(fmax((double)value, -(double)most), (double)most);
+          const double meaning = type == TWS_E4M3 ? tws_from_e4m3(y[i]) : tws_from_e5m2(y[i]);
+          REQUIRE(meaning == oracle_nearest8((tws_dtype)type, nearest), "%g became %g", (double)value, meaning);
+        }
+      }
+}
+END_TEST
+
+/* A tensor of zeros keeps its scale; what is not finite makes it not a number, and so every product. */
+START_TEST(float8_scales) {
+  ck_assert(tws_float8_multiplier(0, TWS_E4M3) == 1);
+  ck_assert(tws_float8_multiplier(2, TWS_E4M3) == 224);
+  ck_assert(tws_float8_multiplier(1e-44F, TWS_E5M2) == FLT_MAX);
+  ck_assert(isnan(tws_float8_multiplier(INFINITY, TWS_E5M2)));
+  ck_assert(isnan(tws_float8_multiplier(NAN, TWS_E4M3)));
+}
+END_TEST
+
 int main(void) {
   host = load_backend("host");
   if (!host) {
@@ -155,6 +249,9 @@ int main(void) {
   tcase_add_test(numbers, bf16_bits);
   tcase_add_test(numbers, f16_bits);
   tcase_add_test(numbers, quantized);
+  tcase_add_test(numbers, float8_golden);
+  tcase_add_test(numbers, float8_codes);
+  tcase_add_test(numbers, float8_scales);
   suite_add_tcase(suite, numbers);
   return run_kernel_suite(suite);
 }

@@ -137,7 +137,9 @@ static char *page(void) {
       "Every kernel that plans name, made from `models/operators.def` by the suite `operators` "
       "(`TWINSPEED_UPDATE=1 build/tests/test_operators` writes it again).\n\n"
       "dtype and dtype2 are the types of a work: of activations and parameters, and of what gradients are "
-      "accumulated in or of the other side. flag(X) is whether the work has the flag X. Tensors are row-major and "
+      "accumulated in or of the other side. flag(X) is whether the work has the flag X, EIGHT(type) that type with FP8 "
+      "and "
+      "dtype without. Tensors are row-major and "
       "contiguous. Parameters are of a work, arguments of one operation: they change what it computes, and not what it "
       "costs. WRITE overwrites; UPDATE reads and writes. Compulsory traffic, which costs are made from, is every "
       "operand once in or out, unless its row says what it reads and writes.\n");
@@ -219,9 +221,9 @@ START_TEST(rows_hold_together) {
     ck_assert_int_le(row->dims, TWS_WORK_DIMS);
     ck_assert_int_le(row->arguments, TWS_ARGUMENTS);
     for (int other = 0; other < k; ++other) ck_assert_str_ne(row->name, tws_kernel_name((tws_kernel)other));
-    /* all of the lower ones together, and every 307th set of all; under the sanitizers a seventh of them */
+    /* all of the lower ones together, and every 613th set of all; under the sanitizers a seventh of them */
     const uint32_t step = TWS_SANITIZED ? 7 : 1;
-    for (uint32_t flags = 0; flags < 1U << TWS_KERNEL_FLAGS; flags += flags < 1U << 11 ? step : 307 * step)
+    for (uint32_t flags = 0; flags < 1U << TWS_KERNEL_FLAGS; flags += flags < 1U << 11 ? step : 613 * step)
       for (int types = 0; types < 9; ++types) {
         const tws_work work = {.code = (uint8_t)k,
                                .dtype = (uint8_t)(types % 3),

@@ -231,6 +231,7 @@ START_TEST(illegal_jobs_are_refused) {
     int world;
     tws_config c = legal_job(seed, &s, &world);
     c.tensor_ranks = 2;
+    c.matmul_dtype = TWS_MATMUL_AUTO;
     c.sequence_ranks = c.virtual_stages = 1;
     c.pipeline_schedule = TWS_PIPELINE_1F1B;
     s.layers = 4;

@@ -543,7 +543,8 @@ START_TEST(styles_hold_and_cost_what_their_row_says) {
   ck_assert_ptr_nonnull(strstr(err.hint, "megatron-2021"));
   ck_assert_int_eq(tws_profile_load("host", &profile, &err), TWS_OK);
   ck_assert_int_eq(tws_profile_set_runtime(profile, tws_runtime_find("fsdp"), &err), TWS_INVALID);
-  ck_assert_int_eq(tws_profile_set_matmul(profile, TWS_MATMUL_FP8, &err), TWS_INVALID);
+  ck_assert_int_eq(tws_profile_set_matmul(profile, TWS_MATMUL_FP8, &err), TWS_OK); /* by float32 of what codes mean */
+  ck_assert_int_eq(tws_profile_set_matmul(profile, TWS_MATMUL_MXFP8, &err), TWS_INVALID);
   tws_profile_destroy(profile);
 }
 END_TEST

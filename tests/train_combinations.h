@@ -31,6 +31,7 @@ typedef struct combination {
   const char *more;  /* members of zero_optimization */
   int by_block;      /* ZeRO moves a layer at a time */
   int ring;          /* attention along "sequence" */
+  const char *products; /* their type; NULL: that of the layers */
 } combination;
 
 #define OVERLAP ",\"overlap_comm\":true"
@@ -123,11 +124,11 @@ static inline void write_combination(FILE *file, const combination *c, const cha
           "\"twinspeed\":{\"sequence_length\":32,\"seed\":7,\"recompute\":\"%s\",\"virtual_stages\":%d,"
           "\"pipeline_schedule\":\"%s\",\"tensor_sequence_parallel\":%s,\"tensor_overlap_chunks\":%d,"
           "\"loss_tiles\":%d,\"mlp_tiles\":%d,\"ignored_token\":%d,\"axis_order\":\"%s\",\"shard_by_block\":%s,"
-          "\"sequence_algorithm\":\"%s\"}}\n",
+          "\"sequence_algorithm\":\"%s\",\"matmul_dtype\":\"%s\"}}\n",
           c->recompute ? c->recompute : "none", at_least_one(c->virtual_stages), c->schedule ? c->schedule : "1f1b",
           c->sequence_parallel ? "true" : "false", at_least_one(c->chunks), at_least_one(c->loss_tiles),
           at_least_one(c->mlp_tiles), c->ignored ? ' ' : -1, c->order ? c->order : "pipe,data,sequence,model",
-          c->by_block ? "true" : "false", c->ring ? "ring" : "ulysses");
+          c->by_block ? "true" : "false", c->ring ? "ring" : "ulysses", c->products ? c->products : "auto");
 }
 
 #endif

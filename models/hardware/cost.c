@@ -133,6 +133,7 @@ static double mismatch(const tws_family *family, const tws_work *work, int like)
   uint32_t flags = family->work.flags ^ work->flags;
   if (flags & FUSED) return INFINITY;
   if (flags & (TWS_BIDIRECTIONAL | TWS_ALIBI | TWS_DROPOUT | TWS_RELATIVE)) far += 1;
+  if (flags & TWS_FP8) far += 8;
   if (family->is_surface) return far;
   if (flags & (TWS_ACCUMULATE | TWS_RMS)) far += 2;
   if (flags & (TWS_ACCUMULATE_PARAM | TWS_BIAS | TWS_L2)) far += 1;
@@ -149,7 +150,11 @@ static double family_seconds(const tws_profile *profile, const tws_family *famil
     seconds = tws_surface_seconds(&family->surface, &shape);
     double from = tws_profile_peak_flops(profile, (tws_dtype)family->work.dtype);
     double to = tws_profile_peak_flops(profile, (tws_dtype)work->dtype);
-    if (family->work.dtype != work->dtype && from > 0 && to > 0) seconds *= from / to;
+    const double narrow = work->flags & TWS_FP8 ? tws_profile_matmul_peak(profile, work) : 0;
+    if (narrow > 0 && !(family->work.flags & TWS_FP8))
+      seconds *= from / narrow;
+    else if (family->work.dtype != work->dtype && from > 0 && to > 0)
+      seconds *= from / to;
     /* Adding to the output reads it, where no sample says what that costs. (A host's caches read it in any case.) */
     if (work->flags & TWS_ACCUMULATE && !family->accumulates && profile->backend == TWS_BACKEND_CUDA) {
       tws_work plain = *work;
@@ -305,7 +310,7 @@ static double attention_seconds(const tws_profile *profile, const tws_work *work
  * transposed for the weight's gradient: 4 bytes an element of the input forward, of the output's gradient backward. */
 static double cast_bytes(const tws_profile *profile, const tws_work *work) {
   tws_work one;
-  if (!(tws_profile_matmul_peak(profile, work) > 0)) return 0;
+  if (work->flags & TWS_FP8 || !(tws_profile_matmul_peak(profile, work) > 0)) return 0; /* FP8: in the plan */
   const double experts = expert_products(profile, work, &one);
   if (experts > 0) return experts * cast_bytes(profile, &one);
   const double each = tws_profile_cast_bytes(profile, 0);
@@ -362,8 +367,8 @@ static double published_seconds(const tws_profile *profile, const tws_work *work
   const double products = expert_products(profile, work, &one);
   const tws_work *product = products > 0 ? &one : work;
   if (product_of(product, &p))
-    seconds = matmul_seconds(profile, product, &p, products > 0 ? products : 1, narrow_peak > 0 ? narrow_peak : peak,
-                             bandwidth);
+    seconds = matmul_seconds(profile, product, &p, products > 0 ? products : 1,
+                             narrow_peak > 0 ? narrow_peak * threads : peak, bandwidth);
   else if (is_attention(work))
     seconds = attention_seconds(profile, work, peak, bandwidth);
   else

@@ -197,7 +197,7 @@ static tws_code read_family(const tws_json *json, const cJSON *item, tws_profile
       .busy = (int)busy};
   tws_shape shape;
   entry.is_surface = tws_shape_of(&entry.work, &shape);
-  if (entry.is_surface) entry.work.flags &= TWS_GELU;
+  if (entry.is_surface) entry.work.flags &= TWS_GELU | TWS_FP8;
   return read_samples(json, list, flags, find_family(profile, &entry), err);
 }
 

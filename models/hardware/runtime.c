@@ -532,17 +532,26 @@ tws_code tws_profile_set_matmul(tws_profile *profile, tws_matmul_dtype dtype, tw
   static const char *const since[TWS_NARROW_COUNT] = {"Hopper", "Blackwell"};
   const int narrow = matmuls[dtype].narrow;
   char hint[160];
-  if (narrow >= 0 && !(profile->narrow_peak[narrow] > 0)) {
+  const int planned = dtype == TWS_MATMUL_FP8 && tws_profile_plans_casts(profile);
+  if (narrow >= 0 && !(profile->narrow_peak[narrow] > 0) && !(planned && profile->backend == TWS_BACKEND_HOST)) {
     snprintf(hint, sizeof hint, "%s and later have one; a profile says it as \"peak_flops\": {\"%s\": ...}",
              since[narrow], tws_narrow_name(narrow));
     return tws_fail(err, TWS_INVALID, hint, "twinspeed.matmul_dtype is %s, and profile %s has no rate of %s products",
                     tws_matmul_dtype_name(dtype), profile->name, tws_narrow_name(narrow));
   }
-  profile->matmul_dtype = dtype;
+  profile->matmul_dtype = planned ? TWS_MATMUL_AUTO : dtype; /* works say themselves which of them it is */
   return TWS_OK;
 }
 
+int tws_profile_plans_casts(const tws_profile *profile) {
+  return tws_profile_runtime(profile) == &runtimes[0];
+}
+
 double tws_profile_matmul_peak(const tws_profile *profile, const tws_work *work) {
+  if (work->flags & TWS_FP8) { /* a host computes with float32 of what the codes mean */
+    const double peak = profile->narrow_peak[TWS_NARROW_FP8];
+    return peak > 0 ? peak : tws_profile_peak_flops(profile, TWS_F32);
+  }
   const int narrow = work->dtype == TWS_F32 ? -1 : matmuls[profile->matmul_dtype].narrow;
   const double share = narrow == TWS_NARROW_FP4 && profile->fp4_efficiency > 0
                            ? profile->fp4_efficiency / profile->matmul_efficiency

@@ -116,5 +116,7 @@ double tws_profile_library_bytes(const tws_profile *profile);
 /* What enters matrix products of 16-bit layers, not attention, is of this type. TWS_INVALID where the GPU has no such
  * rate. */
 tws_code tws_profile_set_matmul(tws_profile *profile, tws_matmul_dtype dtype, tws_error *err);
+/* Whether plans have the casts of fp8 products as operations: those that this program runs itself. */
+int tws_profile_plans_casts(const tws_profile *profile);
 
 #endif

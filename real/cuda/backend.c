@@ -27,7 +27,7 @@ typedef struct device_stream {
 } device_stream;
 
 struct tws_backend {
-  int device, multiprocessors, shared_bytes;
+  int device, multiprocessors, shared_bytes, capability;
   device_stream streams[TWS_STREAM_COUNT];
   tws_cuda_gemm *gemm;
   tws_cuda_fused *fused; /* NULL: no cuDNN */
@@ -330,6 +330,7 @@ static tws_code examine_device(tws_backend *backend, int device, tws_error *err)
   backend->device = device;
   backend->multiprocessors = properties.multiProcessorCount;
   backend->shared_bytes = (int)properties.sharedMemPerBlockOptin;
+  backend->capability = 10 * properties.major + properties.minor;
   snprintf(backend->name, sizeof backend->name, "%.100s", properties.name);
   return TWS_OK;
 }
@@ -514,6 +515,7 @@ static tws_code start_kernel(tws_backend *backend, device_stream *l, tws_cuda_ca
   call->scratch = l->workspace + TWS_CUDA_WORKSPACE_BYTES;
   call->scratch_bytes = TWS_CUDA_SCRATCH_BYTES;
   call->multiprocessors = backend->multiprocessors;
+  call->capability = backend->capability;
   call->shared_bytes = backend->shared_bytes;
   if (call->work->code == TWS_KERNEL_ATTENTION || call->work->code == TWS_KERNEL_ATTENTION_GRAD) {
     int done = 0;

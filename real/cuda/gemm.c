@@ -47,6 +47,8 @@ void tws_cuda_gemm_destroy(tws_cuda_gemm *gemm) {
 
 /* ---- the three products of a linear layer ---- */
 
+enum { EIGHT_BITS_SINCE = 89 }; /* compute capability, times ten */
+
 /* C = sum over inner of A(row, i) B(column, i), row-major, in the terms of tws_cuda_product. */
 static tws_cuda_product product_of(const tws_cuda_call *call) {
   const tws_work *w = call->work;
@@ -56,8 +58,10 @@ static tws_cuda_product product_of(const tws_cuda_call *call) {
                         .b = call->operand[1],
                         .c = call->operand[c],
                         .in = call->dtype[0],
+                        .b_in = call->dtype[1],
                         .out = call->dtype[c],
                         .accumulate = w->code != TWS_KERNEL_LINEAR && (w->flags & TWS_ACCUMULATE)};
+  const int codes = (w->flags & TWS_FP8) != 0;
   if (w->code == TWS_KERNEL_LINEAR) { /* y = x weight^T */
     p.rows = m, p.columns = n, p.inner = k;
     p.a_row = k, p.a_inner = 1, p.b_column = k, p.b_inner = 1;
@@ -65,14 +69,15 @@ static tws_cuda_product product_of(const tws_cuda_call *call) {
     if (w->flags & TWS_GELU) p.activation = TWS_CUDA_GELU;
   } else if (w->code == TWS_KERNEL_LINEAR_GRAD_INPUT) { /* dx = dy weight */
     p.rows = m, p.columns = k, p.inner = n;
-    p.a_row = n, p.a_inner = 1, p.b_column = 1, p.b_inner = k;
+    p.a_row = n, p.a_inner = 1, p.b_column = codes ? n : 1, p.b_inner = codes ? 1 : k;
     if (w->flags & TWS_GELU) p.activation = TWS_CUDA_GELU_GRAD;
   } else { /* dweight = dy^T x */
     p.rows = n, p.columns = k, p.inner = m;
-    p.a_row = 1, p.a_inner = n, p.b_column = 1, p.b_inner = k;
+    p.a_row = codes ? m : 1, p.a_inner = codes ? 1 : n, p.b_column = codes ? m : 1, p.b_inner = codes ? 1 : k;
     if (bias) p.sums = call->operand[3], p.sums_type = call->dtype[3];
   }
   if (p.activation) p.z = call->operand[c + 1];
+  if (codes) p.a_scale = call->operand[call->count - 2], p.b_scale = call->operand[call->count - 1];
   return p;
 }
 
@@ -214,6 +219,11 @@ static tws_code choose(attempt *t, tws_error *err) {
 
 static tws_code run_product(const tws_cuda_call *call, tws_error *err) {
   const tws_cuda_product p = product_of(call);
+  if (p.a_scale && call->capability < EIGHT_BITS_SINCE)
+    return tws_fail(err, TWS_UNSUPPORTED,
+                    "leave out twinspeed.matmul_dtype, or use a device that has them (H100, B200)",
+                    "products in fp8 need compute capability 8.9, and this device has %d.%d", call->capability / 10,
+                    call->capability % 10);
   attempt t = {.gemm = call->gemm, .call = call, .product = &p, .workspace = call->gemm_workspace};
   if (p.rows == 0 || p.columns == 0) return add_rest(call, &p, err);
   if (p.inner == 0) return without_library(call, &p, err);

@@ -46,6 +46,8 @@ tws_gemm_alignment tws_gemm_alignment_of(const tws_cuda_call *call, const tws_cu
 /* ---- describing ---- */
 
 static cudaDataType_t data_type(tws_dtype type) {
+  if (type == TWS_E4M3) return CUDA_R_8F_E4M3;
+  if (type == TWS_E5M2) return CUDA_R_8F_E5M2;
   return type == TWS_F32 ? CUDA_R_32F : type == TWS_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
@@ -82,6 +84,15 @@ static beside beside_product(const tws_cuda_call *call, const tws_cuda_product *
   return (beside){whole && p->sums ? tws_gemm_sums(call, p) : p->bias, whole && p->activation ? p->z : NULL};
 }
 
+/* A is the library's right factor. Sums stay whole: fast accumulation would leave bits of them out. */
+static tws_code scale_by(const tws_cuda_product *p, cublasLtMatmulDesc_t operation, tws_error *err) {
+  const int8_t fast = 0;
+  if (!p->a_scale) return TWS_OK;
+  TWS_TRY(set(operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p->b_scale, sizeof p->b_scale, err));
+  TWS_TRY(set(operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p->a_scale, sizeof p->a_scale, err));
+  return set(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast, err);
+}
+
 static tws_code point_to(const beside *to, cublasLtMatmulDesc_t operation, tws_error *err) {
   if (to->vector) TWS_TRY(set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &to->vector, sizeof to->vector, err));
   if (!to->auxiliary) return TWS_OK;
@@ -91,6 +102,7 @@ static tws_code point_to(const beside *to, cublasLtMatmulDesc_t operation, tws_e
 tws_code tws_gemm_point(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form,
                         cublasLtMatmulDesc_t operation, tws_error *err) {
   const beside to = beside_product(call, p, form);
+  TWS_TRY(scale_by(p, operation, err));
   return point_to(&to, operation, err);
 }
 
@@ -99,7 +111,7 @@ tws_code tws_gemm_point(const tws_cuda_call *call, const tws_cuda_product *p, tw
 static tws_code describe_epilogue(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form,
                                   cublasLtMatmulDesc_t operation, tws_error *err) {
   const cublasLtEpilogue_t epilogue = epilogue_of(p, form);
-  const int32_t vector_type = (int32_t)data_type(p->bias ? p->in : p->sums_type);
+  const int32_t vector_type = (int32_t)data_type(!p->bias ? p->sums_type : p->a_scale ? p->out : p->in);
   if (epilogue == CUBLASLT_EPILOGUE_DEFAULT) return TWS_OK;
   TWS_TRY(set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, err));
   if (p->bias || epilogue == CUBLASLT_EPILOGUE_BGRADB)
@@ -124,7 +136,8 @@ static tws_code describe(const tws_cuda_call *call, const tws_cuda_product *p, t
   TWS_TRY(set(to->operation, CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof left, err));
   TWS_TRY(set(to->operation, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof right, err));
   TWS_TRY(describe_epilogue(call, p, form, to->operation, err));
-  TWS_TRY(make_layout(&to->a, p->in, b_contiguous ? inner : columns, b_contiguous ? columns : inner,
+  TWS_TRY(scale_by(p, to->operation, err));
+  TWS_TRY(make_layout(&to->a, p->b_in, b_contiguous ? inner : columns, b_contiguous ? columns : inner,
                       b_contiguous ? p->b_column : p->b_inner, err));
   TWS_TRY(make_layout(&to->b, p->in, a_contiguous ? inner : rows, a_contiguous ? rows : inner,
                       a_contiguous ? p->a_row : p->a_inner, err));

@@ -24,6 +24,7 @@ typedef struct tws_cuda_call {
   size_t scratch_bytes;
   int multiprocessors;
   int shared_bytes;           /* the most that a block can have on this device */
+  int capability;             /* its compute capability, times ten */
   struct tws_cuda_gemm *gemm; /* for matrix products */
   const struct tws_cuda_gemm_workspace *gemm_workspace;
 } tws_cuda_call;
@@ -40,10 +41,11 @@ typedef enum tws_cuda_activation { TWS_CUDA_NO_ACTIVATION, TWS_CUDA_GELU, TWS_CU
  * contiguous. A(row, i) is at a[row a_row + i a_inner]; so B. What follows `accumulate` is for gemm.c; the plain
  * product has none. */
 typedef struct tws_cuda_product {
-  const void *a, *b, *bias; /* bias: of the inputs' type, or NULL */
+  const void *a, *b, *bias;       /* bias: of the inputs' type, with scales of C's, or NULL */
+  const float *a_scale, *b_scale; /* of codes of 8 bits; NULL: a and b are of 16 bits or more */
   void *c;
   int64_t rows, columns, inner, a_row, a_inner, b_column, b_inner;
-  tws_dtype in, out;
+  tws_dtype in, b_in, out; /* in: of a, and without scales of b too */
   int accumulate;
   tws_cuda_activation activation; /* GELU: Z = the product, C = gelu(Z); GELU_GRAD: C = the product times gelu'(Z) */
   void *z;                        /* [rows, columns] of C's type */

@@ -12,12 +12,14 @@
 #include <cstring>
 #include <vector>
 
+#include "base/float8.h"
 #include "tests/emulator/runtime.h"
 
 namespace {
 
 struct Operation {
   int left_transposed, right_transposed, epilogue, bias_type, aux_type;
+  const float *left_scale, *right_scale;
   const void *bias;
   void *aux;
   int64_t aux_stride;
@@ -72,10 +74,15 @@ void require(bool holds, const char *what) {
   if (!holds) refuse(what);
 }
 
+bool is_code(int type) {
+  return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+}
 size_t size_of(int type) {
-  return type == CUDA_R_32F ? 4 : 2;
+  return type == CUDA_R_32F ? 4 : is_code(type) ? 1 : 2;
 }
 float get(const void *from, int type, uint64_t i) {
+  if (type == CUDA_R_8F_E4M3) return tws_from_e4m3(static_cast<const uint8_t *>(from)[i]);
+  if (type == CUDA_R_8F_E5M2) return tws_from_e5m2(static_cast<const uint8_t *>(from)[i]);
   if (type == CUDA_R_32F) return static_cast<const float *>(from)[i];
   if (type == CUDA_R_16F) return __half2float(static_cast<const __half *>(from)[i]);
   return __bfloat162float(static_cast<const __nv_bfloat16 *>(from)[i]);
@@ -127,6 +134,17 @@ struct Problem {
   const Layout *left, *right, *to;
 };
 
+/* Factors of 8 bits: what the library's table of them has. Both lie along the sum, in whole units of 16 bytes. */
+void check_codes(const Problem &p) {
+  require(p.left->type == CUDA_R_8F_E4M3 || p.right->type == CUDA_R_8F_E4M3, "two factors of e5m2");
+  require(p.o->left_transposed && !p.o->right_transposed, "factors of 8 bits that do not lie along the sum");
+  require(p.left->stride % 16 == 0 && p.right->stride % 16 == 0, "rows of 8 bits that are no multiple of 16 bytes");
+  require(p.left->rows % 16 == 0 && p.to->rows % 16 == 0, "sizes of factors of 8 bits that are no multiple of 16");
+  require((size_t)p.to->stride * size_of(p.to->type) % 16 == 0, "rows of the result that are no multiple of 16 bytes");
+  require(p.o->left_scale && p.o->right_scale, "no scale");
+  require(p.o->epilogue != CUBLASLT_EPILOGUE_BGRADB, "sums of factors of 8 bits");
+}
+
 /* As the header says: shapes that match, vectors and auxiliary matrices that are there and as long as they must be. */
 void check(const Problem &p) {
   const Operation &o = *p.o;
@@ -135,7 +153,9 @@ void check(const Problem &p) {
   const uint64_t columns = o.right_transposed ? p.right->rows : p.right->columns;
   require(rows == p.to->rows && columns == p.to->columns, "factors and result do not match");
   require(inner == (o.right_transposed ? p.right->columns : p.right->rows), "factors do not match");
-  require(p.left->type == p.right->type, "factors of two types");
+  require(is_code(p.left->type) == is_code(p.right->type), "factors of 8 and of more bits");
+  require(is_code(p.left->type) || p.left->type == p.right->type, "factors of two types");
+  if (is_code(p.left->type)) check_codes(p);
   if (adds_bias(o.epilogue) || o.epilogue == CUBLASLT_EPILOGUE_BGRADB) {
     require(o.bias, "no bias");
     require(o.bias_type == p.to->type, "a bias of another type than the result");
@@ -199,6 +219,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation, cu
   void *to = nullptr;
   size_t wanted = sizeof(int);
   int transposed = -1;
+  int8_t fast = 0;
   switch (name) {
     case CUBLASLT_MATMUL_DESC_TRANSA:
     case CUBLASLT_MATMUL_DESC_TRANSB:
@@ -220,6 +241,18 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation, cu
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
       to = &o->aux;
       wanted = sizeof o->aux;
+      break;
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+      to = &o->left_scale;
+      wanted = sizeof o->left_scale;
+      break;
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+      to = &o->right_scale;
+      wanted = sizeof o->right_scale;
+      break;
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
+      to = &fast;
+      wanted = sizeof fast;
       break;
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
       to = &o->aux_stride;
@@ -282,6 +315,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   check(p);
   *count = 0;
   if (!is_supported(p)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  for (uint32_t alignment : wish->alignment)
+    if (is_code(p.left->type) && alignment < 16) return CUBLAS_STATUS_NOT_SUPPORTED;
   for (uint32_t id = 0; id < sizeof kinds / sizeof *kinds && *count < most; ++id) {
     if (kinds[id].workspace > wish->workspace) continue;
     Algorithm algorithm = {id, p.o->epilogue, shape_of(p), kinds[id].workspace, {0}};
@@ -304,6 +339,7 @@ struct Factor {
 
 static void multiply(const Operation &o, bool backwards, const Factor &left, const Factor &right, void *d,
                      const Layout *to, float scale, float keep) {
+  if (o.left_scale) scale *= *o.left_scale * *o.right_scale;
   const uint64_t inner = o.left_transposed ? left.layout.rows : left.layout.columns;
   const std::vector<float> x = rows_of(left.matrix, &left.layout, o.left_transposed),
                            y = rows_of(right.matrix, &right.layout, !o.right_transposed);
@@ -344,6 +380,10 @@ static void check_promises(const Algorithm &algorithm, const Problem &p, const v
     require(alignment_of(address[i]) >= algorithm.alignment[i], "an address that is less aligned than was promised");
   for (int i = 0; i < 6; ++i)
     require(!address[i] || emulated_is_device(address[i], 1), "an address that is not the device's");
+  for (const float *of : {p.o->left_scale, p.o->right_scale})
+    require(!of || emulated_is_device(of, sizeof *of), "a scale that is not on the device");
+  for (const void *code : {a, b})
+    require(!is_code(p.left->type) || (uintptr_t)code % 16 == 0, "a factor of 8 bits that is not aligned");
   require(bytes >= algorithm.workspace && (uintptr_t)workspace % 256 == 0, "a workspace too small, or not aligned");
   if (!has_aux(p.o->epilogue)) return;
   const char *aux = static_cast<const char *>(p.o->aux), *out = static_cast<const char *>(d);

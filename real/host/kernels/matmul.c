@@ -1,6 +1,7 @@
 /* Linear layers. The product is cut into one block per thread; each thread multiplies its block with the library's
  * single-threaded routine. bfloat16 goes to the processor's bfloat16 instructions where it has them; otherwise it goes
  * through float32 panels, as half precision does. */
+#include "base/float8.h"
 #include "base/memory.h"
 #include "models/routing.h"
 #include "real/host/kernels/kernels.h"
@@ -9,9 +10,11 @@ typedef struct product {
   const tws_host_call *call;
   int transpose_a, transpose_b, accumulate;
   int64_t m, n, k, lda, ldb, ldc; /* C is m x n; ldc 0: contiguous */
-  const void *a, *b, *bias;       /* bias: NULL or [n], of the inputs' type */
+  const void *a, *b, *bias;       /* bias: NULL or [n], of the inputs' type, or with scales of the output's */
   void *c;
   tws_dtype in, out;
+  const tws_dtype *codes; /* types of a and b in 8 bits, which then have scales; NULL: both are of type `in` */
+  const float *scale_a, *scale_b;
   int row_parts, column_parts;
   int row_slices, column_slices; /* of a thread's block, one after another: what the library's scratch has room for */
   int varies;                    /* from call to call: no primitive is made for this shape alone */
@@ -55,10 +58,12 @@ static void choose_grid(product *p, int threads) {
 }
 
 VECTOR_INLINE const void *operand_a(const product *p, int64_t row, int64_t k) {
-  return at(p->in, p->a, p->transpose_a ? k * p->lda + row : row * p->lda + k);
+  const int64_t index = p->transpose_a ? k * p->lda + row : row * p->lda + k;
+  return p->codes ? (const uint8_t *)p->a + index : at(p->in, p->a, index);
 }
 VECTOR_INLINE const void *operand_b(const product *p, int64_t k, int64_t column) {
-  return at(p->in, p->b, p->transpose_b ? column * p->ldb + k : k * p->ldb + column);
+  const int64_t index = p->transpose_b ? column * p->ldb + k : k * p->ldb + column;
+  return p->codes ? (const uint8_t *)p->b + index : at(p->in, p->b, index);
 }
 
 /* ---- float32 ---- */
@@ -150,6 +155,16 @@ static tws_code native_prepare(product *p, int parts, tws_error *err) {
 }
 
 /* ---- any types, through float32 panels ---- */
+/* What codes of 8 bits mean, without their scale. */
+static void widen_codes(tws_dtype type, float *to, int64_t to_stride, const uint8_t *from, int64_t from_stride,
+                        int64_t rows, int64_t columns) {
+  float meaning[256];
+  for (int code = 0; code < 256; ++code)
+    meaning[code] = type == TWS_E5M2 ? tws_from_e5m2((uint8_t)code) : tws_from_e4m3((uint8_t)code);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j) to[i * to_stride + j] = meaning[from[i * from_stride + j]];
+}
+
 static void widen(tws_dtype type, float *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t rows,
                   int64_t columns) {
   FOR_TYPE(
@@ -158,12 +173,21 @@ static void widen(tws_dtype type, float *to, int64_t to_stride, const void *from
       });
 }
 
+static void pack(const product *p, int of_b, float *to, int64_t to_stride, const void *from, int64_t from_stride,
+                 int64_t rows, int64_t columns) {
+  if (p->codes)
+    widen_codes(p->codes[of_b], to, to_stride, from, from_stride, rows, columns);
+  else
+    widen(p->in, to, to_stride, from, from_stride, rows, columns);
+}
+
 static void panel_store(const product *p, const float *panel, int64_t row, int64_t column, int64_t rows,
                         int64_t columns) {
+  const float scale = p->codes ? *p->scale_a * *p->scale_b : 1.0F;
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t out = row_of(p, row + i) + column;
     FOR_TYPE(p->out, C, EACH_VECTOR(j, n, 0, columns, {
-               vf v = v_load_part(panel + i * PANEL_N + j, n);
+               vf v = v_load_part(panel + i * PANEL_N + j, n) * scale;
                if (p->bias) FOR_TYPE(p->in, B, v += v_get(B, p->bias, column + j, n));
                if (p->accumulate) v += v_get(C, p->c, out + j, n);
                v_put(C, p->c, out + j, v, n);
@@ -184,8 +208,8 @@ static void panel_task(void *arg, int thread, int threads) {
       for (int64_t l = 0; l < p->k; l += PANEL_K) {
         const int64_t k = p->k - l < PANEL_K ? p->k - l : PANEL_K;
         const int64_t a_columns = p->transpose_a ? m : k, b_columns = p->transpose_b ? k : n;
-        widen(p->in, a_panel, a_columns, operand_a(p, i, l), p->lda, p->transpose_a ? k : m, a_columns);
-        widen(p->in, b_panel, b_columns, operand_b(p, l, j), p->ldb, p->transpose_b ? n : k, b_columns);
+        pack(p, 0, a_panel, a_columns, operand_a(p, i, l), p->lda, p->transpose_a ? k : m, a_columns);
+        pack(p, 1, b_panel, b_columns, operand_b(p, l, j), p->ldb, p->transpose_b ? n : k, b_columns);
         tws_host_sgemm(p->transpose_a, p->transpose_b, m, n, k, a_panel, a_columns, b_panel, b_columns, l ? 1.0F : 0.0F,
                        c_panel, PANEL_N);
       }
@@ -202,7 +226,9 @@ static tws_code multiply(product *p, tws_error *err) {
   const int threads = (double)p->m * (double)p->n * (double)p->k < 64e3 ? 1 : backend->threads;
   choose_grid(p, threads);
   tws_host_task task = panel_task;
-  if (p->in == TWS_F32 && p->out == TWS_F32) {
+  if (p->codes) {
+    task = panel_task;
+  } else if (p->in == TWS_F32 && p->out == TWS_F32) {
     task = float_task;
   } else {
     tws_code code = native_prepare(p, p->row_parts * p->column_parts, err);
@@ -229,10 +255,21 @@ static tws_code activate(const tws_host_call *call, tws_kernel kernel, int64_t c
                          int operand_count, tws_error *err) {
   const tws_work work = {
       .code = (uint8_t)kernel, .dtype = call->work->dtype, .dtype2 = call->work->dtype, .d = {count}};
-  const tws_dtype types[] = {call->dtype[0], call->dtype[0], call->dtype[0]};
+  const tws_dtype type = call->work->flags & TWS_FP8 ? (tws_dtype)call->work->dtype : call->dtype[0];
+  const tws_dtype types[] = {type, type, type};
   const tws_host_call part = {
       .work = &work, .operand = operands, .dtype = types, .count = operand_count, .backend = call->backend};
   return kernel == TWS_KERNEL_GELU ? TWS_HOST(gelu)(&part, err) : TWS_HOST(gelu_grad)(&part, err);
+}
+
+/* Products in 8 bits: the scales are the last two operands. */
+static void take_codes(product *p) {
+  const tws_host_call *call = p->call;
+  if (!(call->work->flags & TWS_FP8)) return;
+  p->codes = call->dtype;
+  p->in = p->out;
+  p->scale_a = call->operand[call->count - 2];
+  p->scale_b = call->operand[call->count - 1];
 }
 
 HOST_KERNEL(linear) {
@@ -252,6 +289,7 @@ HOST_KERNEL(linear) {
                .c = call->operand[z],
                .in = call->dtype[0],
                .out = call->dtype[z]};
+  take_codes(&p);
   TWS_TRY(multiply(&p, err));
   if (!gelu) return TWS_OK;
   return activate(call, TWS_KERNEL_GELU, d[0] * d[1], (void *const[]){call->operand[z], call->operand[y]}, 2, err);
@@ -271,6 +309,8 @@ HOST_KERNEL(linear_grad_input) {
                .c = call->operand[2],
                .in = call->dtype[0],
                .out = call->dtype[2]};
+  if (call->work->flags & TWS_FP8) p.transpose_b = 1, p.ldb = d[1];
+  take_codes(&p);
   TWS_TRY(multiply(&p, err));
   if (!(call->work->flags & TWS_GELU)) return TWS_OK;
   void *dx = call->operand[2];
@@ -309,6 +349,8 @@ HOST_KERNEL(linear_grad_weight) {
                .c = call->operand[2],
                .in = call->dtype[0],
                .out = call->dtype[2]};
+  if (call->work->flags & TWS_FP8) p.transpose_a = 0, p.transpose_b = 1, p.lda = p.ldb = d[0];
+  take_codes(&p);
   TWS_TRY(multiply(&p, err));
   if (call->work->flags & TWS_BIAS) run_parallel(call, 4.0 * (double)(d[0] * d[1]), bias_task, (void *)(uintptr_t)call);
   return TWS_OK;

@@ -1,0 +1,162 @@
+/* Products of layers in 8 bits, as Transformer Engine's current scaling does them (twinspeed.matmul_dtype fp8): e4m3
+ * for what enters forward and for weights, e5m2 for gradients, one scale for each tensor, from its largest number at
+ * that time. Products sum along rows of both operands, so that a weight's gradient wants what it reads transposed, and
+ * that of an input wants the weight so.
+ *
+ * What enters is cast once for all products of a micro-batch that read it, as it lies, and where nothing makes it again
+ * also transposed: the transpose is what backward finds, and the 16 bits are not needed any more. A gradient is cast
+ * once, both ways. A weight is cast in front of each product, so that ZeRO, offloading and pipelines need not know of
+ * it: nothing of it is kept. Tensor-parallel ranks scale what each of them multiplies: parts for themselves, what all
+ * have alike. */
+#include "plan/float8.h"
+#include "plan/lower.h"
+
+enum { MULTIPLE = 16 }; /* rows of codes begin at multiples of 16 bytes */
+
+int tws_float8_is_planned(const tws_config *config) {
+  return config->matmul_dtype == TWS_MATMUL_FP8 && !config->casts_assumed;
+}
+
+static int fits(int64_t size) {
+  return size > 0 && size % MULTIPLE == 0;
+}
+
+/* What a product of a layer works on at once: its tokens, or those of a tile or slice. */
+static int64_t rows_at_once(const tws_lower *l, const tws_module *m) {
+  return tws_module_rows(l, m) / (tws_lower_sliced(l, m) ? l->slices : 1);
+}
+
+int tws_is_float8(const tws_lower *l, const tws_module *m) {
+  if (!l->float8 || m->type != TWS_MODULE_LINEAR || m->layer < 0) return 0;
+  return fits(m->in_features) && fits(m->out_features) && fits(rows_at_once(l, m)) &&
+         tws_module_weight_tiles(l, (uint32_t)(m - l->network->modules)) == 1;
+}
+
+tws_code tws_float8_begin(tws_lower *l) {
+  if (!tws_float8_is_planned(l->config)) return TWS_OK;
+  if (l->config->dtype == TWS_F32)
+    return tws_fail(l->b.err, TWS_INVALID, "set bf16.enabled, or leave out twinspeed.matmul_dtype",
+                    "twinspeed.matmul_dtype fp8 is for layers of 16 bits, and these are float32");
+  l->float8 = 1;
+  l->again = tws_lower_memory(l, l->network->module_count, 1);
+  if (!l->again) return l->b.failed;
+  for (uint32_t m = 0; m < l->network->module_count; m++)
+    if (tws_is_float8(l, &l->network->modules[m])) return TWS_OK;
+  return tws_fail(
+      l->b.err, TWS_INVALID,
+      "use sizes, and tokens of a micro-batch, that are multiples of 16, without twinspeed.linear_tile_size; or "
+      "leave out twinspeed.matmul_dtype",
+      "twinspeed.matmul_dtype is fp8, and no product of a layer has sizes on this rank that 8 bits allow");
+}
+
+void tws_float8_visits(tws_lower *l, const tws_visit_list *visits) {
+  for (uint32_t i = 0; l->float8 && i < visits->count; i++)
+    if (visits->items[i].phase == TWS_PHASE_RECOMPUTE && visits->items[i].module != TWS_NONE)
+      l->again[visits->items[i].module] = 1;
+}
+
+void tws_float8_forget(tws_lower *l, uint32_t value) {
+  if (l->float8) l->context->codes[value] = (tws_codes){TWS_NONE, TWS_NONE, TWS_NONE, TWS_NONE, 0};
+}
+
+/* ---- casts ---- */
+
+static tws_operand largest_of(tws_lower *l, tws_operand x) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_AMAX, l->config->dtype, 0);
+  work.d[0] = (int64_t)x.count;
+  const tws_operand operands[2] = {x, tws_lower_scratch(l, "largest number", TWS_F32, 1)};
+  tws_lower_compute(l, &work, operands, 2);
+  return tws_read(operands[1].buffer, 0, 1);
+}
+
+/* Codes of x, whose largest number is known, in one layout or two (TWS_ROWS, TWS_COLUMNS); out: for each of them. */
+static tws_operand quantize(tws_lower *l, tws_operand x, int64_t width, tws_operand amax, tws_dtype type,
+                            tws_category category, const char *name, uint32_t layouts, tws_operand out[2]) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_QUANTIZE, l->config->dtype, layouts);
+  tws_operand operands[5] = {x, amax, tws_lower_scratch(l, "scale", TWS_F32, 1)};
+  int n = 3;
+  work.dtype2 = (uint8_t)type;
+  work.d[0] = (int64_t)x.count / width;
+  work.d[1] = width;
+  for (int i = 0; i < 2; i++) {
+    if (!(layouts & (i ? TWS_COLUMNS : TWS_ROWS))) continue;
+    operands[n] = tws_write(tws_builder_buffer(&l->b, name, category, type, x.count, 0), 0, x.count);
+    out[i] = tws_read(operands[n++].buffer, 0, x.count);
+  }
+  tws_lower_compute(l, &work, operands, n);
+  return tws_read(operands[2].buffer, 0, 1);
+}
+
+/* What is cast and used at once, tile by tile. */
+static tws_float8 cast_once(tws_lower *l, tws_operand x, int64_t width, tws_dtype type, tws_category category,
+                            const char *name, uint32_t layouts) {
+  tws_operand out[2] = {{0}};
+  const tws_operand amax = largest_of(l, x);
+  tws_float8 cast = {.scale = quantize(l, x, width, amax, type, category, name, layouts, out)};
+  cast.rows = out[0];
+  cast.columns = out[1];
+  return cast;
+}
+
+/* Backward reads the transpose: where neither the value nor the product is made again it is made now. */
+static uint32_t wanted_layouts(const tws_lower *l, const tws_module *m) {
+  const int trained = !l->evaluates && !tws_is_frozen(l, m->param[0]);
+  const uint32_t module = (uint32_t)(m - l->network->modules);
+  if (l->b.phase == TWS_PHASE_BACKWARD) return TWS_COLUMNS;
+  if (l->b.phase == TWS_PHASE_RECOMPUTE) return TWS_ROWS | (trained ? TWS_COLUMNS : 0);
+  return TWS_ROWS | (trained && l->kept[m->in[0]] != TWS_NOT_KEPT && !l->again[module] ? TWS_COLUMNS : 0);
+}
+
+tws_float8 tws_float8_input(tws_lower *l, const tws_module *m) {
+  const uint32_t value = m->in[0];
+  const uint32_t wanted = wanted_layouts(l, m);
+  const char *name = l->network->values[value].name;
+  if (l->tiles > 1) {
+    const uint32_t now = l->b.phase == TWS_PHASE_BACKWARD ? TWS_COLUMNS : TWS_ROWS;
+    return cast_once(l, tws_value_read(l, value), m->in_features, TWS_E4M3, TWS_CATEGORY_ACTIVATION, name, now);
+  }
+  tws_codes *have = &l->context->codes[value];
+  if (have->recomputed != (l->b.phase != TWS_PHASE_FORWARD))
+    have->rows = TWS_NONE; /* nothing waits for a second pass */
+  have->recomputed = l->b.phase != TWS_PHASE_FORWARD;
+  const uint32_t missing = (wanted & TWS_ROWS && have->rows == TWS_NONE ? TWS_ROWS : 0) |
+                           (wanted & TWS_COLUMNS && have->columns == TWS_NONE ? TWS_COLUMNS : 0);
+  const uint64_t count = tws_value_elements(l, value);
+  if (missing && l->b.failed == TWS_OK) {
+    tws_operand out[2] = {{0}};
+    const tws_operand x = tws_value_read(l, value);
+    if (have->amax == TWS_NONE) have->amax = largest_of(l, x).buffer;
+    have->scale = quantize(l, x, m->in_features, tws_read(have->amax, 0, 1), TWS_E4M3, TWS_CATEGORY_ACTIVATION, name,
+                           missing, out)
+                      .buffer;
+    if (missing & TWS_ROWS) have->rows = out[0].buffer;
+    if (missing & TWS_COLUMNS) have->columns = out[1].buffer;
+  }
+  return (tws_float8){tws_read(have->rows, 0, count), tws_read(have->columns, 0, count), tws_read(have->scale, 0, 1)};
+}
+
+tws_float8 tws_float8_weight(tws_lower *l, const tws_module *m) {
+  const int backward = l->b.phase == TWS_PHASE_BACKWARD;
+  return cast_once(l, tws_zero_param(l, m->param[0]), m->in_features, TWS_E4M3, TWS_CATEGORY_WORKSPACE,
+                   "weight in 8 bits", backward ? TWS_COLUMNS : TWS_ROWS);
+}
+
+tws_float8 tws_float8_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
+  const uint32_t layouts =
+      (l->needed[m->in[0]] ? TWS_ROWS : 0) | (tws_is_frozen(l, m->param[0]) ? 0 : (uint32_t)TWS_COLUMNS);
+  return cast_once(l, dy, m->out_features, TWS_E5M2, TWS_CATEGORY_ACTIVATION_GRADIENT,
+                   l->network->values[m->out[0]].name, layouts);
+}
+
+tws_float8_products tws_plan_float8_products(const tws_plan *plan) {
+  tws_float8_products count = {0, 0};
+  for (uint32_t i = 0; i < plan->op_count; i++) {
+    const tws_op *op = &plan->ops[i];
+    const tws_work *work = &plan->works[op->work];
+    if (op->kind != TWS_OP_COMPUTE || op->phase != TWS_PHASE_FORWARD || op->micro_batch > 0) continue;
+    if (work->code != TWS_KERNEL_LINEAR && work->code != TWS_KERNEL_EXPERT_LINEAR) continue;
+    count.all++;
+    count.eight += (work->flags & TWS_FP8) != 0;
+  }
+  return count;
+}

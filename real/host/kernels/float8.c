@@ -1,0 +1,110 @@
+/* What enters products in 8 bits: the largest magnitude of a tensor, and its codes. */
+#include "base/float8.h"
+#include "real/host/kernels/kernels.h"
+
+enum { MAX_THREADS = 256, ROW_TILE = 64 };
+
+typedef uint8_t vb __attribute__((vector_size(16)));
+typedef vb vb_unaligned __attribute__((aligned(1), may_alias));
+
+/* ---- the largest ---- */
+
+/* Magnitudes compare as their bits do, and NaN is above all of them. */
+typedef struct amax_job {
+  const tws_host_call *call;
+  int32_t bits[MAX_THREADS];
+} amax_job;
+
+VECTOR_INLINE int32_t largest_bits(tws_dtype T, const void *x, host_range r) {
+  vi most = {0};
+  EACH_VECTOR(i, n, r.begin, r.end, {
+    const vi bits = (vi)v_get(T, x, i, n) & 0x7fffffff;
+    const vi above = bits > most;
+    most = (bits & above) | (most & ~above);
+  });
+  int32_t largest = 0;
+  for (int i = 0; i < LANES; ++i) largest = most[i] > largest ? most[i] : largest;
+  return largest;
+}
+
+static void amax_task(void *arg, int thread, int threads) {
+  amax_job *job = arg;
+  const tws_host_call *call = job->call;
+  const host_range r = share(call->work->d[0], 64, thread, threads);
+  FOR_TYPE(call->dtype[0], T, job->bits[thread] = largest_bits(T, call->operand[0], r));
+}
+
+HOST_KERNEL(amax) {
+  (void)err;
+  amax_job job = {.call = call};
+  run_parallel(call, tws_work_bytes(call->work), amax_task, &job);
+  int32_t most = 0;
+  for (int i = 0; i < call->backend->threads; ++i) most = job.bits[i] > most ? job.bits[i] : most;
+  memcpy(call->operand[1], &most, sizeof most);
+  return TWS_OK;
+}
+
+/* ---- codes ---- */
+
+/* As base/float8.h has it, to the bit. */
+VECTOR_INLINE vb v_to_float8(tws_dtype type, vf x) {
+  const int fraction = type == TWS_E4M3 ? 3 : 2, cut = 23 - fraction;
+  const uint32_t unbias = (type == TWS_E4M3 ? 120u : 112u) << 23, most = type == TWS_E4M3 ? 0x7eu : 0x7bu;
+  const float place = type == TWS_E4M3 ? 0x1p14F : 0x1p7F;
+  const uint32_t place_bits = type == TWS_E4M3 ? 0x46800000u : 0x43000000u;
+  const int32_t least = type == TWS_E4M3 ? 0x3c800000 : 0x38800000,
+                largest = type == TWS_E4M3 ? 0x43e00000 : 0x47600000;
+  const vu bits = (vu)x, magnitude = bits & 0x7fffffffu;
+  const vu normal = (magnitude - unbias + ((1u << (cut - 1)) - 1u) + ((magnitude >> cut) & 1u)) >> cut;
+  const vu denormal = (vu)((vf)magnitude + place) - place_bits;
+  const vu small = (vu)((vi)magnitude < least), large = (vu)((vi)magnitude >= largest),
+           nan = (vu)((vi)magnitude > 0x7f800000);
+  const vu finite = (denormal & small) | (normal & ~small);
+  const vu code = (0x7fu & nan) | (most & large & ~nan) | (finite & ~large);
+  return __builtin_convertvector(code | ((bits >> 24) & 0x80u), vb);
+}
+
+typedef struct quantize_job {
+  const tws_host_call *call;
+  float multiplier;
+} quantize_job;
+
+/* A tile of rows and one vector of columns: its transpose is written in runs as long as the tile is high. */
+VECTOR_INLINE void quantize_tile(tws_dtype T, tws_dtype C, const quantize_job *job, host_range rows, int64_t column,
+                                 int n) {
+  const tws_host_call *call = job->call;
+  const int64_t all_rows = call->work->d[0], width = call->work->d[1];
+  uint8_t *y = call->work->flags & TWS_ROWS ? call->operand[3] : NULL;
+  uint8_t *y_t = call->work->flags & TWS_COLUMNS ? call->operand[y ? 4 : 3] : NULL;
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    const vb codes = v_to_float8(C, v_get(T, call->operand[0], r * width + column, n) * job->multiplier);
+    if (y && n == LANES) *(vb_unaligned *)(y + r * width + column) = codes;
+    for (int i = 0; y && n < LANES && i < n; ++i) y[r * width + column + i] = codes[i];
+    for (int i = 0; y_t && i < n; ++i) y_t[(column + i) * all_rows + r] = codes[i];
+  }
+}
+
+/* Threads share the longer side. */
+static void quantize_task(void *arg, int thread, int threads) {
+  const quantize_job *job = arg;
+  const int64_t rows = job->call->work->d[0], width = job->call->work->d[1];
+  const host_range mine = rows > width ? share(rows, ROW_TILE, thread, threads) : (host_range){0, rows};
+  const host_range columns = rows > width ? (host_range){0, width} : share(width, ROW_TILE, thread, threads);
+  for (int64_t first = mine.begin; first < mine.end; first += ROW_TILE) {
+    const host_range tile = {first, first + ROW_TILE < mine.end ? first + ROW_TILE : mine.end};
+    FOR_TYPE(
+        job->call->dtype[0], T,
+        if (job->call->work->dtype2 == TWS_E5M2) {
+          EACH_VECTOR(i, n, columns.begin, columns.end, quantize_tile(T, TWS_E5M2, job, tile, i, n));
+        } else { EACH_VECTOR(i, n, columns.begin, columns.end, quantize_tile(T, TWS_E4M3, job, tile, i, n)); });
+  }
+}
+
+HOST_KERNEL(quantize) {
+  (void)err;
+  const float amax = *(const float *)call->operand[1];
+  quantize_job job = {.call = call, .multiplier = tws_float8_multiplier(amax, (tws_dtype)call->work->dtype2)};
+  *(float *)call->operand[2] = 1.0F / job.multiplier;
+  run_parallel(call, tws_work_bytes(call->work), quantize_task, &job);
+  return TWS_OK;
+}

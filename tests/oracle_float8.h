@@ -1,0 +1,70 @@
+/* Products in 8 bits, and what enters them, in float64 of what the codes mean. */
+#ifndef TWS_TESTS_ORACLE_FLOAT8_H
+#define TWS_TESTS_ORACLE_FLOAT8_H
+
+/* The number of that type that is nearest to x, of two the one with an even code: by looking at all of them. */
+static inline double oracle_nearest8(tws_dtype type, double x) {
+  const int bias = type == TWS_E5M2 ? 15 : 7, fraction = type == TWS_E5M2 ? 2 : 3, codes = type == TWS_E5M2 ? 124 : 127;
+  double best = 0, least = INFINITY;
+  for (int code = 0; code < codes; ++code) {
+    const int exponent = code >> fraction, rest = code & ((1 << fraction) - 1);
+    const double number = ldexp((exponent ? 1 << fraction : 0) + rest, (exponent ? exponent : 1) - bias - fraction);
+    const double away = fabs(fabs(x) - number);
+    if (away < least || (away <= least && code % 2 == 0)) least = away, best = number;
+  }
+  return x < 0 ? -best : best;
+}
+
+static inline void oracle_amax(const tws_work *w, double **o) {
+  o[1][0] = 0;
+  for (int64_t i = 0; i < w->d[0]; ++i) o[1][0] = fmax(o[1][0], fabs(o[0][i]));
+}
+
+/* What is multiplied with is a float, and so is the product. */
+static inline void oracle_quantize(const tws_work *w, double **o) {
+  const int64_t rows = w->d[0], width = w->d[1];
+  const tws_dtype type = (tws_dtype)w->dtype2;
+  const float multiplier = o[1][0] > 0 ? (type == TWS_E5M2 ? 57344.0f : 448.0f) / (float)o[1][0] : 1.0f;
+  double *y = w->flags & TWS_ROWS ? o[3] : NULL, *y_t = w->flags & TWS_COLUMNS ? o[y ? 4 : 3] : NULL;
+  o[2][0] = 1 / (double)multiplier;
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t i = 0; i < width; ++i) {
+      const double code = oracle_nearest8(type, (double)(float)(o[0][r * width + i] * (double)multiplier));
+      if (y) y[r * width + i] = code;
+      if (y_t) y_t[i * rows + r] = code;
+    }
+}
+
+/* An operand as a product of more bits has it: times its scale, and not transposed. */
+static inline double *oracle_meaning(const double *codes, double scale, int64_t rows, int64_t columns, int transposed) {
+  double *x = malloc((size_t)(rows * columns + 1) * sizeof *x);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j)
+      x[i * columns + j] = scale * codes[transposed ? j * rows + i : i * columns + j];
+  return x;
+}
+
+static inline void oracle_linear(const tws_work *w, double **o);
+static inline void oracle_linear_grad_input(const tws_work *w, double **o);
+static inline void oracle_linear_grad_weight(const tws_work *w, double **o);
+
+static inline void oracle_linear8(const tws_work *w, double **o, int count) {
+  const int64_t m = w->d[0], n = w->d[1], k = w->d[2];
+  const int forward = w->code == TWS_KERNEL_LINEAR, of_weight = w->code == TWS_KERNEL_LINEAR_GRAD_WEIGHT;
+  tws_work plain = *w;
+  double *operands[8];
+  memcpy(operands, o, (size_t)count * sizeof *o);
+  plain.flags &= ~(uint32_t)TWS_FP8;
+  operands[0] = oracle_meaning(o[0], o[count - 2][0], m, forward ? k : n, of_weight);
+  operands[1] = oracle_meaning(o[1], o[count - 1][0], of_weight ? m : n, k, !forward);
+  if (forward)
+    oracle_linear(&plain, operands);
+  else if (of_weight)
+    oracle_linear_grad_weight(&plain, operands);
+  else
+    oracle_linear_grad_input(&plain, operands);
+  free(operands[0]);
+  free(operands[1]);
+}
+
+#endif

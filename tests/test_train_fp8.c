@@ -1,0 +1,191 @@
+/* ctest: engine mpi */
+/* Training with products in 8 bits: what it loses beside 16 bits, and in whatever division. */
+#include <cjson/cJSON.h>
+
+#include "base/json.h"
+#include "train_combinations.h"
+
+/* Mean relative differences of losses: from 16 bits, between divisions with one scale for each tensor, and with others.
+ */
+#define MOST_BESIDE 8e-3
+#define MOST_DIVIDED 4e-3
+#define MOST_PARTED 1e-2
+
+#define FP8 .products = "fp8"
+static const combination jobs[] = {
+    {GPT2, 1, FP8},
+    {LLAMA, 1, FP8},
+    {GPT2, 1, .zero = 0},
+    {LLAMA, 1, .zero = 0},
+    {GPT2, 1, FP8, .recompute = "selective"},
+    {GPT2, 1, FP8, .recompute = "full"},
+    {GPT2, 1, FP8, .recompute = "operations"},
+    {LLAMA, 1, FP8, .recompute = "full"},
+    {GPT2, 1, FP8, .micro = 2, .mlp_tiles = 2, .loss_tiles = 2},
+    {GPT2, 2, FP8, .zero = 1},
+    {GPT2, 2, FP8, .zero = 2, .more = OVERLAP},
+    {GPT2, 2, FP8, .zero = 3},
+    {LLAMA, 2, FP8, .zero = 3, .recompute = "full"},
+    {GPT2, 2, FP8, .pipe = 2, .schedule = "zb-h1"},
+    {LLAMA, 2, FP8, .pipe = 2, .zero = 1},
+    {GPT2, 2, FP8, .tensor = 2},
+    {LLAMA, 2, FP8, .tensor = 2, .sequence_parallel = 1, .micro = 2},
+    {GPT2, 2, FP8, .tensor = 2, .chunks = 2, .micro = 2},
+    {LLAMA, 2, FP8, .sequence = 2, .zero = 1},
+    {GPT2, 4, FP8, .tensor = 4, .sequence_parallel = 1, .micro = 2},
+    {GPT2, 4, FP8, .pipe = 2, .tensor = 2, .schedule = "interleaved", .virtual_stages = 2, .recompute = "full"},
+    {LLAMA, 4, FP8, .tensor = 2, .zero = 3, .sequence_parallel = 1},
+    {GPT2, 4, FP8, .zero = 2, .more = ",\"round_robin_gradients\":true"},
+};
+enum { JOBS = sizeof jobs / sizeof *jobs, OF_16_BITS = 2, AGAIN = 4, AGAIN_END = 8 };
+
+static const char *const types[] = {"\"bf16\":{\"enabled\":true}",
+                                    "\"fp16\":{\"enabled\":true,\"initial_scale_power\":8}"};
+
+static void job_name(int index, int type, char *name, size_t size) {
+  snprintf(name, size, "eight%d-%d", index, type);
+}
+
+static void run_on(int k) {
+  char path[96], name[64], with[1024];
+  snprintf(path, sizeof path, "%s", in_folder("jobs")); /* in_folder() forgets */
+  FILE *file = fopen(path, "w");
+  int count = 0;
+  for (int i = 0; i < JOBS; i++)
+    for (int type = 0; type < 2 && jobs[i].ranks == 1 << k; type++) {
+      if (type && i >= AGAIN && i % 8) continue;
+      job_name(i, type, name, sizeof name);
+      snprintf(with, sizeof with, "%s,%s", settings, types[type]);
+      write_combination(file, &jobs[i], name, in_folder(model_names[jobs[i].model]), STEPS, with);
+      count++;
+    }
+  fclose(file);
+  run_jobs(k, path);
+  ck_assert_int_eq(curve_count[k], count);
+}
+
+static const curve *lost(int index, int type) {
+  char name[64];
+  job_name(index, type, name, sizeof name);
+  return find(jobs[index].ranks / 2, name);
+}
+
+static double mean_apart(const curve *a, const curve *b) {
+  double apart = 0;
+  for (int s = 0; s < a->steps; s++) apart += fabs(a->loss[s] / b->loss[s] - 1) / a->steps;
+  return apart;
+}
+
+/* Whether scales are those of one rank: tensors are whole, and have the same tokens. */
+static int has_same_scales(const combination *c) {
+  return !c->tensor && !c->sequence && at_least_one(c->micro) == 1;
+}
+
+/* Beside 16 bits losses move by little; what backward makes again has the same codes, to the bit; ranks that have the
+ * same tensors have the same codes, and differ in the order of sums alone. */
+START_TEST(eight_bits_train) {
+  double beside = 0, divided = 0, parted = 0;
+  for (int m = 0; m < MODELS; m++) write_text(in_folder(model_names[m]), model_texts[m]);
+  for (int k = 0; k < 3; k++) run_on(k);
+  for (int i = 0; i < JOBS; i++)
+    for (int type = 0; type < 2; type++) {
+      if (type && i >= AGAIN && i % 8) continue;
+      const combination *c = &jobs[i];
+      const int alone = c->model == LLAMA ? 1 : 0;
+      const curve *got = lost(i, type), *one = lost(alone, type), *wide = lost(alone + OF_16_BITS, type);
+      ck_assert_int_eq(got->steps, STEPS);
+      ck_assert_double_lt(got->loss[STEPS - 1], 0.75 * got->loss[0]);
+      if (!c->products) continue;
+      const double from_wide = mean_apart(got, wide), from_one = mean_apart(got, one);
+      ck_assert_msg(from_wide > 0 && from_wide < MOST_BESIDE, "%s: %g from 16 bits", got->name, from_wide);
+      beside = fmax(beside, from_wide);
+      if (i >= AGAIN && i < AGAIN_END)
+        ck_assert_msg(memcmp(got->loss, one->loss, sizeof got->loss) == 0, "%s differs from %s", got->name, one->name);
+      else
+        ck_assert_msg(from_one < (has_same_scales(c) ? MOST_DIVIDED : MOST_PARTED), "%s: %g from one rank", got->name,
+                      from_one);
+      double *most = has_same_scales(c) ? &divided : &parted;
+      *most = fmax(*most, from_one);
+    }
+  printf("fp8: losses differ by %.2g on average from 16 bits, by %.2g between divisions, by %.2g with other scales\n",
+         beside, divided, parted);
+}
+END_TEST
+
+/* Nothing of 8 bits lives between steps: a run that goes on from a checkpoint has the bits of one that never ended. */
+START_TEST(resumed_is_the_same) {
+  char save[96], first[96], second[96];
+  snprintf(save, sizeof save, "%s", in_folder("save"));
+  snprintf(first, sizeof first, "%s", in_folder("first.json"));
+  snprintf(second, sizeof second, "%s", in_folder("second.json"));
+#define RUN8 \
+  "train -m tiny-llama --seq 32 --dtype bf16 --micro-batch 2 --stage 1 -n 2 --quiet --set twinspeed.matmul_dtype=fp8 "
+  command_result r = twinspeed(RUN8 "--data %s --steps 6 --result %s --save %s --save-every 3", text_path, first, save);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+  r = twinspeed(RUN8 "--data %s --steps 6 --resume %s --tag global_step3 --result %s", text_path, save, second);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+  tws_json *a, *b;
+  ck_assert(tws_json_read(first, &a, NULL) == TWS_OK && tws_json_read(second, &b, NULL) == TWS_OK);
+  const cJSON *whole = cJSON_GetObjectItem(a->root, "losses"), *rest = cJSON_GetObjectItem(b->root, "losses");
+  ck_assert_int_eq(cJSON_GetArraySize(whole), 6);
+  ck_assert_int_eq(cJSON_GetArraySize(rest), 3);
+  for (int i = 0; i < 3; i++)
+    ck_assert(cJSON_GetArrayItem(whole, 3 + i)->valuedouble == cJSON_GetArrayItem(rest, i)->valuedouble);
+  tws_json_destroy(a);
+  tws_json_destroy(b);
+}
+END_TEST
+
+/* What is kept for backward has one byte instead of two, so that activations take less; refusals say what to do. */
+START_TEST(what_it_takes_and_refuses) {
+  double bytes[2];
+  for (int eight = 0; eight < 2; eight++) {
+    command_result r = twinspeed(
+        "estimate -m gpt2 --dtype bf16 --cluster dgx-h100 -n 1 --micro-batch 8 --json --set "
+        "twinspeed.matmul_dtype=%s",
+        eight ? "fp8" : "auto");
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    tws_json *json;
+    ck_assert(tws_json_parse(r.out, strlen(r.out), "estimate", &json, NULL) == TWS_OK);
+    const cJSON *peak =
+        cJSON_GetObjectItem(cJSON_GetObjectItem(cJSON_GetObjectItem(json->root, "memory"), "device"), "arena_bytes");
+    ck_assert_ptr_nonnull(peak);
+    bytes[eight] = peak->valuedouble;
+    tws_json_destroy(json);
+    command_free(&r);
+  }
+  ck_assert_msg(bytes[1] < 0.95 * bytes[0], "%g bytes, and %g with 8 bits", bytes[0], bytes[1]);
+  static const struct {
+    const char *with, *says, *hint;
+  } cases[] = {
+      {"--set twinspeed.matmul_dtype=fp8", "these are float32", "bf16.enabled"},
+      {"--dtype bf16 --seq 24 --micro-batch 1 --set twinspeed.matmul_dtype=fp8", "8 bits allow", "multiples of 16"},
+      {"--dtype bf16 --cluster dgx-a100 -n 1 --set twinspeed.matmul_dtype=fp8", "no rate of fp8", "Hopper"},
+      {"--dtype bf16 --cluster dgx-h100 -n 1 --set twinspeed.matmul_dtype=mxfp8", "mxfp8 cannot be run",
+       "set twinspeed.matmul_dtype to fp8"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    command_result r = twinspeed("emulate -m tiny-gpt2 --steps 1 --quiet --data %s %s", text_path, cases[i].with);
+    ck_assert_int_eq(r.status, 3);
+    ck_assert_msg(strstr(r.err, cases[i].says) && strstr(r.err, cases[i].hint), "%s", r.err);
+    command_free(&r);
+  }
+  command_result r =
+      twinspeed("check -m tiny-gpt2 --dtype bf16 --seq 32 --micro-batch 1 --set twinspeed.matmul_dtype=fp8");
+  ck_assert_msg(r.status == 0 && strstr(r.out, "8 of the 9 forward products of rank 0 are in 8 bits"), "%s%s", r.out,
+                r.err);
+  command_free(&r);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("train_fp8");
+  TCase *tests = tcase_create("train_fp8");
+  tcase_add_test(tests, eight_bits_train);
+  tcase_add_test(tests, resumed_is_the_same);
+  tcase_add_test(tests, what_it_takes_and_refuses);
+  tcase_set_timeout(tests, 300);
+  suite_add_tcase(suite, tests);
+  return run_training(suite);
+}
