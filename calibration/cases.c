@@ -37,7 +37,7 @@ static tws_code linear_case(tws_dtype dtype, const int64_t d[3], int odd, double
     if (tws_work_flops(&work) <= limit) TWS_TRY(tws_case_add(list, &work, err));
     const int64_t wide = kernel == 0 ? d[1] : d[2], narrow = kernel == 0 ? d[2] : d[1];
     if (kernel == 2 || wide < 3 * narrow || wide > 4 * narrow) continue;
-    work.flags = kernel == 0 ? TWS_GELU | TWS_BIAS : TWS_GELU;
+    work.flags = TWS_GELU | (kernel == 0 ? TWS_BIAS : odd ? 0 : TWS_SUMS);
     if (tws_work_flops(&work) <= limit) TWS_TRY(tws_case_add(list, &work, err));
   }
   return TWS_OK;
@@ -135,8 +135,8 @@ static tws_code plane_cases(tws_dtype dtype, const model_scale *scale, int64_t t
       work.d[1] = width;
       work.f[0] = 1e-5;
       TWS_TRY(tws_case_add(list, &work, err));
-      if (backward) continue;
-      work.flags |= TWS_RESIDUAL;
+      if (backward && rms) continue;
+      work.flags |= backward ? TWS_SUMS : TWS_RESIDUAL; /* layers behind an RMSNorm seldom have biases */
       TWS_TRY(tws_case_add(list, &work, err));
     }
   for (int kernel = TWS_KERNEL_EMBEDDING; kernel <= TWS_KERNEL_POSITION_GRAD; kernel++) {

@@ -28,7 +28,7 @@ const char *tws_collective_name(tws_collective collective);
 
 enum {
   TWS_ACCUMULATE = 1,       /* add to the gradient output */
-  TWS_ACCUMULATE_PARAM = 2, /* NORM_GRAD: add to dweight and dbias */
+  TWS_ACCUMULATE_PARAM = 2, /* NORM_GRAD: add to dweight, dbias and sums; LINEAR_GRAD_INPUT: to sums */
   TWS_BIAS = 4,             /* LINEAR, LINEAR_GRAD_WEIGHT, NORM, NORM_GRAD: the bias operand is there; ROUTER: of
                                experts */
   TWS_RMS = 8,
@@ -60,10 +60,11 @@ enum {
   /* QUANTIZE, with bits that ATTENTION has otherwise: */
   TWS_ROWS = TWS_Q_KV,     /* what comes out lies as what enters, */
   TWS_COLUMNS = TWS_Q_K_V, /* and transposed */
+  TWS_SUMS = 33554432, /* LINEAR_GRAD_INPUT, NORM_GRAD: the sums of dx over the tokens, a bias' gradient, go with it */
 };
 
 /* The flags' names in profiles, by bit, TWS_KERNEL_FLAGS of them; NULL: costs do not depend on it. */
-enum { TWS_KERNEL_FLAGS = 25 };
+enum { TWS_KERNEL_FLAGS = 26 };
 const char *tws_kernel_flag_name(int bit);
 
 enum { TWS_WORK_DIMS = 8, TWS_WORK_PARAMETERS = 6 };

@@ -102,6 +102,21 @@ static void bias_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
   tws_lower_compute(l, &work, operands, 2);
 }
 
+int tws_lower_sums(tws_lower *l, tws_work *work, tws_operand *operands, int count) {
+  int accumulate;
+  if (!l->sums_for || l->float8 || l->b.failed != TWS_OK) return count; /* 8-bit products have no such epilogue */
+  const uint32_t bias = l->sums_for->param[1];
+  const int adds = (work->flags & TWS_ACCUMULATE_PARAM) != 0, params = work->code == TWS_KERNEL_NORM_GRAD;
+  /* sums of a product come in the type of its result */
+  if (!params && l->zero.grad_dtype != l->config->dtype) return count;
+  if (params && !(work->flags & TWS_PLAIN) && tws_zero_adds(l, bias) != adds) return count;
+  operands[count++] = tws_zero_gradient(l, bias, &accumulate);
+  work->flags |= TWS_SUMS | (accumulate ? TWS_ACCUMULATE_PARAM : 0);
+  work->dtype2 = (uint8_t)l->zero.grad_dtype;
+  l->summed = bias;
+  return count;
+}
+
 static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy, const tws_float8 *codes) {
   int accumulate, accumulate_bias = 0, n = 3;
   if (!is_trained(l, m->param[0])) return;
@@ -122,6 +137,9 @@ static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy, c
     operands[n++] = codes->scale;
     operands[n++] = x.scale;
     bias_gradient(l, m, dy);
+  } else if (m->param[1] != TWS_NONE && m->param[1] == l->summed) {
+    work.flags &= ~(uint32_t)TWS_BIAS;
+    l->summed = TWS_NONE;
   } else if (m->param[1] != TWS_NONE) { /* of which the first tile's begins all */
     operands[n] = tws_outputs_of(tws_zero_gradient(l, m->param[1], &accumulate_bias), outputs);
     operands[n++].access = operands[2].access;
@@ -147,7 +165,7 @@ static void input_gradient(tws_lower *l, const tws_module *m, tws_operand dy, co
   uint32_t into = l->fused_with ? l->fused_with->in[0] : m->in[0];
   const tws_float8 weight = codes ? tws_float8_weight(l, m) : (tws_float8){{0}, {0}, {0}};
   if (codes) dy = codes->rows;
-  tws_operand operands[6] = {
+  tws_operand operands[7] = {
       dy, codes ? weight.columns : tws_zero_param(l, tws_visit_param(l, m->param[0], l->weight_tile))};
   int n = 3;
   if (tws_is_first_weight_tile(l, m)) {
@@ -162,6 +180,7 @@ static void input_gradient(tws_lower *l, const tws_module *m, tws_operand dy, co
     if (accumulate) tws_builder_fail(&l->b, TWS_INTERNAL, "an activation's gradient is there already");
     work.flags |= TWS_GELU;
     operands[n++] = tws_value_read(l, into);
+    n = tws_lower_sums(l, &work, operands, n);
   }
   if (codes) {
     work.flags |= TWS_FP8;
@@ -180,6 +199,9 @@ static void input_gradient(tws_lower *l, const tws_module *m, tws_operand dy, co
     operands[2] = tws_operand_slice(l, dx, i);
     if (l->fused_with) operands[3] = tws_operand_slice(l, z, i);
     tws_lower_compute(l, &work, operands, n);
+    if (!(work.flags & TWS_SUMS)) continue;
+    work.flags |= TWS_ACCUMULATE_PARAM;
+    operands[4].access = TWS_READ_WRITE;
   }
 }
 

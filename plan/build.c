@@ -183,6 +183,7 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   l->exchange_stream =
       plan->position.ranks[TWS_AXIS_MODEL] > 1 && c->tensor_overlap ? TWS_STREAM_EXCHANGE : TWS_STREAM_COMPUTE;
   l->tiles = 1;
+  l->summed = TWS_NONE;
   for (int type = 0; type < TWS_MODULE_TYPE_COUNT; type++)
     l->memory[type] = tws_module_memory_of((tws_module_type)type);
   l->kept = tws_arena_alloc(l->scratch, values + 1u, 1);

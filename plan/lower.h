@@ -42,6 +42,7 @@ typedef struct tws_visit {
   uint16_t tile, tiles; /* part of the micro-batch's tokens: 0 of 1 for all */
   uint16_t weight_tile; /* of the module's weight, where that is tiled */
   uint32_t fused_with;  /* the neighbour's module whose work is part of this one's kernel, or TWS_NONE */
+  uint32_t sums_for;    /* the linear layer that goes backward next with what this one's kernel writes, or TWS_NONE */
 } tws_visit;
 
 typedef struct tws_visit_list {
@@ -298,6 +299,8 @@ typedef struct tws_lower {
   int tile, tiles;              /* of the visit being lowered */
   uint32_t weight_tile;         /* likewise */
   const tws_module *fused_with; /* likewise: the module whose work its kernel does too, or NULL */
+  const tws_module *sums_for;   /* likewise: the layer whose bias' gradient its kernel may sum up, or NULL */
+  uint32_t summed;              /* the bias whose gradient a kernel before this has summed up, or TWS_NONE */
   tws_module_memory memory[TWS_MODULE_TYPE_COUNT];
   uint8_t *needed;   /* per value: whether its gradient is, for a parameter that is trained */
   uint8_t *tiled;    /* values that exist one tile at a time */
@@ -452,6 +455,9 @@ tws_operand tws_operand_slice(const tws_lower *l, tws_operand operand, int i);
 void tws_lower_visit(tws_lower *l, const tws_visit *visit);
 /* One kernel of a module's row, operand by operand. */
 void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel);
+/* Where the visit's kernel, whose operands these are, can sum up the gradient of a bias (l->sums_for): that is one more
+ * of them. Returns how many there are. */
+int tws_lower_sums(tws_lower *l, tws_work *work, tws_operand *operands, int count);
 /* Rows of a visit: those of what the module reads. */
 int64_t tws_module_rows(const tws_lower *l, const tws_module *m);
 tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel kernel, uint32_t flags);
@@ -513,6 +519,8 @@ void tws_zero_sample_reductions(tws_lower *l, uint32_t micro_batch);
 tws_operand tws_zero_param(tws_lower *l, uint32_t param);
 /* Where a gradient contribution is written; *accumulate says whether to add. Calls come in order of contribution. */
 tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate);
+/* Whether it would say so, which changes nothing. */
+int tws_zero_adds(const tws_lower *l, uint32_t param);
 void tws_zero_contributed(tws_lower *l, uint32_t param);
 /* Runs of parameters of a class, in the order in which they lie in the flat buffers, for which `kind_of` is equal:
  * calls `run` with the part of each that this rank keeps: `first`, `count` in the gradient buffer. */

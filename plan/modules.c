@@ -250,6 +250,7 @@ void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel
       bind(l, &e, m, kernel->binding[i], row->operand[i].adds_flag);
   if (e.fresh & e.work.flags) tws_builder_fail(&l->b, TWS_INTERNAL, "gradients of one kernel differ in age");
   if (l->b.failed != TWS_OK || e.unwanted) return;
+  if (kernel->kernel == TWS_KERNEL_NORM_GRAD) e.count = tws_lower_sums(l, &e.work, e.operand, e.count);
   const int has_arguments = arguments_of(l, m, &e.work, &arguments);
   tws_lower_compute_with(l, &e.work, has_arguments ? &arguments : NULL, e.operand, e.count);
   if (e.add_to != TWS_NONE) tws_lower_add_gradient(l, e.add_to, e.beside);
@@ -499,6 +500,7 @@ void tws_lower_visit(tws_lower *l, const tws_visit *visit) {
   l->tiles = visit->tiles;
   l->weight_tile = visit->weight_tile;
   l->fused_with = visit->fused_with == TWS_NONE ? NULL : &l->network->modules[visit->fused_with];
+  l->sums_for = visit->sums_for == TWS_NONE ? NULL : &l->network->modules[visit->sums_for];
   if (visit->phase == TWS_PHASE_BACKWARD) {
     tws_lower_backward(l, m);
   } else {
@@ -508,4 +510,5 @@ void tws_lower_visit(tws_lower *l, const tws_visit *visit) {
   l->tiles = 1;
   l->weight_tile = 0;
   l->fused_with = NULL;
+  l->sums_for = NULL;
 }

@@ -1,7 +1,8 @@
 /* A micro-batch as a list of module visits. The forward pass visits every module once; the backward pass visits them in
- * reverse, and before each one the values it needs that were not kept (recompute.c) are made again, from whatever is nearest.
- * Neighbours that one kernel can do are told so at the end: GELU with the product that it follows, its gradient with
- * the product that makes it, a residual sum with the norm that reads it. */
+ * reverse, and before each one the values it needs that were not kept (recompute.c) are made again, from whatever is
+ * nearest. Neighbours that one kernel can do are told so at the end: GELU with the product that it follows, its
+ * gradient with the product that makes it, a residual sum with the norm that reads it; and a kernel that writes what a
+ * linear layer goes backward with is told so, since it can sum up the gradient of that layer's bias. */
 #include "plan/lower.h"
 
 /* A module with a tiled weight is visited once for each of its tiles. */
@@ -18,7 +19,8 @@ static void push_tile(tws_lower *l, uint32_t module, tws_phase phase, int tile, 
                                              .tile = (uint16_t)tile,
                                              .tiles = (uint16_t)tiles,
                                              .weight_tile = (uint16_t)(phase == TWS_PHASE_BACKWARD ? count - 1 - i : i),
-                                             .fused_with = TWS_NONE};
+                                             .fused_with = TWS_NONE,
+                                             .sums_for = TWS_NONE};
 }
 
 static void push_visit(tws_lower *l, uint32_t module, tws_phase phase) {
@@ -177,6 +179,42 @@ static void fuse_pair(const tws_lower *l, const uint8_t *readers, tws_visit *fir
   }
 }
 
+/* The next visit that goes backward; what is made again in between touches no gradient. NULL: none, or another tile. */
+static const tws_visit *next_backward(const tws_visit_list *visits, const tws_visit *from) {
+  const tws_visit *end = visits->items + visits->count, *at = from + 1;
+  while (at < end && (at->phase == TWS_PHASE_RECOMPUTE || at->fused_away)) at++;
+  if (at == end || at->phase != TWS_PHASE_BACKWARD || at->module == TWS_NONE) return NULL;
+  return at->tile == from->tile && at->tiles == from->tiles ? at : NULL;
+}
+
+/* Whether both gradients of the layer are wanted, and of the whole weight. */
+static int takes_sums(const tws_lower *l, const tws_module *m) {
+  return m->type == TWS_MODULE_LINEAR && m->param[1] != TWS_NONE && !tws_is_frozen(l, m->param[0]) &&
+         !tws_is_frozen(l, m->param[1]) && tws_module_weight_tiles(l, (uint32_t)(m - l->network->modules)) == 1;
+}
+
+/* A product that makes GELU's gradient: a bias in front of GELU. A norm's gradient, which is that of the residual sum
+ * before it: a bias of the layer whose output is nothing but a part of the sum. */
+static void fuse_sums(tws_lower *l, const uint8_t *readers, tws_visit_list *visits, uint32_t i) {
+  const tws_module *modules = l->network->modules;
+  tws_visit *visit = &visits->items[i];
+  if (visit->phase != TWS_PHASE_BACKWARD || visit->module == TWS_NONE || visit->fused_away) return;
+  const tws_module *m = &modules[visit->module];
+  const int product = m->type == TWS_MODULE_LINEAR && visit->fused_with != TWS_NONE;
+  if (!product && m->type != TWS_MODULE_NORM) return;
+  const tws_visit *next = next_backward(visits, visit);
+  if (!next) return;
+  if (!product) {
+    const tws_module *add = &modules[next->module];
+    if (add->type != TWS_MODULE_ADD || add->out[0] != m->in[0] || !(next = next_backward(visits, next))) return;
+    const uint32_t y = modules[next->module].out[0];
+    if ((y != add->in[0] && y != add->in[1]) || add->in[0] == add->in[1] || readers[y] != 1) return;
+  } else if (modules[next->module].out[0] != modules[visit->fused_with].in[0]) {
+    return;
+  }
+  if (takes_sums(l, &modules[next->module])) visit->sums_for = next->module;
+}
+
 static void fuse_neighbours(tws_lower *l, tws_visit_list *visits) {
   const tws_network *network = l->network;
   uint8_t *readers = tws_arena_alloc(l->scratch, network->value_count + 1u, 1); /* of each value: 0, 1, more */
@@ -191,6 +229,7 @@ static void fuse_neighbours(tws_lower *l, tws_visit_list *visits) {
     }
   }
   for (uint32_t i = 0; i + 1 < visits->count; i++) fuse_pair(l, readers, &visits->items[i], &visits->items[i + 1]);
+  for (uint32_t i = 0; i + 1 < visits->count; i++) fuse_sums(l, readers, visits, i);
 }
 
 tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {

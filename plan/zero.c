@@ -707,6 +707,12 @@ static void bring_sums(tws_lower *l, const tws_bucket *bucket) {
   }
 }
 
+int tws_zero_adds(const tws_lower *l, uint32_t param) {
+  const tws_zero *z = &l->zero;
+  if (z->flat_gradients || z->buckets[z->bucket_of[param]].buffer != TWS_NONE) return z->written[param];
+  return z->written[param] || (z->ranks == 1 && l->b.micro_batch > 0);
+}
+
 tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate) {
   tws_zero *z = &l->zero;
   *accumulate = z->written[param];

@@ -28,6 +28,7 @@ static test_case random_case(int number) {
       break;
     case TWS_KERNEL_NORM_GRAD: /* of few features it is a small difference of large numbers, and of one 0 */
       if (c.d[1] < 8) c.d[1] += 8;
+      c.flags |= (uint32_t)draw(s, 20, 0, 1) * TWS_SUMS;
       break;
     case TWS_KERNEL_HEADS_NORM:
     case TWS_KERNEL_HEADS_NORM_GRAD:
@@ -43,6 +44,7 @@ static test_case random_case(int number) {
       break;
     case TWS_KERNEL_LINEAR_GRAD_INPUT:
       if (c.flags & TWS_GELU) c.flags &= ~(uint32_t)TWS_ACCUMULATE;
+      c.flags |= (uint32_t)draw(s, 20, 0, 1) * TWS_SUMS;
       break;
     case TWS_KERNEL_ROPE:
     case TWS_KERNEL_ROPE_GRAD:

@@ -81,6 +81,13 @@ static inline void oracle_norm(const tws_work *w, double **o) {
   }
 }
 
+/* The rows of x summed; how those that gradients of inputs carry along are kept. */
+static inline void oracle_sums(const tws_work *w, const double *x, int64_t rows, int64_t columns, double *sums) {
+  for (int64_t i = 0; i < columns && !(w->flags & TWS_ACCUMULATE_PARAM); ++i) sums[i] = 0;
+  for (int64_t t = 0; t < rows; ++t)
+    for (int64_t i = 0; i < columns; ++i) sums[i] += x[t * columns + i];
+}
+
 static inline void oracle_norm_grad(const tws_work *w, double **o) {
   const int64_t tokens = w->d[0], width = w->d[1];
   const int rms = (w->flags & TWS_RMS) != 0, bias = !rms && (w->flags & TWS_BIAS);
@@ -107,6 +114,7 @@ static inline void oracle_norm_grad(const tws_work *w, double **o) {
       dx[t * width + i] +=
           (dy[i] * (weight ? weight[i] + w->f[1] : 1) - (rms ? 0 : mean_g) - (x[i] - mean) * inverse * mean_gz) * inverse;
   }
+  if (w->flags & TWS_SUMS) oracle_sums(w, dx, tokens, width, o[plain ? 4 : bias ? 7 : 6]);
 }
 
 /* RMSNorm of queries and keys; with `grad` its gradient. */
@@ -174,6 +182,7 @@ static inline void oracle_linear_grad_input(const tws_work *w, double **o) {
     for (int64_t j = 0; j < n; ++j)
       for (int64_t l = 0; l < k; ++l) o[2][i * k + l] += o[0][i * n + j] * o[1][j * k + l];
   for (int64_t i = 0; i < m * k && w->flags & TWS_GELU; ++i) o[2][i] *= oracle_gelu_slope(o[3][i]);
+  if (w->flags & TWS_SUMS) oracle_sums(w, o[2], m, k, o[w->flags & TWS_GELU ? 4 : 3]);
 }
 
 static inline void oracle_linear_grad_weight(const tws_work *w, double **o) {

@@ -589,6 +589,12 @@ START_TEST(neighbours_share_a_kernel) {
         ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_GELU, 0), !llama && selective && tiles == 1 ? layers : 0);
         ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_GELU), llama ? 0 : layers * t);
         ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_GELU_GRAD, 0), 0);
+        /* biases: before GELU with its gradient, at the end of a branch with the norm's behind it, of queries, keys and
+         * values with the weight's, and so that of a last product in tiles */
+        const uint32_t branches = t == 1 ? 2 : 1, apart = t == 1 ? 1 : 1 + t;
+        ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_SUMS), llama ? 0 : layers * t);
+        ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_NORM_GRAD, TWS_SUMS), llama ? 0 : branches * layers);
+        ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_LINEAR_GRAD_WEIGHT, TWS_BIAS), llama ? 0 : apart * layers);
         tws_plan_destroy(plan);
       }
     }

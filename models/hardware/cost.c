@@ -91,7 +91,8 @@ int tws_shape_of(const tws_work *work, tws_shape *shape) {
     double sizes[3] = {p.m, p.n, p.k};
     for (int i = 0; i < 3; i++) shape->log_size[i] = log(fmax(sizes[i], 1));
     /* Variants lie closer together than a doubling of a size. */
-    shape->log_size[3] = (work->flags & TWS_BIAS ? 0.25 : 0) + (work->flags & TWS_ACCUMULATE ? 0.5 : 0) + log(p.times);
+    shape->log_size[3] =
+        (work->flags & (TWS_BIAS | TWS_SUMS) ? 0.25 : 0) + (work->flags & TWS_ACCUMULATE ? 0.5 : 0) + log(p.times);
     double costs[TWS_SURFACE_COSTS] = {2 * p.m * p.n * p.k, 1, p.n * p.k, p.m * p.n, p.m * p.k};
     for (int j = 0; j < TWS_SURFACE_COSTS; j++) shape->cost[j] = costs[j] * (j == 1 ? 1 : p.times);
     return 1;
@@ -136,7 +137,7 @@ static double mismatch(const tws_family *family, const tws_work *work, int like)
   if (flags & TWS_FP8) far += 8;
   if (family->is_surface) return far;
   if (flags & (TWS_ACCUMULATE | TWS_RMS)) far += 2;
-  if (flags & (TWS_ACCUMULATE_PARAM | TWS_BIAS | TWS_L2)) far += 1;
+  if (flags & (TWS_ACCUMULATE_PARAM | TWS_BIAS | TWS_L2 | TWS_SUMS)) far += 1;
   if (flags & (TWS_HALF_WEIGHTS | TWS_HALF_MOMENTS)) far += 2;
   if (flags & TWS_STOCHASTIC) far += 1;
   return far;

@@ -71,10 +71,15 @@ static tws_cuda_product product_of(const tws_cuda_call *call) {
     p.rows = m, p.columns = k, p.inner = n;
     p.a_row = n, p.a_inner = 1, p.b_column = codes ? n : 1, p.b_inner = codes ? 1 : k;
     if (w->flags & TWS_GELU) p.activation = TWS_CUDA_GELU_GRAD;
+    if (w->flags & TWS_SUMS) {
+      const int sums = p.activation ? 4 : 3;
+      p.sums = call->operand[sums], p.sums_type = call->dtype[sums], p.sums_of_result = 1;
+      p.sums_accumulate = (w->flags & TWS_ACCUMULATE_PARAM) != 0;
+    }
   } else { /* dweight = dy^T x */
     p.rows = n, p.columns = k, p.inner = m;
     p.a_row = codes ? m : 1, p.a_inner = codes ? 1 : n, p.b_column = codes ? m : 1, p.b_inner = codes ? 1 : k;
-    if (bias) p.sums = call->operand[3], p.sums_type = call->dtype[3];
+    if (bias) p.sums = call->operand[3], p.sums_type = call->dtype[3], p.sums_accumulate = p.accumulate;
   }
   if (p.activation) p.z = call->operand[c + 1];
   if (codes) p.a_scale = call->operand[call->count - 2], p.b_scale = call->operand[call->count - 1];
@@ -100,18 +105,24 @@ static tws_code activate(const tws_cuda_call *call, const tws_cuda_product *p, t
                   err);
 }
 
-/* After the product alone. */
-static tws_code add_rest(const tws_cuda_call *call, const tws_cuda_product *p, tws_error *err) {
-  if (p->activation) TWS_TRY(activate(call, p, err));
-  if (!p->sums) return TWS_OK;
-  return tws_cuda_column_sums(call, p->a, p->in, p->inner, p->rows, p->sums, p->sums_type, p->accumulate, err);
+static tws_code sum_columns(const tws_cuda_call *call, const tws_cuda_product *p, tws_error *err) {
+  if (p->sums_of_result)
+    return tws_cuda_column_sums(call, p->c, p->out, p->rows, p->columns, p->sums, p->sums_type, p->sums_accumulate,
+                                err);
+  return tws_cuda_column_sums(call, p->a, p->in, p->inner, p->rows, p->sums, p->sums_type, p->sums_accumulate, err);
+}
+
+/* After the product alone, or with its activation. */
+static tws_code add_rest(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form, tws_error *err) {
+  if (p->activation && form == TWS_GEMM_ALONE) TWS_TRY(activate(call, p, err));
+  return p->sums ? sum_columns(call, p, err) : TWS_OK;
 }
 
 /* After the product with everything. */
 static tws_code add_sums(const tws_cuda_call *call, const tws_cuda_product *p, tws_error *err) {
   const tws_dtype dtype[] = {p->sums_type, p->sums_type};
-  if (!p->sums || !p->accumulate) return TWS_OK;
-  return run_part(call, tws_cuda_accumulate, TWS_KERNEL_ACCUMULATE, p->rows,
+  if (!p->sums || !p->sums_accumulate) return TWS_OK;
+  return run_part(call, tws_cuda_accumulate, TWS_KERNEL_ACCUMULATE, tws_gemm_sum_count(p),
                   (void *const[]){tws_gemm_sums(call, p), p->sums}, dtype, 2, err);
 }
 
@@ -119,7 +130,7 @@ static tws_code without_library(const tws_cuda_call *call, const tws_cuda_produc
   tws_cuda_product alone = *p;
   alone.c = tws_gemm_target(p, TWS_GEMM_ALONE);
   TWS_TRY(tws_cuda_plain_product(call, &alone, err));
-  return add_rest(call, p, err);
+  return add_rest(call, p, TWS_GEMM_ALONE, err);
 }
 
 /* ---- by the library ---- */
@@ -134,7 +145,7 @@ typedef struct attempt {
 
 /* Proposals are not promises; of what is beside a product, some types and shapes are refused only here. */
 static int is_declined(cublasStatus_t status, const tws_cuda_product *p, tws_gemm_form form) {
-  if (status == CUBLAS_STATUS_INVALID_VALUE) return form == TWS_GEMM_WHOLE && (p->activation || p->sums);
+  if (status == CUBLAS_STATUS_INVALID_VALUE) return form != TWS_GEMM_ALONE && (p->activation || p->sums);
   return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH;
 }
 
@@ -151,7 +162,7 @@ static tws_code run_candidate(void *user, const tws_gemm_candidate *candidate, i
   *declined = is_declined(status, p, candidate->form);
   if (*declined) return TWS_OK;
   if (status != CUBLAS_STATUS_SUCCESS) return tws_gemm_failed(status, "a product", err);
-  return candidate->form == TWS_GEMM_WHOLE ? add_sums(t->call, p, err) : add_rest(t->call, p, err);
+  return candidate->form == TWS_GEMM_WHOLE ? add_sums(t->call, p, err) : add_rest(t->call, p, candidate->form, err);
 }
 
 /* What the product overwrites may be overwritten again and again; a sum that it adds to may not: that one is timed on
@@ -161,10 +172,11 @@ static tws_code rank(const attempt *t, tws_error *err) {
   attempt user = *t;
   void *memory = NULL;
   user.product = &trial;
-  if (trial.accumulate) {
-    const size_t result = (size_t)(trial.rows * trial.columns) * tws_dtype_bytes(trial.out);
+  const int adds_sums = trial.sums && trial.sums_accumulate;
+  if (trial.accumulate || adds_sums) {
+    const size_t result = trial.accumulate ? (size_t)(trial.rows * trial.columns) * tws_dtype_bytes(trial.out) : 0;
     const size_t gap = t->choice->alignment.c % 256, sums = (gap + result + 255) / 256 * 256;
-    const size_t bytes = sums + (trial.sums ? (size_t)trial.rows * sizeof(float) : 0);
+    const size_t bytes = sums + (adds_sums ? (size_t)tws_gemm_sum_count(&trial) * sizeof(float) : 0);
     if (cudaMalloc(&memory, bytes) != cudaSuccess) {
       (void)cudaGetLastError();
       return TWS_OK;
@@ -174,8 +186,8 @@ static tws_code rank(const attempt *t, tws_error *err) {
       cudaFree(memory);
       return tws_cuda_fail(err, status, "timing a product");
     }
-    trial.c = (char *)memory + gap;
-    if (trial.sums) trial.sums = (char *)memory + sums;
+    if (trial.accumulate) trial.c = (char *)memory + gap;
+    if (adds_sums) trial.sums = (char *)memory + sums;
   }
   const double flops = 2.0 * (double)trial.rows * (double)trial.columns * (double)trial.inner;
   const tws_code code = tws_gemm_rank(&t->gemm->clock, t->call->stream, t->choice, tws_gemm_budget_ms(flops, trial.in),
@@ -207,7 +219,7 @@ static tws_code make_choice(attempt *t, const tws_gemm_alignment *alignment, con
 static tws_code choose(attempt *t, tws_error *err) {
   const tws_gemm_alignment alignment = tws_gemm_alignment_of(t->call, t->product);
   tws_work key = *t->call->work;
-  key.flags &= ~(uint32_t)TWS_ACCUMULATE;
+  key.flags &= ~(uint32_t)(TWS_ACCUMULATE | TWS_ACCUMULATE_PARAM);
   for (size_t i = 0; i < t->gemm->count; i++) {
     t->choice = t->gemm->choices[i];
     if (t->choice->out == t->product->out && memcmp(&t->choice->alignment, &alignment, sizeof alignment) == 0 &&
@@ -225,7 +237,7 @@ static tws_code run_product(const tws_cuda_call *call, tws_error *err) {
                     "products in fp8 need compute capability 8.9, and this device has %d.%d", call->capability / 10,
                     call->capability % 10);
   attempt t = {.gemm = call->gemm, .call = call, .product = &p, .workspace = call->gemm_workspace};
-  if (p.rows == 0 || p.columns == 0) return add_rest(call, &p, err);
+  if (p.rows == 0 || p.columns == 0) return add_rest(call, &p, TWS_GEMM_ALONE, err);
   if (p.inner == 0) return without_library(call, &p, err);
   TWS_TRY(choose(&t, err));
   while (t.choice->candidates > 0) {

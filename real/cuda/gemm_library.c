@@ -34,8 +34,12 @@ void *tws_gemm_target(const tws_cuda_product *p, tws_gemm_form form) {
   return form == TWS_GEMM_ALONE && p->activation == TWS_CUDA_GELU ? p->z : p->c;
 }
 
+int64_t tws_gemm_sum_count(const tws_cuda_product *p) {
+  return p->sums_of_result ? p->columns : p->rows;
+}
+
 void *tws_gemm_sums(const tws_cuda_call *call, const tws_cuda_product *p) {
-  return p->accumulate ? call->scratch : p->sums;
+  return p->sums_accumulate ? call->scratch : p->sums;
 }
 
 tws_gemm_alignment tws_gemm_alignment_of(const tws_cuda_call *call, const tws_cuda_product *p) {
@@ -69,7 +73,9 @@ static tws_code set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes
 static cublasLtEpilogue_t epilogue_of(const tws_cuda_product *p, tws_gemm_form form) {
   if (form == TWS_GEMM_WHOLE && p->activation == TWS_CUDA_GELU)
     return p->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-  if (form == TWS_GEMM_WHOLE && p->activation == TWS_CUDA_GELU_GRAD) return CUBLASLT_EPILOGUE_DGELU;
+  if (form == TWS_GEMM_WHOLE && p->activation == TWS_CUDA_GELU_GRAD)
+    return p->sums ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_DGELU;
+  if (form == TWS_GEMM_ACTIVATED) return CUBLASLT_EPILOGUE_DGELU;
   if (form == TWS_GEMM_WHOLE && p->sums) return CUBLASLT_EPILOGUE_BGRADB;
   return p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
@@ -80,8 +86,8 @@ typedef struct beside {
 } beside;
 
 static beside beside_product(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form) {
-  const int whole = form == TWS_GEMM_WHOLE;
-  return (beside){whole && p->sums ? tws_gemm_sums(call, p) : p->bias, whole && p->activation ? p->z : NULL};
+  const int whole = form == TWS_GEMM_WHOLE, activated = form != TWS_GEMM_ALONE && p->activation;
+  return (beside){whole && p->sums ? tws_gemm_sums(call, p) : p->bias, activated ? p->z : NULL};
 }
 
 /* A is the library's right factor. Sums stay whole: fast accumulation would leave bits of them out. */
@@ -114,9 +120,9 @@ static tws_code describe_epilogue(const tws_cuda_call *call, const tws_cuda_prod
   const int32_t vector_type = (int32_t)data_type(!p->bias ? p->sums_type : p->a_scale ? p->out : p->in);
   if (epilogue == CUBLASLT_EPILOGUE_DEFAULT) return TWS_OK;
   TWS_TRY(set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, err));
-  if (p->bias || epilogue == CUBLASLT_EPILOGUE_BGRADB)
+  if (p->bias || epilogue == CUBLASLT_EPILOGUE_BGRADB || epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD)
     TWS_TRY(set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &vector_type, sizeof vector_type, err));
-  if (form == TWS_GEMM_WHOLE && p->activation)
+  if (form != TWS_GEMM_ALONE && p->activation)
     TWS_TRY(set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->columns, sizeof p->columns, err));
   beside to = beside_product(call, p, form);
   if (to.vector) to.vector = least_aligned(to.vector);
@@ -188,12 +194,15 @@ static tws_code propose(cublasLtHandle_t handle, const tws_gemm_described *is, c
   return TWS_OK;
 }
 
-/* Auxiliary matrices have a leading dimension that is a multiple of 8; sums may be wanted in scratch later. */
+/* Auxiliary matrices have a leading dimension that is a multiple of 8. Sums may be wanted in scratch later; those of a
+ * result come with an activation's gradient alone, and in the result's type. */
 static int has_form(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form) {
   const int more = p->activation || p->sums;
   if (form == TWS_GEMM_ALONE) return more;
-  return (!p->activation || p->columns % 8 == 0) &&
-         (!p->sums || (size_t)p->rows * sizeof(float) <= call->scratch_bytes);
+  if (p->activation && p->columns % 8 != 0) return 0;
+  if (form == TWS_GEMM_ACTIVATED) return p->activation && p->sums;
+  if (p->sums_of_result && !(p->activation == TWS_CUDA_GELU_GRAD && p->sums_type == p->out)) return 0;
+  return !p->sums || (size_t)tws_gemm_sum_count(p) * sizeof(float) <= call->scratch_bytes;
 }
 
 tws_code tws_gemm_ask(cublasLtHandle_t handle, const tws_cuda_call *call, const tws_cuda_product *p, size_t workspace,

@@ -5,9 +5,9 @@
 #include <cublasLt.h>
 #include "real/cuda/internal.h"
 
-/* A product with something beside it, an activation or column sums, can be described in two forms: all of it to the
- * library, or the product alone, with kernels of ours after it. Others are whole. */
-typedef enum tws_gemm_form { TWS_GEMM_WHOLE, TWS_GEMM_ALONE, TWS_GEMM_FORMS } tws_gemm_form;
+/* A product with something beside it, an activation or column sums, can be described in several forms: all of it to the
+ * library; of both, the activation; or the product alone. Kernels of ours do the rest after it. Others are whole. */
+typedef enum tws_gemm_form { TWS_GEMM_WHOLE, TWS_GEMM_ACTIVATED, TWS_GEMM_ALONE, TWS_GEMM_FORMS } tws_gemm_form;
 
 typedef struct tws_gemm_described {
   cublasLtMatmulDesc_t operation; /* NULL: not in this form */
@@ -27,7 +27,7 @@ typedef struct tws_gemm_alignment {
 } tws_gemm_alignment;
 
 typedef struct tws_gemm_choice {
-  tws_work work; /* without TWS_ACCUMULATE: algorithms do not depend on it */
+  tws_work work; /* without TWS_ACCUMULATE and _PARAM: algorithms do not depend on them */
   tws_dtype out;
   tws_gemm_alignment alignment;
   tws_gemm_described described[TWS_GEMM_FORMS];
@@ -45,10 +45,11 @@ tws_code tws_gemm_failed(cublasStatus_t status, const char *what, tws_error *err
 
 /* Where the product goes in this form. */
 void *tws_gemm_target(const tws_cuda_product *p, tws_gemm_form form);
+int64_t tws_gemm_sum_count(const tws_cuda_product *p);
 /* Where the library puts column sums, which it only overwrites: in scratch when they are added to others. */
 void *tws_gemm_sums(const tws_cuda_call *call, const tws_cuda_product *p);
 tws_gemm_alignment tws_gemm_alignment_of(const tws_cuda_call *call, const tws_cuda_product *p);
-/* Fills in what the library proposes: the proposals of both forms in turn, each form's best first. None is no error. */
+/* Fills in what the library proposes: the proposals of all forms in turn, each form's best first. None is no error. */
 tws_code tws_gemm_ask(cublasLtHandle_t handle, const tws_cuda_call *call, const tws_cuda_product *p, size_t workspace,
                       tws_gemm_choice *c, tws_error *err);
 /* The addresses of this call, for a form. */

@@ -49,8 +49,9 @@ typedef struct tws_cuda_product {
   int accumulate;
   tws_cuda_activation activation; /* GELU: Z = the product, C = gelu(Z); GELU_GRAD: C = the product times gelu'(Z) */
   void *z;                        /* [rows, columns] of C's type */
-  void *sums;                     /* or NULL: gets (+) the sums of A over the inner index, one for each row */
+  void *sums; /* or NULL: gets the sums of A over the inner index, one for each row; or of C, one for each column */
   tws_dtype sums_type;
+  int sums_of_result, sums_accumulate;
 } tws_cuda_product;
 /* Any shape, types and alignment, with plain arithmetic: for what cuBLASLt declines. */
 tws_code tws_cuda_plain_product(const tws_cuda_call *call, const tws_cuda_product *product, tws_error *err);

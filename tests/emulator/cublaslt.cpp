@@ -122,7 +122,10 @@ bool adds_bias(int epilogue) {
 }
 bool has_aux(int epilogue) {
   return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
-         epilogue == CUBLASLT_EPILOGUE_DGELU;
+         epilogue == CUBLASLT_EPILOGUE_DGELU || epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+}
+bool makes_sums(int epilogue) {
+  return epilogue == CUBLASLT_EPILOGUE_BGRADB || epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
 }
 uint32_t alignment_of(const void *address) {
   const uintptr_t bits = (uintptr_t)address | 256;
@@ -156,7 +159,7 @@ void check(const Problem &p) {
   require(is_code(p.left->type) == is_code(p.right->type), "factors of 8 and of more bits");
   require(is_code(p.left->type) || p.left->type == p.right->type, "factors of two types");
   if (is_code(p.left->type)) check_codes(p);
-  if (adds_bias(o.epilogue) || o.epilogue == CUBLASLT_EPILOGUE_BGRADB) {
+  if (adds_bias(o.epilogue) || makes_sums(o.epilogue)) {
     require(o.bias, "no bias");
     require(o.bias_type == p.to->type, "a bias of another type than the result");
   }
@@ -341,6 +344,7 @@ static void multiply(const Operation &o, bool backwards, const Factor &left, con
                      const Layout *to, float scale, float keep) {
   if (o.left_scale) scale *= *o.left_scale * *o.right_scale;
   const uint64_t inner = o.left_transposed ? left.layout.rows : left.layout.columns;
+  std::vector<float> sums(o.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD ? to->rows : to->columns);
   const std::vector<float> x = rows_of(left.matrix, &left.layout, o.left_transposed),
                            y = rows_of(right.matrix, &right.layout, !o.right_transposed);
   for (uint64_t j = 0; j < to->columns; ++j)
@@ -355,20 +359,19 @@ static void multiply(const Operation &o, bool backwards, const Factor &left, con
       sum *= scale;
       if (keep != 0) sum += keep * get(d, to->type, at);
       if (adds_bias(o.epilogue)) sum += get(o.bias, o.bias_type, i);
-      if (o.epilogue == CUBLASLT_EPILOGUE_DGELU) {
+      if (o.epilogue == CUBLASLT_EPILOGUE_DGELU || o.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) {
         sum *= gelu_slope(get(o.aux, to->type, aux_at));
+        if (makes_sums(o.epilogue)) sums[i] += sum;
       } else if (has_aux(o.epilogue)) {
         put(o.aux, to->type, aux_at, sum);
         sum = gelu(sum);
       }
       put(d, to->type, at, sum);
     }
-  if (o.epilogue != CUBLASLT_EPILOGUE_BGRADB) return;
-  for (uint64_t j = 0; j < to->columns; ++j) {
-    float sum = 0;
-    for (uint64_t k = 0; k < inner; ++k) sum += y[j * inner + k];
-    put(const_cast<void *>(o.bias), o.bias_type, j, sum);
-  }
+  if (!makes_sums(o.epilogue)) return;
+  for (uint64_t j = 0; j < to->columns && o.epilogue == CUBLASLT_EPILOGUE_BGRADB; ++j)
+    for (uint64_t k = 0; k < inner; ++k) sums[j] += y[j * inner + k];
+  for (uint64_t j = 0; j < sums.size(); ++j) put(const_cast<void *>(o.bias), o.bias_type, j, sums[j]);
 }
 
 /* What the heuristics were told must be true of this call. */
@@ -409,7 +412,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
   require(c == d && c_layout == d_layout, "a result beside what it is added to");
   const Kind &kind = kinds[algorithm.id];
   if (!kind.possible || !kind.works) return CUBLAS_STATUS_NOT_SUPPORTED;
-  const bool slow = (has_aux(o.epilogue) || o.epilogue == CUBLASLT_EPILOGUE_BGRADB) && algorithm.shape >> 63;
+  const bool slow = (has_aux(o.epilogue) || makes_sums(o.epilogue)) && algorithm.shape >> 63;
   const bool backwards = algorithm.id % 2 != 0;
   const Factor x = {a, *left}, y = {b, *right};
   const Layout z = *to;

@@ -165,15 +165,47 @@ __device__ void keep_parts(const float (&normed)[PER][V], const float (&plain)[P
   }
 }
 
+// A thread's sums over the columns of dx, which registers have no room for: each thread has its own in shared memory,
+// neighbours side by side.
+template <int V, int PER>
+struct Written {
+  static constexpr int QUADS = V / 4;
+  Pack<float, 4> *mine;
+  __device__ Pack<float, 4> &quad(int k, int q) const { return mine[(k * QUADS + q) * (int)blockDim.x]; }
+  __device__ void clear() const {
+    for (int i = 0; i < PER * QUADS; ++i) mine[i * (int)blockDim.x] = Pack<float, 4>{};
+  }
+  __device__ void add(int k, const float (&o)[V]) const {
+#pragma unroll
+    for (int q = 0; q < QUADS; ++q) {
+      const Pack<float, 4> old = quad(k, q);
+      float sum[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sum[j] = at(old, j) + o[q * 4 + j];
+      quad(k, q) = packed<float>(sum);
+    }
+  }
+  __device__ void keep(float *to, int packs) const {
+    for (int k = 0; k < PER; ++k) {
+      const int i = (int)(threadIdx.x + k * blockDim.x);
+      for (int q = 0; q < QUADS && i < packs; ++q)
+        reinterpret_cast<Pack<float, 4> *>(to + (int64_t)i * V)[q] = quad(k, q);
+    }
+  }
+};
+
 // A block takes GRAD_PACKS / PER rows at a time, a thread PER packs of each; sums over columns are in registers until
-// the end. sums: [blocks][2][width]: of dy z, and of dy.
-template <typename T, int V, int PER, bool RMS>
+// the end. sums: [blocks][2][width], of dy z, and of dy; with SUMS [3], the last of dx.
+template <typename T, int V, int PER, bool RMS, bool SUMS>
 __global__ void __launch_bounds__(grad_threads<PER>)
     norm_grad(const T *dy, const T *x, const T *weight, const float *stats, T *dx, float *sums, int64_t tokens,
               int packs, float offset, bool accumulate) {
   constexpr int R = GRAD_PACKS / PER;
   typedef Pack<T, V> P;
   __shared__ float scratch[2][grad_threads<PER> / WARP][2 * R];  // two turns' sums of warps
+  BLOCK_MEMORY(memory);
+  const Written<V, PER> written = {reinterpret_cast<Pack<float, 4> *>(memory) + threadIdx.x};
+  if (SUMS) written.clear();
   const int me = (int)threadIdx.x, threads = (int)blockDim.x, warps = threads / WARP;
   const float share = 1.0F / (float)(packs * V);
   float plain[PER][V] = {}, normed[PER][V] = {};
@@ -242,10 +274,13 @@ __global__ void __launch_bounds__(grad_threads<PER>)
           if (accumulate) o[j] += at(old[r][k], j);
         }
         store<V>(dx + ((row0 + r) * packs + i) * V, o);
+        if (SUMS) written.add(k, o);
       }
     }
   }
-  keep_parts<V, PER, RMS>(normed, plain, sums + (int64_t)blockIdx.x * 2 * packs * V, packs);
+  float *to = sums + (int64_t)blockIdx.x * (SUMS ? 3 : 2) * packs * V;
+  keep_parts<V, PER, RMS>(normed, plain, to, packs);
+  if (SUMS) written.keep(to + (int64_t)2 * packs * V, packs);
 }
 
 // ---- gradient in two passes: any width and alignment ----
@@ -337,15 +372,18 @@ __global__ void __launch_bounds__(COLUMN_BLOCK) sum_parts(const T *x, float *sum
 
 enum { FINISH_BLOCK = 1024, FINISH_GROUPS = FINISH_BLOCK / WARP };
 
-// first[c] (+)= sum over parts of sums[part stride + c], second[c] of sums[part stride + width + c]. A block has 32
-// columns; a warp every 32nd part.
+// to[n][c] (+)= sum over parts of sums[part stride + n width + c]. A block has 32 columns; a warp every 32nd part.
+template <typename T>
+struct Sums {
+  T *to[3];
+};
 template <typename T>
 __global__ void __launch_bounds__(FINISH_BLOCK)
-    column_finish(const float *sums, int parts, int64_t stride, int64_t width, T *first, T *second, bool accumulate) {
+    column_finish(const float *sums, int parts, int64_t stride, int64_t width, Sums<T> all, bool accumulate) {
   __shared__ float scratch[FINISH_GROUPS][WARP];
   const int lane = (int)threadIdx.x % WARP, group = (int)threadIdx.x / WARP;
   const int64_t c = (int64_t)blockIdx.x * WARP + lane;
-  T *to = blockIdx.y == 0 ? first : second;
+  T *to = blockIdx.y == 0 ? all.to[0] : blockIdx.y == 1 ? all.to[1] : all.to[2];
   sums += blockIdx.y * width + c;
   float sum = 0.0F;
   if (c < width) {
@@ -382,13 +420,15 @@ tws_code too_wide(int64_t width, tws_error *err) {
                   (long long)width);
 }
 
-// second: NULL, or what the second row of each part goes to.
-tws_code finish(const tws_cuda_call *call, const float *sums, int parts, int64_t stride, int64_t width, void *first,
-                void *second, tws_dtype type, bool accumulate, tws_error *err) {
-  const dim3 grid((unsigned)ceil_div(width, WARP), second ? 2 : 1);
-  FOR_TYPE(type, G,
-           LAUNCH(column_finish, grid, FINISH_BLOCK, 0, call, sums, parts, stride, width, static_cast<G *>(first),
-                  static_cast<G *>(second), accumulate));
+// to: what the `count` rows of each part go to.
+tws_code finish(const tws_cuda_call *call, const float *sums, int parts, int64_t stride, int64_t width, void *const *to,
+                int count, tws_dtype type, bool accumulate, tws_error *err) {
+  const dim3 grid((unsigned)ceil_div(width, WARP), (unsigned)count);
+  FOR_TYPE(type, G, {
+    Sums<G> all = {};
+    for (int i = 0; i < count; ++i) all.to[i] = static_cast<G *>(to[i]);
+    LAUNCH(column_finish<G>, grid, FINISH_BLOCK, 0, call, sums, parts, stride, width, all, accumulate);
+  });
   return launched(err);
 }
 
@@ -431,30 +471,54 @@ tws_code run_norm(const tws_cuda_call *call, tws_error *err) {
   return residual ? start_norm<T, 1, true>(call, n, err) : start_norm<T, 1, false>(call, n, err);
 }
 
-// What a gradient's kernels leave of it: the second stage of the sums over columns.
-tws_code finish_params(const tws_cuda_call *call, int parts, tws_error *err) {
+// Where a layer's bias has its gradient from what is written here.
+bool has_sums(const tws_cuda_call *call) {
+  return (call->work->flags & TWS_SUMS) != 0;
+}
+
+// What a gradient's kernels leave of it: the second stage of the sums over columns, in `rows` rows of each part.
+tws_code finish_params(const tws_cuda_call *call, int parts, int rows, tws_error *err) {
   const int64_t width = call->work->d[1];
-  return finish(call, static_cast<float *>(call->scratch), parts, 2 * width, width, call->operand[5],
-                call->count > 6 ? call->operand[6] : nullptr, call->dtype[5],
-                (call->work->flags & TWS_ACCUMULATE_PARAM) != 0, err);
+  const int count = rows < 3 && has_sums(call) ? call->count - 6 : call->count - 5;
+  return finish(call, static_cast<float *>(call->scratch), parts, rows * width, width, call->operand + 5, count,
+                call->dtype[5], (call->work->flags & TWS_ACCUMULATE_PARAM) != 0, err);
+}
+
+// In a pass of its own.
+tws_code sum_written(const tws_cuda_call *call, tws_error *err) {
+  const int dx = call->work->flags & TWS_PLAIN ? 3 : 4, sums = call->count - 1;
+  if (!has_sums(call)) return TWS_OK;
+  return tws_cuda_column_sums(call, call->operand[dx], call->dtype[dx], call->work->d[0], call->work->d[1],
+                              call->operand[sums], call->dtype[sums], call->work->flags & TWS_ACCUMULATE_PARAM, err);
 }
 
 // As many blocks as the multiprocessors have at once.
-template <typename T, int V, int PER, bool RMS>
+template <typename T, int V, int PER, bool RMS, bool SUMS>
 tws_code one_pass(const tws_cuda_call *call, tws_error *err) {
+  constexpr int rows = SUMS ? 3 : 2;
   const int64_t tokens = call->work->d[0], width = call->work->d[1], packs = width / V;
   const int64_t threads = ceil_div(packs, PER * WARP) * WARP,
                 fill = call->multiprocessors * (grad_threads<PER> / threads);
-  const int64_t most = (int64_t)(call->scratch_bytes / sizeof(float)) / (2 * width);
+  const int64_t most = (int64_t)(call->scratch_bytes / sizeof(float)) / (rows * width);
   int64_t blocks = ceil_div(tokens, GRAD_PACKS / PER);
   if (blocks > fill) blocks = fill;
   if (blocks > most) blocks = most;
   if (blocks < 1) blocks = 1;  // no tokens: sums of nothing
-  LAUNCH((norm_grad<T, V, PER, RMS>), (unsigned)blocks, (unsigned)threads, 0, call, in<T>(call, 0), in<T>(call, 1),
-         in<T>(call, 2), in<float>(call, 3), out<T>(call, 4), static_cast<float *>(call->scratch), tokens, (int)packs,
-         (float)call->work->f[1], (call->work->flags & TWS_ACCUMULATE) != 0);
+  const size_t shared = SUMS ? (size_t)(threads * PER * V) * sizeof(float) : 0;  // 40 KiB at most
+  LAUNCH((norm_grad<T, V, PER, RMS, SUMS>), (unsigned)blocks, (unsigned)threads, shared, call, in<T>(call, 0),
+         in<T>(call, 1), in<T>(call, 2), in<float>(call, 3), out<T>(call, 4), static_cast<float *>(call->scratch),
+         tokens, (int)packs, (float)call->work->f[1], (call->work->flags & TWS_ACCUMULATE) != 0);
   TWS_TRY(launched(err));
-  return finish_params(call, (int)blocks, err);
+  return finish_params(call, (int)blocks, rows, err);
+}
+
+// Layers behind an RMSNorm seldom have biases: those are summed up in a pass of their own.
+template <typename T, int V, int PER, bool RMS>
+tws_code run_one_pass(const tws_cuda_call *call, tws_error *err) {
+  if constexpr (!RMS)
+    if (has_sums(call) && (call->work->flags & TWS_BIAS)) return one_pass<T, V, PER, false, true>(call, err);
+  TWS_TRY((one_pass<T, V, PER, RMS, false>(call, err)));
+  return sum_written(call, err);
 }
 
 template <typename T, int V, bool RMS>
@@ -468,11 +532,12 @@ tws_code two_passes(const tws_cuda_call *call, tws_error *err) {
   LAUNCH((column_parts<T, V, RMS>), grid, COLUMN_BLOCK, 0, call, dy, x, stats, static_cast<float *>(call->scratch),
          tokens, width);
   TWS_TRY(launched(err));
-  TWS_TRY(finish_params(call, parts, err));
-  if (tokens == 0) return TWS_OK;
+  TWS_TRY(finish_params(call, parts, 2, err));
+  if (tokens == 0) return sum_written(call, err);
   LAUNCH((norm_grad_input<T, V, RMS>), (unsigned)ceil_div(tokens, ROWS), BLOCK, 0, call, dy, x, in<T>(call, 2), stats,
          out<T>(call, 4), tokens, width, (float)call->work->f[1], (call->work->flags & TWS_ACCUMULATE) != 0);
-  return launched(err);
+  TWS_TRY(launched(err));
+  return sum_written(call, err);
 }
 
 // Without weights there are no sums over columns.
@@ -483,14 +548,15 @@ tws_code run_plain_grad(const tws_cuda_call *call, tws_error *err) {
   const T *dy = in<T>(call, 0), *x = in<T>(call, 1), *none = nullptr;
   T *dx = out<T>(call, 3);
   const bool adds = (call->work->flags & TWS_ACCUMULATE) != 0;
-  if (tokens == 0 || width == 0) return TWS_OK;
+  if (tokens == 0 || width == 0) return sum_written(call, err);
   if (packable<N>(dy, width) && packable<N>(x, width) && packable<N>(dx, width))
     LAUNCH((norm_grad_input<T, N, RMS>), (unsigned)ceil_div(tokens, ROWS), BLOCK, 0, call, dy, x, none,
            in<float>(call, 2), dx, tokens, width, 0.0F, adds);
   else
     LAUNCH((norm_grad_input<T, 1, RMS>), (unsigned)ceil_div(tokens, ROWS), BLOCK, 0, call, dy, x, none,
            in<float>(call, 2), dx, tokens, width, 0.0F, adds);
-  return launched(err);
+  TWS_TRY(launched(err));
+  return sum_written(call, err);
 }
 
 template <typename T, bool RMS>
@@ -502,8 +568,8 @@ tws_code run_norm_grad(const tws_cuda_call *call, tws_error *err) {
   const bool aligned = packable<N>(in<T>(call, 0), width) && packable<N>(in<T>(call, 1), width) &&
                        packable<N>(in<T>(call, 2), width) && packable<N>(in<T>(call, 4), width);
   if (!aligned) return two_passes<T, 1, RMS>(call, err);
-  if (packs <= grad_threads<1> / 2) return one_pass<T, N, 1, RMS>(call, err);
-  if (packs <= grad_threads<2> * 2) return one_pass<T, N, 2, RMS>(call, err);
+  if (packs <= grad_threads<1> / 2) return run_one_pass<T, N, 1, RMS>(call, err);
+  if (packs <= grad_threads<2> * 2) return run_one_pass<T, N, 2, RMS>(call, err);
   return two_passes<T, N, RMS>(call, err);
 }
 
@@ -521,7 +587,7 @@ tws_code run_column_sums(const tws_cuda_call *call, const T *x, int64_t rows, in
   else
     LAUNCH((sum_parts<T, 1>), grid, COLUMN_BLOCK, 0, call, x, sums, rows, columns);
   TWS_TRY(launched(err));
-  return finish(call, sums, parts, columns, columns, to, nullptr, type, accumulate, err);
+  return finish(call, sums, parts, columns, columns, &to, 1, type, accumulate, err);
 }
 
 }  // namespace

@@ -7,4 +7,14 @@
 #define OPERATOR(id, name, ...) HOST_KERNEL(name);
 #include "models/operators.def"
 
+/* sums[columns] = the rows of x summed, or with `keep` added. */
+typedef struct host_sums {
+  const void *x;
+  void *sums;
+  tws_dtype type, sums_type;
+  int64_t rows, columns;
+  int keep;
+} host_sums;
+tws_code TWS_HOST(column_sums)(const tws_host_call *call, host_sums sums);
+
 #endif

@@ -312,26 +312,31 @@ HOST_KERNEL(linear_grad_input) {
   if (call->work->flags & TWS_FP8) p.transpose_b = 1, p.ldb = d[1];
   take_codes(&p);
   TWS_TRY(multiply(&p, err));
-  if (!(call->work->flags & TWS_GELU)) return TWS_OK;
+  const int gelu = (call->work->flags & TWS_GELU) != 0;
   void *dx = call->operand[2];
-  return activate(call, TWS_KERNEL_GELU_GRAD, d[0] * d[2], (void *const[]){dx, call->operand[3], dx}, 3, err);
+  if (gelu)
+    TWS_TRY(activate(call, TWS_KERNEL_GELU_GRAD, d[0] * d[2], (void *const[]){dx, call->operand[3], dx}, 3, err));
+  if (!(call->work->flags & TWS_SUMS)) return TWS_OK;
+  const int sums = 3 + gelu, keep = (call->work->flags & TWS_ACCUMULATE_PARAM) != 0;
+  return TWS_HOST(column_sums)(
+      call, (host_sums){dx, call->operand[sums], call->dtype[2], call->dtype[sums], d[0], d[2], keep});
 }
 
 /* Threads own columns and add the rows in order. */
-VECTOR_INLINE void bias_columns(tws_dtype T, tws_dtype G, const tws_host_call *call, int64_t column, int n) {
-  const int64_t m = call->work->d[0], width = call->work->d[1];
-  const void *dy = call->operand[0];
-  void *dbias = call->operand[3];
+VECTOR_INLINE void sum_columns(tws_dtype T, tws_dtype G, const host_sums *s, int64_t column, int n) {
   vf sum = v_zero();
-  for (int64_t t = 0; t < m; ++t) sum += v_get(T, dy, t * width + column, n);
-  if (call->work->flags & TWS_ACCUMULATE) sum += v_get(G, dbias, column, n);
-  v_put(G, dbias, column, sum, n);
+  for (int64_t t = 0; t < s->rows; ++t) sum += v_get(T, s->x, t * s->columns + column, n);
+  if (s->keep) sum += v_get(G, s->sums, column, n);
+  v_put(G, s->sums, column, sum, n);
 }
-static void bias_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
-  host_range r = share(call->work->d[1], 64, thread, threads);
-  FOR_TYPE(call->dtype[0], T,
-           FOR_TYPE(call->dtype[3], G, EACH_VECTOR(i, n, r.begin, r.end, bias_columns(T, G, call, i, n))));
+static void sums_task(void *arg, int thread, int threads) {
+  const host_sums *s = arg;
+  host_range r = share(s->columns, 64, thread, threads);
+  FOR_TYPE(s->type, T, FOR_TYPE(s->sums_type, G, EACH_VECTOR(i, n, r.begin, r.end, sum_columns(T, G, s, i, n))));
+}
+tws_code TWS_HOST(column_sums)(const tws_host_call *call, host_sums s) {
+  run_parallel(call, 4.0 * (double)(s.rows * s.columns), sums_task, &s);
+  return TWS_OK;
 }
 
 HOST_KERNEL(linear_grad_weight) {
@@ -352,8 +357,9 @@ HOST_KERNEL(linear_grad_weight) {
   if (call->work->flags & TWS_FP8) p.transpose_a = 0, p.transpose_b = 1, p.lda = p.ldb = d[0];
   take_codes(&p);
   TWS_TRY(multiply(&p, err));
-  if (call->work->flags & TWS_BIAS) run_parallel(call, 4.0 * (double)(d[0] * d[1]), bias_task, (void *)(uintptr_t)call);
-  return TWS_OK;
+  if (!(call->work->flags & TWS_BIAS)) return TWS_OK;
+  return TWS_HOST(column_sums)(
+      call, (host_sums){call->operand[0], call->operand[3], call->dtype[0], call->dtype[3], d[0], d[1], p.accumulate});
 }
 
 /* ---- experts: products of the slots that are filled ---- */

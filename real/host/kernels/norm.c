@@ -126,5 +126,9 @@ HOST_KERNEL(norm_grad) {
   if (!(call->work->flags & TWS_PLAIN)) /* first: dx may take dy's place */
     run_parallel(call, bytes, norm_grad_param_task, (void *)(uintptr_t)call);
   run_parallel(call, bytes, norm_grad_task, (void *)(uintptr_t)call);
-  return TWS_OK;
+  if (!(call->work->flags & TWS_SUMS)) return TWS_OK;
+  const int dx = call->work->flags & TWS_PLAIN ? 3 : 4, sums = call->count - 1;
+  const int keep = (call->work->flags & TWS_ACCUMULATE_PARAM) != 0;
+  return TWS_HOST(column_sums)(call, (host_sums){call->operand[dx], call->operand[sums], call->dtype[dx],
+                                                 call->dtype[sums], call->work->d[0], call->work->d[1], keep});
 }
