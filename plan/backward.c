@@ -104,7 +104,8 @@ static void bias_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
 
 int tws_lower_sums(tws_lower *l, tws_work *work, tws_operand *operands, int count) {
   int accumulate;
-  if (!l->sums_for || l->float8 || l->b.failed != TWS_OK) return count; /* 8-bit products have no such epilogue */
+  /* split: with the weight's, later; 8 bits: products of codes do not make them */
+  if (!l->sums_for || l->split || l->float8 || l->b.failed != TWS_OK) return count;
   const uint32_t bias = l->sums_for->param[1];
   const int adds = (work->flags & TWS_ACCUMULATE_PARAM) != 0, params = work->code == TWS_KERNEL_NORM_GRAD;
   /* sums of a product come in the type of its result */

@@ -221,9 +221,9 @@ START_TEST(rows_hold_together) {
     ck_assert_int_le(row->dims, TWS_WORK_DIMS);
     ck_assert_int_le(row->arguments, TWS_ARGUMENTS);
     for (int other = 0; other < k; ++other) ck_assert_str_ne(row->name, tws_kernel_name((tws_kernel)other));
-    /* all of the lower ones together, and every 613th set of all; under the sanitizers a seventh of them */
+    /* all of the lower ones together, and every 1229th set of all; under the sanitizers a seventh of them */
     const uint32_t step = TWS_SANITIZED ? 7 : 1;
-    for (uint32_t flags = 0; flags < 1U << TWS_KERNEL_FLAGS; flags += flags < 1U << 11 ? step : 613 * step)
+    for (uint32_t flags = 0; flags < 1U << TWS_KERNEL_FLAGS; flags += flags < 1U << 11 ? step : 1229 * step)
       for (int types = 0; types < 9; ++types) {
         const tws_work work = {.code = (uint8_t)k,
                                .dtype = (uint8_t)(types % 3),
