@@ -4,9 +4,10 @@
 
 #include <stddef.h>
 
-#define TWS_DTYPES(X)                                                                                            \
-  X(F32, 4, "fp32")                                                                                              \
-  X(BF16, 2, "bf16") X(F16, 2, "fp16") X(F64, 8, "fp64") X(I32, 4, "int32") X(U8, 1, "uint8") X(E4M3, 1, "e4m3") \
+#define TWS_DTYPES(X)                                                                         \
+  X(F32, 4, "fp32")                                                                           \
+  X(BF16, 2, "bf16")                                                                          \
+  X(F16, 2, "fp16") X(F64, 8, "fp64") X(I32, 4, "int32") X(U8, 1, "uint8") X(E4M3, 1, "e4m3") \
       X(E5M2, 1, "e5m2") /* base/float8.h */
 typedef enum tws_dtype {
 #define X(name, bytes, text) TWS_##name,

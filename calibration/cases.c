@@ -186,7 +186,7 @@ static tws_code loss_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_c
   return TWS_OK;
 }
 
-/* What exchanges between ranks do with tokens x width. */
+/* What exchanges between ranks and casts to 8 bits do with tokens x width. */
 static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
   const int64_t ranks = 2, head = width < 64 ? width / 2 : 32, heads = width / head;
   tws_work transpose = start_case(TWS_KERNEL_TRANSPOSE, dtype);
@@ -194,6 +194,12 @@ static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, t
   transpose.d[1] = tokens / ranks;
   transpose.d[2] = width;
   TWS_TRY(tws_case_add(list, &transpose, err));
+  tws_work codes = start_case(TWS_KERNEL_QUANTIZE, dtype);
+  codes.dtype2 = TWS_E4M3;
+  codes.flags = TWS_ROWS | TWS_COLUMNS;
+  codes.d[0] = tokens;
+  codes.d[1] = width;
+  TWS_TRY(tws_case_add(list, &codes, err));
   for (int kernel = TWS_KERNEL_HEADS_PACK; kernel <= TWS_KERNEL_HEADS_UNPACK; kernel++) {
     tws_work work = start_case((tws_kernel)kernel, dtype);
     work.d[0] = tokens;

@@ -175,7 +175,7 @@ typedef struct tws_config {
   /* section "twinspeed", ours; DeepSpeed ignores unknown top-level sections */
   tws_matmul_dtype matmul_dtype;
   int matmul_keeps_wide; /* no key: software that keeps what enters narrow products in 16 bits, and casts it again */
-  int casts_assumed; /* no key: its casts are costs of products, as another runtime has them, and not in plans */
+  int casts_assumed;     /* no key: its casts are costs of products, as another runtime has them, and not in plans */
   tws_recompute recompute;
   double recompute_budget; /* of the products among them, the share whose results are kept */
   int recompute_whole;     /* full: layers run again to their ends, whether or not anything reads what comes out */

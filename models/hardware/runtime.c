@@ -470,11 +470,11 @@ static void set_attention(tws_profile *p, const tws_runtime *runtime) {
 }
 
 tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtime, tws_error *err) {
-  profile->runtime = runtime;
-  if (runtime == &runtimes[0]) return TWS_OK;
-  if (profile->backend == TWS_BACKEND_HOST)
+  if (runtime != &runtimes[0] && profile->backend == TWS_BACKEND_HOST)
     return tws_fail(err, TWS_INVALID, "give a cluster or a profile of GPUs, or leave --runtime out",
                     "runtime %s runs on GPUs, and profile %s is of a host", runtime->name, profile->name);
+  profile->runtime = runtime;
+  if (runtime == &runtimes[0]) return TWS_OK;
   if (runtime->products[profile->generation] > 0) profile->matmul_efficiency = runtime->products[profile->generation];
   if (runtime->launch_s > 0) profile->launch_s = runtime->launch_s;
   if (runtime->contends) profile->serial_streams = 1;

@@ -195,8 +195,8 @@ static tws_code unknown_model(const char *spec, tws_error *err) {
   }
   const char *close = tws_closest(spec, names, count);
   char hint[448];
-  snprintf(hint, sizeof hint, "%s%s%sof others, give the config.json or its folder; built in: %s", close != NULL ? "did you mean " : "", close != NULL ? close : "",
-           close != NULL ? "? " : "", list);
+  snprintf(hint, sizeof hint, "%s%s%sof others, give the config.json or its folder; built in: %s",
+           close != NULL ? "did you mean " : "", close != NULL ? close : "", close != NULL ? "? " : "", list);
   return tws_fail(err, TWS_INVALID, hint, "\"%.200s\" is neither a built-in model nor a file", spec);
 }
 
@@ -228,7 +228,8 @@ tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_net
     if (length < 0 || (size_t)length >= sizeof path)
       return tws_fail(err, TWS_INVALID, NULL, "the model's path is too long");
     if (folder && access(path, F_OK) != 0)
-      return tws_fail(err, TWS_IO, "a model's folder is what the Hugging Face hub gives: its config.json says the sizes",
+      return tws_fail(err, TWS_IO,
+                      "a model's folder is what the Hugging Face hub gives: its config.json says the sizes",
                       "%.400s has no config.json", spec);
     TWS_TRY(tws_json_read(path, &json, err));
   }

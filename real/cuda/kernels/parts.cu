@@ -49,11 +49,11 @@ __global__ void quantize_parts(const T *x, uint8_t *codes, float *scales, Sizes 
     if (threadIdx.x == 0) scales[b] = bits >= infinite ? CUDART_NAN_F : there ? largest / most : 0.0f;
     if (d.bits == 8) {
       for (int64_t i = threadIdx.x; i < count; i += BLOCK)
-        out[i] = there ? (uint8_t)(int8_t)__float2int_rn(to_float(v[i]) * factor) : 0;
+        out[i] = there ? (uint8_t)(int8_t)(int)rintf(to_float(v[i]) * factor) : 0;
     } else {
       for (int64_t i = threadIdx.x; 2 * i < count; i += BLOCK) {
-        const int high = there ? __float2int_rn(to_float(v[2 * i]) * factor) : 0;
-        const int low = there && 2 * i + 1 < count ? __float2int_rn(to_float(v[2 * i + 1]) * factor) : 0;
+        const int high = there ? (int)rintf(to_float(v[2 * i]) * factor) : 0;
+        const int low = there && 2 * i + 1 < count ? (int)rintf(to_float(v[2 * i + 1]) * factor) : 0;
         out[i] = (uint8_t)((high & 15) << 4 | (low & 15));
       }
     }
