@@ -17,7 +17,9 @@
 static void *module;
 static const tws_cuda_api *api;
 
+/* Casts to 8 bits have a type of codes in place of the second. */
 static tws_work work_of(tws_kernel kernel, tws_dtype dtype, tws_dtype dtype2) {
+  if (kernel == TWS_KERNEL_QUANTIZE) dtype2 = dtype2 == TWS_F32 ? TWS_E5M2 : TWS_E4M3;
   return (tws_work){.code = (uint8_t)kernel, .dtype = (uint8_t)dtype, .dtype2 = (uint8_t)dtype2, .d = {4, 8, 2, 2, 64}};
 }
 
