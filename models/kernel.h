@@ -136,13 +136,13 @@ enum {
   TWS_METRIC_SQUARES,
   TWS_METRIC_NORM,
   TWS_METRIC_CLIP,
-  TWS_METRIC_OVERFLOW,  /* with TWS_SCALED: 1 when the loss or a gradient is not finite, and updates do nothing */
-  TWS_METRIC_HEADS, /* with several losses: of each its mean, and the share of its targets that is ignored */
+  TWS_METRIC_OVERFLOW, /* with TWS_SCALED: 1 when the loss or a gradient is not finite, and updates do nothing */
+  TWS_METRIC_HEADS,    /* with several losses: of each its mean, and the share of its targets that is ignored */
   TWS_METRIC_AUXILIARY = TWS_METRIC_HEADS + 2 * TWS_LOSS_HEADS, /* of routers: the weighted loss that balances experts;
                                                                    it is not part of TWS_METRIC_LOSS */
-  TWS_METRIC_DROPPED, /* and the share of their routes that were dropped */
-  TWS_METRIC_COUNT    /* behind them: routes to each expert, router by router of the whole network. Ranks share what
-                         routers count at once, from TWS_METRIC_AUXILIARY on */
+  TWS_METRIC_DROPPED,                                           /* and the share of their routes that were dropped */
+  TWS_METRIC_COUNT /* behind them: routes to each expert, router by router of the whole network. Ranks share what
+                      routers count at once, from TWS_METRIC_AUXILIARY on */
 };
 
 #endif
