@@ -83,7 +83,8 @@ static double fill_value(const tws_work *w, const tws_arguments *a, const operan
       return (double[TWS_HYPER_COUNT]){0.01, 0.19, 0.0975, 512, 17, 0.9, 0.95, 0.1, 0.05}[i];
     case TWS_HOLDS_METRICS:
       if (w->code == TWS_KERNEL_CLIP && i == TWS_METRIC_IGNORED) return a->a[0];
-      if (w->code == TWS_KERNEL_CLIP && w->f[1] > 0 && i >= TWS_METRIC_HEADS) /* of each the loss and what is ignored */
+      if (w->code == TWS_KERNEL_CLIP && w->f[1] > 0 && i >= TWS_METRIC_HEADS &&
+          i < TWS_METRIC_HEADS + 2 * TWS_LOSS_HEADS) /* of each the loss and what is ignored */
         return (double[]){2.5, a->a[0], 3.5, 0.125}[i - TWS_METRIC_HEADS];
       return (double[TWS_METRIC_COUNT]){1.5, 0, 6.25, 0, 0.75}[i];
     default:
