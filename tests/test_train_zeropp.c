@@ -87,7 +87,7 @@ START_TEST(gathered_codes) {
     }
   printf("gathered codes: losses differ from the reference's by %.2g, from those of exact weights by %.2g\n", worst,
          apart);
-  ck_assert_double_gt(apart, 4e-4);
+  ck_assert_double_gt(apart, TWS_SANITIZED ? 1e-4 : 4e-4); /* of few steps less */
   ck_assert_double_lt(apart, 0.02);
 }
 END_TEST
