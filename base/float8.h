@@ -1,7 +1,7 @@
 /* Numbers of 8 bits as products on tensor cores read them (Micikevicius et al., "FP8 formats for deep learning", 2022):
  *
- *   e4m3  4 bits of exponent, bias 7, 3 of fraction; up to 448, multiples of 2^-9; no infinity, one NaN (PyTorch's
- * e4m3fn) e5m2  5 bits of exponent, bias 15, 2 of fraction; up to 57344, multiples of 2^-16; infinity and NaN as IEEE's
+ *   e4m3: 4 bits of exponent, bias 7, 3 of fraction; up to 448, multiples of 2^-9; one NaN and no infinity (e4m3fn)
+ *   e5m2: 5 bits of exponent, bias 15, 2 of fraction; up to 57344, multiples of 2^-16; infinity and NaN as IEEE's
  *
  * Rounding is to nearest even; what is beyond the largest number, infinity too, becomes it, and NaN stays NaN. */
 #ifndef TWS_BASE_FLOAT8_H
@@ -19,67 +19,58 @@
 #define TWS_E4M3_MOST 448.0f
 #define TWS_E5M2_MOST 57344.0f
 
+/* Of both types: `fraction` bits of it, `end` the first code that is no number. The rest follows. */
+#define TWS_FLOAT8_BIAS(fraction) ((1u << (6 - (fraction))) - 1)
+
+TWS_FLOAT8_FUNCTION float tws_from_float8(unsigned char code, unsigned int fraction, unsigned int end) {
+  union {
+    unsigned int bits;
+    float value;
+  } u;
+  const unsigned int magnitude = code & 0x7fu, sign = (unsigned int)(code & 0x80u) << 24, shift = 23 - fraction;
+  const unsigned int bias = TWS_FLOAT8_BIAS(fraction), infinity = 0x80u - (1u << fraction);
+  if (magnitude < 1u << fraction) { /* zero or denormal: so many times the last place of the least normal number */
+    u.bits = (128 - bias - fraction) << 23;
+    u.value *= (float)magnitude;
+    u.bits |= sign;
+    return u.value;
+  }
+  if (magnitude < end)
+    u.bits = sign | ((magnitude << shift) + ((127 - bias) << 23));
+  else
+    u.bits = sign | 0x7f800000u | magnitude << shift | (magnitude > infinity ? 0x400000u : 0);
+  return u.value;
+}
+
+TWS_FLOAT8_FUNCTION unsigned char tws_to_float8(float value, unsigned int fraction, unsigned int end) {
+  union {
+    float value;
+    unsigned int bits;
+  } u, least;
+  u.value = value;
+  const unsigned int sign = (u.bits >> 24) & 0x80u, magnitude = u.bits & 0x7fffffffu, shift = 23 - fraction;
+  const unsigned int bias = TWS_FLOAT8_BIAS(fraction), moved = (127 - bias) << 23;
+  if (magnitude > 0x7f800000u) return (unsigned char)(sign | 0x7fu);
+  if (magnitude >= ((end - 1) << shift) + moved) return (unsigned char)(sign | (end - 1));
+  if (magnitude >= (128 - bias) << 23)
+    return (unsigned char)(sign | ((magnitude - moved + (1u << (shift - 1)) - 1 + ((magnitude >> shift) & 1u)) >> shift));
+  least.bits = (151 - bias - fraction) << 23; /* its last place is that of denormal numbers */
+  u.bits = magnitude;
+  u.value += least.value;
+  return (unsigned char)(sign | (u.bits - least.bits));
+}
+
 TWS_FLOAT8_FUNCTION float tws_from_e4m3(unsigned char code) {
-  union {
-    unsigned int bits;
-    float value;
-  } u;
-  const unsigned int magnitude = code & 0x7fu, sign = (unsigned int)(code & 0x80u) << 24;
-  if (magnitude < 8) { /* zero or denormal: so many times 2^-9 */
-    u.value = (float)magnitude * 0x1p-9f;
-    u.bits |= sign;
-    return u.value;
-  }
-  u.bits = sign | (magnitude == 0x7fu ? 0x7fc00000u : (magnitude << 20) + (120u << 23));
-  return u.value;
+  return tws_from_float8(code, 3, 0x7f);
 }
-
 TWS_FLOAT8_FUNCTION unsigned char tws_to_e4m3(float value) {
-  union {
-    float value;
-    unsigned int bits;
-  } u;
-  u.value = value;
-  const unsigned int sign = (u.bits >> 24) & 0x80u, magnitude = u.bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return (unsigned char)(sign | 0x7fu);
-  if (magnitude >= 0x43e00000u) return (unsigned char)(sign | 0x7eu);
-  if (magnitude >= 0x3c800000u)
-    return (unsigned char)(sign | ((magnitude - (120u << 23) + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20));
-  u.bits = magnitude; /* the last place of 2^14 is that of denormal numbers */
-  u.value += 0x1p14f;
-  return (unsigned char)(sign | (u.bits - 0x46800000u));
+  return tws_to_float8(value, 3, 0x7f);
 }
-
 TWS_FLOAT8_FUNCTION float tws_from_e5m2(unsigned char code) {
-  union {
-    unsigned int bits;
-    float value;
-  } u;
-  const unsigned int magnitude = code & 0x7fu, sign = (unsigned int)(code & 0x80u) << 24;
-  if (magnitude < 4) {
-    u.value = (float)magnitude * 0x1p-16f;
-    u.bits |= sign;
-    return u.value;
-  }
-  u.bits = sign | ((magnitude << 21) + (magnitude < 0x7cu ? 112u << 23 : 224u << 23));
-  if (magnitude > 0x7cu) u.bits |= 0x400000u;
-  return u.value;
+  return tws_from_float8(code, 2, 0x7c);
 }
-
 TWS_FLOAT8_FUNCTION unsigned char tws_to_e5m2(float value) {
-  union {
-    float value;
-    unsigned int bits;
-  } u;
-  u.value = value;
-  const unsigned int sign = (u.bits >> 24) & 0x80u, magnitude = u.bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return (unsigned char)(sign | 0x7fu);
-  if (magnitude >= 0x47600000u) return (unsigned char)(sign | 0x7bu);
-  if (magnitude >= 0x38800000u)
-    return (unsigned char)(sign | ((magnitude - (112u << 23) + 0xfffffu + ((magnitude >> 21) & 1u)) >> 21));
-  u.bits = magnitude; /* likewise that of 2^7 */
-  u.value += 0x1p7f;
-  return (unsigned char)(sign | (u.bits - 0x43000000u));
+  return tws_to_float8(value, 2, 0x7c);
 }
 
 /* What a tensor whose largest magnitude is `amax` is multiplied with before it is rounded, so that its largest number

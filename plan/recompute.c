@@ -4,8 +4,8 @@
  *   selective   all but the outputs of normalisations and activation functions, which cost bytes and no matrix product
  *   operations  all but the outputs of the kinds of operations that a list names. Of products a share is kept; a
  *               half is every second one in the order of a layer, as PyTorch's selective activation checkpointing
- *               counts them (torchtitan's "op"). A product that does several at once (queries, keys and values; gate and up) keeps
- *               its share of layers. An MLP is two products and the activation function between them.
+ *               counts them (torchtitan's "op"). A product that does several at once (queries, keys and values; gate
+ *               and up) keeps its share of layers. An MLP is two products and the activation function between them.
  * Any of them in every layer, or in every so many-th alone. */
 #include <math.h>
 
