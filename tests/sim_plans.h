@@ -166,8 +166,17 @@ static inline void make_ring(maker *m, int ranks, tws_collective code, double by
   }
 }
 
-/* Runs `suite`, or says that there is no simulator to run it with. */
-static inline int run_sim_suite(Suite *suite) {
+/* Runs the tests, or says that there is no simulator to run them with. */
+static inline int run_sim_suite(const char *name, const TTest *const *tests, size_t count) {
+  api = load_simulator();
+  if (!api) {
+    fprintf(stderr, "skipped: built without the simulator\n");
+    return EXIT_SUCCESS;
+  }
+  Suite *suite = suite_create(name);
+  TCase *tcase = tcase_create(name);
+  for (size_t i = 0; i < count; i++) tcase_add_test(tcase, tests[i]);
+  suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   const int failed = srunner_ntests_failed(runner);

@@ -309,22 +309,14 @@ START_TEST(folded_ranks_are_as_good_as_all) {
 END_TEST
 
 int main(void) {
-  api = load_simulator();
-  if (!api) {
-    fprintf(stderr, "skipped: built without the simulator\n");
-    return EXIT_SUCCESS;
-  }
-  Suite *suite = suite_create("sim");
-  TCase *tcase = tcase_create("sim");
-  tcase_add_test(tcase, streams_overlap_on_gpus_and_queue_on_hosts);
-  tcase_add_test(tcase, collectives_wait_for_the_last);
-  tcase_add_test(tcase, messages_hand_on);
-  tcase_add_test(tcase, ranks_share_cores);
-  tcase_add_test(tcase, waiting_ranks_leave_their_core);
-  tcase_add_test(tcase, plans_that_do_not_fit_are_refused);
-  tcase_add_test(tcase, random_plans_take_their_longest_path);
-  tcase_add_test(tcase, runs_repeat_to_the_last_digit);
-  tcase_add_test(tcase, folded_ranks_are_as_good_as_all);
-  suite_add_tcase(suite, tcase);
-  return run_sim_suite(suite);
+  const TTest *const tests[] = {streams_overlap_on_gpus_and_queue_on_hosts,
+                                collectives_wait_for_the_last,
+                                messages_hand_on,
+                                ranks_share_cores,
+                                waiting_ranks_leave_their_core,
+                                plans_that_do_not_fit_are_refused,
+                                random_plans_take_their_longest_path,
+                                runs_repeat_to_the_last_digit,
+                                folded_ranks_are_as_good_as_all};
+  return run_sim_suite("sim", tests, sizeof tests / sizeof *tests);
 }

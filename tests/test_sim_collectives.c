@@ -302,24 +302,16 @@ START_TEST(messages_may_be_faster_than_rings) {
 END_TEST
 
 int main(void) {
-  api = load_simulator();
-  if (!api) {
-    fprintf(stderr, "skipped: built without the simulator\n");
-    return EXIT_SUCCESS;
-  }
-  Suite *suite = suite_create("sim_collectives");
-  TCase *tcase = tcase_create("sim_collectives");
-  tcase_add_test(tcase, fidelities_agree_without_contention);
-  tcase_add_test(tcase, rings_of_64_ranks_agree_at_every_fidelity);
-  tcase_add_test(tcase, two_level_rings_are_bound_by_the_nics);
-  tcase_add_test(tcase, all_to_all_uses_ports_and_nics);
-  tcase_add_test(tcase, all_to_all_is_as_long_as_its_messages);
-  tcase_add_test(tcase, all_to_all_in_two_steps_posts_fewer_messages);
-  tcase_add_test(tcase, tokens_go_once_to_a_node);
-  tcase_add_test(tcase, tokens_go_to_experts_in_8_bits);
-  tcase_add_test(tcase, a_root_is_bound_by_its_port_or_nic);
-  tcase_add_test(tcase, contention_halves_bandwidth);
-  tcase_add_test(tcase, messages_may_be_faster_than_rings);
-  suite_add_tcase(suite, tcase);
-  return run_sim_suite(suite);
+  const TTest *const tests[] = {fidelities_agree_without_contention,
+                                rings_of_64_ranks_agree_at_every_fidelity,
+                                two_level_rings_are_bound_by_the_nics,
+                                all_to_all_uses_ports_and_nics,
+                                all_to_all_is_as_long_as_its_messages,
+                                all_to_all_in_two_steps_posts_fewer_messages,
+                                tokens_go_once_to_a_node,
+                                tokens_go_to_experts_in_8_bits,
+                                a_root_is_bound_by_its_port_or_nic,
+                                contention_halves_bandwidth,
+                                messages_may_be_faster_than_rings};
+  return run_sim_suite("sim_collectives", tests, sizeof tests / sizeof *tests);
 }

@@ -114,15 +114,6 @@ START_TEST(timelines_keep_the_plans_order) {
 END_TEST
 
 int main(void) {
-  api = load_simulator();
-  if (!api) {
-    fprintf(stderr, "skipped: built without the simulator\n");
-    return EXIT_SUCCESS;
-  }
-  Suite *suite = suite_create("sim_lowered");
-  TCase *tcase = tcase_create("sim_lowered");
-  tcase_add_test(tcase, lowered_plans_take_their_longest_path);
-  tcase_add_test(tcase, timelines_keep_the_plans_order);
-  suite_add_tcase(suite, tcase);
-  return run_sim_suite(suite);
+  const TTest *const tests[] = {lowered_plans_take_their_longest_path, timelines_keep_the_plans_order};
+  return run_sim_suite("sim_lowered", tests, sizeof tests / sizeof *tests);
 }
