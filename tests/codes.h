@@ -128,24 +128,9 @@ static inline tws_code codes_step(codes *s, int64_t step, tws_step_report *repor
 
 /* Trains as the options say, on one rank, in float32. */
 static inline tws_code codes_train(const tws_train_options *options, int64_t ranks, int64_t near, tws_error *err) {
-  codes s = {.t = {.options = options,
-                   .config = options->plan.config,
-                   .world = 1,
-                   .threads = 1,
-                   .ops = tws_real_backend("host")},
-             .ranks = ranks,
-             .near = near};
-  TWS_TRY(tws_training_plan(&s.t, err));
-  TWS_TRY(tws_training_open_data(&s.t, err));
-  TWS_TRY(s.t.ops->create(0, 1, &s.t.backend, err));
-  const tws_executor_setup setup = {
-      .programs = s.t.programs, .program_count = TWS_PROGRAM_COUNT, .ops = s.t.ops, .backend = s.t.backend};
-  TWS_TRY(tws_executor_create(&setup, &s.t.executor, err));
-  TWS_TRY(tws_inputs_open(&s.t, err));
-  TWS_TRY(tws_training_weights(&s.t, err));
+  codes s = {.t = reference_of(options, options->plan.config), .ranks = ranks, .near = near};
+  TWS_TRY(reference_begin(&s.t, &s.update, err));
   const tws_plan *p = s.t.plan;
-  for (uint32_t op = 0; op < p->op_count; op++)
-    if (p->ops[op].kind == TWS_OP_COMPUTE && p->works[p->ops[op].work].code == TWS_KERNEL_CLIP) s.update = op + 1;
   s.exact = calloc(1, p->buffers[p->parameters].bytes);
   s.coded = calloc(1, p->buffers[p->parameters].bytes);
   s.gradients = calloc((size_t)ranks + 1, p->buffers[p->gradients].bytes);

@@ -91,17 +91,8 @@ static inline tws_code columns_step(columns_reference *r, int64_t step, tws_step
 
 static inline tws_code columns_begin(columns_reference *r, tws_error *err) {
   tws_training *t = &r->t;
-  TWS_TRY(tws_training_plan(t, err));
-  TWS_TRY(tws_training_open_data(t, err));
-  TWS_TRY(t->ops->create(0, 1, &t->backend, err));
-  const tws_executor_setup setup = {
-      .programs = t->programs, .program_count = TWS_PROGRAM_COUNT, .ops = t->ops, .backend = t->backend};
-  TWS_TRY(tws_executor_create(&setup, &t->executor, err));
-  TWS_TRY(tws_inputs_open(t, err));
-  TWS_TRY(tws_training_weights(t, err));
+  TWS_TRY(reference_begin(t, &r->update, err));
   const tws_plan *p = t->plan;
-  for (uint32_t op = 0; op < p->op_count; op++)
-    if (p->ops[op].kind == TWS_OP_COMPUTE && p->works[p->ops[op].work].code == TWS_KERNEL_CLIP) r->update = op + 1;
   const uint32_t masters = p->master != TWS_NONE ? p->master : p->parameters;
   r->count = p->buffers[masters].elements;
   double **const arrays[] = {&r->weight, &r->m, &r->v, &r->gradient, &r->sum};
@@ -121,9 +112,7 @@ static inline tws_code columns_train(const tws_train_options *options, tws_error
   config->zenflow.on = 0;
   config->zero.offload_optimizer = 0;
   plain.plan.config = config;
-  columns_reference r = {
-      .t = {.options = &plain, .config = config, .world = 1, .threads = 1, .ops = tws_real_backend("host")},
-      .config = options->plan.config};
+  columns_reference r = {.t = reference_of(&plain, config), .config = options->plan.config};
   TWS_TRY(columns_begin(&r, err));
   for (int64_t step = 1; step <= options->steps; step++) {
     tws_step_report report;

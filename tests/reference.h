@@ -1,8 +1,30 @@
-/* What trainings of one rank share that are references for others (stale.h, columns.h). */
+/* What trainings of one rank share that are references for others (stale.h, columns.h, codes.h). */
 #ifndef TWS_TESTS_REFERENCE_H
 #define TWS_TESTS_REFERENCE_H
 
 #include "real/train_internal.h"
+
+/* One rank on the host, to train as options and configuration say. */
+static inline tws_training reference_of(const tws_train_options *options, const tws_config *config) {
+  return (tws_training){
+      .options = options, .config = config, .world = 1, .threads = 1, .ops = tws_real_backend("host")};
+}
+
+/* Ready to train; update: the first operation behind clipping. */
+static inline tws_code reference_begin(tws_training *t, uint32_t *update, tws_error *err) {
+  TWS_TRY(tws_training_plan(t, err));
+  TWS_TRY(tws_training_open_data(t, err));
+  TWS_TRY(t->ops->create(0, 1, &t->backend, err));
+  const tws_executor_setup setup = {
+      .programs = t->programs, .program_count = TWS_PROGRAM_COUNT, .ops = t->ops, .backend = t->backend};
+  TWS_TRY(tws_executor_create(&setup, &t->executor, err));
+  TWS_TRY(tws_inputs_open(t, err));
+  TWS_TRY(tws_training_weights(t, err));
+  const tws_plan *p = t->plan;
+  for (uint32_t op = 0; op < p->op_count; op++)
+    if (p->ops[op].kind == TWS_OP_COMPUTE && p->works[p->ops[op].work].code == TWS_KERNEL_CLIP) *update = op + 1;
+  return TWS_OK;
+}
 
 /* Behind a step, where one is due; nobody else is waited for. */
 static inline tws_code reference_evaluate(tws_training *t, int64_t step, tws_step_report *report, tws_error *err) {

@@ -56,23 +56,9 @@ static inline tws_code stale_step(stale *s, int64_t step, tws_step_report *repor
 
 /* Trains as the options say, on one rank. */
 static inline tws_code stale_train(const tws_train_options *options, int64_t warm_up, tws_error *err) {
-  stale s = {.t = {.options = options,
-                   .config = options->plan.config,
-                   .world = 1,
-                   .threads = 1,
-                   .ops = tws_real_backend("host")},
-             .warm_up = warm_up};
-  TWS_TRY(tws_training_plan(&s.t, err));
-  TWS_TRY(tws_training_open_data(&s.t, err));
-  TWS_TRY(s.t.ops->create(0, 1, &s.t.backend, err));
-  const tws_executor_setup setup = {
-      .programs = s.t.programs, .program_count = TWS_PROGRAM_COUNT, .ops = s.t.ops, .backend = s.t.backend};
-  TWS_TRY(tws_executor_create(&setup, &s.t.executor, err));
-  TWS_TRY(tws_inputs_open(&s.t, err));
-  TWS_TRY(tws_training_weights(&s.t, err));
+  stale s = {.t = reference_of(options, options->plan.config), .warm_up = warm_up};
+  TWS_TRY(reference_begin(&s.t, &s.update, err));
   const tws_plan *p = s.t.plan;
-  for (uint32_t op = 0; op < p->op_count; op++)
-    if (p->ops[op].kind == TWS_OP_COMPUTE && p->works[p->ops[op].work].code == TWS_KERNEL_CLIP) s.update = op + 1;
   for (int i = 0; i < 2; i++) s.gradients[i] = calloc(1, p->buffers[p->gradients].bytes);
   for (int64_t step = 1; step <= options->steps; step++) {
     tws_step_report report;
