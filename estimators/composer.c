@@ -478,19 +478,32 @@ static void find_bytes(const step *s, tws_composed *out) {
   }
 }
 
-/* What contexts in flight hold at least. */
+/* What a context leaves alive after these events of a later micro-batch. */
+static int64_t left_by(const tws_chunk_pieces *p, tws_context_event from, tws_context_event to) {
+  int64_t bytes = 0;
+  for (int e = from; e <= (int)to; e++)
+    if (p->has[e]) bytes += p->event[1][e].delta;
+  return bytes;
+}
+
+/* What contexts in flight hold at least: all but one of those between their forward and backward passes, and of those
+ * whose weight gradients are put off what these need. */
 static void bound_bytes(step *s) {
   const int v = s->tails->stage[0].chunk_count;
+  tws_pipeline_shape whole = s->shape;
+  if (whole.kind == TWS_PIPELINE_ZB_H1) whole.kind = TWS_PIPELINE_1F1B; /* as many between forward and backward */
   for (int i = 0; i < s->shape.stages; i++) {
-    int64_t least = INT64_MAX;
+    int64_t least = INT64_MAX, least_put_off = INT64_MAX;
     for (int k = 0; k < v; k++) {
       const tws_chunk_pieces *p = &s->chunks[s->chunk_at[i * v + k]].pieces;
-      int64_t held = 0;
-      for (int e = TWS_CONTEXT_RECV; e <= TWS_CONTEXT_SEND; e++)
-        if (p->has[e]) held += p->event[1][e].delta;
+      const int64_t held = left_by(p, TWS_CONTEXT_RECV, TWS_CONTEXT_SEND);
+      const int64_t put_off = held + left_by(p, TWS_CONTEXT_RECV_GRADIENT, TWS_CONTEXT_SEND_GRADIENT);
       if (held < least) least = held;
+      if (put_off < least_put_off) least_put_off = put_off;
     }
-    s->stages[i].peak = ((int64_t)tws_pipeline_in_flight(&s->shape, i) - 1) * (least > 0 ? least : 0);
+    const int64_t in_flight = tws_pipeline_in_flight(&whole, i);
+    const int64_t waiting = tws_pipeline_in_flight(&s->shape, i) - in_flight;
+    s->stages[i].peak = (in_flight - 1) * (least > 0 ? least : 0) + waiting * (least_put_off > 0 ? least_put_off : 0);
   }
 }
 

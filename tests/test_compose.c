@@ -179,6 +179,21 @@ static void compose_neighbours(tws_composer *composer, const drawn_job *j, uint6
   }
 }
 
+/* What a search asks for: no bound that is looked at first refuses a step within its limits, and one beyond them is
+ * refused. at_most_s: what the plan takes, or 0. */
+static void check_limits(tws_composer *composer, const tws_plan_request *job, const tws_composed *whole,
+                         double at_most_s, uint64_t seed) {
+  tws_error err = {0};
+  for (int beyond = 0; beyond < 2; beyond++) {
+    const tws_compose_limits limits = {(double)whole->live_bytes - beyond, at_most_s * (1 + 1e-12)};
+    tws_composed composed;
+    ck_assert(tws_compose(composer, job, &limits, &composed, &err) == TWS_OK);
+    ck_assert_msg(composed.too_large == beyond && !composed.too_slow, "seed %d: too large %d of %d, too slow %d",
+                  (int)seed, composed.too_large, beyond, composed.too_slow);
+    ck_assert(beyond || (composed.step_s == whole->step_s && composed.live_bytes == whole->live_bytes));
+  }
+}
+
 static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, int64_t longer, tally *seen) {
   tws_error err = {0};
   drawn_job j;
@@ -206,11 +221,12 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
   const planned whole = plan_all(&j.request, &j.machine, cost_seed);
   const double apart = fabs(composed.step_s - whole.step_s) / whole.step_s;
   const int pipeline = config->pipeline_stages > 1;
+  const int bounds = !cost_seed || config->zero.stage < 2; /* of gathers: where parts are no quicker than the whole */
   if (composed.exact)
     ck_assert_msg(apart <= 1e-12, "seed %d: %.15g s composed, %.15g s planned (stages %d, schedule %d, tensor %d)",
                   (int)seed, composed.step_s, whole.step_s, (int)config->pipeline_stages, config->pipeline_schedule,
                   (int)config->tensor_ranks);
-  else if (!cost_seed || config->zero.stage < 2) /* bounds of gathers: where parts are no quicker than the whole */
+  else if (bounds)
     ck_assert_msg(composed.step_s <= whole.step_s * (1 + 1e-12), "seed %d: %.15g s composed, %.15g s planned",
                   (int)seed, composed.step_s, whole.step_s);
   ck_assert_msg(
@@ -218,6 +234,7 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
       "seed %d: %lld bytes composed (%d), %lld planned, stages %d, schedule %d, ZeRO %d", (int)seed,
       (long long)composed.live_bytes, composed.bytes_exact, (long long)whole.live_bytes, (int)config->pipeline_stages,
       config->pipeline_schedule, config->zero.stage);
+  check_limits(composer, &j.request, &composed, composed.exact || bounds ? whole.step_s : 0, seed);
   seen->exact[pipeline] += composed.exact;
   seen->bounded += !composed.exact;
   tws_composer_destroy(composer);
