@@ -12,6 +12,7 @@ typedef struct tws_attention_form {
   int64_t offset;              /* query i is at the position of key i + offset */
   int32_t bidirectional, alibi;
   int32_t plain;          /* causal over equal lengths, and nothing else */
+  int32_t ordinary;       /* nothing else but dropout */
   float scale, cap;       /* cap: of scores; 0: none */
   uint32_t dropped_below; /* dropout: probabilities whose random word is below it; 0: none */
   float kept;             /* factor of the others */

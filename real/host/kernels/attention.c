@@ -309,16 +309,18 @@ VECTOR_INLINE vf seen_scores(const shape *s, const score_tile *t, const float *r
 /* The random words of row i of the tile, one for each key. `words` keeps what was drawn: on the diagonal the first rows
  * see few keys, and one draw does for two or four of them. */
 _Static_assert((int)TILE == (int)PHILOX_WORDS, "a row of a tile is what is drawn at once");
-VECTOR_INLINE const uint32_t *draw_row(const shape *s, const score_tile *t, int64_t i, uint32_t words[TILE]) {
+VECTOR_INLINE philox_stream stream_of(const shape *s, const int dropped) {
+  if (!dropped) return (philox_stream){.c1 = 0};
+  return philox_stream_of(s->form.seed, tws_dropout_stream(s->form.step_bits));
+}
+VECTOR_INLINE const uint32_t *draw_row(const shape *s, const philox_stream *stream, const score_tile *t, int64_t i,
+                                       uint32_t words[TILE]) {
   const int bits = !t->diagonal || i >= TILE / 2 ? 0 : i >= TILE / 4 ? 1 : 2; /* rows of a draw: 2^bits */
   const int64_t within = i & ((1 << bits) - 1), keys = TILE >> bits;
   if (within == 0) {
-    const int blocks = (TILE / TWS_DROPOUT_GROUP) >> bits;
     const uint64_t row = tws_attention_block(&s->form, t->batch, t->head, t->query + i);
     const uint64_t next = tws_attention_block(&s->form, t->batch, t->head, t->query + i + 1);
-    const vu lane = (vu)LANE, behind = (lane & (uint32_t)(blocks - 1)) + (lane >> (4 - bits)) * (uint32_t)(next - row);
-    v_philox_at(s->form.seed, tws_dropout_stream(s->form.step_bits), row + (uint64_t)t->key / TWS_DROPOUT_GROUP, behind,
-                words);
+    v_philox_at(stream, row + (uint64_t)t->key / TWS_DROPOUT_GROUP, bits, (uint32_t)(next - row), words);
   }
   return words + within * keys;
 }
@@ -326,7 +328,17 @@ VECTOR_INLINE const uint32_t *draw_row(const shape *s, const score_tile *t, int6
 /* 0 where a probability is dropped, else what it grows by. */
 VECTOR_INLINE vf dropout_factors(const shape *s, const uint32_t *words) {
   const vu bits = (vu) * (const vi_unaligned *)words;
-  return v_select((vi)(bits < s->form.dropped_below), v_zero(), v_set(s->form.kept));
+  return (vf)((vi)v_set(s->form.kept) & (vi)(bits >= s->form.dropped_below));
+}
+
+/* What a tile of probabilities is made with: a variant of the code each. Special ones look at the form. */
+typedef enum kind_of_scores {
+  PLAIN,
+  PLAIN_DROPPED, /* what TWS_DROPOUT adds to plain ones, and nothing else */
+  SPECIAL
+} kind_of_scores;
+static kind_of_scores kind_of(const shape *s) {
+  return !s->form.ordinary ? SPECIAL : s->form.dropped_below ? PLAIN_DROPPED : PLAIN;
 }
 
 /* Keys [*begin, *end) in whole tiles are what a tile of queries sees some of. */
@@ -393,8 +405,10 @@ typedef struct forward_scratch {
 
 /* Scores of one tile become probabilities relative to the running maximum; O is rescaled where the maximum grew. */
 VECTOR_INLINE void online_softmax(const shape *s, const forward_scratch *w, const score_tile *t, int64_t rows,
-                                  const int plain) {
+                                  const kind_of_scores kind) {
+  const int plain = kind != SPECIAL, dropped = kind == PLAIN_DROPPED || (kind == SPECIAL && s->form.dropped_below);
   uint32_t words[TILE];
+  const philox_stream stream = stream_of(s, dropped);
   for (int64_t i = 0; i < rows; ++i) {
     float *row = w->p + i * TILE;
     int64_t from, to;
@@ -405,7 +419,7 @@ VECTOR_INLINE void online_softmax(const shape *s, const forward_scratch *w, cons
     if (!plain && from == to) continue; /* on the diagonal so are the rows that share its random words */
     vf top = v_set(w->largest[i]);
     const uint32_t *drawn = NULL;
-    if (!plain && s->form.dropped_below) drawn = draw_row(s, t, i, words);
+    if (dropped) drawn = draw_row(s, &stream, t, i, words);
     for (int64_t j = begin; j < end; j += LANES) {
       vf x = plain ? masked_scores(row, j, to) : seen_scores(s, t, row, i, j, from, to, 1);
       if (!plain) v_store(row + j, x);
@@ -417,7 +431,7 @@ VECTOR_INLINE void online_softmax(const shape *s, const forward_scratch *w, cons
       vf x = plain ? masked_scores(row, j, to) : v_load(row + j);
       vf p = exp_of_difference(x - largest);
       sum += p;
-      if (!plain && s->form.dropped_below) p *= dropout_factors(s, drawn + j);
+      if (dropped) p *= dropout_factors(s, drawn + j);
       v_store(row + j, p);
     }
     if (largest > w->largest[i]) {
@@ -432,14 +446,20 @@ VECTOR_INLINE void online_softmax(const shape *s, const forward_scratch *w, cons
 }
 
 static void softmax_plain(const shape *s, const forward_scratch *w, const score_tile *t, int64_t rows) {
-  online_softmax(s, w, t, rows, 1);
+  online_softmax(s, w, t, rows, PLAIN);
+}
+static void softmax_dropped(const shape *s, const forward_scratch *w, const score_tile *t, int64_t rows) {
+  online_softmax(s, w, t, rows, PLAIN_DROPPED);
 }
 static void softmax_special(const shape *s, const forward_scratch *w, const score_tile *t, int64_t rows) {
-  online_softmax(s, w, t, rows, 0);
+  online_softmax(s, w, t, rows, SPECIAL);
 }
+static void (*const softmax_of[])(const shape *s, const forward_scratch *w, const score_tile *t, int64_t rows) = {
+    softmax_plain, softmax_dropped, softmax_special};
 
 /* One tile of queries of a head against all keys that it sees; the output is in w->o. */
 static void forward_tile(const shape *s, const forward_scratch *w, score_tile *t, int64_t m) {
+  const kind_of_scores kind = kind_of(s);
   int64_t begin, end;
   tile_limits(s, t, &begin, &end);
   memset(w->o, 0, (size_t)(m * s->width) * sizeof(float));
@@ -450,10 +470,7 @@ static void forward_tile(const shape *s, const forward_scratch *w, score_tile *t
   for (t->key = begin; t->key < end; t->key += TILE) {
     t->diagonal = is_diagonal(s, t);
     product_scores(t->diagonal, m, s->head, w->q, s->width, w->kt + t->key * s->width, w->p);
-    if (s->form.plain)
-      softmax_plain(s, w, t, m);
-    else
-      softmax_special(s, w, t, m);
+    softmax_of[kind](s, w, t, m);
     product_rows(t->diagonal, m, s->width, TILE, w->p, w->v + t->key * s->width, w->o);
   }
 }
@@ -504,20 +521,22 @@ typedef struct backward_scratch {
 /* P = e^(scale S - lse), dS = scale P (dP - rowsum(dO O)); they replace S and dP. With dropout factors M the output is
  * (M P) V: M P replaces S, and dP is M times what it was. */
 VECTOR_INLINE void gradient_of_softmax(const shape *s, const backward_scratch *w, const score_tile *t, int64_t rows,
-                                       const int plain) {
+                                       const kind_of_scores kind) {
+  const int plain = kind != SPECIAL, dropped = kind == PLAIN_DROPPED || (kind == SPECIAL && s->form.dropped_below);
   uint32_t words[TILE];
+  const philox_stream stream = stream_of(s, dropped);
   for (int64_t i = 0; i < rows; ++i) {
     float *p = w->p + i * TILE, *dp = w->dp + i * TILE;
     int64_t from, to;
     row_limits(s, t, plain, i, &from, &to);
     const int64_t begin = from / LANES * LANES, end = from < to ? (to + LANES - 1) / LANES * LANES : begin;
     const uint32_t *drawn = NULL;
-    if (!plain && s->form.dropped_below) drawn = draw_row(s, t, i, words);
+    if (dropped) drawn = draw_row(s, &stream, t, i, words);
     for (int64_t j = begin; j < end; j += LANES) {
       vf x = plain ? masked_scores(p, j, to) * s->scale - w->lse[i]
                    : seen_scores(s, t, p, i, j, from, to, s->scale) - w->lse[i];
       vf probability = v_exp(x), slope = v_load(dp + j), kept = probability;
-      if (!plain && s->form.dropped_below) {
+      if (dropped) {
         const vf factors = dropout_factors(s, drawn + j);
         slope *= factors;
         kept *= factors;
@@ -540,11 +559,16 @@ VECTOR_INLINE void gradient_of_softmax(const shape *s, const backward_scratch *w
 }
 
 static void gradient_plain(const shape *s, const backward_scratch *w, const score_tile *t, int64_t rows) {
-  gradient_of_softmax(s, w, t, rows, 1);
+  gradient_of_softmax(s, w, t, rows, PLAIN);
+}
+static void gradient_dropped(const shape *s, const backward_scratch *w, const score_tile *t, int64_t rows) {
+  gradient_of_softmax(s, w, t, rows, PLAIN_DROPPED);
 }
 static void gradient_special(const shape *s, const backward_scratch *w, const score_tile *t, int64_t rows) {
-  gradient_of_softmax(s, w, t, rows, 0);
+  gradient_of_softmax(s, w, t, rows, SPECIAL);
 }
+static void (*const gradient_of[])(const shape *s, const backward_scratch *w, const score_tile *t, int64_t rows) = {
+    gradient_plain, gradient_dropped, gradient_special};
 
 /* One tile of queries: lse and the dot products of dO and O, dO and Q in scratch. `o`: the operand, lse behind it. */
 static void load_queries(const tws_host_call *call, const shape *s, const heads_view *q, const backward_scratch *w,
@@ -568,6 +592,7 @@ static void load_queries(const tws_host_call *call, const shape *s, const heads_
 
 /* One tile of queries of a head against all keys that it sees: adds to dK and dV, dQ is in w->dq. */
 static void backward_tile(const shape *s, const backward_scratch *w, score_tile *t, int64_t m) {
+  const kind_of_scores kind = kind_of(s);
   int64_t begin, end;
   tile_limits(s, t, &begin, &end);
   for (t->key = begin; t->key < end; t->key += TILE) {
@@ -575,10 +600,7 @@ static void backward_tile(const shape *s, const backward_scratch *w, score_tile 
     const int64_t keys = diagonal ? m : TILE, at_key = t->key * s->width;
     product_scores(diagonal, m, s->head, w->q, s->width, w->kt + at_key, w->p);
     product_scores(diagonal, m, s->head, w->d_o, s->width, w->vt + at_key, w->dp);
-    if (s->form.plain)
-      gradient_plain(s, w, t, m);
-    else
-      gradient_special(s, w, t, m);
+    gradient_of[kind](s, w, t, m);
     product_columns(diagonal, keys, s->width, m, w->p, w->d_o, w->dv + at_key);
     product_columns(diagonal, keys, s->width, m, w->dp, w->q, w->dk + at_key);
     product_rows(diagonal, m, s->width, keys, w->dp, w->k + at_key, w->dq);

@@ -1,74 +1,103 @@
-/* Sixteen blocks of Philox (base/philox.h) at once. */
+/* Sixteen blocks of Philox (base/philox.h) at once. A word of the state is the lower half of a lane of 64 bits:
+ * products need no more than that, and leave the next word where it is read. What is above it does not matter. */
 #ifndef TWS_REAL_HOST_KERNELS_PHILOX_H
 #define TWS_REAL_HOST_KERNELS_PHILOX_H
 
 #include "base/philox.h"
 #include "real/host/kernels/vector.h"
 
-enum { PHILOX_WORDS = 4 * LANES };
-typedef uint64_t vw __attribute__((vector_size(64)));
-
-/* Products of the even lanes with m, in 64 bits. */
-VECTOR_INLINE vw v_multiply_even(vu x, uint32_t m) {
+enum { PHILOX_BLOCKS = LANES, PHILOX_WORDS = 4 * PHILOX_BLOCKS };
 #if defined(__AVX512F__)
-  return (vw)_mm512_mul_epu32((__m512i)x, _mm512_set1_epi32((int)m));
-#elif defined(__AVX2__) && defined(__F16C__)
-  union {
-    vu v;
-    __m256i half[2];
-    vw w;
-  } u = {.v = x};
-  for (int i = 0; i < 2; ++i) u.half[i] = _mm256_mul_epu32(u.half[i], _mm256_set1_epi32((int)m));
-  return u.w;
+enum { PHILOX_LANES = 8 };
+#elif defined(__AVX2__)
+enum { PHILOX_LANES = 4 };
 #else
-  return ((vw)x & 0xffffffffU) * m;
+enum { PHILOX_LANES = 2 };
+#endif
+typedef uint64_t vw __attribute__((vector_size(8 * PHILOX_LANES)));
+typedef vw vw_unaligned __attribute__((aligned(4), may_alias));
+
+VECTOR_INLINE vw v_multiply_low(vw x, uint32_t m) {
+#if defined(__AVX512F__)
+  return (vw)_mm512_mul_epu32((__m512i)x, _mm512_set1_epi64((int64_t)m));
+#elif defined(__AVX2__)
+  return (vw)_mm256_mul_epu32((__m256i)x, _mm256_set1_epi64x((int64_t)m));
+#else
+  return (x & 0xffffffffU) * m;
 #endif
 }
 
-VECTOR_INLINE void v_multiply_wide(vu x, uint32_t m, vu *low, vu *high) {
-  const vw even = v_multiply_even(x, m), odd = v_multiply_even((vu)((vw)x >> 32), m);
-#ifdef __AVX512F__
-  *low = (vu)_mm512_mask_shuffle_epi32((__m512i)even, 0xaaaa, (__m512i)odd, _MM_PERM_CCAA);
-  *high = (vu)_mm512_mask_shuffle_epi32((__m512i)odd, 0x5555, (__m512i)even, _MM_PERM_DDBB);
+/* Lanes hold the blocks in the order in which pairs of 64 bits from two registers come out one after the other. */
+#if defined(__AVX512F__)
+static const vw PHILOX_ORDER = {0, 4, 1, 5, 2, 6, 3, 7};
+#define FIRST_PAIRS(a, b) __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14)
+#define SECOND_PAIRS(a, b) __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15)
+#elif defined(__AVX2__)
+static const vw PHILOX_ORDER = {0, 2, 1, 3};
+#define FIRST_PAIRS(a, b) __builtin_shufflevector(a, b, 0, 4, 2, 6)
+#define SECOND_PAIRS(a, b) __builtin_shufflevector(a, b, 1, 5, 3, 7)
 #else
-  const vw upper = (vw){0} + 0xffffffff00000000U;
-  *low = (vu)((even & ~upper) | odd << 32);
-  *high = (vu)(even >> 32 | (odd & upper));
+static const vw PHILOX_ORDER = {0, 1};
+#define FIRST_PAIRS(a, b) __builtin_shufflevector(a, b, 0, 2)
+#define SECOND_PAIRS(a, b) __builtin_shufflevector(a, b, 1, 3)
 #endif
-}
 
-#define ZIP_LOW(a, b) __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
-#define ZIP_HIGH(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
-
-/* The words of the blocks that are so many behind the first, in order. */
-VECTOR_INLINE void v_philox_at(uint64_t seed, uint64_t stream, uint64_t first, vu behind,
-                               uint32_t words[PHILOX_WORDS]) {
-  const uint32_t begin = (uint32_t)first;
-  vu c0 = behind + begin, c2 = (vu){0} + (uint32_t)stream, c3 = (vu){0} + (uint32_t)(stream >> 32);
-  vu c1 = (uint32_t)(first >> 32) - (vu)(c0 < begin); /* a carry is -1 */
-  uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32);
+/* What all blocks of a stream share: the rounds' keys, those of the first round with what it makes of the stream. */
+typedef struct philox_stream {
+  uint64_t key[TWS_PHILOX_ROUNDS][2], c1;
+} philox_stream;
+VECTOR_INLINE philox_stream philox_stream_of(uint64_t seed, uint64_t stream) {
+  philox_stream p;
+  const uint64_t product = (uint64_t)TWS_PHILOX_MULTIPLIER_1 * (uint32_t)stream;
+  uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
   for (int round = 0; round < TWS_PHILOX_ROUNDS; round++) {
-    vu a, b, a_high, b_high;
-    v_multiply_wide(c0, TWS_PHILOX_MULTIPLIER_0, &a, &a_high);
-    v_multiply_wide(c2, TWS_PHILOX_MULTIPLIER_1, &b, &b_high);
-    c0 = b_high ^ c1 ^ key0;
-    c1 = b;
-    c2 = a_high ^ c3 ^ key1;
-    c3 = a;
-    key0 += TWS_PHILOX_WEYL_0;
-    key1 += TWS_PHILOX_WEYL_1;
+    for (int k = 0; k < 2; k++) p.key[round][k] = key[k];
+    key[0] += TWS_PHILOX_WEYL_0;
+    key[1] += TWS_PHILOX_WEYL_1;
   }
-  const vu t0 = ZIP_LOW(c0, c2), t1 = ZIP_HIGH(c0, c2), u0 = ZIP_LOW(c1, c3), u1 = ZIP_HIGH(c1, c3);
-  const vu block[4] = {ZIP_LOW(t0, u0), ZIP_HIGH(t0, u0), ZIP_LOW(t1, u1), ZIP_HIGH(t1, u1)};
-  memcpy(words, block, sizeof block);
+  p.key[0][0] ^= product >> 32;
+  p.key[0][1] ^= stream >> 32;
+  p.c1 = product;
+  return p;
+}
+
+/* The words of these blocks, in order. */
+VECTOR_INLINE void v_philox_block(const philox_stream *p, vw index, uint32_t words[4 * PHILOX_LANES]) {
+  const vw low = (vw){0} + 0xffffffffU;
+  vw c3 = v_multiply_low(index, TWS_PHILOX_MULTIPLIER_0), c0 = (index >> 32) ^ p->key[0][0];
+  vw c2 = (c3 >> 32) ^ p->key[0][1], c1 = (vw){0} + p->c1;
+#pragma GCC unroll 10
+  for (int round = 1; round < TWS_PHILOX_ROUNDS; round++) {
+    const vw a = v_multiply_low(c0, TWS_PHILOX_MULTIPLIER_0), b = v_multiply_low(c2, TWS_PHILOX_MULTIPLIER_1);
+    c0 = (b >> 32) ^ (c1 ^ p->key[round][0]);
+    c2 = (a >> 32) ^ (c3 ^ p->key[round][1]);
+    c1 = b;
+    c3 = a;
+  }
+  const vw ahead = (c0 & low) | c1 << 32, behind = (c2 & low) | c3 << 32;
+  *(vw_unaligned *)words = FIRST_PAIRS(ahead, behind);
+  *(vw_unaligned *)(words + 2 * PHILOX_LANES) = SECOND_PAIRS(ahead, behind);
+}
+
+/* The words of blocks first, first + 1, ..., in order: of all sixteen, or of sixteen by 2^bits, and as many each from
+ * `apart` blocks further on. */
+VECTOR_INLINE void v_philox_at(const philox_stream *p, uint64_t first, int bits, uint32_t apart,
+                               uint32_t words[PHILOX_WORDS]) {
+#pragma GCC unroll 8
+  for (int i = 0; i < PHILOX_BLOCKS; i += PHILOX_LANES) {
+    vw behind = PHILOX_ORDER + (uint64_t)i;
+    if (bits) behind = (behind & (uint64_t)((PHILOX_BLOCKS >> bits) - 1)) + v_multiply_low(behind >> (4 - bits), apart);
+    v_philox_block(p, behind + first, words + 4 * i);
+  }
 }
 
 /* The words of blocks first ... first + 15, in order. */
 VECTOR_INLINE void v_philox(uint64_t seed, uint64_t stream, uint64_t first, uint32_t words[PHILOX_WORDS]) {
-  v_philox_at(seed, stream, first, (vu){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, words);
+  const philox_stream p = philox_stream_of(seed, stream);
+  v_philox_at(&p, first, 0, 0, words);
 }
 
-#undef ZIP_LOW
-#undef ZIP_HIGH
+#undef FIRST_PAIRS
+#undef SECOND_PAIRS
 
 #endif
