@@ -98,6 +98,7 @@ static double states_bytes(const tws_tune_request *request, const tws_variant *p
   if (p->tensor > 1) params /= p->tensor, of_experts /= p->tensor;
   const double held = params - of_experts * (p->expert > 1 ? 1 - 1.0 / p->expert : 0); /* by a rank */
   double divided = (double)tws_variant_replicas(p) * (p->sequence > 1 ? p->sequence : 1);
+  if (p->stage == 3 && tws_config_shard_ranks(config) > 0) divided = fmin(divided, (double)config->zero.shard_ranks);
   double weights = dtype * (p->stage == 3 ? params / divided : held);
   double gradients = dtype * (p->stage >= 2 ? params : held);
   double optimizer = (moments + masters) * (p->stage >= 1 ? params / divided : held);

@@ -64,6 +64,8 @@ typedef struct tws_zero_config {
   int64_t node_ranks;      /* twinspeed.zero_node_ranks: see tws_config_node_ranks() */
   int quantized_weights;   /* zero_quantized_weights: see tws_config_quantizes_weights() */
   int64_t secondary_ranks; /* zero_hpz_partition_size: see tws_config_secondary_ranks() */
+  int64_t shard_ranks;     /* mics_shard_size: see tws_config_shard_ranks() */
+  int hierarchical_gather; /* mics_hierarchical_params_gather: see tws_config_gather_ranks() */
   int by_block;                                              /* twinspeed.shard_by_block: as FSDP wraps layers */
   int offload_optimizer, offload_param;                      /* 0 none, 1 cpu, 2 nvme */
   int offload_optimizer_pinned;                              /* offload_optimizer.pin_memory: page-locked */
@@ -284,6 +286,10 @@ int64_t tws_zenflow_warm_up(const tws_config *config);
 int tws_config_axis_ranks(const tws_config *config, tws_axis axis);
 /* zero_hpz_partition_size, where it has an effect: neighbours that keep gathered parameters between them; else 0. */
 int64_t tws_config_secondary_ranks(const tws_config *config);
+/* mics_shard_size, where it has an effect: neighbours that have all partitions between them; 0: all ranks do. */
+int64_t tws_config_shard_ranks(const tws_config *config);
+/* Of these the neighbours on one node, which gather among them behind a gather between nodes; 0: all gather at once. */
+int64_t tws_config_gather_ranks(const tws_config *config);
 /* zero_quantized_weights, where it has an effect: parameters are gathered as 8-bit codes. */
 static inline int tws_config_quantizes_weights(const tws_config *config) {
   return config->zero.stage == 3 && config->zero.quantized_weights;
@@ -297,6 +303,10 @@ static inline int tws_config_quantizes_gradients(const tws_config *config) {
 int64_t tws_config_node_ranks(const tws_config *config);
 /* How many of so many replicas ZeRO takes together as those of a node; 0: it does not tell nodes apart. */
 int tws_config_node_replicas(const tws_config *config, int64_t replicas);
+/* Likewise of replicas that MiCS takes together: those of a group, and of them those of a node; 0: they are not in
+ * groups, and groups not in nodes. With sequence ranks a group or node may be one replica. */
+int tws_config_group_replicas(const tws_config *config, int64_t replicas);
+int tws_config_group_node_replicas(const tws_config *config);
 /* Whether those that share experts exchange in two steps, inside parts of twinspeed.expert_node_ranks first. */
 int tws_config_two_steps(const tws_config *config);
 /* Ranks that one replica of the model takes: those along all axes but "data". */

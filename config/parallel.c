@@ -61,6 +61,26 @@ int tws_config_node_replicas(const tws_config *config, int64_t replicas) {
              : 0;
 }
 
+int64_t tws_config_shard_ranks(const tws_config *config) {
+  return config->zero.stage == 3 && config->zero.shard_ranks > 1 ? config->zero.shard_ranks : 0;
+}
+
+int64_t tws_config_gather_ranks(const tws_config *config) {
+  const int64_t group = tws_config_shard_ranks(config), node = config->zero.node_ranks;
+  return config->zero.hierarchical_gather && node > 1 && node < group ? node : 0;
+}
+
+int tws_config_group_replicas(const tws_config *config, int64_t replicas) {
+  const int64_t sequence = at_least_one(config->sequence_ranks), group = tws_config_shard_ranks(config);
+  return group > 0 && group % sequence == 0 && group / sequence < replicas && replicas % (group / sequence) == 0
+             ? (int)(group / sequence)
+             : 0;
+}
+
+int tws_config_group_node_replicas(const tws_config *config) {
+  return (int)(tws_config_gather_ranks(config) / at_least_one(config->sequence_ranks));
+}
+
 int64_t tws_config_model_ranks(const tws_config *config) {
   int64_t ranks = 1;
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) /* parts of one are among what is left */
@@ -131,25 +151,35 @@ static tws_code check_steps(const tws_config *config, tws_error *err) {
   return refuse_degree(config, store ? tws_store_at(store, path) : (tws_given){NULL, NULL}, err, hint, text);
 }
 
-/* Ranks that ZeRO's are divided into: `near` neighbours, with all that share a sequence. */
-static tws_code check_nodes(const tws_config *config, int64_t replicas, tws_error *err) {
-  const char *path = tws_config_secondary_ranks(config) > 0 ? "zero_optimization.zero_hpz_partition_size"
-                                                            : "twinspeed.zero_node_ranks";
+/* Of ranks that are divided into parts of `part` neighbours, with all that share a sequence in each; `ranks` of them,
+ * named `what`. */
+static tws_code check_parts(const tws_config *config, const char *path, int64_t part, int64_t ranks, const char *what,
+                            tws_error *err) {
   const struct tws_config_store *store = config->store;
-  const int64_t sequence = at_least_one(config->sequence_ranks), near = tws_config_node_ranks(config);
-  const int64_t ranks = replicas * sequence;
-  char text[192], hint[96];
-  if (near < 2 || near >= ranks || (near % sequence == 0 && ranks % near == 0)) return TWS_OK;
-  int64_t below = near < ranks ? near / sequence : replicas, above = below + 1;
-  while (below > 1 && replicas % below) below--;
-  while (above < replicas && replicas % above) above++;
+  const int64_t sequence = at_least_one(config->sequence_ranks), units = ranks / sequence;
+  char text[224], hint[96];
+  if (part < 2 || part >= ranks || (part % sequence == 0 && ranks % part == 0)) return TWS_OK;
+  int64_t below = part / sequence, above = below + 1;
+  while (below > 1 && units % below) below--;
+  while (above < units && units % above) above++;
   if (below < 1) below = 1;
-  snprintf(hint, sizeof hint,
-           above > replicas ? "the nearest that does is %lld" : "the nearest that do are %lld and %lld",
+  snprintf(hint, sizeof hint, above > units ? "the nearest that does is %lld" : "the nearest that do are %lld and %lld",
            (long long)(below * sequence), (long long)(above * sequence));
-  snprintf(text, sizeof text, "%s %lld does not divide the %lld ranks that share parameters%s", path, (long long)near,
-           (long long)ranks, sequence > 1 ? " into whole groups of those that share a sequence" : "");
+  snprintf(text, sizeof text, "%s %lld does not divide the %lld ranks %s%s", path, (long long)part, (long long)ranks,
+           what, sequence > 1 ? " into whole groups of those that share a sequence" : "");
   return refuse_degree(config, store ? tws_store_at(store, path) : (tws_given){NULL, NULL}, err, hint, text);
+}
+
+/* Nodes and groups of ranks, as ZeRO sees them. */
+static tws_code check_nodes(const tws_config *config, int64_t replicas, tws_error *err) {
+  static const char all[] = "that share parameters", nodes[] = "twinspeed.zero_node_ranks";
+  const int64_t ranks = replicas * at_least_one(config->sequence_ranks), group = tws_config_shard_ranks(config);
+  const char *path = tws_config_secondary_ranks(config) > 0 ? "zero_optimization.zero_hpz_partition_size" : nodes;
+  TWS_TRY(check_parts(config, path, tws_config_node_ranks(config), ranks, all, err));
+  TWS_TRY(check_parts(config, "zero_optimization.mics_shard_size", group, ranks, all, err));
+  return group < ranks ? check_parts(config, nodes, tws_config_gather_ranks(config), group,
+                                     "of zero_optimization.mics_shard_size", err)
+                       : TWS_OK;
 }
 
 /* Replicas are shared out among the ranks of an expert group. */

@@ -561,7 +561,7 @@ typedef struct report {
   int count;
 } report;
 
-/* Those of stage 3 alone. */
+/* Those of stage 3 alone, and gathers in two steps. */
 static const char *idle_at_stage(const tws_config *c, const char *path) {
   const struct {
     const char *path;
@@ -569,9 +569,13 @@ static const char *idle_at_stage(const tws_config *c, const char *path) {
   } rows[] = {{"twinspeed.linear_tile_size", c->linear_tile_size > 0},
               {"zero_optimization.zero_quantized_gradients", c->zero.quantized_gradients},
               {"zero_optimization.zero_quantized_weights", c->zero.quantized_weights},
-              {"zero_optimization.zero_hpz_partition_size", c->zero.secondary_ranks > 1}};
+              {"zero_optimization.zero_hpz_partition_size", c->zero.secondary_ranks > 1},
+              {"zero_optimization.mics_shard_size", c->zero.shard_ranks > 0}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows && c->zero.stage != 3; i++)
     if (rows[i].given && strcmp(rows[i].path, path) == 0) return "it needs ZeRO stage 3";
+  if (c->zero.hierarchical_gather && !tws_config_gather_ranks(c) &&
+      strcmp(path, "zero_optimization.mics_hierarchical_params_gather") == 0)
+    return "it needs zero_optimization.mics_shard_size, and twinspeed.zero_node_ranks from 2 to less than that";
   return NULL;
 }
 

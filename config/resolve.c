@@ -569,9 +569,11 @@ static tws_code check_zeropp(const rules *r) {
   if (tws_config_quantizes_gradients(c) && c->expert_ranks > 1)
     return REFUSE(r, qgz, TWS_UNSUPPORTED, "leave it out, or set twinspeed.expert_parallel_size to 1",
                   "%s does not go with expert parallelism: experts are not reduced over all ranks", qgz);
-  if (c->zero.node_ranks > 1 && !tws_config_quantizes_gradients(c))
-    return REFUSE(r, nodes, TWS_INVALID, "set zero_optimization.zero_quantized_gradients at stage 3, or leave it out",
-                  "%s is for quantized gradients of ZeRO stage 3", nodes);
+  if (c->zero.node_ranks > 1 && !tws_config_quantizes_gradients(c) && !c->zero.hierarchical_gather)
+    return REFUSE(r, nodes, TWS_INVALID,
+                  "set zero_optimization.zero_quantized_gradients at stage 3, or "
+                  "zero_optimization.mics_hierarchical_params_gather with mics_shard_size, or leave it out",
+                  "%s is for quantized gradients of ZeRO stage 3, and gathers in two steps", nodes);
   if (tws_config_secondary_ranks(c) < 2) return TWS_OK;
   if (c->zero.node_ranks > 1 && c->zero.node_ranks != c->zero.secondary_ranks)
     return REFUSE(r, nodes, TWS_INVALID, "leave it out: it is that of zero_hpz_partition_size",
@@ -587,10 +589,41 @@ static tws_code check_zeropp(const rules *r) {
   return TWS_OK;
 }
 
+/* Groups that each have all partitions (MiCS). */
+static tws_code check_groups(const rules *r) {
+  static const char mics[] = "zero_optimization.mics_shard_size";
+  const tws_config *c = r->config;
+  const tws_zero_config *z = &c->zero;
+  const struct {
+    int met;
+    const char *other, *reason, *hint;
+  } with[] = {
+      {tws_config_secondary_ranks(c) > 0, "zero_hpz_partition_size", "parameters are in groups of neighbours already",
+       "leave out one of the two: zero_hpz_partition_size for memory, mics_shard_size for speed"},
+      {tws_config_quantizes_gradients(c), "zero_quantized_gradients", "groups add up partitions that are not codes",
+       "set zero_optimization.zero_quantized_gradients to false"},
+      {z->offload_optimizer > 0, "offload_optimizer", "groups add up gradients on the device",
+       "set zero_optimization.offload_optimizer.device to none"},
+      {z->offload_param > 0, "offload_param", "it is for models that fit the devices of a group",
+       "set zero_optimization.offload_param.device to none"},
+      {c->expert_ranks > 1, "expert parallelism", "experts are not in every group",
+       "leave it out, or set twinspeed.expert_parallel_size to 1"},
+  };
+  if (z->stage == 3 && z->shard_ranks == 1)
+    return REFUSE(r, mics, TWS_INVALID, "set zero_optimization.stage to 0, or a group of 2 ranks or more",
+                  "%s 1 leaves nothing to divide: every rank has all of it", mics);
+  if (tws_config_shard_ranks(c) == 0) return TWS_OK;
+  for (size_t i = 0; i < sizeof with / sizeof *with; i++)
+    if (with[i].met)
+      return REFUSE(r, mics, TWS_UNSUPPORTED, with[i].hint, "%s does not go with %s: %s", mics, with[i].other,
+                    with[i].reason);
+  return TWS_OK;
+}
+
 static tws_code check_rules(tws_config *config, tws_error *err) {
   static tws_code (*const checks[])(const rules *) = {
       check_precision, check_reduction, check_offload,       check_delayed,      check_zenflow, check_parallelism,
-      check_optimizer, check_scheduler, check_recomputation, check_linear_tiles, check_zeropp};
+      check_optimizer, check_scheduler, check_recomputation, check_linear_tiles, check_zeropp,  check_groups};
   tws_refusals refusals = {0};
   tws_error unheard;
   const rules r = {config, config->store, err ? err : &unheard};

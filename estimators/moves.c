@@ -186,8 +186,8 @@ tws_code tws_moves_of_micro_batches(tws_kept_moves *kept, const tws_plan_request
   const reductions *r = NULL;
   if (z->stage < 2) return TWS_OK;
   /* plans tell: nothing is a bound that always holds */
-  if (tws_config_secondary_ranks(request->config) || tws_config_quantizes_weights(request->config) ||
-      tws_config_quantizes_gradients(request->config))
+  if (tws_config_secondary_ranks(request->config) || tws_config_shard_ranks(request->config) ||
+      tws_config_quantizes_weights(request->config) || tws_config_quantizes_gradients(request->config))
     return TWS_OK;
   TWS_TRY(find_gathers(kept, request, tail, &g, err));
   t->moves_s = g->least_s;

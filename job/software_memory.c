@@ -105,8 +105,9 @@ static double gradient_bytes(const tws_job *job, const tws_runtime *runtime, con
 }
 
 static double optimizer_shards(const tws_job *job) {
-  return job->config->zero.stage > 0 ? fmax(tws_topology_size(&job->topology, TWS_AXES_DATA | TWS_AXES_SEQUENCE), 1)
-                                     : 1;
+  return job->config->zero.stage > 0
+             ? fmax(tws_topology_size(&job->topology, tws_topology_partitions(&job->topology)), 1)
+             : 1;
 }
 
 /* Of the optimizer, while it steps: gradients of its shard, flattened in 16 bits and then in float32. Megatron's and

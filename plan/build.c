@@ -61,6 +61,8 @@ uint32_t tws_lower_add_group(tws_lower *l, tws_axes axes, const int *members, in
 
 uint32_t tws_lower_group(tws_lower *l, tws_axes axes) {
   const tws_plan *plan = l->b.plan;
+  for (uint32_t i = 0; i < plan->group_count; i++) /* one communicator of each kind */
+    if (plan->groups[i].axes == axes) return i;
   int *members = tws_arena_alloc(l->scratch, (size_t)tws_topology_size(&plan->topology, axes), sizeof *members);
   if (!members) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
@@ -305,11 +307,29 @@ static int add_experts(const tws_config *config, int ranks, tws_axis *axes, int 
   return 2;
 }
 
+/* Groups that each have all partitions, and the replicas of one; those of its nodes where they gather in two steps. */
+static int add_groups(const tws_config *config, int groups, int replicas, tws_axis *axes, int *dims) {
+  const int near = tws_config_group_node_replicas(config);
+  int count = 0;
+  axes[count] = TWS_AXIS_DATA_COPIES;
+  dims[count++] = groups;
+  if (near > 0) {
+    axes[count] = TWS_AXIS_SHARD_NODES;
+    dims[count++] = replicas / near;
+  }
+  if (near == 1 || replicas == 1) return count; /* of more sequence ranks */
+  axes[count] = near > 0 ? TWS_AXIS_NODE_SHARDS : TWS_AXIS_DATA_SHARDS;
+  dims[count++] = near > 0 ? near : replicas;
+  return count;
+}
+
 /* Replicas, with experts: ranks that share these are neighbours, or those that have the same. Without, those of a node
  * are, where ZeRO tells them apart. */
 static int add_replicas(const tws_config *config, int replicas, tws_axis *axes, int *dims) {
   const int experts = tws_config_axis_ranks(config, TWS_AXIS_EXPERT), near = tws_config_node_replicas(config, replicas);
+  const int group = tws_config_group_replicas(config, replicas);
   int count = 0;
+  if (group > 0) return add_groups(config, replicas / group, group, axes, dims);
   if (near > 0) {
     axes[0] = TWS_AXIS_DATA_NODES;
     dims[0] = replicas / near;

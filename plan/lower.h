@@ -12,7 +12,7 @@
  *   float8.c     products in 8 bits
  *   zero.c       where parameters and gradients live and move, by ZeRO stage; zero3_gathers.c: whole parameters of
  *                stage 3; zero_secondary.c: what neighbours keep of them; zero_codes.c: those that travel in few bits;
- *                zero_hops.c: gradients that do
+ *                zero_hops.c: gradients that do; zero_groups.c: ranks in groups that each have all of it
  *   dropout.c    where random bits of dropout come from
  *   running.c    running statistics of modules
  *   offload.c    what lives on the host and is done there; fetch.c: parameters that do; delayed.c: an update that is
@@ -98,10 +98,20 @@ typedef struct tws_hops {
   uint32_t near_group, across_group;
 } tws_hops;
 
+/* Groups of ranks that each have all partitions (MiCS, plan/zero_groups.c). */
+typedef struct tws_zero_groups {
+  int copies;            /* of a partition; 1: all ranks are one group */
+  uint32_t copies_group; /* ranks that have the same one */
+  int nodes;             /* of a group, which gather between them first; 1: all gather at once */
+  int near;              /* ranks of one of them */
+  uint32_t far_group, near_group;
+} tws_zero_groups;
+
 typedef struct tws_zero {
   int stage;
   int ranks;      /* that see different samples or tokens, */
   uint32_t group; /* and their communicator */
+  tws_zero_groups groups;
   tws_zero_class *classes;
   uint32_t class_count, trained_count; /* those of frozen parameters come last, quantized ones behind others */
   uint8_t *class_of;                   /* per parameter */

@@ -74,10 +74,12 @@ static group_spread spread_of(const tws_node_mapping *m, const tws_topology *top
 
 /* Groups that replicas and parameters are shared in: each axis alone, those of a node, and all that samples and tokens
  * are divided along. Returns how many. */
-static int list_groups(const tws_topology *topology, tws_axes groups[TWS_MAX_AXES + 2]) {
+static int list_groups(const tws_topology *topology, tws_axes groups[TWS_MAX_AXES + 4]) {
   int count = 0;
   for (int i = 0; i < topology->axes; i++) groups[count++] = 1u << topology->axis[i];
   groups[count++] = TWS_AXES_NODE_DATA | TWS_AXES_SEQUENCE;
+  groups[count++] = TWS_AXES_NODE_SHARDS | TWS_AXES_SEQUENCE;
+  groups[count++] = tws_topology_partitions(topology);
   groups[count++] = tws_axes_that_divide(TWS_DIVIDES_SAMPLES) | tws_axes_that_divide(TWS_DIVIDES_TOKENS);
   return count;
 }
@@ -99,7 +101,7 @@ static int messages_are_even(const tws_node_mapping *m, const tws_topology *topo
 }
 
 int tws_mapping_is_even(const tws_node_mapping *m, const tws_topology *topology) {
-  tws_axes groups[TWS_MAX_AXES + 2];
+  tws_axes groups[TWS_MAX_AXES + 4];
   if (m->ranks <= m->slots) return 1;
   const int count = list_groups(topology, groups);
   for (int g = 0; g < count; g++) {

@@ -70,10 +70,11 @@ static int is_part(const tws_lower *l, uint32_t param) {
   return tws_placed_is_split((tws_placed)l->local.params[param].on[TWS_AXIS_MODEL]);
 }
 
-/* Ranks that hold equal copies of a gradient: stages it is tied between, tensor-parallel ranks, replicas at stage 0.
- * Each counts its share of the squares. */
+/* Ranks that hold equal copies of a gradient: stages it is tied between, tensor-parallel ranks, replicas at stage 0,
+ * groups that each have all partitions. Each counts its share of the squares. */
 static int copies_of(const tws_lower *l, uint32_t param) {
-  const int replicas = l->zero.stage == 0 && !has_all_squares(l) ? tws_zero_class_of(&l->zero, param)->ranks : 1;
+  const int replicas =
+      l->zero.stage == 0 && !has_all_squares(l) ? tws_zero_class_of(&l->zero, param)->ranks : l->zero.groups.copies;
   return replicas * (l->param_stages[param] ? 2 : 1) *
          (!is_part(l, param) ? l->sharding.position.ranks[TWS_AXIS_MODEL] : 1);
 }

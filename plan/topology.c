@@ -115,6 +115,12 @@ int tws_topology_ranks_at(const tws_topology *topology, tws_axes set, int index,
   return count;
 }
 
+tws_axes tws_topology_partitions(const tws_topology *topology) {
+  const tws_axes samples = tws_axes_that_divide(TWS_DIVIDES_SAMPLES);
+  return tws_axes_that_divide(TWS_DIVIDES_TOKENS) |
+         (tws_topology_size(topology, TWS_AXES_DATA_COPIES) > 1 ? TWS_AXES_DATA_SHARDS : samples);
+}
+
 const char *tws_topology_repr(const tws_topology *topology, int rank, tws_axes omit, char *buffer, int size) {
   int coordinates[TWS_MAX_AXES], length = 0;
   tws_topology_coordinates(topology, rank, coordinates);

@@ -33,6 +33,9 @@ int tws_topology_group(const tws_topology *topology, int rank, tws_axes set, int
 int tws_topology_groups(const tws_topology *topology, tws_axes set, int *lists);
 /* Ranks whose place along the set is `index`, ascending; returns how many. */
 int tws_topology_ranks_at(const tws_topology *topology, tws_axes set, int index, int *ranks);
+/* Along which ZeRO partitions parameters: all that samples and tokens are divided along, but for groups that each have
+ * all partitions (MiCS). */
+tws_axes tws_topology_partitions(const tws_topology *topology);
 /* "pipe_00-model_01": axes that the set does not cover. */
 const char *tws_topology_repr(const tws_topology *topology, int rank, tws_axes omit, char *buffer, int size);
 

@@ -586,6 +586,7 @@ static void flush_bucket(tws_lower *l, tws_bucket *bucket) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   } else if (l->zero.stage == 3 && l->zero.ranks > 1) {
     flush_sharded_bucket(l, bucket, operands, flat);
+    tws_groups_add_up(l, l->zero.bucket_params + bucket->first, bucket->count);
   } else {
     flush_flat_bucket(l, bucket, operands, flat);
   }

@@ -39,6 +39,12 @@ void tws_hops_begin(tws_lower *l);
 int tws_hops_take(const tws_lower *l, uint32_t param);
 void tws_hops_reduce(tws_lower *l, const tws_zero_class *c, const int64_t *part, uint32_t count,
                      const tws_operand *operands);
+/* zero_groups.c: of ranks in groups, each with all partitions. Sums of what a rank keeps of these parameters, among the
+ * ranks that keep the same, where the last micro-batch has added to it; a gather among `group` of pairs of what a rank
+ * has and the whole, in two steps where groups have nodes. */
+void tws_groups_begin(tws_lower *l);
+void tws_groups_add_up(tws_lower *l, const uint32_t *params, uint32_t count);
+void tws_groups_gather(tws_lower *l, uint32_t group, const tws_operand *operands, int count);
 /* Padding at the end of a rank's part must be finite before norm and update read it. */
 void tws_zero_pad_gradients(tws_lower *l);
 

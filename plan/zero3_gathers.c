@@ -81,15 +81,10 @@ static void gather_at_once(tws_lower *l, const uint32_t *params, uint32_t count)
     return;
   }
   const int elsewhere = l->offload.param_tier != TWS_TIER_DEVICE;
-  uint64_t bytes = 0;
   int n = 0;
   for (uint32_t i = 0; i < count; i++) n += segments_of(l, c, params[i], operands + n);
-  for (int i = 1; i < n && l->b.failed == TWS_OK; i += 2) bytes += l->b.plan->buffers[operands[i].buffer].bytes;
   if ((c->ranks > 1 || !elsewhere) && l->b.failed == TWS_OK)
-    tws_builder_collective(&l->b, l->gather_stream, TWS_COLLECTIVE_ALL_GATHER,
-                           tws_secondary_has(z, params[0]) ? z->secondary.group : c->group,
-                           (tws_dtype)l->b.plan->buffers[operands[0].buffer].dtype, bytes, (uint32_t)(n / 2), 0,
-                           operands, n);
+    tws_groups_gather(l, tws_secondary_has(z, params[0]) ? z->secondary.group : c->group, operands, n);
   for (uint32_t i = 0; i < count && l->b.failed == TWS_OK; i++) tws_codes_decode(l, params[i]);
   for (uint32_t i = 0; i < count && l->b.failed == TWS_OK; i++) tws_secondary_keep(l, params[i]);
   tws_free(operands);

@@ -1,10 +1,10 @@
 /* Which parameters the same ranks hold copies of, and which of them are trained. */
 #include "plan/zero.h"
 
-/* The axes along which a parameter's copies lie: its gradient is a sum over the ranks of these. */
+/* The axes along which a parameter's copies lie: its gradient is a sum over the ranks of these, and of other groups. */
 static tws_axes axes_of(const tws_lower *l, uint32_t p) {
   const tws_topology *t = &l->b.plan->topology;
-  const tws_axes replicas = l->b.plan->groups[l->zero.group].axes;
+  const tws_axes replicas = tws_topology_partitions(t);
   tws_axes copied = 0;
   int own = 0;
   if (!l->network->params[p].own_along) return replicas;
@@ -28,10 +28,9 @@ static uint8_t find_class(tws_lower *l, tws_axes axes, int frozen) {
     tws_builder_fail(&l->b, TWS_UNSUPPORTED, "too many sets of ranks hold copies of parameters");
     return 0;
   }
-  const int first = axes == plan->groups[z->group].axes;
   z->classes[z->class_count++] = (tws_zero_class){.axes = axes,
                                                   .frozen = frozen,
-                                                  .group = first ? z->group : tws_lower_group(l, axes),
+                                                  .group = tws_lower_group(l, axes),
                                                   .ranks = tws_topology_size(&plan->topology, axes),
                                                   .index = tws_topology_index(&plan->topology, plan->rank, axes)};
   return found;
@@ -46,7 +45,7 @@ void tws_zero_make_classes(tws_lower *l) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
     return;
   }
-  find_class(l, l->b.plan->groups[z->group].axes, 0);
+  find_class(l, tws_topology_partitions(&l->b.plan->topology), 0);
   uint32_t left = l->network->param_count; /* to be found yet */
   for (int frozen = TWS_TRAINED; frozen <= TWS_FROZEN_QUANTIZED; frozen++) {
     for (uint32_t p = 0; p < l->network->param_count && left > 0; p++) {
@@ -56,4 +55,5 @@ void tws_zero_make_classes(tws_lower *l) {
     }
     if (frozen == TWS_TRAINED) z->trained_count = z->class_count;
   }
+  tws_groups_begin(l);
 }

@@ -96,7 +96,7 @@ void tws_hops_begin(tws_lower *l) {
   if (!tws_config_quantizes_gradients(l->config) || l->evaluates) return;
   if (tws_config_node_ranks(l->config) != ranks || ranks < 2 || ranks >= l->zero.ranks) return;
   hops->near = ranks;
-  hops->near_group = l->zero.secondary.buffer != TWS_NONE ? l->zero.secondary.group : tws_lower_group(l, near);
+  hops->near_group = tws_lower_group(l, near);
   hops->across_group =
       tws_lower_group(l, ranks == tws_topology_size(t, TWS_AXES_SEQUENCE) ? TWS_AXES_DATA : TWS_AXES_DATA_NODES);
 }

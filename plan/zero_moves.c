@@ -55,9 +55,9 @@ void tws_zero_sample_least(tws_lower *l) {
                                    : z->stage != 3 && to_owners       ? TWS_COLLECTIVE_REDUCE
                                                                       : TWS_COLLECTIVE_ALL_REDUCE;
   if (gathered > 0)
-    tws_builder_collective(&l->b, l->gather_stream, TWS_COLLECTIVE_ALL_GATHER, z->group, l->config->dtype,
+    tws_builder_collective(&l->b, l->gather_stream, TWS_COLLECTIVE_ALL_GATHER, z->classes[0].group, l->config->dtype,
                            (uint64_t)gathered, 1, 0, NULL, 0);
   if (z->stage >= 2)
-    tws_builder_collective(&l->b, l->reduce_stream, reduction, z->group, z->grad_dtype,
+    tws_builder_collective(&l->b, l->reduce_stream, reduction, z->classes[0].group, z->grad_dtype,
                            reduced * tws_dtype_bytes(z->grad_dtype), 1, 0, NULL, 0);
 }

@@ -56,11 +56,27 @@ static tws_network *network_of(const shape *s, int64_t multiple) {
   return network;
 }
 
+/* Groups that each have all partitions, of nodes or not, as many as there is room for. */
+static int64_t draw_groups(uint64_t seed, tws_config *c, int64_t replicas) {
+  const int64_t inside = c->tensor_ranks * c->sequence_ranks, near = 1 + (int64_t)draw(seed, 71, 3);
+  int64_t nodes = 1 + (int64_t)draw(seed, 77, 3);
+  c->zero.quantized_gradients = 0;
+  if (near * nodes * c->sequence_ranks < 2) nodes = 2;
+  c->zero.shard_ranks = near * nodes * c->sequence_ranks;
+  c->zero.hierarchical_gather = draw(seed, 78, 3) > 0;
+  if (c->zero.hierarchical_gather) c->zero.node_ranks = near * c->sequence_ranks;
+  for (int64_t groups = 1 + (int64_t)draw(seed, 79, 3); groups > 0; groups--)
+    if (inside * near * nodes * groups <= MOST_RANKS) return near * nodes * groups;
+  while (replicas % (near * nodes)) replicas--; /* 0: a group is more */
+  return replicas > 0 ? replicas : 1;
+}
+
 /* Nodes as ZeRO sees them: of more replicas, where there is room for them, some are neighbours. */
 static int64_t draw_nodes(uint64_t seed, tws_config *c, int64_t replicas) {
   const int64_t inside = c->tensor_ranks * c->sequence_ranks, nodes = 2 + (int64_t)draw(seed, 70, 2);
   const int64_t near = 1 + (int64_t)draw(seed, 71, 3);
   c->zero.quantized_gradients = draw(seed, 74, 3) == 0;
+  if (c->zero.stage == 3 && draw(seed, 76, 3) == 0) return draw_groups(seed, c, replicas);
   if (c->zero.stage != 3 || draw(seed, 72, 2)) return replicas;
   if (inside * nodes * near <= MOST_RANKS) replicas = nodes * near;
   while (replicas % near) replicas--; /* 0: near is more */
@@ -146,7 +162,10 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
                .inner = c.tensor_ranks * (4 + (int64_t)draw(seed, 35, 9)),
                .vocabulary = 20 + (int64_t)draw(seed, 36, 30)};
   if (draw(seed, 48, 4) == 0 && s->layers > 1) { /* a whole number of them for each that shares them */
-    c.expert_ranks = draw(seed, 49, 3) && c.zero.secondary_ranks < 2 && !c.zero.quantized_gradients ? replicas : 1;
+    c.expert_ranks =
+        draw(seed, 49, 3) && c.zero.secondary_ranks < 2 && !c.zero.quantized_gradients && c.zero.shard_ranks < 2
+            ? replicas
+            : 1;
     s->experts = c.expert_ranks * (1 + (int64_t)draw(seed, 50, 2)) + (c.expert_ranks == 1);
     c.expert_dispatch_fp8 = (int)draw(seed, 51, 2);
     c.expert_capacity_factor = draw(seed, 52, 2) ? 1.25 : 0;

@@ -16,6 +16,7 @@ static const combination shapes[] = {
     {GPT2, 2, .pipe = 2, .schedule = "zb-h1"},
     {GPT2, 4, .zero = 1, .micro = 2},
     {GPT2, 4, .tensor = 4, .micro = 2},
+    {GPT2, 4, .zero = 3, .micro = 2, .more = ",\"mics_shard_size\":2"},
     {GPT2, 4, .tensor = 2, .zero = 3, .sequence_parallel = 1},
     {GPT2, 4, .pipe = 2, .zero = 1, .schedule = "interleaved", .virtual_stages = 2},
     {GPT2, 4, .pipe = 2, .tensor = 2},

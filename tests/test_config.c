@@ -385,6 +385,13 @@ START_TEST(keys_that_need_another_say_so) {
       {"{\"zero_optimization\": {\"stage\": 2, \"zero_hpz_partition_size\": 8}}",
        "zero_optimization.zero_hpz_partition_size", "it needs ZeRO stage 3"},
       {"{\"zero_optimization\": {\"stage\": 3, \"zero_hpz_partition_size\": 8}}", NULL, NULL},
+      {"{\"zero_optimization\": {\"stage\": 2, \"mics_shard_size\": 8}}", "zero_optimization.mics_shard_size",
+       "it needs ZeRO stage 3"},
+      {"{\"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 8, \"mics_hierarchical_params_gather\": true}}",
+       "zero_optimization.mics_hierarchical_params_gather", "twinspeed.zero_node_ranks"},
+      {"{\"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 8, \"mics_hierarchical_params_gather\": true}, "
+       "\"twinspeed\": {\"zero_node_ranks\": 4}}",
+       NULL, NULL},
       {"{\"twinspeed\": {\"expert_node_ranks\": 4, \"expert_parallel_size\": 4}}", "twinspeed.expert_node_ranks",
        "less than twinspeed.expert_parallel_size"},
       {"{\"twinspeed\": {\"expert_node_ranks\": 2, \"expert_parallel_size\": 4}}", NULL, NULL},

@@ -302,6 +302,18 @@ START_TEST(contradictions) {
       {"{" B "\"zero_optimization\": {\"stage\": 3, \"zero_quantized_gradients\": true, "
        "\"zero_hpz_partition_size\": 4}, \"twinspeed\": {\"zero_node_ranks\": 2}}",
        TWS_INVALID, "zero_node_ranks is 2 and zero_hpz_partition_size 4", "leave it out"},
+      {"{" B "\"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 1}}", TWS_INVALID, "leaves nothing to divide",
+       "stage to 0"},
+      {"{" B "\"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 2, \"zero_hpz_partition_size\": 2}}",
+       TWS_UNSUPPORTED, "mics_shard_size does not go with zero_hpz_partition_size", "leave out one"},
+      {"{" B "\"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 2, \"zero_quantized_gradients\": true}}",
+       TWS_UNSUPPORTED, "mics_shard_size does not go with zero_quantized_gradients", "to false"},
+      {"{" B "\"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 2, \"offload_optimizer\": {\"device\": "
+       "\"cpu\"}}}",
+       TWS_UNSUPPORTED, "mics_shard_size does not go with offload_optimizer", "device to none"},
+      {"{" B "\"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 2}, "
+       "\"twinspeed\": {\"expert_parallel_size\": 2}}",
+       TWS_UNSUPPORTED, "mics_shard_size does not go with expert parallelism", "expert_parallel_size to 1"},
       {"{" B "\"zero_optimization\": {\"stage\": 2}, \"twinspeed\": {\"delayed_update\": true}}", TWS_INVALID,
        "delayed_update is the host's", "set zero_optimization.offload_optimizer.device to cpu"},
       {"{" B "\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.5}}, "

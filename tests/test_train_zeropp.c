@@ -51,6 +51,77 @@ START_TEST(secondary_parameters_are_the_same) {
 }
 END_TEST
 
+/* ---- MiCS ---- */
+
+/* Of twice as many samples, for eight ranks. */
+static void add_groups(FILE *file, const char *name, int accumulation, const char *more, int node_ranks) {
+  static const char batch[] = "\"train_batch_size\":8,";
+  char line[900], nodes[40] = "";
+  FILE *text = fmemopen(line, sizeof line, "w");
+  add_job(text, name, accumulation, "none", more);
+  fclose(text);
+  if (node_ranks > 0) snprintf(nodes, sizeof nodes, ",\"zero_node_ranks\":%d", node_ranks);
+  const char *at = strstr(line, batch), *end = strstr(line, "}}\n");
+  ck_assert(at && end > at);
+  fprintf(file, "%.*s\"train_batch_size\":16,", (int)(at - line), line);
+  at += sizeof batch - 1;
+  fprintf(file, "%.*s%s%s", (int)(end - at), at, nodes, end);
+}
+
+/* Groups add up what all ranks of plain stage 3 do, in another order; nodes of a group change no bit. One group of all
+ * ranks is plain stage 3. */
+START_TEST(groups_lose_what_all_ranks_do) {
+  static const struct {
+    const char *name, *more;
+    int accumulation;
+  } jobs[] = {{"one", "", 1},
+              {"two", "", 2},
+              {"serial", ",\"overlap_comm\":false,\"stage3_allgather_sequential\":true", 2},
+              {"whole", ",\"reduce_scatter\":false", 2},
+              {"half", "},\"bf16\":{\"enabled\":true", 2}};
+  enum { KINDS = sizeof jobs / sizeof *jobs };
+  const char *path = in_folder("jobs");
+  FILE *file = fopen(path, "w");
+  char name[64], more[200];
+  double worst[2] = {0, 0};
+  for (int i = 0; i < KINDS; i++) {
+    add_groups(file, jobs[i].name, jobs[i].accumulation, jobs[i].more, 0);
+    for (int size = 2; size <= 8; size *= 2) {
+      snprintf(name, sizeof name, "%s-%d", jobs[i].name, size);
+      snprintf(more, sizeof more, ",\"mics_shard_size\":%d%s", size, jobs[i].more);
+      add_groups(file, name, jobs[i].accumulation, more, 0);
+    }
+    snprintf(name, sizeof name, "%s-nodes", jobs[i].name);
+    snprintf(more, sizeof more, ",\"mics_shard_size\":4,\"mics_hierarchical_params_gather\":true%s", jobs[i].more);
+    add_groups(file, name, jobs[i].accumulation, more, 2);
+  }
+  fclose(file);
+  run_jobs(3, path);
+  for (int i = 0; i < KINDS; i++) {
+    const curve *plain = find(3, jobs[i].name);
+    const int half = strcmp(jobs[i].name, "half") == 0;
+    for (int size = 2; size <= 4; size *= 2) {
+      snprintf(name, sizeof name, "%s-%d", jobs[i].name, size);
+      const curve *c = find(3, name);
+      ck_assert_int_eq(c->steps, FEW_STEPS);
+      for (int s = 0; s < FEW_STEPS; s++) {
+        const double error = fmax(fabs(c->loss[s] / plain->loss[s] - 1), s ? 0 : fabs(c->norm[s] / plain->norm[s] - 1));
+        ck_assert_msg(error <= (half ? 2e-3 : 1e-7), "%s, step %d: loss %.9g, not %.9g; norm %.9g, not %.9g", name,
+                      s + 1, c->loss[s], plain->loss[s], c->norm[s], plain->norm[s]);
+        worst[half] = fmax(worst[half], error);
+      }
+    }
+    snprintf(name, sizeof name, "%s-8", jobs[i].name);
+    same_curves(find(3, name), plain);
+    snprintf(name, sizeof name, "%s-nodes", jobs[i].name);
+    char flat[64];
+    snprintf(flat, sizeof flat, "%s-4", jobs[i].name);
+    same_curves(find(3, name), find(3, flat));
+  }
+  printf("groups: losses differ from those of plain stage 3 by up to %.2g, of 16 bits %.2g\n", worst[0], worst[1]);
+}
+END_TEST
+
 /* ---- qwZ ---- */
 
 /* Weights that were codes: those of a rank that makes them for all, and with neighbours that keep them to the bit. With
@@ -248,11 +319,55 @@ START_TEST(reductions_in_codes) {
 }
 END_TEST
 
+static uint64_t state_bytes(const tws_plan *plan, tws_category category) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < plan->buffer_count; i++)
+    if (plan->buffers[i].lifetime == TWS_LIFETIME_STATE && plan->buffers[i].category == category)
+      bytes += plan->buffers[i].bytes;
+  return bytes;
+}
+
+/* Of a group in one node nothing but gradients of partitions leaves it, once a step; one of two nodes brings an eighth
+ * of what it gathers from the other. States are as many times those of plain stage 3 as there are groups. */
+START_TEST(groups_of_nodes) {
+  tws_job *plain = job_of((const char *const[]){NULL});
+  tws_job *group = job_of((const char *const[]){"zero_optimization.mics_shard_size=8", NULL});
+  tws_job *flat = job_of((const char *const[]){"zero_optimization.mics_shard_size=16", NULL});
+  tws_job *steps = job_of((const char *const[]){"zero_optimization.mics_shard_size=16",
+                                                "zero_optimization.mics_hierarchical_params_gather=true",
+                                                "twinspeed.zero_node_ranks=8", NULL});
+  tws_plan *all = plan_of(plain), *one = plan_of(group), *two = plan_of(flat), *hops = plan_of(steps);
+  ck_assert_double_eq(across_nodes(group, one, TWS_COLLECTIVE_ALL_GATHER), 0);
+  ck_assert_double_eq(across_nodes(group, one, TWS_COLLECTIVE_REDUCE_SCATTER), 0);
+  const double gradients = across_nodes(group, one, TWS_COLLECTIVE_ALL_REDUCE);
+  const double parts = 2.0 * (double)tws_network_params(plain->network, 0) / 8;
+  printf("bytes that groups add up between nodes: %.5g of %.5g\n", gradients, parts);
+  ck_assert_double_ge(gradients, parts);
+  ck_assert_double_le(gradients, 1.001 * parts);
+  const double whole = across_nodes(flat, two, TWS_COLLECTIVE_ALL_GATHER);
+  const double eighth = across_nodes(steps, hops, TWS_COLLECTIVE_ALL_GATHER);
+  printf("bytes that a group of two nodes gathers between them: %.5g, in two steps %.5g\n", whole, eighth);
+  ck_assert_double_gt(whole, 0);
+  ck_assert_double_eq_tol(eighth, whole / 8, 1e-6 * whole);
+  const tws_category kinds[] = {TWS_CATEGORY_PARAMETER, TWS_CATEGORY_MASTER, TWS_CATEGORY_MOMENT};
+  for (int k = 0; k < 3; k++)
+    ck_assert_double_eq_tol((double)state_bytes(one, kinds[k]) / (double)state_bytes(all, kinds[k]), 4, 0.01);
+  tws_plan *plans[] = {all, one, two, hops};
+  tws_job *jobs[] = {plain, group, flat, steps};
+  for (int i = 0; i < 4; i++) {
+    tws_plan_destroy(plans[i]);
+    tws_job_destroy(jobs[i]);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("train_zeropp");
   TCase *c = tcase_create("train_zeropp");
   tcase_set_timeout(c, 300);
   tcase_add_test(c, secondary_parameters_are_the_same);
+  tcase_add_test(c, groups_lose_what_all_ranks_do);
+  tcase_add_test(c, groups_of_nodes);
   tcase_add_test(c, gathered_codes);
   tcase_add_test(c, reduced_codes);
   tcase_add_test(c, gathers_stay_in_nodes);

@@ -320,6 +320,14 @@ static long long lora_rank(const cJSON *row) {
   return rank >= 1 && fabs(rank - round(rank)) < 1e-9 ? (long long)round(rank) : 0;
 }
 
+/* Ranks that partition parameters among them, where other groups have copies (PyTorch's hybrid shards, of a node where
+ * nothing else is said); 0: all do. */
+static long long group_ranks(const cJSON *row) {
+  const double stated = tws_case_number(row, "parallel", "fsdp");
+  if (stated > 1) return (long long)stated;
+  return strncmp(tws_case_text(row, "parallel", "fsdp"), "HYBRID_SHARD", 12) == 0 ? 8 : 0;
+}
+
 static tws_code check_technique(const cJSON *row, tws_error *err) {
   const char *peft = tws_case_text(row, "parallel", "peft");
   const char *recompute = tws_case_text(row, "parallel", "recompute"), *quant = tws_case_text(row, "parallel", "quant");
@@ -338,7 +346,8 @@ static tws_code check_technique(const cJSON *row, tws_error *err) {
     return lacks(err, "recomputation of single operations");
   if (strstr(tws_case_text(row, "hardware", "framework"), "torchtune")) /* paged, 8-bit, in backward: by recipe */
     return lacks(err, "the optimizer is not stated");
-  if (tws_case_number(row, "parallel", "fsdp") > 1) return lacks(err, "sharding inside a part of the replicas");
+  if (group_ranks(row) > 1 && tws_case_number(row, "parallel", "zero_stage") != 3)
+    return lacks(err, "gradients and states alone in a part of the replicas");
   return TWS_OK;
 }
 
@@ -419,6 +428,7 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
                  tws_case_one_layer_chunks(row) ? "|embedding|lm_head" : "");
   if (d->sequence > 1) tws_text_add(text, "\"sequence_parallel_size\":%d,", d->sequence);
   tws_text_add(text, "\"zero_optimization\":{\"stage\":%d,\"overlap_comm\":%s", stage, overlaps ? "true" : "false");
+  if (group_ranks(row) > 1) tws_text_add(text, ",\"mics_shard_size\":%lld", group_ranks(row));
   if (!by_itself) tws_text_add(text, ",\"use_multi_rank_bucket_allreduce\":false"); /* a key of 0.7 */
   if (*tws_case_text(row, "parallel", "offload_optimizer") && stage > 0)
     tws_text_add(text, ",\"offload_optimizer\":{\"device\":\"cpu\"}");
