@@ -36,7 +36,7 @@ typedef struct leg { /* a message from a stage to one of its peers, and what it 
   uint64_t bytes;
   double seconds;
 } leg;
-enum { LEGS = 8 };
+enum { LEGS = 16 };
 
 /* The last step: those that differ in their ends alone go on from it. */
 typedef struct step {
@@ -54,7 +54,6 @@ typedef struct step {
   tws_rhythm_stage *stages;
   double *end_s[2];               /* per stage: when its streams are done before its tail */
   int *at;
-  leg *legs; /* [stage][LEGS]: that were asked for */
   tws_arena *arena;
   int chunks_exact, chunks_closed, chunks_in_order;
   int64_t bytes_of; /* micro-batches that stages' peaks are of; 0: not known */
@@ -75,6 +74,8 @@ struct tws_composer {
   fewer *fewer;
   tws_sample_memory *memory;
   tws_rhythm_orders *orders; /* of pipelines */
+  leg *legs;                 /* [stage][LEGS] of the last step's topology: that were asked for */
+  size_t leg_capacity;
   step last;
   tws_composer_counts counts;
 };
@@ -128,6 +129,7 @@ void tws_composer_destroy(tws_composer *c) {
   tws_piece_table_free(&c->between);
   tws_ends_free(&c->ends);
   tws_arena_destroy(c->last.arena);
+  tws_free(c->legs);
   tws_arena_destroy(c->arena);
   tws_arena_destroy(c->program_arena);
   tws_sample_memory_destroy(c->memory);
@@ -289,7 +291,7 @@ static double stretch_of(const step *s, int stage) {
 static double message_of(void *user, int stage, int peer, uint64_t bytes) {
   const step *s = user;
   const tws_topology *t = &s->request->topology;
-  leg *known = s->legs + (size_t)stage * LEGS;
+  leg *known = s->c->legs + (size_t)stage * LEGS;
   int at = 0;
   for (; at < LEGS && known[at].bytes; at++)
     if (known[at].peer == peer && known[at].bytes == bytes) return known[at].seconds;
@@ -577,6 +579,8 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
   const size_t n = (size_t)shape->stages;
   tws_composer *c = s->c;
   const tws_plan_request *request = s->request;
+  if (tws_reserve(&c->legs, &c->leg_capacity, n * LEGS, sizeof *c->legs)) return no_memory(err);
+  if (!is_same(&s->topology, &request->topology)) memset(c->legs, 0, n * LEGS * sizeof *c->legs);
   tws_arena_destroy(s->arena);
   *s = (step){.c = c,
               .request = request,
@@ -593,10 +597,8 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
   s->stretch = tws_arena_alloc(s->arena, n, sizeof *s->stretch);
   s->stretched = tws_arena_alloc(s->arena, n, sizeof *s->stretched);
   s->at = tws_arena_alloc(s->arena, n, sizeof *s->at);
-  s->legs = tws_arena_alloc(s->arena, n * LEGS, sizeof *s->legs);
   for (int i = 0; i < 2; i++) s->end_s[i] = tws_arena_alloc(s->arena, n, sizeof *s->end_s[i]);
-  if (!s->stages || !s->stretch || !s->stretched || !s->at || !s->legs || !s->end_s[0] || !s->end_s[1])
-    return no_memory(err);
+  if (!s->stages || !s->stretch || !s->stretched || !s->at || !s->end_s[0] || !s->end_s[1]) return no_memory(err);
   TWS_TRY(find_chunks(s, b, shape->kind == TWS_PIPELINE_ZB_H1 && shape->stages > 1, err));
   s->body = b;
   return TWS_OK;

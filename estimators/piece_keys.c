@@ -118,6 +118,7 @@ void tws_gathers_key(const tws_piece_key *tail, tws_piece_key *k) {
 
 void tws_reductions_key(const tws_piece_key *tail, tws_piece_key *k) {
   *k = *tail;
+  k->config.virtual_stages = 0; /* layers say which they are, and reductions go through them in their order */
   forget_gathers(&k->config);
 }
 
@@ -135,10 +136,12 @@ void tws_tail_key(const tws_plan_request *request, tws_piece_key *k) {
 }
 
 tws_piece_entry *tws_piece_look_up(tws_piece_table *t, const tws_piece_key *k, int *is_new) {
+  *is_new = 0;
+  if (t->last && memcmp(&t->last->key, k, sizeof *k) == 0) return t->last;
   const uint64_t hash = hash_of(k, sizeof *k);
   tws_piece_entry *e = find(t, k, hash);
   *is_new = !e;
-  if (e) return e;
+  if (e) return t->last = e;
   if (2 * t->count + 2 > t->size && !grow(t)) return NULL;
   e = tws_calloc(1, sizeof *e);
   if (!e) return NULL;
@@ -148,7 +151,7 @@ tws_piece_entry *tws_piece_look_up(tws_piece_table *t, const tws_piece_key *k, i
   while (t->slots[at]) at = (at + 1) & (t->size - 1);
   t->slots[at] = e;
   t->count++;
-  return e;
+  return t->last = e;
 }
 
 void tws_piece_table_free(tws_piece_table *t) {

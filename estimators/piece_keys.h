@@ -32,6 +32,7 @@ typedef struct tws_piece_entry {
 
 typedef struct tws_piece_table { /* zeros at first */
   tws_piece_entry **slots;
+  tws_piece_entry *last; /* found: neighbours in a search ask for the same again */
   size_t count, size;
 } tws_piece_table;
 /* The entry of a key, a new one where there was none; NULL without memory. */

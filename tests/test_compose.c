@@ -156,7 +156,7 @@ static void drop_job(drawn_job *j) {
 /* Steps that differ from a job in one knob, or in many: pieces that they leave behind have to be the job's own where
  * they are taken for it. What is no legal step leaves none. */
 static void compose_neighbours(tws_composer *composer, const drawn_job *j, uint64_t seed) {
-  enum { KNOBS = 8, NEIGHBOURS = 10 };
+  enum { KNOBS = 9, NEIGHBOURS = 11 };
   for (uint64_t i = 0; i < NEIGHBOURS; i++) {
     const uint64_t turned = i < KNOBS ? 1u << i : 1 + draw(seed, 500 + i, (1u << KNOBS) - 1);
     tws_config config = j->config;
@@ -173,6 +173,10 @@ static void compose_neighbours(tws_composer *composer, const drawn_job *j, uint6
     if (turned & 32) z->stage = (z->stage + 1) % (config.pipeline_stages > 1 ? 2 : 4);
     if (turned & 64) z->param_persistence_threshold = 1 + z->param_persistence_threshold / 2;
     if (turned & 128) config.micro_batch_size *= 2;
+    if (turned & 256 && config.pipeline_stages > 1) { /* the same layers of a stage, or others, in two chunks or one */
+      config.virtual_stages = 3 - config.virtual_stages;
+      config.pipeline_schedule = config.virtual_stages > 1 ? TWS_PIPELINE_INTERLEAVED : TWS_PIPELINE_1F1B;
+    }
     const tws_code code = tws_compose(composer, &request, NULL, &composed, &err);
     ck_assert_msg(code == TWS_OK || code == TWS_UNSUPPORTED || code == TWS_INVALID, "seed %d: %s", (int)seed,
                   err.message);
