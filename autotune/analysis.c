@@ -229,5 +229,8 @@ void tws_variant_difference(const tws_variant *from, const tws_variant *to, tws_
   if (to->tensor > 1) differ("sequence parallelism", from->sequence_parallel, to->sequence_parallel, out);
   differ("sequence ranks", at_least_one(from->sequence), at_least_one(to->sequence), out);
   differ("expert ranks", at_least_one(from->expert), at_least_one(to->expert), out);
+  for (int i = 0; i < TWS_EXCHANGE_COUNT; i++)
+    differ(tws_exchange_name((tws_exchange_key)i), from->exchange[i] > 0 ? from->exchange[i] - 1 : 0,
+           to->exchange[i] > 0 ? to->exchange[i] - 1 : 0, out);
   if (to->capacity > 0 && from->capacity != to->capacity) tws_text_add(out, "expert capacity: %g\n", to->capacity);
 }

@@ -50,6 +50,10 @@ typedef struct tws_tune_space {
   int expert[TWS_TUNE_LIST], expert_count;
   double capacity[TWS_TUNE_LIST];
   int capacity_count; /* twinspeed.expert_capacity_factor */
+  /* Values of TWS_EXCHANGE_KEYS; an exhaustive search does not vary them. Empty: the configuration's, with `axes` on
+   * several nodes also groups of a node's ranks, of the first two keys at stage 3 and of the third with experts on more
+   * nodes than one. */
+  int exchange[TWS_EXCHANGE_COUNT][TWS_TUNE_LIST], exchange_count[TWS_EXCHANGE_COUNT];
   /* Of exhaustive searches alone; empty: the configuration's. */
   int overlap[2], overlap_count;                 /* tws_variant.overlap */
   int offload[TWS_OFFLOAD_WORDS], offload_count; /* tws_variant.offload */

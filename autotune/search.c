@@ -66,7 +66,8 @@ static int differ_in_batch_only(const tws_variant *p, const tws_variant *q) {
   return q->stage == p->stage && q->recompute == p->recompute && q->ranks == p->ranks && q->threads == p->threads &&
          q->pipeline == p->pipeline && q->tensor == p->tensor && q->sequence == p->sequence &&
          q->schedule.kind == p->schedule.kind && q->schedule.virtual_stages == p->schedule.virtual_stages &&
-         q->sequence_parallel == p->sequence_parallel && q->expert == p->expert && q->capacity == p->capacity;
+         q->sequence_parallel == p->sequence_parallel && q->expert == p->expert && q->capacity == p->capacity &&
+         memcmp(q->exchange, p->exchange, sizeof q->exchange) == 0;
 }
 
 static const tws_tune_candidate *already_too_large(const tws_tune_candidate *all, int index) {
@@ -98,7 +99,9 @@ static double states_bytes(const tws_tune_request *request, const tws_variant *p
   if (p->tensor > 1) params /= p->tensor, of_experts /= p->tensor;
   const double held = params - of_experts * (p->expert > 1 ? 1 - 1.0 / p->expert : 0); /* by a rank */
   double divided = (double)tws_variant_replicas(p) * (p->sequence > 1 ? p->sequence : 1);
-  if (p->stage == 3 && tws_config_shard_ranks(config) > 0) divided = fmin(divided, (double)config->zero.shard_ranks);
+  const int groups =
+      p->exchange[TWS_EXCHANGE_MICS] > 0 ? p->exchange[TWS_EXCHANGE_MICS] - 1 : (int)config->zero.shard_ranks;
+  if (p->stage == 3 && groups > 1) divided = fmin(divided, (double)groups);
   double weights = dtype * (p->stage == 3 ? params / divided : held);
   double gradients = dtype * (p->stage >= 2 ? params : held);
   double optimizer = (moments + masters) * (p->stage >= 1 ? params / divided : held);

@@ -41,6 +41,17 @@ static void fill_given(const tws_config *config, tws_axes_space *axes) {
   axes->expert[0] = tws_network_has_experts(axes->network) ? given.expert : 0; /* 0: nothing is said of them */
   axes->pipeline_count = axes->tensor_count = axes->sequence_count = axes->schedule_count =
       axes->sequence_parallel_count = axes->expert_count = axes->capacity_count = 1;
+  for (int i = 0; i < TWS_EXCHANGE_COUNT; i++) axes->exchange_count[i] = 1;
+}
+
+/* None, and ranks of a node, where there are more nodes and the configuration says nothing. */
+static void fill_neighbours(const tws_config *config, tws_axes_space *axes, int nodes) {
+  const int given = config->zero.secondary_ranks > 1 || config->zero.shard_ranks > 0 || config->expert_node_ranks > 0;
+  const int alone = config->zero.quantized_gradients || config->zero.offload_optimizer || config->zero.offload_param;
+  if (nodes < 2 || given || alone) return;
+  for (int i = TWS_EXCHANGE_HPZ; i <= TWS_EXCHANGE_EXPERT_NODES - (config->expert_dispatch_fp8 != 0); i++)
+    for (int ranks = 2; ranks <= axes->devices && axes->exchange_count[i] < TWS_TUNE_LIST; ranks++)
+      if (axes->devices % ranks == 0) axes->exchange[i][axes->exchange_count[i]++] = 1 + ranks;
 }
 
 /* What is worth trying. */
@@ -57,6 +68,7 @@ static void fill_thorough(const tws_tune_request *request, tws_axes_space *axes)
   axes->sequence_parallel[0] = 1;
   axes->sequence_parallel[1] = 0;
   axes->sequence_parallel_count = 2;
+  if (!request->exhaustive) fill_neighbours(request->job->config, axes, request->job->cluster.nodes);
   if (!tws_network_has_experts(axes->network) || request->exhaustive || axes->expert[0] > 1) return;
   axes->expert_count = 0;
   for (int degree = 1; degree <= axes->devices && axes->expert_count < TWS_TUNE_LIST; degree++)
@@ -91,6 +103,11 @@ void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {
     axes->capacity_count = space->capacity_count;
     memcpy(axes->capacity, space->capacity, (size_t)space->capacity_count * sizeof *space->capacity);
   }
+  for (int i = 0; i < TWS_EXCHANGE_COUNT; i++) {
+    axes->exchange_named[i] = space->exchange_count[i] > 0;
+    if (axes->exchange_named[i]) axes->exchange_count[i] = space->exchange_count[i];
+    for (int k = 0; k < space->exchange_count[i]; k++) axes->exchange[i][k] = 1 + space->exchange[i][k];
+  }
   if (space->schedule_count) {
     axes->schedule_count = space->schedule_count;
     memcpy(axes->schedules, space->schedules, (size_t)space->schedule_count * sizeof *space->schedules);
@@ -121,6 +138,34 @@ int tws_axes_experts_legal(const tws_axes_space *axes, const tws_variant *point)
          tws_expert_parallel_check(axes->network, point->expert, NULL) == TWS_OK;
 }
 
+/* Neighbours among `ranks` that share something, whole groups of `unit` of them; `node`: what a node has of them, which
+ * is all that is tried where none are named. */
+static int neighbours_legal(int value, int ranks, int unit, int node) {
+  return value < ranks && ranks % value == 0 && value % unit == 0 && (node == 0 || value == node);
+}
+
+/* Whether so many neighbours, and types that travel, have an effect at the point and go together. */
+static int exchanges_legal(const tws_axes_space *axes, const tws_variant *point) {
+  const int sequence = point->sequence > 1 ? point->sequence : 1, tensor = point->tensor > 1 ? point->tensor : 1;
+  const int sharers = tws_variant_replicas(point) * sequence, node = axes->devices / tensor;
+  int value[TWS_EXCHANGE_COUNT];
+  for (int i = 0; i < TWS_EXCHANGE_COUNT; i++) {
+    value[i] = point->exchange[i] > 1 ? point->exchange[i] - 1 : 0;
+    if (!value[i]) continue;
+    if (i == TWS_EXCHANGE_EXPERT_NODES) {
+      if (!neighbours_legal(value[i], point->expert, 1, axes->exchange_named[i] ? 0 : node / sequence)) return 0;
+      continue;
+    }
+    if (point->stage != 3 || sharers < 2) return 0;
+    if (i <= TWS_EXCHANGE_MICS &&
+        (value[i] < 2 || !neighbours_legal(value[i], sharers, sequence, axes->exchange_named[i] ? 0 : node)))
+      return 0;
+  }
+  if (point->expert > 1 && (value[TWS_EXCHANGE_HPZ] || value[TWS_EXCHANGE_MICS] || value[TWS_EXCHANGE_GRADIENTS]))
+    return 0;
+  return !value[TWS_EXCHANGE_MICS] || (!value[TWS_EXCHANGE_HPZ] && !value[TWS_EXCHANGE_GRADIENTS]);
+}
+
 static int states_capacity(const tws_network *network) {
   for (uint32_t m = 0; m < network->module_count; m++)
     if (network->modules[m].type == TWS_MODULE_ROUTER && network->modules[m].routing->slots.factor < 0) return 0;
@@ -140,6 +185,10 @@ tws_code tws_axes_check_experts(const tws_tune_request *request, tws_error *err)
   if (space->capacity_count && states_capacity(network))
     return tws_fail(err, TWS_UNSUPPORTED, "leave moe_train_capacity_factor out of the model's file",
                     "expert capacities: the model's file states its own");
+  for (int i = 0; i < TWS_EXCHANGE_COUNT && request->exhaustive; i++)
+    if (space->exchange_count[i] > 0)
+      return tws_fail(err, TWS_UNSUPPORTED, "set its key with --set, or leave out --exhaustive",
+                      "%s: an exhaustive search does not vary it", tws_exchange_flag((tws_exchange_key)i));
   if (request->exhaustive && (space->expert_count > 1 || space->capacity_count > 1))
     return tws_fail(err, TWS_UNSUPPORTED, "name one of each, or leave out --exhaustive",
                     "an exhaustive search has one degree of expert parallelism and one capacity");
@@ -153,7 +202,7 @@ tws_code tws_axes_check_experts(const tws_tune_request *request, tws_error *err)
 static int is_legal(const tws_axes_space *axes, const tws_variant *point) {
   int model = point->pipeline * point->tensor * point->sequence;
   if (point->ranks % model || !tws_axes_tensor_legal(axes, point)) return 0;
-  if (!tws_axes_experts_legal(axes, point)) return 0;
+  if (!tws_axes_experts_legal(axes, point) || !exchanges_legal(axes, point)) return 0;
   if (point->pipeline > 1) {
     int64_t blocks = (int64_t)point->pipeline * point->schedule.virtual_stages;
     if (point->stage > 1 || axes->network->layers < blocks) return 0;
@@ -166,6 +215,18 @@ static int is_legal(const tws_axes_space *axes, const tws_variant *point) {
   return axes->every_stage || !divided || point->stage > 0;
 }
 
+/* The next digits of a number; 1: they say something where it has no effect, and there are others that do not. */
+static int set_exchanges(const tws_axes_space *axes, tws_variant *point, int64_t *rest) {
+  int idle = 0;
+  for (int i = 0; i < TWS_EXCHANGE_COUNT; i++) {
+    const int digit = digit_of(rest, axes->exchange_count[i]);
+    const int applies = i == TWS_EXCHANGE_EXPERT_NODES ? point->expert > 1 : point->stage == 3;
+    point->exchange[i] = applies ? axes->exchange[i][digit] : 0;
+    idle |= !applies && digit > 0;
+  }
+  return idle;
+}
+
 int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_variant *point) {
   for (;;) {
     int64_t rest = (*index)++;
@@ -173,6 +234,7 @@ int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_variant *point
         schedule = digit_of(&rest, axes->schedule_count);
     point->capacity = axes->capacity[digit_of(&rest, axes->capacity_count)];
     point->expert = axes->expert[digit_of(&rest, axes->expert_count)];
+    const int idle = set_exchanges(axes, point, &rest);
     point->sequence = axes->sequence[digit_of(&rest, axes->sequence_count)];
     point->tensor = axes->tensor[digit_of(&rest, axes->tensor_count)];
     if (rest >= axes->pipeline_count) return 0;
@@ -180,7 +242,7 @@ int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_variant *point
     point->schedule = point->pipeline > 1 ? axes->schedules[schedule] : (tws_variant_schedule){TWS_PIPELINE_1F1B, 1};
     point->sequence_parallel = point->tensor > 1 ? axes->sequence_parallel[sequence_parallel] : 0;
     /* what has no meaning without its axis is chosen once */
-    if ((point->pipeline == 1 && schedule > 0) || (point->tensor == 1 && sequence_parallel > 0)) continue;
+    if (idle || (point->pipeline == 1 && schedule > 0) || (point->tensor == 1 && sequence_parallel > 0)) continue;
     if (is_legal(axes, point)) return 1;
   }
 }

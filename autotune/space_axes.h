@@ -24,6 +24,8 @@ typedef struct tws_axes_space {
   int expert[TWS_TUNE_LIST], expert_count;
   double capacity[TWS_TUNE_LIST]; /* 0: the configuration's */
   int capacity_count;
+  int exchange[TWS_EXCHANGE_COUNT][TWS_TUNE_LIST], exchange_count[TWS_EXCHANGE_COUNT]; /* tws_variant.exchange */
+  int exchange_named[TWS_EXCHANGE_COUNT];
 } tws_axes_space;
 
 void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes);

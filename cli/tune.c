@@ -24,6 +24,7 @@ typedef struct options {
   const char *experiments, *objective, *sweep;
   const char *overlaps, *offloads, *buckets, *prefetch, *persistence, *live;
   const char *axes, *pipeline, *tensor, *sequence, *schedules, *sequence_parallel, *experts, *capacities;
+  const char *exchange[TWS_EXCHANGE_COUNT];
   int64_t global_batch, max_micro_batch, trials, early_stopping, validate, rows;
   int64_t first_step, last_step, rounds, race;
   double memory, limit_s, budget_s, faults_s;
@@ -109,6 +110,10 @@ static tws_code list_of_numbers(const char *text, const char *what, double low, 
 }
 
 static tws_code read_axes(const options *o, tws_tune_space *space, tws_error *err) {
+  for (int i = 0; i < TWS_EXCHANGE_COUNT; i++)
+    TWS_TRY(list_of_int(o->exchange[i], tws_exchange_flag((tws_exchange_key)i), 0,
+                        tws_exchange_most((tws_exchange_key)i), space->exchange[i], TWS_TUNE_LIST,
+                        &space->exchange_count[i], err));
   TWS_TRY(list_of_int(o->experts, "--ep", 1, 65536, space->expert, TWS_TUNE_LIST, &space->expert_count, err));
   TWS_TRY(list_of_numbers(o->capacities, "--capacities", 0.01, 1e6, space->capacity, &space->capacity_count, err));
   TWS_TRY(list_of_int(o->pipeline, "--pp", 1, 4096, space->pipeline, TWS_TUNE_LIST, &space->pipeline_count, err));
@@ -530,6 +535,16 @@ static const tws_option table[] = {
                "replicas that share experts (--axes: what divides experts, within a node)"),
     TWS_STRING("capacities", 0, "LIST", options, capacities,
                "twinspeed.expert_capacity_factor: slots of an expert in even shares (default: the configuration's)"),
+    TWS_STRING("hpz", 0, "LIST", options, exchange[TWS_EXCHANGE_HPZ],
+               "zero_hpz_partition_size at stage 3, 0: none (--axes: none, and a node's ranks)"),
+    TWS_STRING("mics", 0, "LIST", options, exchange[TWS_EXCHANGE_MICS],
+               "mics_shard_size at stage 3, 0: none (--axes: none, and a node's ranks)"),
+    TWS_STRING("expert-nodes", 0, "LIST", options, exchange[TWS_EXCHANGE_EXPERT_NODES],
+               "twinspeed.expert_node_ranks, 0: all exchange at once (--axes: this, and a node's ranks)"),
+    TWS_STRING("quantized-weights", 0, "LIST", options, exchange[TWS_EXCHANGE_WEIGHTS],
+               "zero_quantized_weights at stage 3: 0, 1 or both; changes what is trained"),
+    TWS_STRING("quantized-gradients", 0, "LIST", options, exchange[TWS_EXCHANGE_GRADIENTS],
+               "zero_quantized_gradients at stage 3: 0, 1 or both; changes what is trained"),
     TWS_STRING("schedules", 0, "LIST", options, schedules,
                "of pipelines: gpipe, 1f1b, interleaved[:CHUNKS], zb-h1 (--axes: all but gpipe)"),
     TWS_STRING("sequence-parallel", 0, "LIST", options, sequence_parallel,

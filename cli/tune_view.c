@@ -7,7 +7,7 @@
 #include "cli/verdict.h"
 
 const char *tws_variant_axes_cell(const tws_variant *v) {
-  char pipeline[48] = "", tensor[32] = "", sequence[32] = "", experts[48] = "";
+  char pipeline[48] = "", tensor[32] = "", sequence[32] = "", experts[48] = "", exchange[96];
   if (v->pipeline > 1)
     snprintf(pipeline, sizeof pipeline, "pp %d %s%s", v->pipeline, tws_pipeline_kind_name(v->schedule.kind),
              v->schedule.virtual_stages > 1 ? tws_cell(":%d", v->schedule.virtual_stages) : "");
@@ -17,9 +17,10 @@ const char *tws_variant_axes_cell(const tws_variant *v) {
   if (v->capacity > 0)
     snprintf(experts + strlen(experts), sizeof experts - strlen(experts), "%scapacity %g", v->expert > 1 ? ", " : "",
              v->capacity);
-  const char *const parts[] = {pipeline, tensor, sequence, experts};
-  char all[176] = "";
-  for (int i = 0; i < 4; i++)
+  tws_variant_exchanges(v, exchange, sizeof exchange);
+  const char *const parts[] = {pipeline, tensor, sequence, experts, exchange};
+  char all[272] = "";
+  for (int i = 0; i < 5; i++)
     if (*parts[i]) snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", *all ? ", " : "", parts[i]);
   return tws_cell("%s", all);
 }

@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "compat/deepspeed_autotuner.h"
 
@@ -44,6 +45,35 @@ static const struct {
 #undef X
 };
 
+static const struct {
+  const char *key, *word, *flag;
+  int most;
+  const char *what;
+} exchange[TWS_EXCHANGE_COUNT] = {
+#define X(key, word, flag, most, what) {key, word, flag, most, what},
+    TWS_EXCHANGE_KEYS(X)
+#undef X
+};
+
+const char *tws_exchange_flag(tws_exchange_key key) {
+  return exchange[key].flag;
+}
+
+const char *tws_exchange_name(tws_exchange_key key) {
+  return exchange[key].what;
+}
+
+int tws_exchange_most(tws_exchange_key key) {
+  return exchange[key].most;
+}
+
+/* Its value as the key has it. */
+static const char *exchange_value(const tws_variant *variant, int key, char *text, size_t size) {
+  const int value = variant->exchange[key] - 1;
+  snprintf(text, size, "%d", value);
+  return exchange[key].most > 1 ? text : value ? "true" : "false";
+}
+
 void tws_variant_set_limits(const tws_variant *variant, tws_config *config) {
   int64_t *const fields[TWS_ZERO3_LIMIT_COUNT] = {
 #define X(key, field, word, flag) &config->zero.field,
@@ -55,10 +85,11 @@ void tws_variant_set_limits(const tws_variant *variant, tws_config *config) {
 }
 
 void tws_variant_name(const tws_variant *variant, char *buffer, int size) {
-  tws_ds_setting settings[20] = {{"gradient_accumulation_steps", TWS_DS_NUMBER, (double)variant->accumulation, 0},
-                                 {"train_micro_batch_size_per_gpu", TWS_DS_NUMBER, (double)variant->micro, 0},
-                                 {"recompute", TWS_DS_WORD, 0, tws_recompute_name(variant->recompute)},
-                                 {"n", TWS_DS_NUMBER, variant->ranks, 0}};
+  tws_ds_setting settings[20 + TWS_EXCHANGE_COUNT] = {
+      {"gradient_accumulation_steps", TWS_DS_NUMBER, (double)variant->accumulation, 0},
+      {"train_micro_batch_size_per_gpu", TWS_DS_NUMBER, (double)variant->micro, 0},
+      {"recompute", TWS_DS_WORD, 0, tws_recompute_name(variant->recompute)},
+      {"n", TWS_DS_NUMBER, variant->ranks, 0}};
   int count = 4;
   if (variant->threads > 0) settings[count++] = (tws_ds_setting){"threads", TWS_DS_NUMBER, variant->threads, 0};
   if (variant->pipeline > 1) {
@@ -76,6 +107,9 @@ void tws_variant_name(const tws_variant *variant, char *buffer, int size) {
   if (variant->expert > 1) settings[count++] = (tws_ds_setting){"expert_parallel", TWS_DS_NUMBER, variant->expert, 0};
   if (variant->capacity > 0)
     settings[count++] = (tws_ds_setting){"capacity_factor", TWS_DS_NUMBER, variant->capacity, 0};
+  for (int i = 0; i < TWS_EXCHANGE_COUNT; i++)
+    if (variant->exchange[i] > 1)
+      settings[count++] = (tws_ds_setting){exchange[i].word, TWS_DS_NUMBER, (double)(variant->exchange[i] - 1), 0};
   if (variant->overlap) settings[count++] = (tws_ds_setting){"overlap_comm", TWS_DS_BOOL, variant->overlap == 2, 0};
   if (variant->offload)
     settings[count++] = (tws_ds_setting){"offload_optimizer", TWS_DS_WORD, 0, tws_offload_words[variant->offload - 1]};
@@ -105,6 +139,9 @@ void tws_variant_label(const tws_variant *variant, char *buffer, int size) {
   if (variant->sequence > 1) tws_text_add(&text, ", sp %d", variant->sequence);
   if (variant->expert > 1) tws_text_add(&text, ", ep %d", variant->expert);
   if (variant->capacity > 0) tws_text_add(&text, ", capacity %g", variant->capacity);
+  char neighbours[96];
+  tws_variant_exchanges(variant, neighbours, sizeof neighbours);
+  if (*neighbours) tws_text_add(&text, ", %s", neighbours);
   if (variant->overlap) tws_text_add(&text, ", overlap %s", variant->overlap == 2 ? "on" : "off");
   if (variant->offload) tws_text_add(&text, "%s", offload_places[variant->offload - 1].text);
   if (variant->reduce_bucket) tws_text_add(&text, ", buckets of %g", (double)variant->reduce_bucket);
@@ -112,6 +149,17 @@ void tws_variant_label(const tws_variant *variant, char *buffer, int size) {
     if (variant->zero3[i]) tws_text_add(&text, ", %s %g", zero3_limits[i].word, (double)(variant->zero3[i] - 1));
   snprintf(buffer, (size_t)size, "%s", text.data ? text.data : "");
   tws_text_free(&text);
+}
+
+void tws_variant_exchanges(const tws_variant *variant, char *buffer, int size) {
+  int used = 0;
+  buffer[0] = '\0';
+  for (int i = 0; i < TWS_EXCHANGE_COUNT && used < size; i++) {
+    if (variant->exchange[i] < 2) continue;
+    used += snprintf(buffer + used, (size_t)(size - used), "%s%s", used ? ", " : "", exchange[i].word);
+    if (exchange[i].most > 1 && used < size)
+      used += snprintf(buffer + used, (size_t)(size - used), " %d", variant->exchange[i] - 1);
+  }
 }
 
 void tws_variant_buckets(const tws_variant *variant, char *buffer, int size) {
@@ -183,6 +231,9 @@ static tws_code set_variant(tws_config *config, const tws_network *network, cons
   char text[32];
   snprintf(text, sizeof text, "\"%s\"", tws_recompute_name(variant->recompute));
   TWS_TRY(tws_config_set(config, "twinspeed.recompute", text, err));
+  for (int i = 0; i < TWS_EXCHANGE_COUNT; i++)
+    if (variant->exchange[i])
+      TWS_TRY(tws_config_set(config, exchange[i].key, exchange_value(variant, i, text, sizeof text), err));
   if (variant->overlap)
     TWS_TRY(tws_config_set(config, "zero_optimization.overlap_comm", variant->overlap == 2 ? "true" : "false", err));
   if (variant->reduce_bucket)
@@ -252,6 +303,11 @@ tws_job_spec tws_variant_spec(const tws_job_spec *base, const tws_variant *varia
   if (variant->expert > 0) spec.expert_ranks = variant->expert;
   add_setting(&spec, variant->capacity > 0, text->capacity, sizeof text->capacity,
               "twinspeed.expert_capacity_factor=%.17g", variant->capacity);
+  for (int i = 0; i < TWS_EXCHANGE_COUNT; i++) {
+    char value[16];
+    add_setting(&spec, variant->exchange[i] != 0, text->exchange[i], sizeof text->exchange[i], "%s=%s", exchange[i].key,
+                exchange_value(variant, i, value, sizeof value));
+  }
   add_setting(&spec, variant->overlap != 0, text->overlap, sizeof text->overlap, "zero_optimization.overlap_comm=%s",
               variant->overlap == 2 ? "true" : "false");
   const int place = variant->offload > 0 ? variant->offload - 1 : 0;
@@ -282,4 +338,11 @@ void tws_variant_axes_json(const tws_variant *variant, cJSON *json) {
   }
   if (variant->tensor > 1) cJSON_AddBoolToObject(json, "sequence_parallel", variant->sequence_parallel);
   if (variant->capacity > 0) cJSON_AddNumberToObject(json, "expert_capacity_factor", variant->capacity);
+  for (int i = 0; i < TWS_EXCHANGE_COUNT; i++) {
+    const char *name = strrchr(exchange[i].key, '.') + 1;
+    if (variant->exchange[i] > 0 && exchange[i].most > 1)
+      cJSON_AddNumberToObject(json, name, variant->exchange[i] - 1);
+    else if (variant->exchange[i] > 0)
+      cJSON_AddBoolToObject(json, name, variant->exchange[i] > 1);
+  }
 }

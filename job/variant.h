@@ -21,6 +21,26 @@ typedef struct tws_variant_schedule {
   X("stage3_max_live_parameters", max_live_parameters, "live", "--max-live")
 enum { TWS_ZERO3_LIMIT_COUNT = 3 };
 
+/* Ranks that are neighbours, and types that travel: X(key, word, flag of tune, most, what it is). 0: none. Types change
+ * what is trained. */
+#define TWS_EXCHANGE_KEYS(X)                                                                                           \
+  X("zero_optimization.zero_hpz_partition_size", "hpz", "--hpz", 1048576, "ranks that keep gathered parameters")       \
+  X("zero_optimization.mics_shard_size", "mics", "--mics", 1048576, "ranks that partition the model")                  \
+  X("twinspeed.expert_node_ranks", "epn", "--expert-nodes", 65536, "ranks of a node that exchange tokens first")       \
+  X("zero_optimization.zero_quantized_weights", "qwz", "--quantized-weights", 1, "parameters gathered as 8-bit codes") \
+  X("zero_optimization.zero_quantized_gradients", "qgz", "--quantized-gradients", 1, "gradients reduced as 4-bit codes")
+typedef enum tws_exchange_key {
+  TWS_EXCHANGE_HPZ,
+  TWS_EXCHANGE_MICS,
+  TWS_EXCHANGE_EXPERT_NODES,
+  TWS_EXCHANGE_WEIGHTS,
+  TWS_EXCHANGE_GRADIENTS,
+  TWS_EXCHANGE_COUNT
+} tws_exchange_key;
+const char *tws_exchange_flag(tws_exchange_key key);
+const char *tws_exchange_name(tws_exchange_key key); /* what it is */
+int tws_exchange_most(tws_exchange_key key);
+
 typedef struct tws_variant {
   int stage; /* ZeRO */
   tws_recompute recompute;
@@ -35,6 +55,7 @@ typedef struct tws_variant {
   int overlap;           /* zero_optimization.overlap_comm: 1 off, 2 on */
   int offload;           /* 1 + a place of TWS_OFFLOAD_PLACES */
   int64_t reduce_bucket; /* zero_optimization.reduce_bucket_size */
+  int exchange[TWS_EXCHANGE_COUNT];     /* 1 + a value of TWS_EXCHANGE_KEYS */
   int64_t zero3[TWS_ZERO3_LIMIT_COUNT]; /* 1 + a limit of TWS_ZERO3_LIMITS, in elements */
 } tws_variant;
 /* Sets them in a configuration that was resolved without them. */
@@ -64,6 +85,8 @@ void tws_variant_name(const tws_variant *variant, char *buffer, int size);
 /* As people say it: "ZeRO-2, 4 x 8, recompute full, tp 2, pp 4 (1f1b)": micro batch x accumulation; what is 1 or none
  * is left out. */
 void tws_variant_label(const tws_variant *variant, char *buffer, int size);
+/* What it says of TWS_EXCHANGE_KEYS: "mics 8, qwz". */
+void tws_variant_exchanges(const tws_variant *variant, char *buffer, int size);
 /* Its buckets and limits of stage 3, of those that it says: "5e+08, prefetch 5e+07". */
 void tws_variant_buckets(const tws_variant *variant, char *buffer, int size);
 /* A clone of `base` with the variant's keys set, resolved. */
@@ -72,7 +95,7 @@ tws_code tws_variant_config(const tws_config *base, const tws_network *network, 
 /* What to ask another process of this program for. Further texts live in `text`. */
 typedef struct tws_variant_text {
   char batch[64], capacity[64], overlap[48], offload[64], parameters[64], bucket[64];
-  char zero3[TWS_ZERO3_LIMIT_COUNT][80];
+  char zero3[TWS_ZERO3_LIMIT_COUNT][80], exchange[TWS_EXCHANGE_COUNT][64];
 } tws_variant_text;
 tws_job_spec tws_variant_spec(const tws_job_spec *base, const tws_variant *variant, tws_variant_text *text);
 /* Adds "axes", schedule and sequence_parallel to an object, as the results of a job have them. */

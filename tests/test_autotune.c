@@ -625,6 +625,103 @@ START_TEST(experts_are_searched) {
 }
 END_TEST
 
+/* Neighbours that a point does not have, or that exclude each other, are not tried; each is the plan of its keys. */
+START_TEST(neighbours_are_searched) {
+  static const struct {
+    const char *words;
+    int status;
+    const char *says;
+  } wrong[] = {{"-m tiny-llama --mics x", 2, "--mics"},
+               {"-m tiny-llama --quantized-weights 2", 2, "--quantized-weights"},
+               {"-m tiny-llama --hpz 2 --exhaustive", 3, "--hpz: an exhaustive search does not vary it"}};
+  static const char *const keys[TWS_EXCHANGE_COUNT] = {"zero_hpz_partition_size", "mics_shard_size",
+                                                       "expert_node_ranks", "zero_quantized_weights",
+                                                       "zero_quantized_gradients"};
+  static const char *const lists[TWS_EXCHANGE_COUNT] = {"--hpz 0,2,3,8", "--mics 0,2,4,16", "--expert-nodes 0,2,3",
+                                                        "--quantized-weights 0,1", "--quantized-gradients 0,1"};
+  char words[400] = "";
+  make_folder();
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    command_result result = twinspeed(TUNE "%s", folder, wrong[i].words);
+    ck_assert_msg(result.status == wrong[i].status, "%s: exit %d", wrong[i].words, result.status);
+    ck_assert_msg(strstr(result.err, wrong[i].says) != NULL, "%s: %s", wrong[i].words, result.err);
+    command_free(&result);
+  }
+  for (int i = 0; i < TWS_EXCHANGE_COUNT; i++)
+    snprintf(words + strlen(words), sizeof words - strlen(words), " %s", lists[i]);
+  command_result result = twinspeed(
+      TUNE "-m tiny-mixtral --json --ep 1,4 --stages 1,3 --recomputes none --micro-batches 2%s", folder, words);
+  ck_assert_msg(result.status == 0, "%s", result.err);
+  tws_json *json;
+  ck_assert_int_eq(tws_json_parse(result.out, strlen(result.out), "output", &json, &err), TWS_OK);
+  const cJSON *one;
+  int count = 0, with[TWS_EXCHANGE_COUNT] = {0}, value[TWS_EXCHANGE_COUNT];
+  cJSON_ArrayForEach(one, cJSON_GetObjectItem(json->root, "candidates")) {
+    char set[500] = "";
+    const cJSON *expert = cJSON_GetObjectItem(cJSON_GetObjectItem(one, "axes"), "expert");
+    const int stage = (int)number(one, "zero_stage"), experts = expert ? expert->valueint : 1;
+    for (int i = 0; i < TWS_EXCHANGE_COUNT; i++) {
+      const cJSON *item = cJSON_GetObjectItem(one, keys[i]);
+      value[i] = !item ? 0 : cJSON_IsBool(item) ? cJSON_IsTrue(item) : item->valueint;
+      with[i] += value[i] > 0;
+      if (value[i])
+        snprintf(set + strlen(set), sizeof set - strlen(set), " --set %s.%s=%s",
+                 i == TWS_EXCHANGE_EXPERT_NODES ? "twinspeed" : "zero_optimization", keys[i],
+                 i >= TWS_EXCHANGE_WEIGHTS ? "true"
+                 : value[i] == 2           ? "2"
+                                           : "4");
+    }
+    ck_assert(value[TWS_EXCHANGE_EXPERT_NODES] == 0 || experts == 4);
+    ck_assert(stage == 3 || strstr(set, "zero_optimization") == NULL);
+    command_result alone = twinspeed(
+        "estimate -m tiny-mixtral -n 8 --cluster dgx-a100 --seq 32 --stage %d --micro-batch 2 --accumulation "
+        "2 --ep %d%s --json",
+        stage, experts, set);
+    tws_json *estimate;
+    ck_assert_msg(alone.status == 0, "%s: %s", set, alone.err);
+    ck_assert_int_eq(tws_json_parse(alone.out, strlen(alone.out), "output", &estimate, &err), TWS_OK);
+    ck_assert_double_eq_tol(number(cJSON_GetObjectItem(estimate->root, "time"), "step_s"),
+                            number(one, "predicted_step_s"), 1e-12);
+    tws_json_destroy(estimate);
+    command_free(&alone);
+    count++;
+  }
+  for (int i = 0; i < TWS_EXCHANGE_COUNT; i++) ck_assert_msg(with[i] > 0, "%s is not tried", keys[i]);
+  /* stage 1: experts on one rank, or on four in one step or two. Stage 3 and experts on one rank: 4 of no neighbours
+   * and codes or not, 4 of hpZ, 2 x 2 of MiCS; on four ranks 2 x 2, of codes of weights and steps. */
+  ck_assert_int_eq(count, 3 + 12 + 4);
+  tws_json_destroy(json);
+  command_free(&result);
+  remove_folder();
+}
+END_TEST
+
+/* Several nodes: neighbours are those of one. */
+START_TEST(neighbours_share_a_node) {
+  fixture f;
+  tws_variant *points;
+  int count, with[TWS_EXCHANGE_COUNT] = {0};
+  set_up(&f, "gpt2", "dgx-a100:2", 512);
+  f.request.space = (tws_tune_space){.axes = 1, .global_batch = 32};
+  ck_assert_msg(tws_tune_enumerate(&f.request, &points, &count, &err) == TWS_OK, "%s", err.message);
+  for (int i = 0; i < count; i++) {
+    const tws_variant *p = &points[i];
+    for (int k = 0; k < TWS_EXCHANGE_COUNT; k++) {
+      if (p->exchange[k] < 2) continue;
+      with[k]++;
+      ck_assert_int_eq(p->stage, 3);
+      ck_assert_int_eq((p->exchange[k] - 1) * p->tensor, 8);
+    }
+    ck_assert(p->exchange[TWS_EXCHANGE_HPZ] < 2 || p->exchange[TWS_EXCHANGE_MICS] < 2);
+  }
+  ck_assert_int_gt(with[TWS_EXCHANGE_HPZ], 0);
+  ck_assert_int_gt(with[TWS_EXCHANGE_MICS], 0);
+  ck_assert(!with[TWS_EXCHANGE_EXPERT_NODES] && !with[TWS_EXCHANGE_WEIGHTS] && !with[TWS_EXCHANGE_GRADIENTS]);
+  tws_free(points);
+  tear_down(&f);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("autotune");
   TCase *deepspeed = tcase_create("deepspeed"), *tuner = tcase_create("tuner");
@@ -635,6 +732,8 @@ int main(void) {
   tcase_set_timeout(tuner, 120);
   tcase_add_test(tuner, space_keeps_the_global_batch);
   tcase_add_test(tuner, host_space_respects_cores);
+  tcase_add_test(tuner, neighbours_are_searched);
+  tcase_add_test(tuner, neighbours_share_a_node);
   tcase_add_test(tuner, search_rejects_by_memory_and_is_deterministic);
   tcase_add_test(tuner, runtimes_fit_as_estimated);
   tcase_add_test(tuner, implied_rejections_hold);
