@@ -12,6 +12,7 @@
 #include "sim/sim.h"
 #include "tests/hand_plan.h"
 #include "tests/sim_module.h"
+#include "tests/suite.h"
 
 static const tws_sim_api *api;
 
@@ -177,11 +178,7 @@ static inline int run_sim_suite(const char *name, const TTest *const *tests, siz
   TCase *tcase = tcase_create(name);
   for (size_t i = 0; i < count; i++) tcase_add_test(tcase, tests[i]);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return run_suite(suite);
 }
 
 #endif

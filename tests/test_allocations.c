@@ -17,6 +17,7 @@
 #include "models/network/safetensors.h"
 #include "tests/folder.h"
 #include "tests/sanitized.h"
+#include "tests/suite.h"
 
 /* The first so many one by one, later ones with growing steps. Returns how many were tried. */
 static long fail_many(tws_code (*body)(void *user), void *user, const char *what) {
@@ -228,9 +229,5 @@ int main(void) {
   tcase_add_test(tests, headers);
   tcase_add_test(tests, hosts);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

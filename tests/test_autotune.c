@@ -12,6 +12,7 @@
 #include "command.h"
 #include "folder.h"
 #include "sim_module.h"
+#include "suite.h"
 
 static tws_error err;
 static tws_json *golden;
@@ -747,9 +748,5 @@ int main(void) {
   tcase_add_test(tuner, experts_are_searched);
   suite_add_tcase(suite, deepspeed);
   suite_add_tcase(suite, tuner);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -13,6 +13,7 @@
 #include "plan/pipeline_program.h"
 #include "sim/sim.h"
 #include "tests/sim_module.h"
+#include "tests/suite.h"
 
 enum { MOST = 128, STAGES = 8 };
 
@@ -459,9 +460,5 @@ int main(void) {
   tcase_add_test(c, waiting_for_a_stage_is_bubble);
   tcase_add_test(c, messages_share_nics);
   suite_add_tcase(suite, c);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
+  return run_suite(suite);
 }

@@ -17,6 +17,7 @@
 #include "base/units.h"
 #include "tests/failing_allocator.h"
 #include "tests/folder.h"
+#include "tests/suite.h"
 
 static tws_error err;
 
@@ -392,9 +393,5 @@ int main(void) {
   tcase_add_test(all, closest_word);
   tcase_add_test(all, memory_of_control_groups);
   suite_add_tcase(suite, all);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -16,6 +16,7 @@
 #include "real/operands.h"
 #include "tests/command.h"
 #include "tests/folder.h"
+#include "tests/suite.h"
 #include "traces/measurements.h"
 
 static tws_error err;
@@ -583,9 +584,5 @@ int main(void) {
   tcase_add_test(tcase, a_killed_run_leaves_a_profile);
   tcase_add_test(tcase, calibrate_emulated_device);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -13,6 +13,7 @@
 #include "tests/command.h"
 #include "tests/folder.h"
 #include "tests/sanitized.h"
+#include "tests/suite.h"
 
 static uint64_t drawn;
 static uint64_t draw(uint64_t below) {
@@ -423,9 +424,5 @@ int main(void) {
   tcase_add_test(tests, every_flipped_bit);
   tcase_add_test(tests, folders);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include "tests/answers.h"
 #include "tests/folder.h"
+#include "tests/suite.h"
 
 static const char *const verbs[] = {"estimate", "check",     "simulate", "tune",   "train",   "profile",
                                     "validate", "calibrate", "report",   "doctor", "convert", "launch"};
@@ -187,9 +188,5 @@ int main(void) {
   tcase_add_test(usage, output_that_nobody_reads);
   tcase_add_test(usage, shell_texts);
   suite_add_tcase(suite, usage);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

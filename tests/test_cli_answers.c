@@ -4,6 +4,7 @@
 #include "tests/answers.h"
 #include "tests/folder.h"
 #include "tests/members.h"
+#include "tests/suite.h"
 
 START_TEST(deepspeed_tables) {
   tws_json *golden = golden_file("estimators.json");
@@ -611,9 +612,5 @@ int main(void) {
   tcase_add_test(answers, reports);
   tcase_add_test(answers, reports_keep_jobs_apart);
   suite_add_tcase(suite, answers);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

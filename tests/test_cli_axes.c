@@ -15,6 +15,7 @@
 #include "tests/answers.h"
 #include "tests/folder.h"
 #include "tests/members.h"
+#include "tests/suite.h"
 
 static int64_t draw(uint64_t seed, uint64_t index, const int *from, uint64_t count) {
   uint32_t out[4];
@@ -469,9 +470,5 @@ int main(void) {
   tcase_add_test(tcase, ranks_are_told_their_axes);
   tcase_add_test(tcase, vocabulary_is_padded_for_tensor_ranks);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -2,6 +2,7 @@
 #include <check.h>
 #include "tests/answers.h"
 #include "tests/folder.h"
+#include "tests/suite.h"
 
 static const char good_model[] =
     "{\"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_positions\": 64, \"n_embd\": 32, \"n_layer\": 2, \"n_head\": "
@@ -202,9 +203,5 @@ int main(void) {
   tcase_add_test(bad, bad_clusters);
   tcase_add_test(bad, stale_modules);
   suite_add_tcase(suite, bad);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

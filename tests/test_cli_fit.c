@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "tests/answers.h"
 #include "tests/folder.h"
+#include "tests/suite.h"
 
 static double number(const cJSON *object, const char *key) {
   const cJSON *item = cJSON_GetObjectItem(object, key);
@@ -110,9 +111,5 @@ int main(void) {
   tcase_add_test(tests, a_time_for_a_step);
   tcase_add_test(tests, questions_without_meaning);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

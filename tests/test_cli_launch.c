@@ -5,6 +5,7 @@
 #include "tests/answers.h"
 #include "tests/folder.h"
 #include "tests/members.h"
+#include "tests/suite.h"
 
 /* ---- hostfiles: DeepSpeed's cases; a bare included host means all of its slots, as its documentation says ---- */
 static void assert_hosts(const command_result *r, const cJSON *expected) {
@@ -329,9 +330,5 @@ int main(void) {
   tcase_add_test(launch, started_by_others);
   tcase_add_test(launch, interrupting);
   suite_add_tcase(suite, launch);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -2,6 +2,7 @@
  * the work. */
 #include <check.h>
 #include <signal.h>
+#include "tests/suite.h"
 #include "tests/answers.h"
 #include "tests/folder.h"
 
@@ -276,9 +277,5 @@ static Suite *outputs_suite(void) {
 
 /* ctest: mpi */
 int main(void) {
-  SRunner *runner = srunner_create(outputs_suite());
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(outputs_suite());
 }

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "tests/answers.h"
 #include "tests/folder.h"
+#include "tests/suite.h"
 
 static void assert_evidence(const char *command, const char *kind, const char *nearest) {
   command_result r = twinspeed("%s --json", command);
@@ -240,9 +241,5 @@ int main(void) {
   tcase_add_test(tests, completion_knows_names);
   tcase_add_test(tests, the_bottleneck_in_three_lines);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

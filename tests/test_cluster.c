@@ -8,6 +8,7 @@
 #include "config/cluster.h"
 #include "models/hardware/profile.h"
 #include "tests/failing_allocator.h"
+#include "tests/suite.h"
 
 static tws_error err;
 
@@ -183,9 +184,5 @@ int main(void) {
   tcase_add_test(all, refused);
   tcase_add_test(all, every_allocation_may_fail);
   suite_add_tcase(suite, all);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -10,6 +10,7 @@
 #include "plan/representatives.h"
 #include "tests/legal_job.h"
 #include "tests/sanitized.h"
+#include "tests/suite.h"
 
 enum { JOBS = TWS_SANITIZED ? 60 : 500, MUTATED_JOBS = TWS_SANITIZED ? 12 : 60 };
 
@@ -340,9 +341,5 @@ int main(void) {
   tcase_add_test(c, mutants_are_noticed);
   tcase_add_test(c, machine_costs_compose);
   suite_add_tcase(suite, c);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return run_suite(suite);
 }

@@ -15,6 +15,7 @@
 #include "tests/configs.h"
 #include "tests/failing_allocator.h"
 #include "tests/members.h"
+#include "tests/suite.h"
 
 /* ---- the table ---- */
 
@@ -750,9 +751,5 @@ int main(void) {
   tcase_add_test(all, every_allocation_may_fail);
   tcase_add_test(all, schema_without_memory);
   suite_add_tcase(suite, all);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

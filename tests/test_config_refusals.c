@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tests/configs.h"
+#include "tests/suite.h"
 
 typedef struct refusal {
   const char *text;
@@ -426,9 +427,5 @@ int main(void) {
   tcase_add_test(all, all_refusals_at_once);
   tcase_add_test(all, check_without_ranks);
   suite_add_tcase(suite, all);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -9,6 +9,7 @@
 
 #include "build_interface.h"
 #include "real/cuda/cuda.h"
+#include "suite.h"
 
 #ifndef TWS_CUDA_STUB
 #define TWS_CUDA_STUB "" /* built without the toolkit */
@@ -207,9 +208,5 @@ int main(void) {
   tcase_add_test(tests, no_device);
   tcase_add_test(tests, found_by_the_engine);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -10,6 +10,7 @@
 #include "checkpoint/shard.h"
 #include "plan/state.h"
 #include "sanitized.h"
+#include "suite.h"
 #include "thread_ranks.h"
 
 enum {
@@ -735,9 +736,5 @@ int main(void) {
   tcase_add_test(tests, published_counts);
   tcase_set_timeout(tests, 120);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

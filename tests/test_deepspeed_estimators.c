@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "compat/deepspeed_memory.h"
 #include "tests/members.h"
+#include "tests/suite.h"
 
 static int truth(const cJSON *object, const char *key) {
   return cJSON_IsTrue(cJSON_GetObjectItem(object, key));
@@ -141,9 +142,5 @@ int main(void) {
   tcase_add_test(test, printed_zero3);
   tcase_add_test(test, documentation);
   suite_add_tcase(suite, test);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -15,6 +15,7 @@
 #include "real/cuda/cuda.h"
 #include "real/executor.h"
 #include "tests/emulator/trace.h"
+#include "tests/suite.h"
 
 static const tws_backend_ops *ops;
 static emulated_trace_function trace;
@@ -252,9 +253,5 @@ int main(void) {
   tcase_set_timeout(tests, 60);
   tcase_add_loop_test(tests, streams_wait_for_dependencies_alone, 0, (int)(sizeof jobs / sizeof *jobs));
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

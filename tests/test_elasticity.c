@@ -6,6 +6,7 @@
 #include "command.h"
 #include "folder.h"
 #include "members.h"
+#include "suite.h"
 
 static int64_t whole(const cJSON *object, const char *key, int64_t otherwise) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -98,9 +99,5 @@ int main(void) {
   tcase_add_checked_fixture(tests, make_folder, remove_folder);
   tcase_add_test(tests, golden_choices);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -13,6 +13,7 @@
 #include "tests/draw.h"
 #include "tests/folder.h"
 #include "tests/sanitized.h"
+#include "tests/suite.h"
 
 enum { SPACES = TWS_SANITIZED ? 3 : 20, BEST = 5, WHOLE = 3 /* spaces whose points are all compared */ };
 
@@ -343,9 +344,5 @@ int main(void) {
   tcase_add_test(c, parts_find_what_one_finds);
   tcase_add_test(c, budgets_leave_the_rest);
   suite_add_tcase(suite, c);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return run_suite(suite);
 }

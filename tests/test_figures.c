@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "tests/command.h"
 #include "tests/folder.h"
+#include "tests/suite.h"
 #include "traces/plot.h"
 
 static tws_error err;
@@ -145,9 +146,5 @@ int main(void) {
   tcase_add_test(tcase, figures_are_drawn);
   tcase_add_test(tcase, without_gnuplot);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -5,6 +5,7 @@
 #include "tests/answers.h"
 #include "tests/folder.h"
 #include "tests/members.h"
+#include "tests/suite.h"
 
 static cJSON *profile(const char *words) {
   command_result r = twinspeed("profile %s --json", words);
@@ -149,9 +150,5 @@ int main(void) {
   tcase_add_test(tcase, what_is_computed_again);
   tcase_add_test(tcase, bert_large_as_published);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include "suite.h"
 
 #include "sim/fluid.c" /* the module shows nothing but its table */
 
@@ -162,9 +163,5 @@ int main(void) {
   tcase_add_test(tcase, random_flows_have_max_min_rates);
   tcase_add_test(tcase, two_flows);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return run_suite(suite);
 }

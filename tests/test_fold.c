@@ -13,6 +13,7 @@
 #include "tests/legal_job.h"
 #include "tests/sanitized.h"
 #include "tests/sim_module.h"
+#include "tests/suite.h"
 
 enum { JOBS = TWS_SANITIZED ? 6 : 20 };
 
@@ -233,9 +234,5 @@ int main(void) {
   tcase_add_test(c, what_is_too_long_is_refused);
   tcase_add_test(c, ranks_without_number);
   suite_add_tcase(suite, c);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return run_suite(suite);
 }

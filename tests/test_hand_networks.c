@@ -2,6 +2,7 @@
 /* Graphs that no architecture makes yet, through every reader: verified, laid out, costed, simulated, executed on the
  * host and differentiated against finite differences. */
 #include "hand_network.h"
+#include "suite.h"
 
 static const char *const recompute[] = {"none", "selective", "full", "operations"};
 
@@ -334,9 +335,5 @@ int main(void) {
   tcase_add_loop_test(graphs, dropout, 0, 12);
   tcase_add_loop_test(graphs, experts, 0, 8);
   suite_add_tcase(suite, graphs);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "tests/answers.h"
 #include "tests/folder.h"
+#include "tests/suite.h"
 
 #define MODEL(more)                                                                                                   \
   "{\"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_positions\": 64, \"n_embd\": 32, \"n_layer\": 2, \"n_head\": " \
@@ -419,9 +420,5 @@ int main(void) {
   tcase_add_test(tcase, limits);
   tcase_add_loop_test(tcase, signals, 0, 2);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "job/fit.h"
+#include "suite.h"
 
 static tws_error err;
 #define OK(call) ck_assert_msg((call) == TWS_OK, "%s", err.message)
@@ -272,9 +273,5 @@ int main(void) {
   tcase_add_test(tests, nodes_share_their_disks);
   tcase_add_test(tests, bad_specifications);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "tests/failing_allocator.h"
+#include "tests/suite.h"
 
 static tws_error err;
 
@@ -395,9 +396,5 @@ int main(void) {
   tcase_add_test(all, random_documents_keep_places);
   tcase_add_test(all, every_allocation_may_fail);
   suite_add_tcase(suite, all);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "config/loss_scale.h"
 #include "tests/members.h"
+#include "tests/suite.h"
 
 static tws_config adaptive(int64_t power, int64_t window, int64_t hysteresis, int64_t minimum, int consecutive) {
   tws_config c = {.dtype = TWS_F16};
@@ -150,9 +151,5 @@ int main(void) {
   tcase_add_test(all, fixed_scales);
   tcase_add_test(all, from_the_file);
   suite_add_tcase(suite, all);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

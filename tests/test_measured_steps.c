@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "tests/command.h"
+#include "tests/suite.h"
 
 /* Of the plan that was measured; of one that has changed since, which only says that nothing is far off. */
 static const double limit = 0.05, limit_of_changed_plans = 0.2;
@@ -89,9 +90,5 @@ int main(void) {
   tcase_set_timeout(tcase, 240);
   tcase_add_test(tcase, simulated_as_measured);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -10,6 +10,7 @@
 #include "models/network/network.h"
 #include "models/routing.h"
 #include "real/real.h"
+#include "suite.h"
 
 const tws_backend_ops *tws_host_backend(void);
 
@@ -220,9 +221,5 @@ int main(void) {
   tcase_add_test(tests, nothing_is_dropped_with_a_slot_for_each_route);
   tcase_add_test(tests, a_pack_that_is_too_small_names_its_expert);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

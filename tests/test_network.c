@@ -12,6 +12,7 @@
 #include "models/kernel.h"
 #include "models/network/network.h"
 #include "tests/folder.h"
+#include "tests/suite.h"
 
 static tws_network *load(const char *spec, int64_t multiple) {
   tws_network *network = NULL;
@@ -621,9 +622,5 @@ int main(void) {
   tcase_add_test(safetensors, counts_headers);
   tcase_add_test(safetensors, refuses_headers);
   suite_add_tcase(suite, safetensors);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -9,6 +9,7 @@
 #include "autotune/next_trial.h"
 #include "autotune/race.h"
 #include "sim_module.h"
+#include "suite.h"
 #include "traces/measurements.h"
 
 static tws_error err;
@@ -196,9 +197,5 @@ int main(void) {
   tcase_add_test(tcase, race_ends);
   tcase_add_test(tcase, profile_is_corrected);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

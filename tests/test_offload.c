@@ -6,6 +6,7 @@
 #include "job_seconds.h"
 #include "real/host/bind.h"
 #include "sanitized.h"
+#include "suite.h"
 
 static tws_error err;
 
@@ -441,9 +442,5 @@ int main(void) {
   tcase_add_test(tests, shares_of_cores);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return run_suite(suite);
 }

@@ -9,6 +9,7 @@
 #include "models/network/module.h"
 #include "models/operator.h"
 #include "tests/sanitized.h"
+#include "tests/suite.h"
 
 static const char PAGE[] = TWS_TEST_DIR "/../docs/operators.md";
 
@@ -301,9 +302,5 @@ int main(void) {
   tcase_add_test(rows, page_is_that_of_the_table);
   tcase_add_test(rows, modules_give_kernels_their_operands);
   suite_add_tcase(suite, rows);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

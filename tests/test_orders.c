@@ -16,6 +16,7 @@
 #include "emulation/shrink.h"
 #include "job/job.h"
 #include "job/modules.h"
+#include "suite.h"
 
 static const tws_virtual_api *api;
 static tws_job *job;
@@ -344,9 +345,5 @@ int main(void) {
   tcase_add_loop_test(tests, collectives_that_change_places_are_caught, 0, 2);
   tcase_add_test(tests, a_job_that_fails_is_made_smaller);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

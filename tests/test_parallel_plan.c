@@ -17,6 +17,7 @@
 #include "tests/legal_job.h"
 #include "tests/rounding_plan.h"
 #include "tests/sanitized.h"
+#include "tests/suite.h"
 
 enum { PARTS = TWS_SANITIZED ? 5 : 10, JOBS = TWS_SANITIZED ? 50 : 100 }; /* of each part */
 
@@ -377,9 +378,5 @@ int main(void) {
   tcase_add_test(jobs, rings_share_the_work);
   tcase_add_test(jobs, rings_refuse);
   suite_add_tcase(suite, jobs);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return run_suite(suite);
 }

@@ -5,6 +5,7 @@
 
 #include "checkpoint/slice.h"
 #include "tests/oracle.h"
+#include "tests/suite.h"
 #include "tests/thread_ranks.h"
 
 enum {
@@ -474,9 +475,5 @@ int main(void) {
   tcase_add_loop_test(cases, on_two_ranks, 0, 12);
   tcase_add_test(cases, other_axes);
   suite_add_tcase(suite, cases);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

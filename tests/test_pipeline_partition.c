@@ -9,6 +9,7 @@
 #include "plan/pipeline_partition.h"
 #include "tests/draw.h"
 #include "tests/members.h"
+#include "tests/suite.h"
 
 static int same(const cJSON *list, const int *actual, int count) {
   if (cJSON_GetArraySize(list) != count) return 0;
@@ -189,9 +190,5 @@ int main(void) {
   tcase_add_test(c, balanced_parts_are_sound);
   tcase_add_test(c, grid_golden);
   suite_add_tcase(suite, c);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
+  return run_suite(suite);
 }

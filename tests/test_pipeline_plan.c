@@ -8,6 +8,7 @@
 #include "plan/pipeline_program.h"
 #include "sim/sim.h"
 #include "tests/sim_module.h"
+#include "tests/suite.h"
 
 enum { MOST = 8 };
 #define ELEMENTS (INT64_C(1) << 33) /* long passes, beside which what starts a message is nothing */
@@ -151,9 +152,5 @@ int main(void) {
   tcase_set_timeout(c, 120);
   tcase_add_test(c, ideal_bubbles);
   suite_add_tcase(suite, c);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
+  return run_suite(suite);
 }

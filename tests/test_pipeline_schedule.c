@@ -12,6 +12,7 @@
 #include "tests/failing_allocator.h"
 #include "tests/draw.h"
 #include "tests/members.h"
+#include "tests/suite.h"
 
 /* An assertion for inner loops: Check's own write a mark at every pass, which would take most of the time. */
 static inline void require(int holds, const char *what) {
@@ -509,9 +510,5 @@ int main(void) {
   tcase_add_test(c, illegal_shapes_are_refused);
   tcase_add_test(c, survives_exhausted_memory);
   suite_add_tcase(suite, c);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
+  return run_suite(suite);
 }

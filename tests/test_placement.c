@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "plan/placement.h"
+#include "suite.h"
 
 enum { RANKS = 3, TOKENS = 6, FEATURES = 9 };
 
@@ -110,9 +111,5 @@ int main(void) {
   tcase_add_test(c, changes_keep_values_and_gradients);
   tcase_add_test(c, duals);
   suite_add_tcase(suite, c);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

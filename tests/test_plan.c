@@ -13,6 +13,7 @@
 #include "plan/zero_partition.h"
 #include "tests/members.h"
 #include "tests/rounding_plan.h"
+#include "tests/suite.h"
 
 /* ---- ZeRO arithmetic ---- */
 
@@ -744,9 +745,5 @@ int main(void) {
   tcase_add_test(c, composition_equals_longest_path);
   tcase_add_test(c, bottleneck_is_of_the_whole_step);
   suite_add_tcase(suite, c);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
+  return run_suite(suite);
 }

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "models/hardware/profile_build.h"
+#include "suite.h"
 
 static tws_profile *load(const char *spec) {
   tws_profile *profile = NULL;
@@ -633,9 +634,5 @@ int main(void) {
   tcase_add_test(test, refuses_names_and_samples);
   tcase_add_test(test, memory_runs_out);
   suite_add_tcase(suite, test);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -12,6 +12,7 @@
 #include "plan/hyper.h"
 #include "real/executor.h"
 #include "job_seconds.h"
+#include "suite.h"
 
 const tws_backend_ops *tws_host_backend(void);
 
@@ -536,9 +537,5 @@ int main(void) {
   tcase_add_test(tests, states_and_programs_fit);
   tcase_add_test(tests, segments_of_several_types);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

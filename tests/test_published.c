@@ -11,6 +11,7 @@
 #include "job/software_memory.h"
 #include "models/hardware/runtime.h"
 #include "tests/sanitized.h"
+#include "tests/suite.h"
 #include "validation/cases.h"
 #include "validation/evidence.h"
 
@@ -796,9 +797,5 @@ int main(void) {
   tcase_add_test(tests, bad_files_are_refused_with_the_place);
   tcase_add_test(tests, the_verb_prints_what_the_library_predicts);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "command.h"
 #include "tests/members.h"
+#include "tests/suite.h"
 
 static tws_json *parse(const command_result *result) {
   tws_json *json = NULL;
@@ -204,9 +205,5 @@ int main(void) {
   tcase_add_test(tcase, runtimes_are_planned_alike);
   tcase_add_test(tcase, mistakes);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return run_suite(suite);
 }

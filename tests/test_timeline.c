@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
+#include "tests/suite.h"
 #include "traces/compare.h"
 #include "traces/csv.h"
 #include "traces/timeline.h"
@@ -229,9 +230,5 @@ int main(void) {
   tcase_add_test(tcase, csv_reads_back);
   tcase_add_test(tcase, comparison_sums);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return run_suite(suite);
 }

@@ -6,6 +6,7 @@
 
 #include "failing_allocator.h"
 #include "members.h"
+#include "suite.h"
 #include "tokens/tokenizer.h"
 
 static void check_ids(const tws_token_list *list, const cJSON *expected, const char *name, const char *text) {
@@ -161,9 +162,5 @@ int main(void) {
   tcase_add_test(tests, not_utf8);
   tcase_add_test(tests, no_memory);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -6,6 +6,7 @@
 
 #include "plan/plan.h"
 #include "tests/members.h"
+#include "tests/suite.h"
 
 static tws_error err;
 
@@ -264,9 +265,5 @@ int main(void) {
   tcase_add_test(c, table_of_axes);
   tcase_add_test(c, orders_of_axes);
   suite_add_tcase(suite, c);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

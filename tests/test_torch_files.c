@@ -15,6 +15,7 @@
 #include "tests/command.h"
 #include "tests/folder.h"
 #include "tests/sanitized.h"
+#include "tests/suite.h"
 #include "torch_writer.h"
 
 static const char *golden_folder(const char *name, const char *more) {
@@ -440,9 +441,5 @@ int main(void) {
   tcase_add_test(tests, archives);
   tcase_add_test(tests, allocations);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -8,6 +8,7 @@
 #include "tests/answers.h"
 #include "tests/folder.h"
 #include "tests/members.h"
+#include "tests/suite.h"
 
 static cJSON *results;
 static char *html, *markdown;
@@ -318,9 +319,5 @@ int main(void) {
   tcase_add_test(tcase, objectives);
   tcase_add_test(tcase, sweep_of_a_network);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -7,6 +7,7 @@
 #include "plan/sequence_rules.h"
 #include "tests/draw.h"
 #include "tests/members.h"
+#include "tests/suite.h"
 
 /* ---- Ulysses ---- */
 
@@ -112,9 +113,5 @@ int main(void) {
   tcase_add_test(c, ulysses_returns_every_element);
   tcase_add_test(c, ulysses_heads);
   suite_add_tcase(suite, c);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
+  return run_suite(suite);
 }

@@ -12,6 +12,7 @@
 #include "tests/command.h"
 #include "tests/folder.h"
 #include "tests/members.h"
+#include "tests/suite.h"
 
 static char data[64];
 
@@ -224,9 +225,5 @@ int main(void) {
   tcase_add_test(tcase, axes_are_validated);
   tcase_add_test(tcase, profile_of_a_trace);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

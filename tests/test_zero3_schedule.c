@@ -8,6 +8,7 @@
 #include "plan/zero_partition.h"
 #include "tests/configs.h"
 #include "tests/members.h"
+#include "tests/suite.h"
 
 typedef struct trace {
   int64_t numel[16];
@@ -199,9 +200,5 @@ int main(void) {
   tcase_add_test(c, sequential_trace_golden);
   tcase_add_test(c, units_are_gathered_whole);
   suite_add_tcase(suite, c);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
+  return run_suite(suite);
 }

@@ -12,6 +12,7 @@
 #include "job_seconds.h"
 #include "plan/hyper.h"
 #include "real/executor.h"
+#include "tests/suite.h"
 #include "tests/thread_ranks.h"
 
 const tws_backend_ops *tws_host_backend(void);
@@ -331,9 +332,5 @@ int main(void) {
   tcase_add_loop_test(c, two_classes, 0, 8);
   tcase_add_test(c, one_class_without_experts);
   suite_add_tcase(suite, c);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

@@ -9,6 +9,7 @@
 #include "command.h"
 #include "folder.h"
 #include "sanitized.h"
+#include "suite.h"
 
 static char text_path[64];
 
@@ -38,13 +39,10 @@ static inline void set_up(void) {
 
 /* Runs a suite in a folder of its own, beside a text at `text_path`; what main() returns. */
 static inline int run_training(Suite *suite) {
-  SRunner *runner = srunner_create(suite);
   set_up();
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
+  const int status = run_suite(suite);
   remove_folder();
-  return failed != 0;
+  return status;
 }
 
 /* ---- jobs of ranks_engine ---- */

@@ -1,0 +1,17 @@
+/* The end of every suite's main(). */
+#ifndef TWS_TESTS_SUITE_H
+#define TWS_TESTS_SUITE_H
+
+#include <check.h>
+#include <stdlib.h>
+
+/* Runs the suite as Check's environment says, and frees it; gives the status to exit with. */
+static inline int run_suite(Suite *suite) {
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+#endif
