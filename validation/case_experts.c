@@ -4,11 +4,14 @@
 #include "validation/case_fields.h"
 
 /* What rows do not say of models that they name: the public configurations' widths of an expert's inner part and of a
- * head. Their norms of queries and keys, biases and attention sinks are left out: they are no products. */
+ * head. GPT OSS is planned as Mixtral: without its biases and attention sinks, and no layer sees a window alone. */
 static const struct {
   const char *name;
-  int inner, head;
-} models[] = {{"GPT OSS 120B", 2880, 64}, {"Qwen3_30B", 768, 128}, {"Qwen3-30B", 768, 128}, {"Qwen3_235B", 1536, 128}};
+  int inner, head, is_qwen;
+} models[] = {{"GPT OSS 120B", 2880, 64, 0},
+              {"Qwen3_30B", 768, 128, 1},
+              {"Qwen3-30B", 768, 128, 1},
+              {"Qwen3_235B", 1536, 128, 1}};
 
 /* GPT-3's layers with experts in every other one, GPT-2's vocabulary, capacity 1, and activations that are made again,
  * as the scripts have it that DeepSpeed published with its models (Megatron-DeepSpeed, examples_deepspeed/MoE); each
@@ -66,13 +69,52 @@ void tws_case_write_experts(const cJSON *row, tws_text *text) {
     return;
   }
   tws_text_add(text,
-               "{\"model_type\":\"mixtral\",\"num_hidden_layers\":%lld,\"hidden_size\":%lld,"
+               "{\"model_type\":\"%s\",\"num_hidden_layers\":%lld,\"hidden_size\":%lld,"
                "\"num_attention_heads\":%lld,\"num_key_value_heads\":%lld,\"head_dim\":%d,\"intermediate_size\":%d,"
-               "\"num_local_experts\":%lld,\"num_experts_per_tok\":%lld,\"max_position_embeddings\":%lld,"
-               "\"vocab_size\":%lld,\"tie_word_embeddings\":false}",
-               (long long)tws_case_number(row, "model", "layers"), (long long)tws_case_number(row, "model", "hidden"),
-               (long long)tws_case_number(row, "model", "heads"), (long long)tws_case_number(row, "model", "kv_heads"),
-               models[at].head, models[at].inner, (long long)tws_case_number(row, "model", "num_experts"),
+               "\"%s\":%lld,\"num_experts_per_tok\":%lld,\"max_position_embeddings\":%lld,"
+               "\"vocab_size\":%lld,\"tie_word_embeddings\":false",
+               models[at].is_qwen ? "qwen3_moe" : "mixtral", (long long)tws_case_number(row, "model", "layers"),
+               (long long)tws_case_number(row, "model", "hidden"), (long long)tws_case_number(row, "model", "heads"),
+               (long long)tws_case_number(row, "model", "kv_heads"), models[at].head, models[at].inner,
+               models[at].is_qwen ? "num_experts" : "num_local_experts",
+               (long long)tws_case_number(row, "model", "num_experts"),
                (long long)tws_case_number(row, "model", "moe_topk"),
                (long long)tws_case_number(row, "model", "seq_len"), (long long)tws_case_number(row, "model", "vocab"));
+  if (models[at].is_qwen) tws_text_add(text, ",\"moe_intermediate_size\":%d,\"norm_topk_prob\":true", models[at].inner);
+  tws_text_add(text, "}");
+}
+
+/* ---- Megatron-Bridge's recipes (its repository, scripts/performance/configs of v0.2.1 to v0.5.0) ---- */
+
+static int is_of(const cJSON *row, const char *model, const char *gpu) {
+  return strstr(tws_case_text(row, "model", "name"), model) &&
+         strncmp(tws_case_text(row, "hardware", "gpu"), gpu, strlen(gpu)) == 0;
+}
+
+static int is_before(const cJSON *row, const char *release) {
+  return strncmp(tws_case_text(row, "hardware", "version"), release, strlen(release)) < 0;
+}
+
+/* Recipes that take all-to-alls of slots: they name no moe_flex_dispatcher_backend, or alltoall. */
+static const struct {
+  const char *model, *gpu, *before;
+} all_to_alls[] = {{"GPT OSS", "", "26.04"},        {"GPT OSS", "GB200", "26.06"}, {"GPT OSS", "B200", "26.06"},
+                   {"GPT OSS", "H100", "26.06"},    {"Qwen3_235B", "B300", "26.04"}, {"Qwen3_235B", "B200", "27"},
+                   {"Qwen3_235B", "H100", "27"}};
+
+/* Recipes with MXFP8 since 26.06 whose cuda_graph_impl is full_iteration. */
+static int captures_steps(const cJSON *row) {
+  const int captured = is_of(row, "", "GB") || is_of(row, "Qwen3_30B", "B300");
+  return captured && strcmp(tws_case_text(row, "parallel", "precision"), "MXFP8") == 0 && !is_before(row, "26.06");
+}
+
+const char *tws_case_experts_runtime(const cJSON *row) {
+  for (size_t i = 0; i < sizeof all_to_alls / sizeof *all_to_alls; i++)
+    if (is_of(row, all_to_alls[i].model, all_to_alls[i].gpu) && is_before(row, all_to_alls[i].before)) return "nemo";
+  return captures_steps(row) ? "nemo-graphs" : "nemo-2026";
+}
+
+int tws_case_recomputes_experts(const cJSON *row) {
+  const int narrow = is_of(row, "GPT OSS", "GB200") || is_of(row, "GPT OSS", "B200") || is_of(row, "GPT OSS", "H100");
+  return narrow && !captures_steps(row);
 }

@@ -15,6 +15,8 @@ int tws_case_flag(const cJSON *row, const char *section, const char *key);
 int tws_case_has_experts(const cJSON *row);
 int tws_case_knows_experts(const cJSON *row);
 int tws_case_is_gpt_with_experts(const cJSON *row);
+const char *tws_case_experts_runtime(const cJSON *row); /* of Megatron-Bridge's releases of 2026 */
+int tws_case_recomputes_experts(const cJSON *row);      /* norms and activations, which its recipes have */
 void tws_case_write_experts(const cJSON *row, tws_text *text);
 
 /* case_tests.c: what rows of Megatron-LM's functional tests leave out; of other rows what is stated, 0 where nothing.

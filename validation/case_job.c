@@ -144,6 +144,8 @@ static const tws_runtime *runtime_of(const cJSON *row) {
   if (tws_case_keeps_scores(row)) return tws_runtime_find("megatron-unfused");
   if (strcmp(software[at].runtime, "fsdp") == 0 && tws_case_flag(row, "parallel", "compile"))
     return tws_runtime_find("fsdp-compiled");
+  if (strcmp(software[at].runtime, "nemo-2026") == 0 && tws_case_has_experts(row))
+    return tws_runtime_find(tws_case_experts_runtime(row));
   if (strcmp(software[at].runtime, "transformers-2021") == 0 && is_ddp(row))
     return tws_runtime_find("transformers-2021-ddp");
   return tws_runtime_find(software[at].runtime);
@@ -165,6 +167,7 @@ static tws_matmul_dtype matmul_dtype(const cJSON *row) {
 static tws_code apply_software(const cJSON *row, tws_profile *profile, tws_error *err) {
   TWS_TRY(tws_profile_set_runtime(profile, runtime_of(row), err));
   if (is_selective(row)) tws_profile_recompute_scores(profile);
+  if (tws_case_flag(row, "parallel", "ep_overlap")) tws_profile_overlap_experts(profile);
   if (tws_case_drops(row)) tws_profile_keep_masks(profile);
   return TWS_OK;
 }
@@ -394,6 +397,10 @@ static void write_recomputation(const cJSON *row, const tws_runtime *runtime, tw
   const int layers = strstr(recompute, "selective layer") != NULL;
   const char *mode = "none";
   if (is_selective(row) && lists_modules(row, text)) return;
+  if (tws_case_recomputes_experts(row)) {
+    tws_text_add(text, ",\"recompute\":\"operations\",\"recompute_operations\":\"norm,activation\"");
+    return;
+  }
   if (is_selective(row) && runtime->attention != TWS_ATTENTION_UNFUSED)
     mode = runtime->contends ? "operations" : "selective";
   if (layers || (strncmp(recompute, "full", 4) == 0 && !is_measured_without(row))) mode = "full";

@@ -183,6 +183,7 @@ static tws_traffic traffic_of(const tws_profile *profile, const tws_work *work, 
   const double piece = (double)work->d[0] / ranks, tokens = (double)work->d[1];
   const int near = per_node < ranks ? per_node : ranks;
   if (!sends_tokens(profile, work, ranks)) return every_piece;
+  if (profile->experts_overlap) return (tws_traffic){0};
   const double *reached = profile->runtime->dispatch_reached;
   tws_traffic traffic = {.inside = 1, .outside = 1};
   /* what a token's rank does not keep, and what the rank that passes it on in its node does not */

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 #include "models/hardware/profile_internal.h"
+#include "models/hardware/runtime.h"
 
 /* A product as LINEAR has it, tokens x out x in, so many times. A convolution is one with a matrix of patches, a row
  * for each window, for each group of channels. */
@@ -80,7 +81,8 @@ double tws_profile_host_launches(const tws_profile *profile, const tws_work *wor
   if (!(profile->host_op_s > 0 && profile->expert_op_s > 0)) return 1;
   const double products = expert_products(profile, work, &one);
   const int casts = tws_profile_matmul_peak(profile, work) > 0 && one.code != TWS_KERNEL_LINEAR_GRAD_WEIGHT;
-  return products > 0 ? fmax(1, products * (casts ? 2 : 1) * profile->expert_op_s / profile->host_op_s) : 1;
+  const double each = profile->expert_op_s + (casts ? tws_profile_runtime(profile)->expert_cast_s : 0);
+  return products > 0 ? fmax(1, products * each / profile->host_op_s) : 1;
 }
 
 int tws_shape_of(const tws_work *work, tws_shape *shape) {
@@ -358,6 +360,15 @@ static double one_hot_seconds(const tws_profile *profile, const tws_work *work, 
   return seconds + ways[at].bytes * tokens * slots / bandwidth;
 }
 
+/* Seconds that tokens on their way to experts and back take beside a plan's kernels. */
+static double routed_seconds(const tws_profile *profile, const tws_work *work, double bandwidth) {
+  const tws_runtime *runtime = tws_profile_runtime(profile);
+  const int code = work->code, begins = code == TWS_KERNEL_DISPATCH || code == TWS_KERNEL_COMBINE_GRAD;
+  if (!begins && code != TWS_KERNEL_COMBINE && code != TWS_KERNEL_DISPATCH_GRAD) return 0;
+  const int narrow = tws_profile_matmul_peak(profile, work) > 0;
+  return runtime->routed_bytes[narrow] * tws_work_elements(work) / bandwidth + (begins ? runtime->route_s : 0);
+}
+
 /* From published figures, one kernel. */
 static double published_seconds(const tws_profile *profile, const tws_work *work, int threads, double bandwidth) {
   double peak = tws_profile_peak_flops(profile, (tws_dtype)work->dtype) * threads;
@@ -376,6 +387,7 @@ static double published_seconds(const tws_profile *profile, const tws_work *work
     seconds = tws_work_bytes(work) / bandwidth;
   const double added = profile->added_bytes[work->code] * tws_work_elements(work) + cast_bytes(profile, work) +
                        accumulated_bytes(profile, work);
+  seconds += routed_seconds(profile, work, bandwidth);
   return seconds + added / bandwidth + profile->launch_s + one_hot_seconds(profile, work, peak, bandwidth);
 }
 

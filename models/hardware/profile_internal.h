@@ -89,6 +89,7 @@ struct tws_profile {
   double accumulates_bytes;                 /* tws_runtime */
   double host_op_s;                         /* the host issues a kernel of a plan in this time; 0: it never limits */
   double expert_op_s;                       /* tws_runtime */
+  int experts_overlap;                      /* tws_profile_overlap_experts() */
   int one_hot_experts;                      /* tws_runtime */
   double added_bytes[TWS_KERNEL_COUNT];     /* that software moves beside a kernel's operands, for each element */
   tws_family *families;

@@ -35,8 +35,16 @@
  *               shard's gradients.
  *   loads       DeepSpeed 0.19, engine.py: a model that zero.Init did not partition goes to the device in whole;
  *               partition_parameters.py then cuts one parameter after the other.
- *   expert_op_s Transformer Engine's GroupedLinear issues a cuBLAS product for each expert over several streams,
- *               and under fp8 a cast of what each gets; DeepSpeed's experts are modules in a loop.
+ *   expert_op_s Transformer Engine's GroupedLinear issues a cuBLAS product for each expert over several streams;
+ *               DeepSpeed's experts are modules in a loop.
+ *   expert_cast_s  and for products in 8 bits a quantizer's call from Python for what each expert gets: of 33, 60, 90
+ *               and 120 us the one nearest to every other run with experts of Megatron-Bridge.
+ *   route_s     where the host reads how many tokens each expert gets before it issues what they need (Megatron-Core's
+ *               token_dispatcher.py), the device waits; 0.5 of 0, 0.5 and 1 ms a pass and layer, chosen likewise.
+ *   routed_bytes  counted from token_dispatcher.py and experts.py: tokens that arrived are sorted by expert (read and
+ *               written), and for products in 8 bits padded to whole tiles; the same on their way back.
+ *   nemo-graphs since release 26.06 recipes of Megatron-Bridge capture steps with MXFP8 (set_full_iter_cg_configs) and
+ *               run experts as one kernel (use_transformer_engine_op_fuser): the host is no limit.
  *   keeps       what autograd saves (tools/autograd/derivatives.yaml) of LitGPT's model.py and lora.py: RMSNorm
  *               casts to float32 (4 bytes in place of the plan's 2); apply_rope and cat make new queries and keys
  *               while the values view the joined projection; silu(gate) is an operand of the product; index_copy
@@ -84,9 +92,11 @@
 #define MEGATRON_LM EAGER, .added_passes = TWS_PASSES_MEGATRON, EAGER_ATTENTION(8, 9)
 #define EAGER_EXPERTS .expert_op_s = 170e-6, .one_hot_experts = 1
 #define MEGATRON_LM_2021 MEGATRON_LM, .launch_s = 1.6e-6, .host_op_s = 160e-6, .hand_over_s = 60e-6, EAGER_EXPERTS
-#define MEGATRON_CORE                                                                                              \
-  COMMUNICATORS, .host_op_s = 33e-6, .expert_op_s = 7e-6, .unfused = 1, .products = CUBLAS_12, .overlaps_data = 1, \
-                 .logit_bytes = 4, .workspace_bytes = ENGINE_WORKSPACE
+#define ENGINE                                                                                  \
+  COMMUNICATORS, .unfused = 1, .products = CUBLAS_12, .overlaps_data = 1, .logit_bytes = 4, \
+                 .workspace_bytes = ENGINE_WORKSPACE
+#define GROUPED_EXPERTS .expert_op_s = 7e-6, .expert_cast_s = 90e-6, .route_s = 0.5e-3, .routed_bytes = {4, 8}
+#define MEGATRON_CORE ENGINE, .host_op_s = 33e-6, GROUPED_EXPERTS
 #define FLASH_ATTENTION(generation) .attention = TWS_ATTENTION_FLASH, .flash = generation
 #define FSDP2                                                                                                        \
   .host_op_s = 33e-6, .cast_bytes = {6, 8}, .keeps_wide = 1, .contends = 1, .by_block = 1, FLASH_ATTENTION(FLASH_2), \
@@ -141,6 +151,13 @@ static const tws_runtime runtimes[] = {
     {.name = "nemo-2026",
      .about = "Megatron-Bridge of 2026: as nemo, and tokens go to experts by DeepEP or HybridEP",
      MEGATRON_CORE,
+     FLASH_ATTENTION(FLASH_2),
+     .sends_once = 1,
+     .dispatch_reached = DEEPEP,
+     .overlaps_tensor = 2},
+    {.name = "nemo-graphs",
+     .about = "as nemo-2026, and a step is one CUDA graph: MXFP8 on Blackwell since June 2026",
+     ENGINE,
      FLASH_ATTENTION(FLASH_2),
      .sends_once = 1,
      .dispatch_reached = DEEPEP,
@@ -345,6 +362,10 @@ tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtim
 
 const tws_runtime *tws_profile_runtime(const tws_profile *profile) {
   return profile->runtime ? profile->runtime : &runtimes[0];
+}
+
+void tws_profile_overlap_experts(tws_profile *profile) {
+  profile->experts_overlap = 1;
 }
 
 void tws_profile_recompute_scores(tws_profile *profile) {

@@ -46,8 +46,12 @@ typedef struct tws_runtime {
   /* time */
   double launch_s;    /* beside each kernel of a plan on the device; 0: the profile's */
   double host_op_s;   /* the host issues a kernel of a plan, and what it stands for, in this time; 0: never the limit */
-  double expert_op_s; /* the host issues the product of one expert, and each cast before it, in this time, where a
-                         grouped product is a loop over experts; 0: it is one launch */
+  double expert_op_s; /* the host issues the product of one expert in this time, where a grouped product is a loop
+                         over experts; 0: it is one launch */
+  double expert_cast_s; /* then: and the cast of what the expert gets */
+  double route_s;       /* of a layer of experts, forward and backward: the device waits for a host that reads counts */
+  double routed_bytes[2]; /* that software moves beside a plan for each number that goes to experts, and back: where
+                             products are in 16 bits, in 8 */
   int one_hot_experts;   /* tokens go to slots and back by products with one-hot matrices of tokens x slots */
   double part_s; /* gathers and reduce-scatters take a list of tensors, one of each rank, and the host cuts out and
                     copies each in this time */
@@ -104,6 +108,10 @@ const char *const *tws_runtime_names(void); /* NULL-terminated */
  * profile measured stays measured. Call it once for a profile. */
 tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtime, tws_error *err);
 const tws_runtime *tws_profile_runtime(const tws_profile *profile); /* never NULL */
+/* Tokens go to experts and back beside the products of another micro-batch (Megatron-Core's
+ * overlap_moe_expert_parallel_comm), where software sends each once: they are no longer on their way than those take.
+ */
+void tws_profile_overlap_experts(tws_profile *profile);
 /* Scores of unfused attention are made again in backward (selective recomputation of Korthikanti et al., 2022). */
 void tws_profile_recompute_scores(tws_profile *profile);
 int tws_profile_recomputes_scores(const tws_profile *profile);
