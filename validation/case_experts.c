@@ -98,8 +98,8 @@ static int is_before(const cJSON *row, const char *release) {
 /* Recipes that take all-to-alls of slots: they name no moe_flex_dispatcher_backend, or alltoall. */
 static const struct {
   const char *model, *gpu, *before;
-} all_to_alls[] = {{"GPT OSS", "", "26.04"},        {"GPT OSS", "GB200", "26.06"}, {"GPT OSS", "B200", "26.06"},
-                   {"GPT OSS", "H100", "26.06"},    {"Qwen3_235B", "B300", "26.04"}, {"Qwen3_235B", "B200", "27"},
+} all_to_alls[] = {{"GPT OSS", "", "26.04"},     {"GPT OSS", "GB200", "26.06"},   {"GPT OSS", "B200", "26.06"},
+                   {"GPT OSS", "H100", "26.06"}, {"Qwen3_235B", "B300", "26.04"}, {"Qwen3_235B", "B200", "27"},
                    {"Qwen3_235B", "H100", "27"}};
 
 /* Recipes with MXFP8 since 26.06 whose cuda_graph_impl is full_iteration. */

@@ -92,7 +92,7 @@
 #define MEGATRON_LM EAGER, .added_passes = TWS_PASSES_MEGATRON, EAGER_ATTENTION(8, 9)
 #define EAGER_EXPERTS .expert_op_s = 170e-6, .one_hot_experts = 1
 #define MEGATRON_LM_2021 MEGATRON_LM, .launch_s = 1.6e-6, .host_op_s = 160e-6, .hand_over_s = 60e-6, EAGER_EXPERTS
-#define ENGINE                                                                                  \
+#define ENGINE                                                                              \
   COMMUNICATORS, .unfused = 1, .products = CUBLAS_12, .overlaps_data = 1, .logit_bytes = 4, \
                  .workspace_bytes = ENGINE_WORKSPACE
 #define GROUPED_EXPERTS .expert_op_s = 7e-6, .expert_cast_s = 90e-6, .route_s = 0.5e-3, .routed_bytes = {4, 8}
