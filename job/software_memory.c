@@ -156,14 +156,12 @@ typedef struct flat_parameters {
 
 static flat_parameters flat_parameters_of(const tws_network *network) {
   flat_parameters flat = {0};
-  const int64_t first = network->layer_first, stride = network->layer_stride;
   for (int64_t layer = 0; layer < network->layers; layer++) {
-    const int64_t begin = first + layer * stride;
     double size = 0;
     int trains = 0;
     for (uint32_t p = 0; p < network->param_count; p++) {
       const tws_param *param = &network->params[p];
-      if (param->module < begin || param->module >= begin + stride) continue;
+      if (network->modules[param->module].layer != layer) continue;
       size += (double)tws_param_numel(param);
       trains |= !param->frozen;
     }

@@ -184,8 +184,8 @@ void tws_build_first_position(tws_network_builder *b, int64_t rows) {
   b->params += rows * table->columns;
 }
 
-uint32_t tws_build_heads_norm(tws_network_builder *b, int layer, const char *name, uint32_t qkv,
-                              const tws_norm_kind *kind, int together) {
+uint32_t tws_build_heads_norm(tws_network_builder *b, int layer, const char *name, const char *const part[2],
+                              uint32_t qkv, const tws_norm_kind *kind, int together) {
   uint32_t module = tws_build_module(b, TWS_MODULE_HEADS_NORM, layer, tws_build_name(b, "%s.norm", name));
   tws_module *m = set_heads(b, module, qkv);
   const int64_t heads = m->heads, kv_heads = m->kv_heads, head = m->head_size;
@@ -194,8 +194,9 @@ uint32_t tws_build_heads_norm(tws_network_builder *b, int layer, const char *nam
   m->epsilon = kind->epsilon;
   m->offset = kind->offset;
   m->flags = together ? TWS_TOGETHER : 0;
-  tws_build_param(b, module, 0, tws_build_name(b, "%s.q_norm.weight", name), 1, together ? heads * head : head, init);
-  tws_build_param(b, module, 1, tws_build_name(b, "%s.k_norm.weight", name), 1, together ? kv_heads * head : head,
+  tws_build_param(b, module, 0, tws_build_name(b, "%s.%s.weight", name, part[0]), 1, together ? heads * head : head,
+                  init);
+  tws_build_param(b, module, 1, tws_build_name(b, "%s.%s.weight", name, part[1]), 1, together ? kv_heads * head : head,
                   init);
   uint32_t y = add_value(b, module, 0, "y", m->out_features, TWS_VALUE_ACTIVATION);
   add_value(b, module, 1, "stats", together ? 2 : heads + kv_heads, TWS_VALUE_STATISTIC);
@@ -437,6 +438,7 @@ static const char *const metadata[] = {"_name_or_path",
                                        "torch_dtype",
                                        "dtype",
                                        "use_cache",
+                                       "cache_implementation",
                                        "task_specific_params",
                                        "output_past",
                                        "output_hidden_states",

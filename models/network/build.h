@@ -48,9 +48,10 @@ typedef struct tws_norm_kind {
   double epsilon, offset; /* offset: added to weights, which begin at 1 - offset */
 } tws_norm_kind;
 uint32_t tws_build_norm_of(tws_network_builder *b, int layer, const char *name, uint32_t x, const tws_norm_kind *kind);
-/* Of queries and keys, each head by itself, or all heads as one; parameters are "<name>.q_norm" and "<name>.k_norm". */
-uint32_t tws_build_heads_norm(tws_network_builder *b, int layer, const char *name, uint32_t qkv,
-                              const tws_norm_kind *kind, int together);
+/* Of queries and keys, each head by itself, or all heads as one; parameters are "<name>.<part>", those of queries
+ * first. */
+uint32_t tws_build_heads_norm(tws_network_builder *b, int layer, const char *name, const char *const part[2],
+                              uint32_t qkv, const tws_norm_kind *kind, int together);
 /* fused: NULL, or rows of up to three parts; tied: TWS_NONE, or the parameter used as weight */
 uint32_t tws_build_linear(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t in, int64_t out,
                           float std, int bias, const int64_t *fused, uint32_t tied);

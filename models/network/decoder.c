@@ -260,6 +260,30 @@ tws_code tws_decoder_read_layer_types(tws_network_builder *b, int64_t period, tw
   return TWS_OK;
 }
 
+tws_code tws_decoder_read_turned(tws_network_builder *b, int64_t interval, tws_decoder *d, tws_error *err) {
+  const cJSON *list = cJSON_GetObjectItemCaseSensitive(b->json->root, "no_rope_layers");
+  int64_t layers = 0;
+  TWS_TRY(read_size(b, keys_of(d)->layers, 1, TWS_MAX_LAYERS, 0, &layers, err));
+  TWS_TRY(
+      tws_json_int(b->json, b->json->root, "no_rope_layer_interval", 0, 1, TWS_MAX_LAYERS, interval, &interval, err));
+  uint8_t *turned = tws_arena_alloc(b->net->arena, (size_t)layers, 1);
+  if (turned == NULL) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the model's graph");
+  d->turned = turned;
+  for (int64_t i = 0; i < layers; i++) turned[i] = (i + 1) % interval != 0;
+  if (list == NULL || cJSON_IsNull(list)) return TWS_OK;
+  if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != layers)
+    return tws_json_fail(b->json, list, err, NULL, "\"no_rope_layers\" must be a list of %lld numbers",
+                         (long long)layers);
+  int64_t layer = 0;
+  for (const cJSON *one = list->child; one != NULL; one = one->next) {
+    if (!cJSON_IsNumber(one) || (one->valuedouble != 0 && one->valuedouble != 1))
+      return tws_json_fail(b->json, one, err, "1: the layer has rotary positions, 0: it has none",
+                           "layer %lld of \"no_rope_layers\" must be 0 or 1", (long long)layer);
+    turned[layer++] = one->valuedouble == 1;
+  }
+  return TWS_OK;
+}
+
 /* ---- building ---- */
 
 typedef struct layer_builder {
@@ -309,6 +333,15 @@ static uint32_t add_rope(const layer_builder *l, uint32_t qkv, int slides) {
   return y;
 }
 
+static uint32_t add_head_norms(const layer_builder *l, uint32_t qkv) {
+  static const char *const usual[2] = {"q_norm", "k_norm"};
+  const tws_decoder *d = l->d;
+  const tws_norm_kind kind = {.rms = 1, .epsilon = d->epsilon, .offset = d->norm_offset};
+  const char *const *part = l->names->head_norm[0] != NULL ? l->names->head_norm : usual;
+  return tws_build_heads_norm(l->b, l->layer, named(l, l->names->attention), part, qkv, &kind,
+                              d->head_norms == TWS_HEADS_TOGETHER);
+}
+
 static uint32_t add_attention(const layer_builder *l, uint32_t x) {
   const tws_decoder *d = l->d;
   const tws_network *net = l->b->net;
@@ -317,12 +350,9 @@ static uint32_t add_attention(const layer_builder *l, uint32_t x) {
   uint32_t y = tws_build_linear(l->b, l->layer, named(l, l->names->qkv), x, net->hidden, q + 2 * kv, (float)d->range,
                                 d->qkv_bias, rows, TWS_NONE);
   tws_build_group(l->b, d->qkv_groups < 0 ? net->kv_heads : d->qkv_groups);
-  if (d->head_norms) {
-    const tws_norm_kind kind = {.rms = 1, .epsilon = d->epsilon, .offset = d->norm_offset};
-    y = tws_build_heads_norm(l->b, l->layer, named(l, l->names->attention), y, &kind,
-                             d->head_norms == TWS_HEADS_TOGETHER);
-  }
-  if (d->position == TWS_POSITIONS_ROTARY) y = add_rope(l, y, slides);
+  if (d->head_norms && !d->norms_turned) y = add_head_norms(l, y);
+  if (d->position == TWS_POSITIONS_ROTARY && (d->turned == NULL || d->turned[l->layer])) y = add_rope(l, y, slides);
+  if (d->head_norms && d->norms_turned) y = add_head_norms(l, y);
   y = tws_build_attention(l->b, l->layer, named(l, l->names->attention), y);
   tws_module *m = last_module(l->b);
   m->window = slides ? d->window : 0;

@@ -28,6 +28,7 @@ typedef struct tws_decoder_names {
   const char *layer;   /* "model.layers." */
   const char *norm[4]; /* before and behind attention, before and behind the inner part */
   const char *qkv, *rope, *attention, *output, *up, *act, *down;
+  const char *head_norm[2]; /* of queries and keys; NULL: "q_norm" and "k_norm" of the attention */
   const char *final_norm, *head;
 } tws_decoder_names;
 extern const tws_decoder_names tws_llama_names;
@@ -45,6 +46,7 @@ typedef struct tws_decoder_rope {
   int64_t rotary;
   int interleaved;
   int dynamic; /* theta follows the length of the job's sequences */
+  int alpha;   /* the family's `dynamic` with an `alpha` is a larger theta, whatever the length */
   int64_t original; /* length of sequences before the context was stretched, where the configuration does not say; 0:
                        its positions */
   const float *factors; /* of pairs of short sequences, then of long ones; NULL: there are none */
@@ -80,8 +82,10 @@ typedef struct tws_decoder {
                          key heads */
   int gate_up_whole;  /* files have gate and up joined */
   int head_norms;     /* of queries and keys: of each head; TWS_HEADS_TOGETHER: of all heads as one */
+  int norms_turned;   /* these stand behind rotary positions */
   int64_t window, window_layer; /* sliding window of attention, from this layer on; 0: none */
   uint8_t *slides;              /* of each layer, whether it has the window; NULL: as window_layer says */
+  const uint8_t *turned;        /* of each layer, whether it has rotary positions; NULL: all have */
   double attention_scale;       /* 0: 1 / sqrt(head size) */
   double score_cap, logit_cap;
   double embedding_scale, residual_scale, logit_scale; /* 0: 1 */
@@ -105,6 +109,9 @@ tws_code tws_decoder_read(tws_network_builder *b, const char *const *also_known,
 tws_code tws_decoder_read_rope(tws_network_builder *b, tws_decoder *d, tws_error *err);
 /* Which layers have the window, by `layer_types`, or where there are none all but every `period`-th. */
 tws_code tws_decoder_read_layer_types(tws_network_builder *b, int64_t period, tws_decoder *d, tws_error *err);
+/* Which layers have rotary positions, by `no_rope_layers`, where 1 is one that has, or all but every
+ * `no_rope_layer_interval`-th. */
+tws_code tws_decoder_read_turned(tws_network_builder *b, int64_t interval, tws_decoder *d, tws_error *err);
 /* What the router of Mixtral and its like is given: the key that says the number of experts, and what stands for
  * missing keys. */
 tws_code tws_decoder_read_routing(tws_network_builder *b, const char *count, int64_t experts, int64_t choices,

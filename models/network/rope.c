@@ -91,7 +91,8 @@ static tws_code read_longrope(tws_network_builder *b, const cJSON *object, doubl
 
 static tws_code read_scaling(tws_network_builder *b, const cJSON *object, double head, tws_decoder_rope *rope,
                              tws_error *err) {
-  static const char *const known[] = {"type",
+  static const char *const known[] = {"alpha", /* of few families */
+                                      "type",
                                       "rope_type",
                                       "rope_theta",
                                       "factor",
@@ -111,13 +112,19 @@ static tws_code read_scaling(tws_network_builder *b, const cJSON *object, double
                                       NULL};
   const tws_json *json = b->json;
   const char *type = NULL;
+  double alpha = 0;
   TWS_TRY(
       tws_json_number(json, object, "rope_theta", 0, 1, 1e12, rope->parameters[THETA], &rope->parameters[THETA], err));
   TWS_TRY(tws_json_number(json, object, "partial_rotary_factor", 0, 1e-6, 1, rope->share, &rope->share, err));
   TWS_TRY(tws_json_string(json, object, "type", 0, "default", &type, err));
   TWS_TRY(tws_json_string(json, object, "rope_type", 0, type, &type, err));
-  TWS_TRY(tws_json_only(json, object, known, err));
+  if (rope->alpha) TWS_TRY(tws_json_number(json, object, "alpha", 0, 1, 1e9, 0, &alpha, err));
+  TWS_TRY(tws_json_only(json, object, rope->alpha ? known : known + 1, err));
   const double rotary = rope->share > 0 ? floor(rope->share * head) : head;
+  if (alpha > 0 && rotary > 2 && strcmp(type, "dynamic") == 0) {
+    rope->parameters[THETA] *= pow(alpha, rotary / (rotary - 2));
+    return TWS_OK;
+  }
   if (strcmp(type, "llama3") == 0) return read_llama3(b, object, rope->parameters, err);
   if (strcmp(type, "yarn") == 0) return read_yarn(b, object, rotary, rope->parameters, err);
   if (strcmp(type, "linear") == 0)
