@@ -369,6 +369,10 @@ START_TEST(remarks) {
 }
 END_TEST
 
+#define TINY(type)                                                                          \
+  "{\"model_type\":\"" type                                                                 \
+  "\",\"num_hidden_layers\":2,\"hidden_size\":16,\"intermediate_size\":8,\"vocab_size\":9," \
+  "\"num_attention_heads\":2,\"num_key_value_heads\":2"
 /* text, code, a part of the message, the line:column that must be named */
 static const struct refusal {
   const char *text;
@@ -412,6 +416,18 @@ static const struct refusal {
      TWS_INVALID, "long_factor", ":2:"},
     {LLAMA_HEAD ",\n\"rope_scaling\":{\"rope_type\":\"llama3\"}}", TWS_INVALID, "factor", ":2:"},
     {LLAMA_HEAD ",\n\"rope_theta\":0}", TWS_INVALID, "rope_theta", ":2:1"},
+    {LLAMA_HEAD ",\n\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":1,\"alpha\":1000}}", TWS_INVALID, "alpha", ":2:"},
+    {LLAMA_HEAD ",\n\"no_rope_layers\":[1,0]}", TWS_UNSUPPORTED, "no_rope_layers", ":2:1"},
+    {TINY("smollm3") ",\n\"no_rope_layers\":[1]}", TWS_INVALID, "list of 2", ":2:1"},
+    {TINY("smollm3") ",\n\"no_rope_layers\":[1,2]}", TWS_INVALID, "layer 1 of", ":2:"},
+    {TINY("smollm3") ",\n\"no_rope_layer_interval\":0}", TWS_INVALID, "no_rope_layer_interval", ":2:1"},
+    {TINY("exaone4") ",\n\"sliding_window_pattern\":\"LLLG\"}", TWS_INVALID, "sliding_window_pattern", ":2:1"},
+    {TINY("cohere2") ",\n\"use_qk_norm\":true}", TWS_UNSUPPORTED, "use_qk_norm", ":2:1"},
+    {TINY("cohere2") ",\n\"rotary_pct\":0.5}", TWS_INVALID, "rotary_pct", ":2:1"},
+    {TINY("cohere2") ",\n\"position_embedding_type\":\"alibi\"}", TWS_INVALID, "alibi", ":2:1"},
+    {TINY("phi3") ",\n\"full_attn_mod\":2}", TWS_INVALID, "full_attn_mod", ":2:1"},
+    {TINY("hunyuan_v1_dense") ",\n\"use_qk_norm\":false}", TWS_UNSUPPORTED, "use_qk_norm", ":2:1"},
+    {TINY("hunyuan_v1_dense") ",\n\"use_cla\":true}", TWS_UNSUPPORTED, "use_cla", ":2:1"},
     {"{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"hidden_size\":60,\"intermediate_size\":9,\"vocab_size\":9,"
      "\n\"num_attention_heads\":7}",
      TWS_INVALID, "7 attention heads do not divide", ":2:1"},
