@@ -187,7 +187,7 @@ static tws_code flip_file(const char *folder, int bit, tws_error *err) {
   int good = fd >= 0 && fstat(fd, &info) == 0 && info.st_size > 0;
   const off_t last = good ? info.st_size - 1 : 0; /* of the data: the header is before it */
   good = good && pread(fd, &byte, 1, last) == 1;
-  byte = good ? (unsigned char)(byte ^ 1u << (bit % 8)) : 0;
+  byte = (unsigned char)(good ? byte ^ 1u << (bit % 8) : 0u);
   good = good && pwrite(fd, &byte, 1, last) == 1;
   if (fd >= 0) close(fd);
   return good ? TWS_OK : tws_fail(err, TWS_IO, NULL, "%s cannot be changed", path);
