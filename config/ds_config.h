@@ -63,6 +63,7 @@ typedef struct tws_zero_config {
   int quantized_gradients; /* zero_quantized_gradients: see tws_config_quantizes_gradients() */
   int64_t node_ranks;      /* twinspeed.zero_node_ranks: see tws_config_node_ranks() */
   int quantized_weights;   /* zero_quantized_weights: see tws_config_quantizes_weights() */
+  int quantized_frozen;    /* zero_quantized_nontrainable_weights: see tws_config_frozen_type() */
   int64_t secondary_ranks; /* zero_hpz_partition_size: see tws_config_secondary_ranks() */
   int64_t shard_ranks;     /* mics_shard_size: see tws_config_shard_ranks() */
   int hierarchical_gather; /* mics_hierarchical_params_gather: see tws_config_gather_ranks() */
@@ -290,9 +291,17 @@ int64_t tws_config_secondary_ranks(const tws_config *config);
 int64_t tws_config_shard_ranks(const tws_config *config);
 /* Of these the neighbours on one node, which gather among them behind a gather between nodes; 0: all gather at once. */
 int64_t tws_config_gather_ranks(const tws_config *config);
+/* Whether training leaves some parameters as they are. */
+int tws_config_freezes(const tws_config *config);
 /* zero_quantized_weights, where it has an effect: parameters are gathered as 8-bit codes. */
 static inline int tws_config_quantizes_weights(const tws_config *config) {
   return config->zero.stage == 3 && config->zero.quantized_weights;
+}
+/* In what frozen weights are kept: twinspeed.frozen_quantization, or zero_quantized_nontrainable_weights. */
+static inline tws_quantization tws_config_frozen_type(const tws_config *config) {
+  if (config->quantization.type == TWS_QUANTIZATION_NONE && config->zero.quantized_frozen && tws_config_freezes(config))
+    return TWS_QUANTIZATION_INT8;
+  return (tws_quantization)config->quantization.type;
 }
 /* zero_quantized_gradients likewise: gradients of matrices are reduced as 4-bit codes. */
 static inline int tws_config_quantizes_gradients(const tws_config *config) {

@@ -61,6 +61,10 @@ int tws_config_node_replicas(const tws_config *config, int64_t replicas) {
              : 0;
 }
 
+int tws_config_freezes(const tws_config *config) {
+  return config->lora.r > 0 || (config->frozen_parameters && cJSON_GetArraySize(config->frozen_parameters) > 0);
+}
+
 int64_t tws_config_shard_ranks(const tws_config *config) {
   return config->zero.stage == 3 && config->zero.shard_ranks > 1 ? config->zero.shard_ranks : 0;
 }

@@ -561,7 +561,7 @@ typedef struct report {
   int count;
 } report;
 
-/* Those of stage 3 alone, and gathers in two steps. */
+/* Those of stage 3 alone, gathers in two steps, and frozen weights. */
 static const char *idle_at_stage(const tws_config *c, const char *path) {
   const struct {
     const char *path;
@@ -573,6 +573,9 @@ static const char *idle_at_stage(const tws_config *c, const char *path) {
               {"zero_optimization.mics_shard_size", c->zero.shard_ranks > 0}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows && c->zero.stage != 3; i++)
     if (rows[i].given && strcmp(rows[i].path, path) == 0) return "it needs ZeRO stage 3";
+  if (c->zero.quantized_frozen && !tws_config_freezes(c) &&
+      strcmp(path, "zero_optimization.zero_quantized_nontrainable_weights") == 0)
+    return "it needs twinspeed.lora or twinspeed.frozen_parameters";
   if (c->zero.hierarchical_gather && !tws_config_gather_ranks(c) &&
       strcmp(path, "zero_optimization.mics_hierarchical_params_gather") == 0)
     return "it needs zero_optimization.mics_shard_size, and twinspeed.zero_node_ranks from 2 to less than that";

@@ -561,8 +561,12 @@ static tws_code check_linear_tiles(const rules *r) {
 /* What ZeRO++ does beside plain stage 3 leaves other techniques out. */
 static tws_code check_zeropp(const rules *r) {
   static const char hpz[] = "zero_optimization.zero_hpz_partition_size";
+  static const char frozen[] = "zero_optimization.zero_quantized_nontrainable_weights";
   static const char qgz[] = "zero_optimization.zero_quantized_gradients", nodes[] = "twinspeed.zero_node_ranks";
   const tws_config *c = r->config;
+  if (c->zero.quantized_frozen && c->quantization.type == TWS_QUANTIZATION_NF4)
+    return REFUSE(r, frozen, TWS_INVALID, "leave out one of the two",
+                  "%s is of 8 bits, and twinspeed.frozen_quantization.type is nf4", frozen);
   if (tws_config_quantizes_gradients(c) && !c->zero.reduce_scatter)
     return REFUSE(r, qgz, TWS_INVALID, "set zero_optimization.reduce_scatter to true",
                   "%s sends each gradient to its owner, and reduce_scatter is false", qgz);

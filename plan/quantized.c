@@ -41,9 +41,11 @@ tws_code tws_quantized_begin(tws_lower *l) {
   }
   if (odd) return refuse_block(l, odd, common, l->b.err);
   if (common > 0 && l->zero.stage == 3 && l->config->zero.offload_param)
-    return tws_fail(l->b.err, TWS_UNSUPPORTED,
-                    "leave out zero_optimization.offload_param, or set twinspeed.frozen_quantization.type to \"none\"",
-                    "weights of few bits stay on the device");
+    return tws_fail(
+        l->b.err, TWS_UNSUPPORTED,
+        "leave out zero_optimization.offload_param, or set twinspeed.frozen_quantization.type to \"none\" and "
+        "zero_quantized_nontrainable_weights to false",
+        "weights of few bits stay on the device");
   return TWS_OK;
 }
 

@@ -386,6 +386,11 @@ START_TEST(keys_that_need_another_say_so) {
       {"{\"zero_optimization\": {\"stage\": 2, \"zero_hpz_partition_size\": 8}}",
        "zero_optimization.zero_hpz_partition_size", "it needs ZeRO stage 3"},
       {"{\"zero_optimization\": {\"stage\": 3, \"zero_hpz_partition_size\": 8}}", NULL, NULL},
+      {"{\"zero_optimization\": {\"stage\": 3, \"zero_quantized_nontrainable_weights\": true}}",
+       "zero_optimization.zero_quantized_nontrainable_weights", "it needs twinspeed.lora"},
+      {"{\"zero_optimization\": {\"stage\": 3, \"zero_quantized_nontrainable_weights\": true}, "
+       "\"twinspeed\": {\"frozen_parameters\": [\"h.*\"]}}",
+       NULL, NULL},
       {"{\"zero_optimization\": {\"stage\": 2, \"mics_shard_size\": 8}}", "zero_optimization.mics_shard_size",
        "it needs ZeRO stage 3"},
       {"{\"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 8, \"mics_hierarchical_params_gather\": true}}",

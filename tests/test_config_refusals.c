@@ -303,6 +303,9 @@ START_TEST(contradictions) {
       {"{" B "\"zero_optimization\": {\"stage\": 3, \"zero_quantized_gradients\": true, "
        "\"zero_hpz_partition_size\": 4}, \"twinspeed\": {\"zero_node_ranks\": 2}}",
        TWS_INVALID, "zero_node_ranks is 2 and zero_hpz_partition_size 4", "leave it out"},
+      {"{" B "\"zero_optimization\": {\"stage\": 3, \"zero_quantized_nontrainable_weights\": true}, "
+       "\"twinspeed\": {\"frozen_quantization\": {\"type\": \"nf4\"}}}",
+       TWS_INVALID, "zero_quantized_nontrainable_weights is of 8 bits", "leave out one"},
       {"{" B "\"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 1}}", TWS_INVALID, "leaves nothing to divide",
        "stage to 0"},
       {"{" B "\"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 2, \"zero_hpz_partition_size\": 2}}",

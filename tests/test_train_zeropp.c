@@ -299,6 +299,32 @@ START_TEST(codes_are_half) {
 }
 END_TEST
 
+/* Frozen weights of linear layers are codes between uses and on the way; the words of this program say the same. */
+START_TEST(frozen_codes) {
+#define LORA "twinspeed.lora.r=8", "twinspeed.lora.target_modules=\"all-linear\""
+  tws_job *plain = job_of((const char *const[]){LORA, NULL});
+  tws_job *words = job_of((const char *const[]){LORA, "twinspeed.frozen_quantization.type=int8", NULL});
+  tws_job *key =
+      job_of((const char *const[]){LORA, "zero_optimization.zero_quantized_nontrainable_weights=true", NULL});
+  tws_plan *before = plan_of(plain), *same = plan_of(words), *after = plan_of(key);
+  tws_text texts[2] = {{0}, {0}};
+  tws_error err = {0};
+  ck_assert(tws_plan_print(same, 0, &texts[0], &err) == TWS_OK && tws_plan_print(after, 0, &texts[1], &err) == TWS_OK);
+  ck_assert_str_eq(texts[0].data, texts[1].data);
+  const double all = across_nodes(plain, before, TWS_COLLECTIVE_ALL_GATHER);
+  const double fewer = across_nodes(key, after, TWS_COLLECTIVE_ALL_GATHER);
+  printf("bytes that gathers bring from all nodes: %.4g, with frozen weights as codes %.4g\n", all, fewer);
+  ck_assert_double_lt(fewer, 0.75 * all); /* tables stay as they are */
+  for (int i = 0; i < 2; i++) tws_text_free(&texts[i]);
+  tws_plan *plans[] = {before, same, after};
+  tws_job *jobs[] = {plain, words, key};
+  for (int i = 0; i < 3; i++) {
+    tws_plan_destroy(plans[i]);
+    tws_job_destroy(jobs[i]);
+  }
+}
+END_TEST
+
 /* 4 bits in place of 16, and one sum of a node for each of its ranks in place of all that they have. */
 START_TEST(reductions_in_codes) {
   tws_job *plain = job_of((const char *const[]){NULL});
@@ -372,6 +398,7 @@ int main(void) {
   tcase_add_test(c, reduced_codes);
   tcase_add_test(c, gathers_stay_in_nodes);
   tcase_add_test(c, codes_are_half);
+  tcase_add_test(c, frozen_codes);
   tcase_add_test(c, reductions_in_codes);
   suite_add_tcase(suite, c);
   return run_training(suite);

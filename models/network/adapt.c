@@ -349,10 +349,11 @@ static tws_code is_skipped(adapter *a, const tws_param *param, int *skipped) {
 static tws_code quantize(tws_network *network, const tws_config *config, tws_arena *scratch, tws_error *err) {
   static const char key[] = "twinspeed.frozen_quantization.skip_modules";
   adapter a = {.net = network, .config = config, .scratch = scratch, .err = err};
-  const uint8_t bits = config->quantization.type == TWS_QUANTIZATION_NF4 ? 4 : 8;
+  const tws_quantization type = tws_config_frozen_type(config);
+  const uint8_t bits = type == TWS_QUANTIZATION_NF4 ? 4 : 8;
   uint8_t *weights = tws_arena_alloc(scratch, network->param_count + 1u, 1);
   int count = 0, skipped;
-  if (config->quantization.type == TWS_QUANTIZATION_NONE) return TWS_OK;
+  if (type == TWS_QUANTIZATION_NONE) return TWS_OK;
   if (!weights) return no_memory(err);
   TWS_TRY(read_texts(config->quantization_skips, key, &a.targets, err));
   find_weights(network, weights);
