@@ -146,6 +146,11 @@ static int join_samples(const tws_sample_pieces *head, int head_alike, const tws
   chunk->closed = head->closed && tail->closed;
   chunk->in_order = head->in_order && tail->in_order;
   chunk->input_bytes = head->input_bytes;
+  chunk->head = head;
+  chunk->head_end = head_alike + 1;
+  chunk->between = between;
+  chunk->tail = tail;
+  chunk->tail_first = tail_alike + SAMPLED - 1;
   return 1;
 }
 
@@ -188,5 +193,9 @@ tws_code tws_chunk_compose(const tws_chunk_source *from, tws_composed_chunk *chu
   chunk->closed = whole->closed;
   chunk->in_order = whole->in_order;
   chunk->input_bytes = whole->input_bytes;
+  chunk->head = whole;
+  chunk->head_end = whole->first_layer + whole->layers;
+  chunk->between = 0;
+  chunk->tail = NULL;
   return TWS_OK;
 }

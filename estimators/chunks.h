@@ -41,6 +41,10 @@ typedef struct tws_composed_chunk {
   int exact, closed, in_order;
   double input_bytes;
   tws_chunk_pieces pieces;
+  /* What it is made of: layers of `head` before `head_end`, `between` times that one, and layers of `tail` (NULL: there
+   * are none) from `tail_first` on. */
+  const tws_sample_pieces *head, *tail;
+  int head_end, between, tail_first;
 } tws_composed_chunk;
 
 /* From few layers, where those between are equal to the last digit; else the whole chunk is sampled. */

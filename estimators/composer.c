@@ -4,6 +4,7 @@
 
 #include "estimators/chunks.h"
 #include "estimators/ends.h"
+#include "estimators/overlap.h"
 #include "estimators/rhythm.h"
 #include "plan/fold.h"
 #include "plan/pipeline_grid.h"
@@ -58,6 +59,9 @@ typedef struct step {
   int chunks_exact, chunks_closed, chunks_in_order;
   int64_t bytes_of; /* micro-batches that stages' peaks are of; 0: not known */
   int has_times, ran;
+  const tws_gradient_list *behind_of; /* whose times are known; NULL: nobody's */
+  tws_piece_time *behind[2];          /* see tws_overlap_behind() */
+  int behind_known;
   int moves_exact; /* of the ends that are looked at: what ZeRO does is known, and done one after another */
 } step;
 
@@ -77,6 +81,8 @@ struct tws_composer {
   leg *legs;                 /* [stage][LEGS] of the last step's topology: that were asked for */
   size_t leg_capacity;
   step last;
+  double *ended; /* room for times of reductions */
+  size_t ended_capacity;
   tws_composer_counts counts;
 };
 
@@ -130,6 +136,7 @@ void tws_composer_destroy(tws_composer *c) {
   tws_ends_free(&c->ends);
   tws_arena_destroy(c->last.arena);
   tws_free(c->legs);
+  tws_free(c->ended);
   tws_arena_destroy(c->arena);
   tws_arena_destroy(c->program_arena);
   tws_sample_memory_destroy(c->memory);
@@ -404,6 +411,14 @@ static tws_code run_pipeline(step *s, tws_error *err) {
 
 /* ---- the end of a step ---- */
 
+/* By how much what runs beside the end of a step changes it; at least, where it is not known when gradients are there.
+ */
+static double beside_tail(const step *s, int exact) {
+  const tws_tail_pieces *t = &s->tails->stage[0];
+  if (!t->overlapped) return 0;
+  return tws_overlap_exposed(t, exact ? s->behind[s->shape.micro_batches > 1] : NULL, s->stretch[0], s->c->ended);
+}
+
 /* All stages go through their tails, and wait for each other where they share something. */
 static double run_tails(step *s) {
   const int stages = s->shape.stages;
@@ -552,7 +567,7 @@ static double bound_seconds(const step *s) {
     const tws_piece_time *g = &p->event[s->shape.micro_batches > 1][TWS_CONTEXT_BACKWARD].time;
     behind += s->stretch[i] * g->kernel + g->other;
   }
-  return with_moves(s, longest);
+  return with_moves(s, longest) + beside_tail(s, 0);
 }
 
 static int same_chunks(const tws_step_ends *a, const tws_step_ends *b) {
@@ -642,13 +657,30 @@ static tws_code step_bytes(step *s, double limit, tws_composed *out, tws_error *
   return TWS_OK;
 }
 
+/* What runs beside the last backward pass. */
+static tws_code find_overlap(step *s, tws_error *err) {
+  const tws_tail_pieces *t = &s->tails->stage[0];
+  const tws_overlapped *o = t->overlapped;
+  if (!o) return TWS_OK;
+  if (tws_reserve(&s->c->ended, &s->c->ended_capacity, o->count + 1u, sizeof *s->c->ended)) return no_memory(err);
+  if (s->behind_of == o->gradients) return TWS_OK;
+  s->behind_of = NULL;
+  s->behind_known = 1;
+  for (int later = 0; later < 2; later++) {
+    s->behind[later] = tws_arena_alloc_unset(s->arena, o->gradients->count + 1u, sizeof *s->behind[later]);
+    if (!s->behind[later]) return no_memory(err);
+    s->behind_known &= tws_overlap_behind(o, &s->chunks[0], later, s->behind[later]);
+  }
+  s->behind_of = o->gradients;
+  return TWS_OK;
+}
+
 /* Streams of their own, and ranks that differ. */
 static int is_exact(const step *s, const ranks *r) {
   const tws_config *config = s->request->config;
   if (!r->alone || (s->bounded ? !s->moves_exact : !s->chunks_exact)) return 0;
   if (tws_config_offloads(config) || rings(config)) return 0;
-  /* overlapped reductions run beside the last micro-batch */
-  if (config->zero.stage == 1 && config->zero.overlap_comm && s->shape.stages == 1 && !s->c->costs.serial) return 0;
+  if (s->tails->stage[0].overlaps && !(s->tails->stage[0].overlapped && s->behind_known)) return 0;
   for (int i = 0; i < s->shape.stages; i++)
     if (!s->tails->stage[i].exact) return 0;
   return 1;
@@ -710,6 +742,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   s->shape = shape;
   s->tails = t;
   s->moves_exact = s->bounded && s->chunks_in_order && t->stage[0].moves_exact;
+  TWS_TRY(find_overlap(s, err));
   const int exact = is_exact(s, r);
   TWS_TRY(find_stretch(s, exact, err));
   if (stages == 1) {
@@ -728,6 +761,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   if (stages > 1 && !s->ran) TWS_TRY(run_pipeline(s, err));
   s->ran = 1;
   out->step_s = with_moves(s, run_tails(s));
+  if (out->step_s >= 0) out->step_s += beside_tail(s, exact);
   if (out->step_s >= 0) return add_between(c, request, &out->step_s, err);
   return tws_fail(err, TWS_INTERNAL, NULL, "stages wait for each other at a step's end");
 }

@@ -52,7 +52,8 @@ typedef struct making {
   tws_ends *c;
   const tws_plan_request *request;
   const tws_piece_key *key; /* a tail's */
-  int stages, apart;        /* apart: reductions wait for the end, and are made for each size of buckets */
+  int stages, apart;        /* apart: reductions are made for each size of buckets, and the rest without them */
+  int overlaps;             /* they run beside the last backward pass */
   partition *cut;
   stage_end *known; /* without these */
 } making;
@@ -145,17 +146,26 @@ static tws_code find_end(making *m, int stage, tws_tail_pieces *out, tws_error *
     *e = (stage_end){k, *out, m->known};
     m->known = e;
   }
+  out->overlaps = m->overlaps;
   if (!m->apart) return TWS_OK;
   tws_plan_request r = *m->request;
   r.rank = tws_pipeline_grid_stage(&r.topology, 0, stage);
-  return tws_moves_that_wait(&m->c->moves, &r, m->key, &k, m->cut->bounds, out, err);
+  TWS_TRY(tws_moves_that_wait(&m->c->moves, &r, m->key, &k, m->cut->bounds, out, err));
+  if (!m->overlaps || out->overlapped) return TWS_OK;
+  TWS_TRY(sample_tail(m, stage, 0, out, err)); /* what more there is beside it is not known */
+  out->overlaps = 1;
+  return TWS_OK;
 }
 
-/* At stage 1 without overlap the ranks that share parameters reduce gradients when the last micro-batch has ended. */
-static int waits(const tws_piece_key *key, const tws_plan_request *request) {
+/* At stage 1 the ranks that share parameters reduce gradients of the last micro-batch: behind or beside it. */
+static void find_reductions(const tws_ends *c, const tws_plan_request *request, const tws_piece_key *key, int alone,
+                            making *m) {
   const tws_axes replicas = tws_axes_that_divide(TWS_DIVIDES_SAMPLES) | tws_axes_that_divide(TWS_DIVIDES_TOKENS);
   const tws_zero_config *z = &key->config.zero;
-  return z->stage == 1 && !z->overlap_comm && tws_topology_size(&request->topology, replicas) > 1;
+  const int reduces = z->stage == 1 && tws_topology_size(&request->topology, replicas) > 1;
+  m->overlaps = reduces && z->overlap_comm && !c->costs->serial;
+  m->apart = reduces && (alone || m->stages == 1); /* else stages are lowered one by one */
+  if (m->overlaps && tws_config_offloads(request->config)) m->apart = 0;
 }
 
 static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const tws_piece_key *key, int alone,
@@ -164,9 +174,10 @@ static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const t
   int is_new;
   t->stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
   making m = {.c = c, .request = request, .key = key, .stages = t->stages};
-  m.apart = (alone || t->stages == 1) && waits(key, request); /* else stages are lowered one by one */
+  find_reductions(c, request, key, alone, &m);
   tws_end_key(key, &of_end);
   if (m.apart) of_end.config.zero.reduce_bucket_size = 0;
+  if (m.apart && !tws_config_offloads(request->config)) of_end.config.zero.overlap_comm = 0;
   memset(&of_cut.config.zero, 0, sizeof of_cut.config.zero);
   tws_piece_entry *cuts = tws_piece_look_up(&c->partitions, &of_cut, &is_new);
   tws_piece_entry *ends = tws_piece_look_up(&c->stages, &of_end, &is_new);

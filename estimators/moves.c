@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "estimators/overlap.h"
+
 typedef struct gathers {
   double least_s; /* of gathers and reductions of a micro-batch */
   tws_piece_time time;
@@ -13,6 +15,8 @@ typedef struct reductions { /* of a stage, with one size of buckets */
   tws_piece_time time[2]; /* of the first micro-batch and of a later one; stage 1: of the last, nothing */
   double launches[2];
   int in_order;
+  struct tws_overlapped beside; /* stage 1: what is known of them where they run beside a backward pass */
+  uint32_t *reduced;            /* per gradient: so many reductions, and it is reduced; NULL: nothing is known */
   struct reductions *next;
 } reductions;
 
@@ -23,6 +27,9 @@ typedef struct tws_lowered_moves {
   tws_moves *moves;
   double *seconds; /* per work, less than 0: not asked yet */
   size_t count, capacity;
+  tws_gradient_list *gradients;     /* stage 1; NULL: not asked for yet */
+  uint32_t *by_layer, *layer_first; /* see tws_overlapped */
+  int layer_count;
 } lowered;
 
 static tws_code no_memory(tws_error *err) {
@@ -43,24 +50,24 @@ void tws_kept_moves_free(tws_kept_moves *kept) {
 }
 
 /* What is moved does not depend on streams that run beside, nor on what goes to the host. */
-static void move_alone(const tws_kept_moves *kept, tws_config *config) {
-  if (!kept->costs->serial) config->zero.overlap_comm = 0;
+static void move_alone(tws_config *config) {
+  config->zero.overlap_comm = 0;
   config->zero.offload_optimizer = config->zero.offload_param = 0;
 }
 
 /* In any size of buckets. */
-static tws_piece_key key_of_reductions(const tws_kept_moves *kept, const tws_piece_key *tail) {
+static tws_piece_key key_of_reductions(const tws_piece_key *tail) {
   tws_piece_key k;
   tws_reductions_key(tail, &k);
   k.config.zero.reduce_bucket_size = 0;
-  move_alone(kept, &k.config);
+  move_alone(&k.config);
   return k;
 }
 
-static tws_piece_key key_of_gathers(const tws_kept_moves *kept, const tws_piece_key *tail) {
+static tws_piece_key key_of_gathers(const tws_piece_key *tail) {
   tws_piece_key k;
   tws_gathers_key(tail, &k);
-  move_alone(kept, &k.config);
+  move_alone(&k.config);
   return k;
 }
 
@@ -71,15 +78,15 @@ static tws_code lower_moves(tws_kept_moves *kept, const tws_plan_request *reques
   lowered *l = tws_calloc(1, sizeof *l);
   if (!l) return no_memory(err);
   r.config = &config;
-  move_alone(kept, &config);
+  move_alone(&config);
   const tws_code code = tws_moves_create(&r, bounds, kept->memory, &l->moves, err);
   kept->count++;
   if (code != TWS_OK) {
     drop(l);
     return code;
   }
-  l->gathers = key_of_gathers(kept, tail);
-  l->reductions = key_of_reductions(kept, tail);
+  l->gathers = key_of_gathers(tail);
+  l->reductions = key_of_reductions(tail);
   if (layers) l->layers = *layers;
   l->known = layers != NULL;
   drop(kept->lowered[kept->next]);
@@ -110,7 +117,7 @@ static tws_code add_range(const tws_kept_moves *kept, lowered *l, tws_op_range r
 static tws_code find_gathers(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
                              const gathers **out, tws_error *err) {
   static const tws_stage_layers all;
-  const tws_piece_key k = key_of_gathers(kept, tail);
+  const tws_piece_key k = key_of_gathers(tail);
   double launches = 0;
   int is_new;
   tws_op_range range;
@@ -134,9 +141,80 @@ static tws_code find_gathers(tws_kept_moves *kept, const tws_plan_request *reque
   return TWS_OK;
 }
 
+/* ---- beside a backward pass ---- */
+
+static tws_code find_gradients(tws_kept_moves *kept, lowered *l, tws_error *err) {
+  if (l->gradients) return TWS_OK;
+  tws_gradient_list *g = tws_arena_alloc(kept->arena, 1, sizeof *g);
+  if (!g) return no_memory(err);
+  TWS_TRY(tws_moves_gradients(l->moves, kept->arena, g, err));
+  for (uint32_t i = 0; i < g->count; i++)
+    if (g->items[i].layer >= l->layer_count) l->layer_count = g->items[i].layer + 1;
+  uint32_t *first = tws_arena_alloc(kept->arena, (size_t)l->layer_count + 2, sizeof *first);
+  l->by_layer = tws_arena_alloc(kept->arena, g->count + 1u, sizeof *l->by_layer);
+  if (!first || !l->by_layer) return no_memory(err);
+  for (uint32_t i = 0; i < g->count; i++) first[g->items[i].layer + 2]++; /* two further on, which filling makes good */
+  for (int layer = 0; layer < l->layer_count; layer++) first[layer + 2] += first[layer + 1];
+  for (uint32_t i = 0; i < g->count; i++) l->by_layer[first[g->items[i].layer + 1]++] = i;
+  l->layer_first = first;
+  l->gradients = g;
+  return TWS_OK;
+}
+
+/* The first gradient that reaches behind an element. */
+static uint32_t gradient_at(const tws_gradient_list *g, uint64_t element) {
+  uint32_t low = 0, high = g->count;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (g->items[middle].first + g->items[middle].elements <= element)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+/* Of which gradients each reduction is; those that are in several parts are of several. */
+static tws_code sample_beside(tws_kept_moves *kept, lowered *l, tws_op_range range, reductions *out, tws_error *err) {
+  const tws_plan *plan = tws_moves_plan(l->moves);
+  const uint32_t count = range.end - range.first;
+  uint32_t most = 0, used = 0;
+  TWS_TRY(find_gradients(kept, l, err));
+  const tws_gradient_list *g = l->gradients;
+  for (uint32_t op = range.first; op < range.end; op++) most += plan->ops[op].operand_count;
+  double *seconds = tws_arena_alloc(kept->arena, count + 1u, sizeof *seconds);
+  uint32_t *first = tws_arena_alloc(kept->arena, count + 1u, sizeof *first);
+  uint32_t *of = tws_arena_alloc(kept->arena, most + count + g->count + 1u, sizeof *of);
+  uint32_t *reduced = tws_arena_alloc(kept->arena, g->count + 1u, sizeof *reduced);
+  if (!seconds || !first || !of || !reduced) return no_memory(err);
+  for (uint32_t i = 0; i < count; i++) {
+    const tws_op *op = &plan->ops[range.first + i];
+    seconds[i] = l->seconds[op->work];
+    for (int k = 0; k < op->operand_count; k++) {
+      const tws_operand *r = &plan->operands[op->operand_first + (uint32_t)k];
+      if (r->buffer != plan->gradients) return TWS_OK;
+      for (uint32_t at = gradient_at(g, r->offset); at < g->count && g->items[at].first < r->offset + r->count; at++) {
+        reduced[at] = i + 1;
+        of[used++] = at;
+      }
+    }
+    first[i + 1] = used;
+  }
+  out->beside = (tws_overlapped){.gradients = g,
+                                 .by_layer = l->by_layer,
+                                 .layer_first = l->layer_first,
+                                 .layers = l->layer_count,
+                                 .seconds = seconds,
+                                 .first = first,
+                                 .of = of,
+                                 .count = count};
+  out->reduced = reduced;
+  return TWS_OK;
+}
+
 static tws_code sample_reductions(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
                                   const tws_stage_layers *layers, const int *bounds, reductions *out, tws_error *err) {
-  const tws_piece_key k = key_of_reductions(kept, tail);
+  const tws_piece_key k = key_of_reductions(tail);
   lowered *l = NULL;
   tws_op_range ranges[2];
   for (int i = 0; i < TWS_LOWERED_MOVES && !l; i++) {
@@ -150,13 +228,14 @@ static tws_code sample_reductions(tws_kept_moves *kept, const tws_plan_request *
   out->in_order = 1;
   for (int i = 0; i < 2; i++)
     TWS_TRY(add_range(kept, l, ranges[i], &out->time[i], &out->launches[i], &out->in_order, err));
-  return TWS_OK;
+  const int beside = request->config->zero.stage == 1 && !kept->costs->serial && !(out->time[0].kernel > 0);
+  return beside ? sample_beside(kept, l, ranges[0], out, err) : TWS_OK;
 }
 
 static tws_code find_reductions(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
                                 const tws_stage_layers *layers, const int *bounds, const reductions **out,
                                 tws_error *err) {
-  tws_piece_key k = key_of_reductions(kept, tail);
+  tws_piece_key k = key_of_reductions(tail);
   int is_new;
   k.config.zero.reduce_bucket_size = request->config->zero.reduce_bucket_size;
   tws_piece_entry *e = tws_piece_look_up(&kept->reductions, &k, &is_new);
@@ -216,10 +295,30 @@ void tws_moves_are_of(tws_kept_moves *kept, const tws_stage_layers *layers) {
   last->known = 1;
 }
 
+/* Which reductions each operation of the tail waits for. */
+static tws_code run_beside(const tws_kept_moves *kept, const reductions *r, tws_tail_pieces *t, tws_error *err) {
+  const tws_gradient_list *g = r->beside.gradients;
+  if (!r->reduced || !t->waits) return TWS_OK;
+  tws_overlapped *o = tws_arena_alloc(kept->arena, 1, sizeof *o);
+  uint32_t *needed = tws_arena_alloc(kept->arena, (size_t)t->wait_count + 1, sizeof *needed);
+  if (!o || !needed) return no_memory(err);
+  for (int i = 0; i < t->wait_count; i++) {
+    const tws_tail_wait *w = &t->waits[i];
+    if (!w->elements) needed[i] = r->beside.count;
+    for (uint32_t at = gradient_at(g, w->first); at < g->count && g->items[at].first < w->first + w->elements; at++)
+      if (r->reduced[at] > needed[i]) needed[i] = r->reduced[at];
+  }
+  *o = r->beside;
+  o->needed = needed;
+  t->overlapped = o;
+  return TWS_OK;
+}
+
 tws_code tws_moves_that_wait(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
                              const tws_stage_layers *layers, const int *bounds, tws_tail_pieces *t, tws_error *err) {
   const reductions *r = NULL;
   TWS_TRY(find_reductions(kept, request, tail, layers, bounds, &r, err));
+  if (t->overlaps) return run_beside(kept, r, t, err);
   tws_tail_step *steps = tws_arena_alloc(kept->arena, (size_t)t->step_count + 1, sizeof *steps);
   if (!steps) return no_memory(err);
   memcpy(steps, t->steps, (size_t)t->step_count * sizeof *steps);

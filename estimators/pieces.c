@@ -288,6 +288,78 @@ static int join(const tws_sample_pieces *out, const tws_piece *pieces, int down,
   return good;
 }
 
+/* ---- when gradients are complete ---- */
+
+/* The first gradient that reaches behind an element. */
+static uint32_t gradient_at(const tws_gradient_list *g, uint64_t element) {
+  uint32_t low = 0, high = g->count;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (g->items[middle].first + g->items[middle].elements <= element)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+typedef struct latest { /* the last operation that wrote a gradient: its layer, -1: there is none, and when it ended */
+  int layer;
+  tws_piece_time at;
+} latest;
+
+static void find_latest(reader *r, const tws_sample_part *part, const tws_sample_pieces *of, latest *all) {
+  const tws_gradient_list *g = &r->sample->gradients;
+  latest now = {.layer = part->action == TWS_ACTION_FORWARD ? 0 : of->layers - 1};
+  double launches = 0;
+  for (uint32_t i = 0; i < g->count; i++) all[i].layer = -1;
+  for (uint32_t op = part->first_op; op < part->end_op; op++) {
+    const tws_op *o = &r->plan->ops[op];
+    const int layer = layer_of(r, o, now.layer + of->first_layer) - of->first_layer;
+    if (layer != now.layer) now = (latest){.layer = layer};
+    add_time(r, o, &now.at, &launches);
+    for (int k = 0; k < o->operand_count; k++) {
+      const tws_operand *w = &r->plan->operands[o->operand_first + (uint32_t)k];
+      if (w->buffer != r->plan->gradients || !(w->access & TWS_WRITE)) continue;
+      for (uint32_t i = gradient_at(g, w->offset); i < g->count && g->items[i].first < w->offset + w->count; i++)
+        all[i] = now;
+    }
+  }
+}
+
+/* Of a pass that is cut by layer. */
+static tws_code read_completions(reader *r, const tws_sample_part *part, const tws_piece *pieces,
+                                 tws_sample_pieces *out, tws_error *err) {
+  const tws_gradient_list *g = &r->sample->gradients;
+  if (!g->count) return TWS_OK;
+  tws_completions *of = tws_arena_alloc(r->arena, (size_t)out->layers + 1, sizeof *of);
+  tws_completion *items = tws_arena_alloc(r->arena, g->count + 1u, sizeof *items);
+  latest *all = tws_calloc(g->count + 1u, sizeof *all);
+  if (!of || !items || !all) {
+    tws_free(all);
+    return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
+  }
+  find_latest(r, part, out, all);
+  for (uint32_t i = 0; i < g->count; i++)
+    if (all[i].layer >= 0) of[all[i].layer].count++;
+  for (int i = 0; i < out->layers; i++) {
+    of[i].items = items;
+    items += of[i].count;
+    of[i].count = 0;
+  }
+  for (uint32_t i = 0; i < g->count; i++) {
+    if (all[i].layer < 0) continue;
+    const tws_piece_time *whole = &pieces[all[i].layer].time;
+    tws_completions *to = &of[all[i].layer];
+    to->items[to->count++] = (tws_completion){{whole->kernel - all[i].at.kernel, whole->other - all[i].at.other},
+                                              all[i].layer + out->first_layer - g->items[i].layer,
+                                              g->items[i].which};
+  }
+  tws_free(all);
+  out->completions[part->micro_batch][tws_context_event_of(part->event, part->action)] = of;
+  return TWS_OK;
+}
+
 static tws_code no_pieces(tws_error *err) {
   return tws_fail(err, TWS_UNSUPPORTED, NULL, "a chunk sends and receives in more ways than its pieces say");
 }
@@ -308,7 +380,7 @@ static tws_code read_part(reader *r, const tws_sample_part *part, tws_sample_pie
   if (!pieces) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
   if (cut_by_layer(r, part, out, pieces) && join(out, pieces, part->action != TWS_ACTION_FORWARD, whole)) {
     out->layer[part->micro_batch][event] = pieces;
-    return TWS_OK;
+    return read_completions(r, part, pieces, out, err);
   }
   memcpy(r->message, kept, sizeof kept);
   *whole = tws_piece_empty();
@@ -364,6 +436,75 @@ static int begin_step(tws_tail_pieces *out) {
   return out->step_count - 1;
 }
 
+/* Updated parameters are gathered on a stream of their own: 1 where that is the last that the tail does. */
+static int is_gather(const tws_plan *plan, const tws_op *o) {
+  return o->phase == TWS_PHASE_STEP && o->channel == TWS_CHANNEL_REPLICAS &&
+         plan->works[o->work].code == TWS_COLLECTIVE_ALL_GATHER;
+}
+
+static int touches_parameters(const tws_plan *plan, const tws_op *o, const tws_op *gather) {
+  for (int k = 0; k < gather->operand_count; k++) {
+    const tws_operand *g = &plan->operands[gather->operand_first + (uint32_t)k];
+    for (int i = 0; i < o->operand_count; i++) {
+      const tws_operand *p = &plan->operands[o->operand_first + (uint32_t)i];
+      if (p->buffer == g->buffer && p->offset < g->offset + g->count && g->offset < p->offset + p->count) return 1;
+    }
+  }
+  return 0;
+}
+
+/* Those behind operation `first`; 0: something else follows, or no memory. */
+static int read_gathers(reader *r, uint32_t first, tws_tail_pieces *out) {
+  const tws_plan *plan = r->plan;
+  double none = 0;
+  out->gathers = tws_arena_alloc(r->arena, plan->op_count - first + 1u, sizeof *out->gathers);
+  for (uint32_t op = first; op < plan->op_count; op++) {
+    const tws_op *o = &plan->ops[op];
+    if (!out->gathers || !is_gather(plan, o)) return 0;
+    tws_tail_gather *g = &out->gathers[out->gather_count++];
+    g->seconds = seconds_of(r, o->work);
+    for (uint32_t before = first; before > 0 && !touches_parameters(plan, &plan->ops[before - 1], o); before--)
+      add_time(r, &plan->ops[before - 1], &g->behind, &none);
+  }
+  return 1;
+}
+
+/* Who waits for reductions that run beside the last backward pass. They are done in the order of their stream, and on
+ * one channel with what replicas exchange: behind the first of that nobody waits any more. */
+static tws_code read_waits(reader *r, tws_tail_pieces *out, tws_error *err) {
+  const tws_plan *plan = r->plan;
+  tws_piece_time total = {0, 0};
+  double none = 0;
+  uint32_t most = 1, op = 0;
+  int begun = 0, all = 0;
+  for (uint32_t i = 0; i < plan->op_count; i++) most += 1u + plan->ops[i].operand_count;
+  tws_tail_wait *waits = tws_arena_alloc(r->arena, most, sizeof *waits);
+  if (!waits) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
+  for (; op < plan->op_count && !is_gather(plan, &plan->ops[op]); op++) {
+    const tws_op *o = &plan->ops[op];
+    const int is_step = o->phase == TWS_PHASE_STEP, shared = o->channel == TWS_CHANNEL_REPLICAS;
+    if (is_step && !begun) out->step_time = total;
+    begun |= is_step;
+    for (int k = 0; k < o->operand_count && is_step && !all; k++) {
+      const tws_operand *g = &plan->operands[o->operand_first + (uint32_t)k];
+      if (g->buffer == plan->gradients && g->count)
+        waits[out->wait_count++] = (tws_tail_wait){g->offset, g->count, total};
+    }
+    if (is_step && !all && shared) waits[out->wait_count++] = (tws_tail_wait){.to_the_end = total};
+    all |= is_step && shared;
+    add_time(r, o, &total, &none);
+  }
+  if (!all || !read_gathers(r, op, out)) return TWS_OK;
+  for (int i = 0; i < out->wait_count; i++) {
+    waits[i].to_the_end.kernel = total.kernel - waits[i].to_the_end.kernel;
+    waits[i].to_the_end.other = total.other - waits[i].to_the_end.other;
+  }
+  out->step_time.kernel = total.kernel - out->step_time.kernel;
+  out->step_time.other = total.other - out->step_time.other;
+  out->waits = waits;
+  return TWS_OK;
+}
+
 static void read_tail_steps(reader *r, uint32_t reduced_at, tws_tail_pieces *out) {
   const tws_plan *plan = r->plan;
   int64_t alive = 0;
@@ -406,6 +547,7 @@ tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *cost
   out->chunk_count = sample->chunk_count;
   out->layer_count = sample->layer_count;
   read_tail_steps(&r, sample->reduced_at, out);
+  if (out->exact) TWS_TRY(read_waits(&r, out, err));
   for (uint32_t i = 0; i < plan->state->count; i++)
     out->state_bytes[plan->state->entries[i].tier] += plan->state->entries[i].bytes;
   for (uint32_t i = 0; i < plan->buffer_count; i++) {

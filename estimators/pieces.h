@@ -78,11 +78,25 @@ typedef struct tws_chunk_pieces {
   int buffers;
 } tws_chunk_pieces;
 
+/* A gradient that is complete behind one of a layer's operations: what the layer does in the same pass from there on.
+ */
+typedef struct tws_completion {
+  tws_piece_time behind;
+  int behind_by;  /* so many layers before this one is the parameter's own */
+  uint32_t which; /* tws_gradient_place */
+} tws_completion;
+typedef struct tws_completions { /* of a layer */
+  tws_completion *items;
+  uint32_t count;
+} tws_completions;
+
 /* A sampled body: for every event its pieces by layer. */
 typedef struct tws_sample_pieces {
   tws_chunk_pieces whole; /* of the sampled layers */
   int first_layer, layers;
   tws_piece *layer[2][TWS_CONTEXT_EVENTS]; /* [layer - first_layer]; NULL: not known by layer */
+  /* Likewise: gradients that are whole in memory, where a forward or backward pass writes them last. */
+  tws_completions *completions[2][TWS_CONTEXT_EVENTS];
   int in_order;                            /* nothing runs on other streams than those that compute and send */
   int exact;                               /* there are no other streams than those that compute and send */
   int closed;                              /* buffers of a context are its own alone: bytes are exact */
@@ -99,6 +113,15 @@ typedef struct tws_tail_step {
   tws_piece_time time; /* sync: of the collective; else of operations before the next */
   int sync;            /* tws_tail_sync */
 } tws_tail_step;
+/* An operation of a tail that waits for reductions of gradients, where these run beside the last backward pass. */
+typedef struct tws_tail_wait {
+  uint64_t first, elements;  /* of gradients; elements 0: for all */
+  tws_piece_time to_the_end; /* from its begin on */
+} tws_tail_wait;
+typedef struct tws_tail_gather {
+  tws_piece_time behind; /* what the tail still does when it may begin */
+  double seconds;
+} tws_tail_gather;
 typedef struct tws_tail_pieces {
   tws_tail_step *steps;
   int step_count;
@@ -109,6 +132,15 @@ typedef struct tws_tail_pieces {
   tws_piece_time moves[2];
   double move_launches[2];
   int moves_exact;
+  /* Where reductions wait for the tail in the sample, and gradients are whole: who would wait for them if they ran
+   * beside the last backward pass, and what the tail takes from the step's first operation on. NULL: not known. */
+  tws_tail_wait *waits;
+  int wait_count;
+  tws_tail_gather *gathers; /* of what was updated, which then are beside the update */
+  int gather_count;
+  tws_piece_time step_time;                /* without these */
+  int overlaps;                            /* they do run beside it */
+  const struct tws_overlapped *overlapped; /* how (estimators/overlap.h); NULL: only a bound is known */
   tws_piece_time counted; /* kernels of the device before the update, which count for the host's stretch */
   double launches;
   int exact;

@@ -246,8 +246,37 @@ static void expect(tws_lower *l) {
   tws_builder_expect(&l->b, visits < MOST ? visits : MOST);
 }
 
+static tws_code list_gradients(tws_lower *l, tws_arena *arena, tws_gradient_list *out) {
+  const uint32_t n = l->network->param_count;
+  tws_gradient_place *at = tws_lower_memory(l, n, sizeof *at);
+  out->items = tws_arena_alloc(arena, n + 1u, sizeof *out->items);
+  if (!out->items) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  if (l->b.failed != TWS_OK) return l->b.failed;
+  for (int c = l->chunk_count; c-- > 0;) /* the first module that uses it is the last in a backward pass */
+    for (uint32_t m = l->chunks[c].end, first; m-- > l->chunks[c].first;) {
+      const int layer = l->sample->layer_of[l->local.modules[m].origin];
+      for (first = m; first > 0 && l->sample->layer_of[l->local.modules[first - 1].origin] == layer;) first--;
+      for (uint32_t i = 0; i < TWS_MODULE_PARAMS; i++) {
+        const uint32_t p = l->network->modules[m].param[i];
+        if (p == TWS_NONE) continue;
+        at[p].layer = layer;
+        at[p].which = (m - first) * TWS_MODULE_PARAMS + i;
+      }
+    }
+  for (uint32_t i = 0; i < n; i++) {
+    const uint32_t p = (uint32_t)l->zero.order[i];
+    if (!l->zero.uses[p] || tws_is_frozen(l, p)) continue;
+    at[p].first = l->zero.flat_offset[p];
+    at[p].elements = tws_zero_numel(l, p);
+    out->items[out->count++] = at[p];
+  }
+  return TWS_OK;
+}
+
 static tws_code lower_sample(tws_lower *l) {
   tws_pipeline_sample(l);
+  if (!l->wanted->tail && l->zero.flat_gradients && l->b.failed == TWS_OK)
+    TWS_TRY(list_gradients(l, l->b.plan->arena, &l->sample->gradients));
   if (l->wanted->tail) tws_lower_step(l);
   return l->b.failed;
 }
@@ -511,6 +540,12 @@ tws_code tws_moves_at_least(tws_moves *m, tws_op_range *out, tws_error *err) {
   tws_zero_sample_least(&m->l);
   out->end = m->l.b.plan->op_count;
   return m->l.b.failed;
+}
+
+tws_code tws_moves_gradients(tws_moves *m, tws_arena *arena, tws_gradient_list *out, tws_error *err) {
+  m->l.b.err = err;
+  *out = (tws_gradient_list){NULL, 0};
+  return m->l.zero.stage == 1 ? list_gradients(&m->l, arena, out) : TWS_OK;
 }
 
 tws_code tws_moves_of_buckets(tws_moves *m, int64_t elements, tws_op_range out[2], tws_error *err) {

@@ -38,6 +38,17 @@ typedef struct tws_sample_part {
 } tws_sample_part;
 enum { TWS_SAMPLE_PARTS = 16 };
 
+/* A parameter's gradient in the buffer of those of all micro-batches. */
+typedef struct tws_gradient_place {
+  uint64_t first, elements;
+  int layer;      /* the first pipeline layer that has the parameter, */
+  uint32_t which; /* and its number there: the same in layers that are alike */
+} tws_gradient_place;
+typedef struct tws_gradient_list { /* in the order of their memory */
+  tws_gradient_place *items;
+  uint32_t count;
+} tws_gradient_list;
+
 typedef struct tws_sample_chunk {
   int first_layer, end_layer;
 } tws_sample_chunk;
@@ -48,9 +59,10 @@ typedef struct tws_plan_sample {
   tws_sample_part parts[TWS_SAMPLE_PARTS];
   int part_count;
   uint32_t reduced_at;        /* tail: the operation that reductions stand before, where it lacks them */
+  int *layer_of;              /* per module of the network; lives in the plan's arena */
+  tws_gradient_list gradients; /* body: where they are whole until the step ends; likewise */
   int layer_count;            /* of the network */
   int alike_first, alike_end; /* its longest range of layers that are alike but for their place */
-  int *layer_of;              /* per module of the network; lives in the plan's arena */
   tws_sample_chunk *chunks;   /* tail: of the stage; likewise */
   int chunk_count;
   int *bounds; /* tail: where the blocks of all stages begin and end, in layers: block_count + 1; likewise */
@@ -85,5 +97,7 @@ tws_code tws_moves_at_least(tws_moves *moves, tws_op_range *out, tws_error *err)
 /* With buckets of so many elements: what the first micro-batch and a later one reduce at stages 2 and 3; at stage 1 the
  * first range is what the last micro-batch reduces when it has ended, the second empty. */
 tws_code tws_moves_of_buckets(tws_moves *moves, int64_t elements, tws_op_range out[2], tws_error *err);
+/* Stage 1: the gradients that it reduces, once buckets have been made; into `arena`. */
+tws_code tws_moves_gradients(tws_moves *moves, tws_arena *arena, tws_gradient_list *out, tws_error *err);
 
 #endif

@@ -24,7 +24,13 @@ void tws_zero_sample_reductions(tws_lower *l, uint32_t micro_batch) {
   l->b.module = TWS_NONE;
   if (z->stage < 2) {
     l->b.micro_batch = (uint32_t)l->accumulation - 1;
-    if (micro_batch == 0) tws_zero_micro_end(l);
+    if (z->stage == 0 && micro_batch == 0) tws_zero_micro_end(l);
+    if (z->stage == 0 || micro_batch > 0) return;
+    l->overlap = 1; /* in the order in which they would be done beside a backward pass; their cost is that of any */
+    tws_zero_micro_begin(l);
+    for (uint32_t i = 0; i < z->completed_count && l->b.failed == TWS_OK; i++)
+      for (uint32_t use = 0; use < z->uses[z->completed[i]]; use++) tws_zero_contributed(l, z->completed[i]);
+    l->overlap = 0;
     return;
   }
   l->b.micro_batch = micro_batch;

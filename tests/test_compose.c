@@ -74,7 +74,7 @@ typedef struct planned {
   uint64_t live_bytes;
 } planned;
 
-static planned plan_all(const tws_plan_request *job, const tws_machine *machine, uint64_t cost_seed) {
+static planned plan_all(const tws_plan_request *job, const tws_machine *machine, uint64_t cost_seed, int serial) {
   const tws_node_mapping mapping = tws_machine_mapping(machine, tws_topology_world(&job->topology));
   tws_error err = {0};
   tws_rank_set set;
@@ -94,8 +94,10 @@ static planned plan_all(const tws_plan_request *job, const tws_machine *machine,
     seconds[i] = costs;
   }
   if (cost_seed) {
-    const tws_run_request request = {
-        .plans = (const tws_plan *const *)plans, .count = set.count, .absent = TWS_ABSENT_ANY};
+    const tws_run_request request = {.plans = (const tws_plan *const *)plans,
+                                     .count = set.count,
+                                     .mode = serial ? TWS_RUN_SERIAL : TWS_RUN_STREAMS,
+                                     .absent = TWS_ABSENT_ANY};
     tws_run *run;
     ck_assert_msg(tws_run_create(&request, &run, &err) == TWS_OK, "%s", err.message);
     void *both[2] = {run, &cost_seed};
@@ -119,6 +121,7 @@ static planned plan_all(const tws_plan_request *job, const tws_machine *machine,
 
 typedef struct tally {
   int exact[2], bounded; /* exact: without, with a pipeline */
+  int beside;            /* exact: reductions of stage 1 ran beside the last backward pass */
 } tally;
 
 /* A legal job at random, with more layers, on four nodes. */
@@ -131,6 +134,22 @@ typedef struct drawn_job {
   tws_plan_request request;
 } drawn_job;
 
+/* Jobs with reductions beside the last backward pass, which few draws are: one of those near this seed. */
+enum { BESIDE = 1 << 20 };
+static tws_config draw_beside(uint64_t seed, shape *s, int *world) {
+  tws_config c;
+  for (uint64_t near = 0;; near++) {
+    c = legal_job(seed + (near << 32), s, world);
+    if (c.pipeline_stages == 1 && c.sequence_ranks == 1 && *world > c.tensor_ranks) break;
+  }
+  c.zero.stage = 1;
+  c.zero.overlap_comm = 1;
+  c.zero.secondary_ranks = c.zero.node_ranks = c.linear_tile_size = 0;
+  c.tensor_overlap = 0;
+  c.zero.reduce_scatter = (int)draw(seed, 600, 2);
+  return c;
+}
+
 static void draw_job(uint64_t seed, int64_t more_layers, int64_t longer, drawn_job *j) {
   tws_error err = {0};
   ck_assert(tws_profile_load("a100-80gb", &j->profile, &err) == TWS_OK);
@@ -139,7 +158,7 @@ static void draw_job(uint64_t seed, int64_t more_layers, int64_t longer, drawn_j
   j->machine = (tws_machine){&j->cluster, j->profile};
   shape s;
   int world;
-  j->config = legal_job(seed, &s, &world);
+  j->config = seed >= BESIDE ? draw_beside(seed, &s, &world) : legal_job(seed, &s, &world);
   s.layers += more_layers;
   j->config.train_batch_size *= longer;
   j->config.accumulation_steps *= longer;
@@ -208,7 +227,8 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
     return;
   }
   const tws_config *config = &j.config;
-  const tws_costs random = {.work = random_work, .message = random_message, .user = &cost_seed};
+  const tws_costs random = {
+      .work = random_work, .message = random_message, .serial = seed % 8 == 5, .user = &cost_seed};
   tws_composer *composer;
   tws_composed composed;
   ck_assert(tws_composer_create(&j.machine, cost_seed ? &random : NULL, &composer, &err) == TWS_OK);
@@ -223,7 +243,7 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
   }
   ck_assert_msg(tws_compose(composer, &j.request, NULL, &composed, &err) == TWS_OK, "seed %d: %s", (int)seed,
                 err.message);
-  const planned whole = plan_all(&j.request, &j.machine, cost_seed);
+  const planned whole = plan_all(&j.request, &j.machine, cost_seed, random.serial);
   const double apart = fabs(composed.step_s - whole.step_s) / whole.step_s;
   const int pipeline = config->pipeline_stages > 1;
   const int bounds = !cost_seed || config->zero.stage < 2; /* of gathers: where parts are no quicker than the whole */
@@ -241,13 +261,14 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
       config->pipeline_schedule, config->zero.stage);
   check_limits(composer, &j.request, &composed, composed.exact || bounds ? whole.step_s : 0, seed);
   seen->exact[pipeline] += composed.exact;
+  seen->beside += composed.exact && config->zero.stage == 1 && config->zero.overlap_comm;
   seen->bounded += !composed.exact;
   tws_composer_destroy(composer);
   drop_job(&j);
 }
 
 START_TEST(composed_steps_are_the_plans) {
-  tally seen = {{0, 0}, 0};
+  tally seen = {{0, 0}, 0, 0};
   const uint64_t jobs = job_count();
   for (uint64_t seed = 1; seed <= jobs; seed++) check_job(seed, 1000 + seed, 12 * (int64_t)(seed % 3), 1, &seen);
 
@@ -255,9 +276,18 @@ START_TEST(composed_steps_are_the_plans) {
 }
 END_TEST
 
+START_TEST(overlapped_reductions_compose) {
+  tally seen = {{0, 0}, 0, 0};
+  const uint64_t jobs = job_count() / 4;
+  for (uint64_t seed = 1; seed <= jobs; seed++)
+    check_job(BESIDE + seed, seed % 8 ? 5000 + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
+  ck_assert_int_gt(seen.beside, (int)jobs * 3 / 4);
+}
+END_TEST
+
 /* Many micro-batches, of which few are gone through. */
 START_TEST(long_steps_compose) {
-  tally seen = {{0, 0}, 0};
+  tally seen = {{0, 0}, 0, 0};
   const uint64_t jobs = job_count() / 6;
   for (uint64_t seed = 1; seed <= jobs; seed++)
     check_job(30000 + seed, 9000 + seed, 6 * (int64_t)(seed % 2), 5 + 3 * (int64_t)(seed % 9), &seen);
@@ -282,15 +312,16 @@ static double compose_mutant(const tws_plan_request *request, const tws_machine 
   return composed.exact ? composed.step_s : -1;
 }
 
-/* Every few kinds of operations of a job without a pipeline, where nothing has time to spare: a step that lacks one,
- * has one twice, or does one where and as often as another is done, is another step. */
+/* Every few kinds of operations of a job without a pipeline or reductions beside, where nothing has time to spare: a
+ * step that lacks one, has one twice, or does one where and as often as another is done, is another step. */
 static void mutate_job(uint64_t seed, killed *k) {
   tws_error err = {0};
   drawn_job j;
   draw_job(seed, 6, 1, &j);
   j.config.accumulation_steps += j.config.accumulation_steps == 1;
   mutant m = {.seed = 1000 + seed, .victim = -1, .takes_over = -1};
-  const double whole = j.config.pipeline_stages > 1 ? -1 : compose_mutant(&j.request, &j.machine, &m);
+  const int spares = j.config.pipeline_stages > 1 || (j.config.zero.stage == 1 && j.config.zero.overlap_comm);
+  const double whole = spares ? -1 : compose_mutant(&j.request, &j.machine, &m);
   tws_plan *plan = NULL;
   if (whole > 0) ck_assert(tws_plan_build(&j.request, &plan, &err) == TWS_OK);
   for (uint32_t i = (uint32_t)(seed % 5); plan && i < plan->op_count; i += 1 + plan->op_count / 5) {
@@ -328,7 +359,7 @@ START_TEST(mutants_are_noticed) {
 END_TEST
 
 START_TEST(machine_costs_compose) {
-  tally seen = {{0, 0}, 0};
+  tally seen = {{0, 0}, 0, 0};
   for (uint64_t seed = 1; seed <= JOBS / 8; seed++) check_job(70000 + seed, 0, 12 * (int64_t)(seed % 3), 1, &seen);
 }
 END_TEST
@@ -337,6 +368,7 @@ int main(void) {
   Suite *suite = suite_create("compose");
   TCase *c = tcase_create("compose");
   tcase_add_test(c, composed_steps_are_the_plans);
+  tcase_add_test(c, overlapped_reductions_compose);
   tcase_add_test(c, long_steps_compose);
   tcase_add_test(c, mutants_are_noticed);
   tcase_add_test(c, machine_costs_compose);

@@ -1,0 +1,97 @@
+#include "estimators/overlap.h"
+
+#include <math.h>
+
+/* A chunk's layer number `at` in the sample that tells of it. */
+static const tws_sample_pieces *layer_of(const tws_composed_chunk *chunk, int at, int *layer) {
+  const int head = chunk->head_end - chunk->head->first_layer;
+  *layer = at < head ? at : at < head + chunk->between ? head : -1;
+  if (*layer >= 0) return chunk->head;
+  *layer = at - head - chunk->between + chunk->tail_first - chunk->tail->first_layer;
+  return chunk->tail;
+}
+
+static uint32_t find(const tws_overlapped *o, int layer, uint32_t which) {
+  if (layer < 0 || layer >= o->layers) return TWS_NONE;
+  for (uint32_t i = o->layer_first[layer]; i < o->layer_first[layer + 1]; i++)
+    if (o->gradients->items[o->by_layer[i]].which == which) return o->by_layer[i];
+  return TWS_NONE;
+}
+
+typedef struct walk { /* against the order of time */
+  const tws_overlapped *of;
+  const tws_composed_chunk *chunk;
+  int later;
+  uint32_t found;
+  tws_piece_time since; /* what has been gone through */
+  tws_piece_time *behind;
+} walk;
+
+static int add_layer(walk *w, int event, int at) {
+  int layer;
+  const tws_sample_pieces *s = layer_of(w->chunk, at, &layer);
+  const tws_completions *all = s->completions[w->later][event];
+  if (!all || !s->layer[w->later][event]) return 0;
+  for (uint32_t i = 0; i < all[layer].count; i++) {
+    const tws_completion *c = &all[layer].items[i];
+    const uint32_t gradient = find(w->of, w->chunk->of.first + at - c->behind_by, c->which);
+    if (gradient == TWS_NONE) return 0;
+    if (w->behind[gradient].kernel >= 0) continue; /* it is written again */
+    w->behind[gradient].kernel = w->since.kernel + c->behind.kernel;
+    w->behind[gradient].other = w->since.other + c->behind.other;
+    w->found++;
+  }
+  w->since.kernel += s->layer[w->later][event][layer].time.kernel;
+  w->since.other += s->layer[w->later][event][layer].time.other;
+  return 1;
+}
+
+/* Few gradients are written in a forward pass alone: those of a loss in tiles. */
+int tws_overlap_behind(const tws_overlapped *overlapped, const tws_composed_chunk *chunk, int later,
+                       tws_piece_time *behind) {
+  const uint32_t count = overlapped->gradients->count;
+  walk w = {.of = overlapped, .chunk = chunk, .later = later, .behind = behind};
+  if (!chunk->head) return 0;
+  const int tail = chunk->tail ? chunk->tail->first_layer + chunk->tail->layers - chunk->tail_first : 0;
+  const int layers = chunk->head_end - chunk->head->first_layer + chunk->between + tail;
+  for (uint32_t i = 0; i < count; i++) behind[i].kernel = -1;
+  for (int at = 0; at < layers; at++)
+    if (!add_layer(&w, TWS_CONTEXT_BACKWARD, at)) return 0;
+  for (int at = layers; at-- > 0 && w.found < count;)
+    if (!add_layer(&w, TWS_CONTEXT_FORWARD, at)) return 0;
+  return w.found == count;
+}
+
+static double seconds_of(const tws_piece_time *time, double stretch) {
+  return stretch * time->kernel + time->other;
+}
+
+/* All times are those before the end of a tail that waits for nothing and gathers nothing. */
+double tws_overlap_exposed(const tws_tail_pieces *tail, const tws_piece_time *behind, double stretch, double *ended) {
+  const tws_overlapped *o = tail->overlapped;
+  const double step_s = seconds_of(&tail->step_time, stretch);
+  double at = -INFINITY, waited = 0, gathered = -INFINITY, gathers = 0;
+  for (uint32_t i = 0; i < o->count && behind; i++) {
+    tws_piece_time last = {INFINITY, INFINITY}; /* of one stream: what is behind the last is least in both */
+    for (uint32_t k = o->first[i]; k < o->first[i + 1]; k++) {
+      const tws_piece_time *b = &behind[o->of[k]];
+      if (b->kernel < last.kernel) last.kernel = b->kernel;
+      if (b->other < last.other) last.other = b->other;
+    }
+    const double ready = -step_s - seconds_of(&last, stretch);
+    at = (ready > at ? ready : at) + o->seconds[i];
+    ended[i] = at;
+  }
+  for (int i = 0; i < tail->wait_count && behind; i++) {
+    if (!o->needed[i]) continue;
+    const double end = ended[o->needed[i] - 1] + seconds_of(&tail->waits[i].to_the_end, stretch);
+    if (end > waited) waited = end;
+  }
+  for (int i = 0; i < tail->gather_count; i++) {
+    const tws_tail_gather *g = &tail->gathers[i];
+    const double ready = -seconds_of(&g->behind, stretch);
+    gathered = (ready > gathered ? ready : gathered) + g->seconds;
+    gathers += g->seconds;
+  }
+  return waited + (gathered > 0 ? gathered : 0) - gathers;
+}
