@@ -14,6 +14,7 @@ typedef struct tws_layer_range {
 /* What has been sampled of layers of one kind; all zero at first. */
 typedef struct tws_body {
   struct tws_body_sample *samples;
+  struct tws_body_overlap *overlaps; /* estimators/overlap.h */
 } tws_body;
 
 /* A network without layers [first, end), which are alike as those around them are. */

@@ -44,7 +44,7 @@ typedef struct step {
   struct tws_composer *c;
   const tws_plan_request *request;
   const tws_step_ends *tails;
-  const tws_body *body;
+  tws_body *body;
   tws_pipeline_shape shape;
   tws_topology topology;
   int bounded;
@@ -59,9 +59,7 @@ typedef struct step {
   int chunks_exact, chunks_closed, chunks_in_order;
   int64_t bytes_of; /* micro-batches that stages' peaks are of; 0: not known */
   int has_times, ran;
-  const tws_gradient_list *behind_of; /* whose times are known; NULL: nobody's */
-  tws_piece_time *behind[2];          /* see tws_overlap_behind() */
-  int behind_known;
+  tws_body_overlap *overlap; /* of these, too; NULL: there are no reductions beside, or they are not known */
   int moves_exact; /* of the ends that are looked at: what ZeRO does is known, and done one after another */
 } step;
 
@@ -415,8 +413,10 @@ static tws_code run_pipeline(step *s, tws_error *err) {
  */
 static double beside_tail(const step *s, int exact) {
   const tws_tail_pieces *t = &s->tails->stage[0];
+  const int later = s->shape.micro_batches > 1;
   if (!t->overlapped) return 0;
-  return tws_overlap_exposed(t, exact ? s->behind[s->shape.micro_batches > 1] : NULL, s->stretch[0], s->c->ended);
+  return tws_overlap_gathered(t, s->stretch[0]) +
+         (exact ? tws_overlap_waited(t, s->overlap, later, s->stretch[0], s->c->ended) : 0);
 }
 
 /* All stages go through their tails, and wait for each other where they share something. */
@@ -659,20 +659,11 @@ static tws_code step_bytes(step *s, double limit, tws_composed *out, tws_error *
 
 /* What runs beside the last backward pass. */
 static tws_code find_overlap(step *s, tws_error *err) {
-  const tws_tail_pieces *t = &s->tails->stage[0];
-  const tws_overlapped *o = t->overlapped;
+  const tws_overlapped *o = s->tails->stage[0].overlapped;
+  s->overlap = NULL;
   if (!o) return TWS_OK;
   if (tws_reserve(&s->c->ended, &s->c->ended_capacity, o->count + 1u, sizeof *s->c->ended)) return no_memory(err);
-  if (s->behind_of == o->gradients) return TWS_OK;
-  s->behind_of = NULL;
-  s->behind_known = 1;
-  for (int later = 0; later < 2; later++) {
-    s->behind[later] = tws_arena_alloc_unset(s->arena, o->gradients->count + 1u, sizeof *s->behind[later]);
-    if (!s->behind[later]) return no_memory(err);
-    s->behind_known &= tws_overlap_behind(o, &s->chunks[0], later, s->behind[later]);
-  }
-  s->behind_of = o->gradients;
-  return TWS_OK;
+  return tws_overlap_find(o, &s->chunks[0], s->body, s->c->arena, &s->overlap, err);
 }
 
 /* Streams of their own, and ranks that differ. */
@@ -680,7 +671,7 @@ static int is_exact(const step *s, const ranks *r) {
   const tws_config *config = s->request->config;
   if (!r->alone || (s->bounded ? !s->moves_exact : !s->chunks_exact)) return 0;
   if (tws_config_offloads(config) || rings(config)) return 0;
-  if (s->tails->stage[0].overlaps && !(s->tails->stage[0].overlapped && s->behind_known)) return 0;
+  if (s->tails->stage[0].overlaps && !(s->overlap && s->overlap->known)) return 0;
   for (int i = 0; i < s->shape.stages; i++)
     if (!s->tails->stage[i].exact) return 0;
   return 1;

@@ -46,8 +46,8 @@ static int add_layer(walk *w, int event, int at) {
   return 1;
 }
 
-/* Few gradients are written in a forward pass alone: those of a loss in tiles. */
-int tws_overlap_behind(const tws_overlapped *overlapped, const tws_composed_chunk *chunk, int later,
+/* Few gradients are written in a forward pass alone: those of a loss in tiles. 0: the chunk does not tell. */
+static int find_behind(const tws_overlapped *overlapped, const tws_composed_chunk *chunk, int later,
                        tws_piece_time *behind) {
   const uint32_t count = overlapped->gradients->count;
   walk w = {.of = overlapped, .chunk = chunk, .later = later, .behind = behind};
@@ -62,16 +62,35 @@ int tws_overlap_behind(const tws_overlapped *overlapped, const tws_composed_chun
   return w.found == count;
 }
 
+tws_code tws_overlap_find(const tws_overlapped *overlapped, const tws_composed_chunk *chunk, tws_body *body,
+                          tws_arena *arena, tws_body_overlap **out, tws_error *err) {
+  tws_body_overlap *b = body->overlaps;
+  while (b && b->of != overlapped->gradients) b = b->next;
+  *out = b;
+  if (b) return TWS_OK;
+  b = tws_arena_alloc(arena, 1, sizeof *b);
+  for (int later = 0; later < 2 && b; later++) {
+    b->behind[later] = tws_arena_alloc_unset(arena, overlapped->gradients->count + 1u, sizeof *b->behind[later]);
+    if (!b->behind[later]) b = NULL;
+  }
+  if (!b) return tws_fail(err, TWS_MEMORY, NULL, "no memory for what runs beside a backward pass");
+  b->of = overlapped->gradients;
+  b->known = find_behind(overlapped, chunk, 0, b->behind[0]) && find_behind(overlapped, chunk, 1, b->behind[1]);
+  b->next = body->overlaps;
+  *out = body->overlaps = b;
+  return TWS_OK;
+}
+
 static double seconds_of(const tws_piece_time *time, double stretch) {
   return stretch * time->kernel + time->other;
 }
 
-/* All times are those before the end of a tail that waits for nothing and gathers nothing. */
-double tws_overlap_exposed(const tws_tail_pieces *tail, const tws_piece_time *behind, double stretch, double *ended) {
+/* All times are those before the end of a tail that waits for nothing and gathers nothing. `ended`: per reduction. */
+static double waited_for(const tws_tail_pieces *tail, const tws_piece_time *behind, double stretch, double *ended) {
   const tws_overlapped *o = tail->overlapped;
   const double step_s = seconds_of(&tail->step_time, stretch);
-  double at = -INFINITY, waited = 0, gathered = -INFINITY, gathers = 0;
-  for (uint32_t i = 0; i < o->count && behind; i++) {
+  double at = -INFINITY, waited = 0;
+  for (uint32_t i = 0; i < o->count; i++) {
     tws_piece_time last = {INFINITY, INFINITY}; /* of one stream: what is behind the last is least in both */
     for (uint32_t k = o->first[i]; k < o->first[i + 1]; k++) {
       const tws_piece_time *b = &behind[o->of[k]];
@@ -82,16 +101,33 @@ double tws_overlap_exposed(const tws_tail_pieces *tail, const tws_piece_time *be
     at = (ready > at ? ready : at) + o->seconds[i];
     ended[i] = at;
   }
-  for (int i = 0; i < tail->wait_count && behind; i++) {
+  for (int i = 0; i < tail->wait_count; i++) {
     if (!o->needed[i]) continue;
     const double end = ended[o->needed[i] - 1] + seconds_of(&tail->waits[i].to_the_end, stretch);
     if (end > waited) waited = end;
   }
+  return waited;
+}
+
+double tws_overlap_gathered(const tws_tail_pieces *tail, double stretch) {
+  double gathered = -INFINITY, gathers = 0;
   for (int i = 0; i < tail->gather_count; i++) {
     const tws_tail_gather *g = &tail->gathers[i];
     const double ready = -seconds_of(&g->behind, stretch);
     gathered = (ready > gathered ? ready : gathered) + g->seconds;
     gathers += g->seconds;
   }
-  return waited + (gathered > 0 ? gathered : 0) - gathers;
+  return (gathered > 0 ? gathered : 0) - gathers;
+}
+
+double tws_overlap_waited(const tws_tail_pieces *tail, tws_body_overlap *body, int later, double stretch,
+                          double *ended) {
+  for (int i = 0; i < TWS_OVERLAPS_SEEN; i++) {
+    const tws_overlap_seen *seen = &body->seen[i];
+    if (seen->of == tail->overlapped && seen->later == later && seen->stretch == stretch) return seen->seconds;
+  }
+  tws_overlap_seen *seen = &body->seen[body->next_seen];
+  body->next_seen = (body->next_seen + 1) % TWS_OVERLAPS_SEEN;
+  *seen = (tws_overlap_seen){tail->overlapped, later, stretch, waited_for(tail, body->behind[later], stretch, ended)};
+  return seen->seconds;
 }

@@ -18,12 +18,30 @@ typedef struct tws_overlapped {
   const uint32_t *needed; /* per wait of the tail: so many of the reductions have to have ended */
 } tws_overlapped;
 
-/* What the passes of a micro-batch (later: not of the first) still do when each gradient is complete, into `behind`. 0:
- * the chunk does not tell. */
-int tws_overlap_behind(const tws_overlapped *overlapped, const tws_composed_chunk *chunk, int later,
-                       tws_piece_time *behind);
-/* By how many seconds a step is longer than one that does nothing but compute, with the end of it one after another.
- * `behind` NULL: by how many at least. `ended`: room for a number of each reduction. */
-double tws_overlap_exposed(const tws_tail_pieces *tail, const tws_piece_time *behind, double stretch, double *ended);
+typedef struct tws_overlap_seen {
+  const tws_overlapped *of;
+  int later;
+  double stretch, seconds;
+} tws_overlap_seen;
+enum { TWS_OVERLAPS_SEEN = 16 };
+
+/* What the passes of a micro-batch (1: not of the first) still do when each gradient is complete. */
+typedef struct tws_body_overlap {
+  const tws_gradient_list *of;
+  int known; /* the body's pieces tell; else nothing below is set */
+  tws_piece_time *behind[2];
+  tws_overlap_seen seen[TWS_OVERLAPS_SEEN]; /* what was asked for last */
+  int next_seen;
+  struct tws_body_overlap *next;
+} tws_body_overlap;
+/* Of a body, whose chunk is the whole network; kept with it. */
+tws_code tws_overlap_find(const tws_overlapped *overlapped, const tws_composed_chunk *chunk, tws_body *body,
+                          tws_arena *arena, tws_body_overlap **out, tws_error *err);
+/* For how many seconds the end of a step waits for reductions (later: of other micro-batches than the first); known
+ * bodies. `ended`: room for a number of each reduction. */
+double tws_overlap_waited(const tws_tail_pieces *tail, tws_body_overlap *body, int later, double stretch,
+                          double *ended);
+/* By how many seconds a tail is longer than one that gathers parameters behind all else: no more than 0. */
+double tws_overlap_gathered(const tws_tail_pieces *tail, double stretch);
 
 #endif
