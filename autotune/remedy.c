@@ -25,20 +25,25 @@ typedef struct change {
   int tensor;                    /* divide replicas among tensor ranks of a node */
   int offload;                   /* to the host: 1 the optimizer, 2 parameters too */
   int tiles;                     /* in which the largest linear layer is gathered */
+  int groups;                    /* so many of mics_shard_size are one; -1: all are */
 } change;
 static const change changes[] = {
-    {"selective", 0, 0, 0, 0, 0, 0}, {"full", 0, 0, 0, 0, 0, 0}, {NULL, 1, 0, 0, 0, 0, 0},   {NULL, 2, 0, 0, 0, 0, 0},
-    {NULL, 3, 0, 0, 0, 0, 0},        {NULL, 0, 1, 0, 0, 0, 0},   {"full", 0, 1, 0, 0, 0, 0}, {"full", 2, 0, 0, 0, 0, 0},
-    {"full", 3, 0, 0, 0, 0, 0},      {"full", 3, 1, 0, 0, 0, 0}, {NULL, 1, 0, 0, 0, 1, 0},   {NULL, 2, 0, 0, 0, 1, 0},
-    {"full", 2, 0, 0, 0, 1, 0},      {"full", 3, 0, 0, 0, 1, 0}, {"full", 3, 1, 0, 0, 1, 0}, {NULL, 3, 0, 0, 0, 2, 0},
-    {"full", 3, 0, 0, 0, 2, 0},      {"full", 3, 1, 0, 0, 2, 0}, {NULL, 0, 0, 0, 1, 0, 0},   {"full", 0, 1, 0, 1, 0, 0},
-    {"full", 3, 1, 0, 1, 0, 0},      {"full", 3, 1, 0, 0, 0, 8}, {"full", 3, 1, 0, 0, 2, 8}, {"full", 3, 1, 2, 0, 0, 0},
-    {"full", 3, 1, 4, 0, 0, 0},      {"full", 3, 1, 8, 0, 0, 0}, {"full", 3, 1, 16, 0, 0, 0}};
+    {NULL, 0, 0, 0, 0, 0, 0, 2},   {NULL, 0, 0, 0, 0, 0, 0, 4},        {NULL, 0, 0, 0, 0, 0, 0, 8},
+    {NULL, 0, 0, 0, 0, 0, 0, -1},  {"selective", 0, 0, 0, 0, 0, 0, 0}, {"full", 0, 0, 0, 0, 0, 0, 0},
+    {NULL, 1, 0, 0, 0, 0, 0, 0},   {NULL, 2, 0, 0, 0, 0, 0, 0},        {NULL, 3, 0, 0, 0, 0, 0, 0},
+    {NULL, 0, 1, 0, 0, 0, 0, 0},   {"full", 0, 1, 0, 0, 0, 0, 0},      {"full", 2, 0, 0, 0, 0, 0, 0},
+    {"full", 3, 0, 0, 0, 0, 0, 0}, {"full", 3, 1, 0, 0, 0, 0, 0},      {NULL, 1, 0, 0, 0, 1, 0, 0},
+    {NULL, 2, 0, 0, 0, 1, 0, 0},   {"full", 2, 0, 0, 0, 1, 0, 0},      {"full", 3, 0, 0, 0, 1, 0, 0},
+    {"full", 3, 1, 0, 0, 1, 0, 0}, {NULL, 3, 0, 0, 0, 2, 0, 0},        {"full", 3, 0, 0, 0, 2, 0, 0},
+    {"full", 3, 1, 0, 0, 2, 0, 0}, {NULL, 0, 0, 0, 1, 0, 0, 0},        {"full", 0, 1, 0, 1, 0, 0, 0},
+    {"full", 3, 1, 0, 1, 0, 0, 0}, {"full", 3, 1, 0, 0, 0, 8, 0},      {"full", 3, 1, 0, 0, 2, 8, 0},
+    {"full", 3, 1, 2, 0, 0, 0, 0}, {"full", 3, 1, 4, 0, 0, 0, 0},      {"full", 3, 1, 8, 0, 0, 0, 0},
+    {"full", 3, 1, 16, 0, 0, 0, 0}};
 
 /* The options with a change, and the flags that say it. */
 typedef struct changed {
   tws_job_spec spec;
-  char flags[512], tile_size[64];
+  char flags[512], tile_size[64], group_size[64];
 } changed;
 
 /* As many tensor ranks as the replicas, a node's devices and the model allow; 1: none. */
@@ -73,6 +78,16 @@ static int set_tiles(const change *c, const tws_job *job, changed *to) {
   return 1;
 }
 
+/* Larger groups that each have all partitions, or none: what is offloaded goes without. 0: there are no groups. */
+static int set_groups(const change *c, const tws_job *job, changed *to) {
+  const int64_t ranks = tws_config_shard_ranks(job->config);
+  if (ranks == 0 || to->spec.set.count == TWS_MAX_STRINGS) return 0;
+  snprintf(to->group_size, sizeof to->group_size, "zero_optimization.mics_shard_size=%lld",
+           c->groups > 0 ? (long long)(c->groups * ranks) : -1);
+  to->spec.set.item[to->spec.set.count++] = to->group_size;
+  return 1;
+}
+
 /* 0 when it changes nothing. The global batch stays. to_micro: what a smaller micro batch is. */
 static int apply_change(const tws_job_spec *given, const change *c, const tws_job *job, int64_t to_micro, changed *to) {
   tws_job_spec *spec = &to->spec;
@@ -96,6 +111,9 @@ static int apply_change(const tws_job_spec *given, const change *c, const tws_jo
     spec->set.item[spec->set.count++] = keys[i];
     used += (size_t)snprintf(flags + used, size - used, " --set %s", keys[i]);
   }
+  if (c->groups && !set_groups(c, job, to)) return 0;
+  if (c->groups || (c->offload && set_groups(c, job, to)))
+    used += (size_t)snprintf(flags + used, size - used, " --set %s", to->group_size);
   if (c->tiles && !set_tiles(c, job, to)) return 0;
   if (c->tiles) used += (size_t)snprintf(flags + used, size - used, " --set %s", to->tile_size);
   if (c->recompute && strcmp(c->recompute, tws_recompute_name(job->config->recompute)) != 0) {

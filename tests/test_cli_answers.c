@@ -55,17 +55,26 @@ END_TEST
 
 /* The remedy in the hint must be true: applying it makes the answer yes. */
 START_TEST(estimate_remedy_works) {
-  const char *job = "estimate -m gpt2-xl --cluster dgx1-v100 --micro-batch 4 --seq 1024";
-  command_result r = twinspeed("%s --stage 0", job);
-  ck_assert_msg(r.status == 1, "exit %d: %s%s", r.status, r.err, r.out);
-  char words[128] = "";
-  const char *hint = strstr(r.err, "it fits with ");
-  ck_assert_ptr_nonnull(hint);
-  sscanf(hint, "it fits with %127[^:]", words);
-  command_result yes = twinspeed("%s --stage 0 %s", job, words);
-  ck_assert_msg(yes.status == 0, "with \"%s\": %s", words, yes.err);
-  command_free(&yes);
-  command_free(&r);
+  static const struct {
+    const char *job, *says;
+  } jobs[] = {{"estimate -m gpt2-xl --cluster dgx1-v100 --micro-batch 4 --seq 1024 --stage 0", ""},
+              {"estimate -m llama-2-7b --cluster dgx1-v100:4 --stage 3 --dtype fp16 --micro-batch 1 --seq 1024 "
+               "--recompute full "
+               "--set zero_optimization.mics_shard_size=2",
+               "mics_shard_size="}};
+  for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+    command_result r = twinspeed("%s", jobs[i].job);
+    ck_assert_msg(r.status == 1, "exit %d: %s%s", r.status, r.err, r.out);
+    char words[128] = "";
+    const char *hint = strstr(r.err, "it fits with ");
+    ck_assert_ptr_nonnull(hint);
+    sscanf(hint, "it fits with %127[^:]", words);
+    ck_assert_msg(strstr(words, jobs[i].says) != NULL, "%s", words);
+    command_result yes = twinspeed("%s %s", jobs[i].job, words);
+    ck_assert_msg(yes.status == 0, "with \"%s\": %s", words, yes.err);
+    command_free(&yes);
+    command_free(&r);
+  }
 }
 END_TEST
 

@@ -88,6 +88,29 @@ START_TEST(each_run_is_a_job_or_says_why_not) {
 }
 END_TEST
 
+/* Hybrid shards are groups that each have all partitions: of as many ranks as the row says, or of a node's. */
+START_TEST(hybrid_shards_are_groups) {
+  static const char id[] = "llmfoundry/a100_40gb-7b-s2048-g128-mb18-bf16-pure";
+  tws_cases *cases = load(RUNS);
+  const int at = find(cases, id);
+  cJSON *parallel = cJSON_GetObjectItem((cJSON *)cases->cases[at].row, "parallel");
+  tws_error err = {0};
+  tws_job *job;
+  for (int i = 0; i < 3; i++) {
+    cJSON *fsdp = i ? cJSON_CreateNumber(i == 1 ? 8 : 32) : cJSON_CreateString("HYBRID_SHARD");
+    ck_assert(fsdp && cJSON_ReplaceItemInObject(parallel, "fsdp", fsdp));
+    ck_assert_msg(tws_case_job(cases, at, &job, &err) == TWS_OK, "%s", err.message);
+    ck_assert_int_eq(tws_topology_size(&job->topology, TWS_AXES_DATA_COPIES), i == 2 ? 4 : 16);
+    ck_assert_int_eq(tws_topology_size(&job->topology, TWS_AXES_DATA_SHARDS), i == 2 ? 32 : 8);
+    tws_job_destroy(job);
+  }
+  ck_assert(cJSON_ReplaceItemInObject(parallel, "zero_stage", cJSON_CreateNumber(2)));
+  ck_assert_int_eq(tws_case_job(cases, at, &job, &err), TWS_UNSUPPORTED);
+  ck_assert_msg(strstr(err.message, "alone in a part of the replicas") != NULL, "%s", err.message);
+  tws_cases_destroy(cases);
+}
+END_TEST
+
 /* What verbs say of how a run was predicted is what comes out of it. Long pipelines take their time. */
 START_TEST(evidence_is_what_comes_out) {
   tws_cases *cases = load(RUNS);
@@ -785,6 +808,7 @@ int main(void) {
   tcase_set_timeout(tests, 240);
   tcase_add_test(tests, groups_are_predicted_within_their_bounds);
   tcase_add_test(tests, each_run_is_a_job_or_says_why_not);
+  tcase_add_test(tests, hybrid_shards_are_groups);
   tcase_add_test(tests, evidence_is_what_comes_out);
   tcase_add_test(tests, inputs_of_narrow_products);
   tcase_add_test(tests, collectives_hand_over);
