@@ -1,5 +1,5 @@
-/* EXAONE 4.0 (LG AI Research, 2025; keys as in Hugging Face's Exaone4Config): norms behind both branches and of each query
- * and key head; where layers with a window and without take turns, those without have no positions. */
+/* EXAONE 4.0 (LG AI Research, 2025; keys as in Hugging Face's Exaone4Config): norms behind both branches and of each
+ * query and key head; where layers with a window and without take turns, those without have no positions. */
 #include "models/network/decoder.h"
 
 /* null, which is none; a number, or beside layer_types a word like "LLLG", which they say in full. */
@@ -15,11 +15,8 @@ static tws_code read_period(tws_network_builder *b, int64_t *period, tws_error *
 tws_code tws_build_exaone4(tws_network_builder *b, tws_error *err) {
   static const char *const known[] = {"sliding_window", "sliding_window_pattern", "layer_types", NULL};
   const cJSON *window = cJSON_GetObjectItemCaseSensitive(b->json->root, "sliding_window");
-  tws_decoder d = {.positions = 2048,
-                   .kv_heads = 32,
-                   .order = TWS_ORDER_BEHIND,
-                   .head_norms = TWS_HEADS_APART,
-                   .epsilon = 1e-5};
+  tws_decoder d = {
+      .positions = 2048, .kv_heads = 32, .order = TWS_ORDER_BEHIND, .head_norms = TWS_HEADS_APART, .epsilon = 1e-5};
   int64_t period;
   if (window == NULL || !cJSON_IsNull(window)) /* null is none; a file without the key has the class's 4096 */
     TWS_TRY(tws_build_size(b, "sliding_window", NULL, 0, TWS_MAX_WIDTH, 4096, &d.window, err));

@@ -1,14 +1,14 @@
-/* Hunyuan, dense (Tencent, 2025; keys as in Hugging Face's HunYuanDenseV1Config): norms of each query and key head, behind
- * rotary positions, whose theta a file's `alpha` makes larger. Keys of what the class does not have (experts' and pictures'
- * tokens, lists of widths) stand in published files. */
+/* Hunyuan, dense (Tencent, 2025; keys as in Hugging Face's HunYuanDenseV1Config): norms of each query and key head,
+ * behind rotary positions, whose theta a file's `alpha` makes larger. Keys of what the class does not have (experts'
+ * and pictures' tokens, lists of widths) stand in published files. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_hunyuan(tws_network_builder *b, tws_error *err) {
-  static const char *const known[] = {
-      "attention_bias",  "mlp_bias",   "use_qk_norm", "use_rotary_pos_emb", "cla_share_factor", "attention_head_dim",
-      "norm_type",       "dense_list", "class_num",   "pretraining_tp",     "org_vocab_size",   "eod_token_id",
-      "pad_id",          "im_end_id",  "im_start_id", "im_newline_id",      "text_end_id",      "text_start_id",
-      "mask_init_id",    NULL};
+  static const char *const known[] = {"attention_bias",   "mlp_bias",           "use_qk_norm",    "use_rotary_pos_emb",
+                                      "cla_share_factor", "attention_head_dim", "norm_type",      "dense_list",
+                                      "class_num",        "pretraining_tp",     "org_vocab_size", "eod_token_id",
+                                      "pad_id",           "im_end_id",          "im_start_id",    "im_newline_id",
+                                      "text_end_id",      "text_start_id",      "mask_init_id",   NULL};
   tws_decoder_names names = tws_llama_names;
   names.head_norm[0] = "query_layernorm";
   names.head_norm[1] = "key_layernorm";

@@ -1,11 +1,11 @@
-/* SmolLM3 (Bakouch et al., 2025; keys as in Hugging Face's SmolLM3Config): Llama without rotary positions in one of four
- * layers. */
+/* SmolLM3 (Bakouch et al., 2025; keys as in Hugging Face's SmolLM3Config): Llama without rotary positions in one of
+ * four layers. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_smollm3(tws_network_builder *b, tws_error *err) {
-  static const char *const known[] = {"attention_bias", "mlp_bias",       "no_rope_layers", "no_rope_layer_interval",
-                                      "layer_types",    "sliding_window", "use_sliding_window", "max_window_layers",
-                                      "pretraining_tp", NULL};
+  static const char *const known[] = {
+      "attention_bias", "mlp_bias",           "no_rope_layers",    "no_rope_layer_interval", "layer_types",
+      "sliding_window", "use_sliding_window", "max_window_layers", "pretraining_tp",         NULL};
   const tws_json *json = b->json;
   const cJSON *types = cJSON_GetObjectItemCaseSensitive(json->root, "layer_types");
   enum { INTERVAL = 4 };
