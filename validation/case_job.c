@@ -122,6 +122,7 @@ static const struct {
     {"Liger", NULL, "when-to-upgrade-gpus", NULL, "deepspeed-whole"},
     {"Liger", NULL, NULL, NULL, "deepspeed-flash"},
     {"HF Trainer", NULL, NULL, NULL, "transformers-2021"},
+    {"pytorch", NULL, NULL, "SQuAD", "transformers-2021"},
     {"ALST", NULL, NULL, NULL, "deepspeed-flash"},
     {"", NULL, "DeepSpeed MoE NLG", NULL, "megatron-2021"}, /* Megatron-DeepSpeed; the row names none */
     {"", NULL, NULL, NULL, "deepspeed"},
@@ -313,10 +314,20 @@ static tws_code read_division(const cJSON *row, division *d, tws_error *err) {
   return read_batch(row, d, err);
 }
 
+/* NeMo's, and Megatron-Bridge's: rank 32, without dropout, one of queries, keys and values together (attention_qkv,
+ * linear_qkv), which is planned as one of queries. */
+static int is_nemo_lora(const cJSON *row) {
+  const char *framework = tws_case_text(row, "hardware", "framework");
+  const int stated = strcmp(tws_case_text(row, "parallel", "peft"), "LoRA") == 0 ||
+                     strstr(tws_case_text(row, NULL, "notes"), "task=LoRA") != NULL;
+  return stated && (strstr(framework, "NeMo") || strstr(framework, "Megatron-Bridge"));
+}
+
 /* LitGPT's adapters are of queries and values: trained numbers say the rank. */
 static long long lora_rank(const cJSON *row) {
   const double trained = tws_case_number(row, "parallel", "trainable"), h = tws_case_number(row, "model", "hidden");
   const double heads = tws_case_number(row, "model", "heads"), kv = tws_case_number(row, "model", "kv_heads");
+  if (is_nemo_lora(row)) return 32;
   if (!strstr(tws_case_text(row, "parallel", "peft"), "LoRA") || !is_litgpt(row)) return 0;
   const double values = kv > 0 && is_llama(row) ? h * kv / heads : h;
   const double each = tws_case_number(row, "model", "layers") * (3 * h + values), rank = trained / each;
@@ -335,7 +346,7 @@ static tws_code check_technique(const cJSON *row, tws_error *err) {
   const char *peft = tws_case_text(row, "parallel", "peft");
   const char *recompute = tws_case_text(row, "parallel", "recompute"), *quant = tws_case_text(row, "parallel", "quant");
   static const char *const whole[] = {"SFT", "full", NULL};
-  if (*peft && !holds_any(peft, whole) && strncmp(peft, "Finetuning with LoRA", 20) != 0) return lacks(err, "adapters");
+  if (*peft && !holds_any(peft, whole) && !is_nemo_lora(row) && strncmp(peft, "Finetuning with LoRA", 20) != 0) return lacks(err, "adapters");
   if (strstr(peft, "dapter")) return lacks(err, "adapters that are not LoRA");
   if ((strstr(peft, "LoRA") || strstr(tws_case_text(row, NULL, "id"), "LoRA")) && lora_rank(row) == 0)
     return lacks(err, "the adapters are not stated");
@@ -460,9 +471,9 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
   if (d->experts > 1) tws_text_add(text, ",\"expert_parallel_size\":%d,\"expert_capacity_factor\":1", d->experts);
   if (lora_rank(row) > 0)
     tws_text_add(text,
-                 ",\"lora\":{\"r\":%lld,\"lora_alpha\":16,\"lora_dropout\":0.05,"
-                 "\"target_modules\":[\"q_proj\",\"v_proj\"]}",
-                 lora_rank(row)); /* of finetune/lora.py */
+                 ",\"lora\":{\"r\":%lld,\"lora_alpha\":16,\"lora_dropout\":%s,\"target_modules\":[\"q_proj\"%s]}",
+                 lora_rank(row), is_nemo_lora(row) ? "0" : "0.05",
+                 is_nemo_lora(row) ? "" : ",\"v_proj\""); /* LitGPT's: finetune/lora.py */
   if (strcmp(tws_case_text(row, "parallel", "quant"), "bnb.nf4") == 0) /* its head too */
     tws_text_add(text, ",\"frozen_quantization\":{\"type\":\"nf4\",\"skip_modules\":[]}");
   tws_text_add(text, ",\"vocabulary_multiple\":%d}}",
