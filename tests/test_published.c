@@ -46,7 +46,8 @@ START_TEST(groups_are_predicted_within_their_bounds) {
                 {"bloom-prequel", 7, 6, 10},  {"jz-v100-mem", 10, 6, 1},     {"mlm-golden-tiny", 0, 4, 0},
                 {"torchtitan", 12, 8, 3},     {"sc21-table2", 10, 0, 6},     {"ds-autotune-e2e", 15, 0, 5},
                 {"jz-1b3", 12, 10, 3},        {"mt-nlg", 12, 0, 2},          {"llama3-405b", 8, 0, 1},
-                {"stas-8b-z2", 25, 6, 1},     {"mbridge-skill", 10, 4, 3}};
+                {"stas-8b-z2", 25, 6, 1},     {"mbridge-skill", 10, 4, 3},   {"mbridge", 16, 0, 12},
+                {"nemo2407", 10, 0, 5},       {"ds-bert-squad", 10, 0, 1}};
   tws_cases *cases = load(RUNS);
   /* under the sanitizers two groups */
   for (size_t i = TWS_SANITIZED; i < sizeof bounds / sizeof *bounds; i += TWS_SANITIZED ? 6 : 1) {

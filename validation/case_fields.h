@@ -34,6 +34,7 @@ int tws_case_offloads_checkpoints(const cJSON *row);   /* to the host */
 int tws_case_watches_first_node(const cJSON *row);     /* whose memory the row has */
 int tws_case_reads_reserved(const cJSON *row);         /* what was read is what the allocator holds */
 int tws_case_one_layer_chunks(const cJSON *row);       /* of a pipeline, embedding and head in chunks of their own */
+int tws_case_is_rebased(const cJSON *row);             /* onto Megatron-LM of 2023 */
 int tws_case_encoder(const cJSON *row);                /* an encoder whose task is known */
 void tws_case_write_encoder(const cJSON *row, tws_text *text);
 

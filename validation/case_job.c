@@ -122,7 +122,7 @@ static const struct {
     {"Liger", NULL, "when-to-upgrade-gpus", NULL, "deepspeed-whole"},
     {"Liger", NULL, NULL, NULL, "deepspeed-flash"},
     {"HF Trainer", NULL, NULL, NULL, "transformers-2021"},
-    {"pytorch", NULL, NULL, "SQuAD", "transformers-2021"},
+    {"pytorch", NULL, NULL, "SQuAD", "pytorch-2020"},
     {"ALST", NULL, NULL, NULL, "deepspeed-flash"},
     {"", NULL, "DeepSpeed MoE NLG", NULL, "megatron-2021"}, /* Megatron-DeepSpeed; the row names none */
     {"", NULL, NULL, NULL, "deepspeed"},
@@ -142,6 +142,7 @@ static const tws_runtime *runtime_of(const cJSON *row) {
          (software[at].version && !strstr(version, software[at].version)) ||
          (software[at].notes && !strstr(notes, software[at].notes)))
     at++;
+  if (tws_case_is_rebased(row)) return tws_runtime_find("megatron-2022");
   if (tws_case_keeps_scores(row)) return tws_runtime_find("megatron-unfused");
   if (strcmp(software[at].runtime, "fsdp") == 0 && tws_case_flag(row, "parallel", "compile"))
     return tws_runtime_find("fsdp-compiled");

@@ -73,3 +73,12 @@ int tws_case_one_layer_chunks(const cJSON *row) {
   return strstr(tws_case_text(row, "source", "url"), "2407.21783") && tws_case_number(row, "parallel", "pp") > 1 &&
          !(tws_case_number(row, "parallel", "vpp") > 0);
 }
+
+/* Megatron-DeepSpeed's rebase of July 2023 (examples_deepspeed/rebase/README.md): what is measured after it runs
+ * Megatron-LM of that year, what is measured before it that of 2021. */
+int tws_case_is_rebased(const cJSON *row) {
+  const char *id = tws_case_text(row, NULL, "id");
+  const size_t length = strlen(id), end = strlen("-after");
+  return strstr(tws_case_text(row, "source", "title"), "rebase") && length > end &&
+         strcmp(id + length - end, "-after") == 0;
+}

@@ -66,8 +66,9 @@
  *   products    cuBLAS of CUDA 12 on A100: 0.92 where the profile has 0.88 of CUDA 11's, chosen on every other run
  *               of llmfoundry, with the others in sight; large products reach 238 TFLOP/s with it, the best shape
  *               that anybody found 271.
- *   transformers-2021  gelu_new is eight kernels, and fourteen backward; the optimizer nine over a shard, beside casts
- *               and a norm in float64 (transformers 4.12, DeepSpeed 0.5).
+ *   pytorch-2020  eager modules without Megatron's or the Trainer's checks between them: a kernel of a plan is issued
+ * in 60 us, as by PyTorch in fsdp-2022; nothing is fitted. transformers-2021  gelu_new is eight kernels, and fourteen
+ * backward; the optimizer nine over a shard, beside casts and a norm in float64 (transformers 4.12, DeepSpeed 0.5).
  *   keeps_wide  torchao's matmul_with_hp_or_float8_args saves its operands as they came; Transformer Engine saves them
  *               in 8 bits, as the weight's gradient reads them (its Float8Tensor's column-wise data).
  *   cast_bytes  torchao's dynamic scaling reads what enters an fp8 product twice, and casts weights each time; its
@@ -202,6 +203,14 @@ static const tws_runtime runtimes[] = {
      .added_passes = TWS_PASSES_MEGATRON | TWS_PASSES_TRANSFORMERS,
      .overlaps_data = 1,
      .float_reductions = 1},
+    {.name = "pytorch-2020",
+     .about = "PyTorch of 2019 and 2020 without DeepSpeed: NVIDIA's BERT, operation by operation",
+     EAGER,
+     EAGER_ATTENTION(21, 19),
+     .launch_s = 6e-6,
+     .host_op_s = 60e-6,
+     .added_passes = TWS_PASSES_MEGATRON,
+     .overlaps_data = 1},
     {.name = "deepspeed-flash",
      .about = "DeepSpeed with flash attention and fused losses, 2024 and later",
      COMMUNICATORS,
