@@ -5,8 +5,9 @@
 #include "estimators/overlap.h"
 
 typedef struct gathers {
-  double least_s; /* of gathers and reductions of a micro-batch */
-  tws_piece_time time;
+  double least_s;         /* of gathers and reductions of a micro-batch, where they are not in few bits or among few */
+  tws_piece_time time[2]; /* of the first micro-batch, whose gathers neighbours keep, and of a later one */
+  double launches[2];
   int in_order; /* all of it is on the stream that computes; else only least_s is known */
 } gathers;
 
@@ -131,8 +132,10 @@ static tws_code find_gathers(tws_kept_moves *kept, const tws_plan_request *reque
   TWS_TRY(lower_moves(kept, request, tail, &all, NULL, &l, err));
   tws_piece_time least = {0, 0};
   g->in_order = 1;
-  TWS_TRY(tws_moves_of_gathers(l->moves, &range, err));
-  TWS_TRY(add_range(kept, l, range, &g->time, &launches, &g->in_order, err));
+  for (int later = 0; later < 2; later++) {
+    TWS_TRY(tws_moves_of_gathers(l->moves, &range, err));
+    TWS_TRY(add_range(kept, l, range, &g->time[later], &g->launches[later], &g->in_order, err));
+  }
   TWS_TRY(tws_moves_at_least(l->moves, &range, err));
   TWS_TRY(add_range(kept, l, range, &least, &launches, &g->in_order, err));
   g->least_s = least.other;
@@ -264,19 +267,20 @@ tws_code tws_moves_of_micro_batches(tws_kept_moves *kept, const tws_plan_request
   const gathers *g = NULL;
   const reductions *r = NULL;
   if (z->stage < 2) return TWS_OK;
-  /* plans tell: nothing is a bound that always holds */
-  if (tws_config_secondary_ranks(request->config) || tws_config_shard_ranks(request->config) ||
-      tws_config_quantizes_weights(request->config) || tws_config_quantizes_gradients(request->config))
-    return TWS_OK;
+  /* of these nothing is a bound that always holds */
+  const int coded = tws_config_secondary_ranks(request->config) || tws_config_shard_ranks(request->config) ||
+                    tws_config_quantizes_weights(request->config) || tws_config_quantizes_gradients(request->config);
+  const int beside = tws_config_offloads(request->config) || (z->overlap_comm && !kept->costs->serial);
+  if (coded && beside) return TWS_OK;
   TWS_TRY(find_gathers(kept, request, tail, &g, err));
-  t->moves_s = g->least_s;
-  if (tws_config_offloads(request->config) || (z->overlap_comm && !kept->costs->serial)) return TWS_OK;
+  if (!coded) t->moves_s = g->least_s;
+  if (beside) return TWS_OK;
   TWS_TRY(find_reductions(kept, request, tail, &all, NULL, &r, err));
   t->moves_exact = g->in_order && r->in_order;
   for (int later = 0; later < 2 && t->moves_exact; later++) {
-    t->moves[later].kernel = g->time.kernel + r->time[later].kernel;
-    t->moves[later].other = g->time.other + r->time[later].other;
-    t->move_launches[later] = r->launches[later];
+    t->moves[later].kernel = g->time[later].kernel + r->time[later].kernel;
+    t->moves[later].other = g->time[later].other + r->time[later].other;
+    t->move_launches[later] = g->launches[later] + r->launches[later];
   }
   return TWS_OK;
 }

@@ -126,6 +126,8 @@ void tws_tail_key(const tws_plan_request *request, tws_piece_key *k) {
   begin_key(request, k);
   tws_config *config = &k->config;
   config->micro_batch_size = 0;
+  /* neighbours keep what is gathered again, be it in another micro-batch */
+  if (tws_config_secondary_ranks(config)) config->accumulation_steps = 1 + (request->config->accumulation_steps > 1);
   if (config->zero.stage != 3) forget_visits(config); /* gathers of stage 3 follow what is visited */
   k->topology.axes = request->topology.axes;
   for (int i = 0; i < request->topology.axes; i++) {

@@ -104,14 +104,23 @@ static double launches_of(const tws_costs *costs, const tws_work *work) {
   return costs->launches ? costs->launches(costs->user, work) : 1;
 }
 
-/* Whether an operation is none of the layers' own, but of what ZeRO moves: gathers, reductions, padding of parts. */
-static int is_move(const tws_op *o) {
-  return o->stream != TWS_STREAM_COMPUTE || o->module == TWS_NONE || o->channel == TWS_CHANNEL_REPLICAS;
+/* Whether an operation is none of the layers' own, but of what ZeRO moves: gathers, their codes, what neighbours keep
+ * of them, reductions, padding of parts. */
+static int is_move(const tws_plan *plan, const tws_op *o) {
+  const tws_work *work = &plan->works[o->work];
+  if (o->stream != TWS_STREAM_COMPUTE || o->module == TWS_NONE || o->channel == TWS_CHANNEL_REPLICAS) return 1;
+  if (work->kind == TWS_OP_COMPUTE)
+    return work->code == TWS_KERNEL_QUANTIZE_PARTS || work->code == TWS_KERNEL_DEQUANTIZE_PARTS;
+  for (int k = 0; k < o->operand_count; k++) {
+    const tws_buffer *b = &plan->buffers[plan->operands[o->operand_first + (uint32_t)k].buffer];
+    if (b->category == TWS_CATEGORY_PARAMETER && b->lifetime == TWS_LIFETIME_OPS) return 1;
+  }
+  return 0;
 }
 
 static void add_time(reader *r, const tws_op *o, tws_piece_time *time, double *launches) {
   const tws_work *work = &r->plan->works[o->work];
-  if (r->layers_alone && is_move(o)) return;
+  if (r->layers_alone && is_move(r->plan, o)) return;
   if (is_launched(work)) {
     time->kernel += seconds_of(r, o->work);
     if (o->phase != TWS_PHASE_STEP) *launches += launches_of(r->costs, work);

@@ -122,6 +122,7 @@ static planned plan_all(const tws_plan_request *job, const tws_machine *machine,
 typedef struct tally {
   int exact[2], bounded; /* exact: without, with a pipeline */
   int beside;            /* exact: reductions of stage 1 ran beside the last backward pass */
+  int coded;             /* exact: of stage 3 */
 } tally;
 
 /* A legal job at random, with more layers, on four nodes. */
@@ -150,6 +151,19 @@ static tws_config draw_beside(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
+/* Likewise jobs of stage 3 that gather from neighbours or move few bits, one operation after another. */
+enum { CODED = 1 << 21 };
+static tws_config draw_coded(uint64_t seed, shape *s, int *world) {
+  tws_config c;
+  for (uint64_t near = 0;; near++) {
+    c = legal_job(seed + (near << 32), s, world);
+    const int coded = c.zero.secondary_ranks || c.zero.node_ranks || c.zero.quantized_weights;
+    if (c.zero.stage == 3 && c.sequence_ranks == 1 && c.tensor_ranks == 1 && *world > 2 && coded) break;
+  }
+  c.zero.overlap_comm = 0;
+  return c;
+}
+
 static void draw_job(uint64_t seed, int64_t more_layers, int64_t longer, drawn_job *j) {
   tws_error err = {0};
   ck_assert(tws_profile_load("a100-80gb", &j->profile, &err) == TWS_OK);
@@ -158,7 +172,9 @@ static void draw_job(uint64_t seed, int64_t more_layers, int64_t longer, drawn_j
   j->machine = (tws_machine){&j->cluster, j->profile};
   shape s;
   int world;
-  j->config = seed >= BESIDE ? draw_beside(seed, &s, &world) : legal_job(seed, &s, &world);
+  j->config = seed >= CODED    ? draw_coded(seed, &s, &world)
+              : seed >= BESIDE ? draw_beside(seed, &s, &world)
+                               : legal_job(seed, &s, &world);
   s.layers += more_layers;
   j->config.train_batch_size *= longer;
   j->config.accumulation_steps *= longer;
@@ -262,13 +278,14 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
   check_limits(composer, &j.request, &composed, composed.exact || bounds ? whole.step_s : 0, seed);
   seen->exact[pipeline] += composed.exact;
   seen->beside += composed.exact && config->zero.stage == 1 && config->zero.overlap_comm;
+  seen->coded += composed.exact && config->zero.stage == 3;
   seen->bounded += !composed.exact;
   tws_composer_destroy(composer);
   drop_job(&j);
 }
 
 START_TEST(composed_steps_are_the_plans) {
-  tally seen = {{0, 0}, 0, 0};
+  tally seen = {{0, 0}, 0, 0, 0};
   const uint64_t jobs = job_count();
   for (uint64_t seed = 1; seed <= jobs; seed++) check_job(seed, 1000 + seed, 12 * (int64_t)(seed % 3), 1, &seen);
 
@@ -277,7 +294,7 @@ START_TEST(composed_steps_are_the_plans) {
 END_TEST
 
 START_TEST(overlapped_reductions_compose) {
-  tally seen = {{0, 0}, 0, 0};
+  tally seen = {{0, 0}, 0, 0, 0};
   const uint64_t jobs = job_count() / 4;
   for (uint64_t seed = 1; seed <= jobs; seed++)
     check_job(BESIDE + seed, seed % 8 ? 5000 + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
@@ -285,9 +302,18 @@ START_TEST(overlapped_reductions_compose) {
 }
 END_TEST
 
+START_TEST(coded_moves_compose) {
+  tally seen = {{0, 0}, 0, 0, 0};
+  const uint64_t jobs = job_count() / 4;
+  for (uint64_t seed = 1; seed <= jobs; seed++)
+    check_job(CODED + seed, seed % 8 ? 6000 + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
+  ck_assert_int_gt(seen.coded, (int)jobs / 2);
+}
+END_TEST
+
 /* Many micro-batches, of which few are gone through. */
 START_TEST(long_steps_compose) {
-  tally seen = {{0, 0}, 0, 0};
+  tally seen = {{0, 0}, 0, 0, 0};
   const uint64_t jobs = job_count() / 6;
   for (uint64_t seed = 1; seed <= jobs; seed++)
     check_job(30000 + seed, 9000 + seed, 6 * (int64_t)(seed % 2), 5 + 3 * (int64_t)(seed % 9), &seen);
@@ -359,7 +385,7 @@ START_TEST(mutants_are_noticed) {
 END_TEST
 
 START_TEST(machine_costs_compose) {
-  tally seen = {{0, 0}, 0, 0};
+  tally seen = {{0, 0}, 0, 0, 0};
   for (uint64_t seed = 1; seed <= JOBS / 8; seed++) check_job(70000 + seed, 0, 12 * (int64_t)(seed % 3), 1, &seen);
 }
 END_TEST
@@ -369,6 +395,7 @@ int main(void) {
   TCase *c = tcase_create("compose");
   tcase_add_test(c, composed_steps_are_the_plans);
   tcase_add_test(c, overlapped_reductions_compose);
+  tcase_add_test(c, coded_moves_compose);
   tcase_add_test(c, long_steps_compose);
   tcase_add_test(c, mutants_are_noticed);
   tcase_add_test(c, machine_costs_compose);
