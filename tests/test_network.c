@@ -426,6 +426,12 @@ static const struct refusal {
     {TINY("cohere2") ",\n\"rotary_pct\":0.5}", TWS_INVALID, "rotary_pct", ":2:1"},
     {TINY("cohere2") ",\n\"position_embedding_type\":\"alibi\"}", TWS_INVALID, "alibi", ":2:1"},
     {TINY("phi3") ",\n\"full_attn_mod\":2}", TWS_INVALID, "full_attn_mod", ":2:1"},
+    {TINY("electra") ",\"max_position_embeddings\":8,\n\"embedding_size\":8}", TWS_UNSUPPORTED, "embeddings of 8",
+     ":2:1"},
+    {TINY("electra") ",\n\"architectures\":[\"ElectraForPreTraining\"]}", TWS_UNSUPPORTED, "ElectraForPreTraining",
+     ":2:1"},
+    {TINY("glm4_moe") ",\n\"n_group\":2}", TWS_INVALID, "n_group", ":2:1"},
+    {TINY("olmoe") ",\n\"clip_qkv\":8}", TWS_UNSUPPORTED, "clip_qkv", ":2:1"},
     {TINY("hunyuan_v1_dense") ",\n\"use_qk_norm\":false}", TWS_UNSUPPORTED, "use_qk_norm", ":2:1"},
     {TINY("hunyuan_v1_dense") ",\n\"use_cla\":true}", TWS_UNSUPPORTED, "use_cla", ":2:1"},
     {"{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"hidden_size\":60,\"intermediate_size\":9,\"vocab_size\":9,"
