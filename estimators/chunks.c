@@ -74,7 +74,7 @@ static tws_code find_sample(const tws_chunk_source *from, range of, const tws_sa
 static int same_piece(const tws_piece *a, const tws_piece *b) {
   return a->time.kernel == b->time.kernel && a->time.other == b->time.other && a->launches == b->launches &&
          a->delta == b->delta && a->before == b->before && a->after == b->after && a->begins == b->begins &&
-         a->point_count == 0 && b->point_count == 0;
+         memcmp(a->axis_s, b->axis_s, sizeof a->axis_s) == 0 && a->point_count == 0 && b->point_count == 0;
 }
 
 /* Whether the sample's layers [between, end) are alike indeed, so that any number of them can be. */

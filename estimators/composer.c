@@ -58,7 +58,7 @@ typedef struct step {
   tws_arena *arena;
   int chunks_exact, chunks_closed, chunks_in_order;
   int64_t bytes_of; /* micro-batches that stages' peaks are of; 0: not known */
-  int has_times, ran;
+  int has_times, ran, exact;
   tws_body_overlap *overlap; /* of these, too; NULL: there are no reductions beside, or they are not known */
   int moves_exact; /* of the ends that are looked at: what ZeRO does is known, and done one after another */
 } step;
@@ -374,6 +374,16 @@ static int64_t few_of(const tws_pipeline_shape *shape) {
   return (5 * in_flight / 2 + 2 * every + 4) / every * every + shape->micro_batches % every;
 }
 
+/* Where the rhythm ended, so much later; in one queue what computes is behind the last message. */
+static void end_passes(step *s, double more_s) {
+  for (int i = 0; i < s->shape.stages; i++) {
+    const tws_rhythm_stage *stage = &s->stages[i];
+    const int behind = s->c->costs.serial && stage->messages_s > stage->compute_s;
+    s->end_s[0][i] = (behind ? stage->messages_s : stage->compute_s) + more_s;
+    s->end_s[1][i] = stage->messages_s + more_s;
+  }
+}
+
 /* So many micro-batches of the step, and what each stage takes for all of them where these tell; *told: they do. */
 static tws_code measure(step *s, int64_t micro_batches, int64_t round, int *told, tws_error *err) {
   const int64_t more = s->shape.micro_batches - micro_batches, step_of = tws_fold_step(&s->shape);
@@ -386,10 +396,7 @@ static tws_code measure(step *s, int64_t micro_batches, int64_t round, int *told
   s->c->counts.rhythms++;
   *told = !more || r.repeats;
   const double more_s = r.repeats ? (double)(more / r.repeats) * r.repeats_s : 0;
-  for (int i = 0; i < s->shape.stages; i++) {
-    s->end_s[0][i] = s->stages[i].compute_s + more_s;
-    s->end_s[1][i] = s->stages[i].messages_s + more_s;
-  }
+  end_passes(s, more_s);
   return TWS_OK;
 }
 
@@ -419,61 +426,10 @@ static double beside_tail(const step *s, int exact) {
          (exact ? tws_overlap_waited(t, s->overlap, later, s->stretch[0], s->c->ended) : 0);
 }
 
-/* All stages go through their tails, and wait for each other where they share something. */
-static double run_tails(step *s) {
-  const int stages = s->shape.stages;
-  int *at = s->at;
-  double last = 0;
-  for (int i = 0; i < stages; i++) {
-    at[i] = 0;
-    s->stages[i].compute_s = s->end_s[0][i];
-    s->stages[i].messages_s = s->end_s[1][i];
-  }
-  for (int moved = 1; moved;) {
-    int all = 1, tied[2], tied_count = 0;
-    moved = 0;
-    for (int i = 0; i < stages; i++) {
-      const tws_tail_pieces *t = &s->tails->stage[i];
-      tws_rhythm_stage *stage = &s->stages[i];
-      for (; at[i] < t->step_count && t->steps[at[i]].sync == TWS_TAIL_ALONE; at[i]++, moved = 1)
-        stage->compute_s += s->stretch[i] * t->steps[at[i]].time.kernel + t->steps[at[i]].time.other;
-      const int sync = at[i] < t->step_count ? t->steps[at[i]].sync : TWS_TAIL_ALONE;
-      all &= sync == TWS_TAIL_STAGES;
-      if (sync == TWS_TAIL_TIED && tied_count < 2) tied[tied_count++] = i;
-      if (stages == 1 && sync == TWS_TAIL_TIED) tied_count = 0;
-    }
-    double met = 0, seconds = 0;
-    if (tied_count == 2) {
-      for (int k = 0; k < 2; k++) {
-        const double own = s->tails->stage[tied[k]].steps[at[tied[k]]].time.other;
-        if (s->stages[tied[k]].compute_s > met) met = s->stages[tied[k]].compute_s;
-        if (own > seconds) seconds = own;
-      }
-      for (int k = 0; k < 2; k++) {
-        s->stages[tied[k]].compute_s = met + seconds;
-        at[tied[k]]++;
-      }
-      moved = 1;
-    } else if (all && stages > 1) {
-      for (int i = 0; i < stages; i++) {
-        const double own = s->tails->stage[i].steps[at[i]].time.other;
-        if (s->stages[i].compute_s > met) met = s->stages[i].compute_s;
-        if (s->stages[i].messages_s > met) met = s->stages[i].messages_s; /* one channel with messages */
-        if (own > seconds) seconds = own;
-      }
-      for (int i = 0; i < stages; i++) {
-        s->stages[i].compute_s = met + seconds;
-        at[i]++;
-      }
-      moved = 1;
-    }
-  }
-  for (int i = 0; i < stages; i++) {
-    if (at[i] < s->tails->stage[i].step_count) return -1;
-    if (s->stages[i].compute_s > last) last = s->stages[i].compute_s;
-    if (s->stages[i].messages_s > last) last = s->stages[i].messages_s;
-  }
-  return last;
+static double run_tails(step *s, tws_composed_account *account) {
+  const tws_tails_run run = {
+      .stages = s->stages, .stretch = s->stretch, .end_s = {s->end_s[0], s->end_s[1]}, .at = s->at, .account = account};
+  return tws_tails_go(s->tails, &run);
 }
 
 /* ---- all of it ---- */
@@ -677,6 +633,51 @@ static int is_exact(const step *s, const ranks *r) {
   return 1;
 }
 
+static void add_passes(const step *s, int stage, tws_composed_account *account) {
+  const tws_tail_pieces *t = &s->tails->stage[stage];
+  const int v = t->chunk_count;
+  for (int later = 0; later < 2; later++) {
+    const double times = later ? s->shape.micro_batches - 1 : 1;
+    for (int i = 0; i < v; i++) {
+      const tws_chunk_pieces *p = &s->chunks[s->chunk_at[stage * v + i]].pieces;
+      for (int e = 0; e < TWS_CONTEXT_EVENTS; e++)
+        if (p->has[e]) tws_expose(account, times, p->event[later][e].axis_s);
+    }
+    if (s->moves_exact) tws_expose(account, times, t->move_axis_s[later]);
+  }
+}
+
+tws_code tws_compose_account(tws_composer *c, tws_composed_account *out, tws_error *err) {
+  step *s = &c->last;
+  tws_pipeline_shape shape;
+  tws_rhythm r;
+  tws_code code = TWS_OK;
+  if (!s->body || !s->exact || s->tails->stage[0].overlapped)
+    return tws_fail(err, TWS_UNSUPPORTED, NULL, "only steps that are exact and reduce nothing beside have an account");
+  tws_arena *arena = tws_arena_create();
+  if (!arena) return no_memory(err);
+  memset(out, 0, (size_t)s->shape.stages * sizeof *out);
+  if (s->shape.stages > 1) {
+    code = prepare_rhythm(s, s->shape.micro_batches, &shape, &r, err);
+    r.account = arena;
+    s->ran = 0; /* of all micro-batches, which sums up in another order */
+    if (code == TWS_OK) code = tws_rhythm_run(&r, err);
+    if (code == TWS_OK) end_passes(s, 0);
+  }
+  const double last = code == TWS_OK ? run_tails(s, out) : 0;
+  for (int i = 0; i < s->shape.stages && code == TWS_OK; i++) {
+    tws_rhythm_stage *stage = &s->stages[i];
+    add_passes(s, i, &out[i]);
+    if (s->shape.stages == 1) continue;
+    tws_rhythm_gap(stage, stage->compute_s, stage->messages_s); /* the last is a message */
+    out[i].bubble_s +=
+        stage->bubble_s + last - (stage->compute_s > stage->messages_s ? stage->compute_s : stage->messages_s);
+    out[i].axis_exposed_s[TWS_AXIS_PIPE] += stage->exposed_s;
+  }
+  tws_arena_destroy(arena);
+  return code;
+}
+
 /* What runs between training steps: no batch, schedule or bucket changes it. */
 static tws_code add_between(tws_composer *c, const tws_plan_request *request, double *step_s, tws_error *err) {
   tws_piece_key tail, k;
@@ -712,6 +713,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   tws_piece_key k;
   int is_new;
   *out = (tws_composed){.exact = 0};
+  s->exact = 0;
   TWS_TRY(tws_pipeline_check(&shape, err));
   TWS_TRY(find_ranks(c, request, &r, err));
   TWS_TRY(tws_ends_find(&c->ends, request, r->alone, &t, err));
@@ -743,7 +745,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   TWS_TRY(step_bytes(s, bytes, out, err));
   out->bytes_exact =
       s->chunks_closed && !s->bounded && !tws_config_offloads(request->config) && !rings(request->config);
-  out->exact = exact;
+  out->exact = s->exact = exact;
   if ((out->too_large = bytes > 0 && (double)out->live_bytes > bytes)) return TWS_OK;
   if (seconds > 0 && (out->step_s = bound_seconds(s)) > seconds) {
     out->too_slow = 1;
@@ -751,7 +753,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   }
   if (stages > 1 && !s->ran) TWS_TRY(run_pipeline(s, err));
   s->ran = 1;
-  out->step_s = with_moves(s, run_tails(s));
+  out->step_s = with_moves(s, run_tails(s, NULL));
   if (out->step_s >= 0) out->step_s += beside_tail(s, exact);
   if (out->step_s >= 0) return add_between(c, request, &out->step_s, err);
   return tws_fail(err, TWS_INTERNAL, NULL, "stages wait for each other at a step's end");

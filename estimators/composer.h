@@ -43,6 +43,13 @@ typedef struct tws_compose_limits {
  * outlive the composer. Requests that differ in what the end of a step does alone are quickest one after another. */
 tws_code tws_compose(tws_composer *composer, const tws_plan_request *request, const tws_compose_limits *limits,
                      tws_composed *out, tws_error *err);
+/* Where the time of one stage's rank goes, as tws_path_result has it. */
+typedef struct tws_composed_account {
+  double bubble_s, axis_exposed_s[TWS_REPORT_COUNT];
+} tws_composed_account;
+/* Of each stage, in the step that was composed last, whose request and its configuration are still there:
+ * TWS_UNSUPPORTED where its time was a bound. All its micro-batches are gone through. */
+tws_code tws_compose_account(tws_composer *composer, tws_composed_account *stages, tws_error *err);
 tws_composer_counts tws_composer_count(const tws_composer *composer);
 
 #endif

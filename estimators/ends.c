@@ -216,6 +216,78 @@ tws_code tws_ends_find(tws_ends *c, const tws_plan_request *request, int alone, 
   return TWS_OK;
 }
 
+/* ---- going through them ---- */
+
+void tws_expose(tws_composed_account *account, double times, const double *axis_s) {
+  for (int axis = 0; axis < TWS_REPORT_COUNT; axis++)
+    if (tws_report_has(axis)) account->axis_exposed_s[axis] += times * axis_s[tws_piece_axis(axis)];
+}
+
+/* Stages meet in a collective of theirs. */
+static void meet(const tws_step_ends *ends, const tws_tails_run *s, const int *stages, int count) {
+  tws_composed_account *account = s->account;
+  double met = 0, seconds = 0;
+  for (int k = 0; k < count; k++) {
+    const int i = stages ? stages[k] : k;
+    tws_rhythm_stage *stage = &s->stages[i];
+    const double own = ends->stage[i].steps[s->at[i]].time.other;
+    if (!stages && stage->messages_s > stage->compute_s) { /* one channel with messages */
+      if (account) tws_rhythm_gap(stage, stage->compute_s, stage->messages_s);
+      stage->compute_s = stage->messages_s;
+    }
+    if (stage->compute_s > met) met = stage->compute_s;
+    if (own > seconds) seconds = own;
+  }
+  for (int k = 0; k < count; k++) {
+    const int i = stages ? stages[k] : k;
+    if (account) {
+      account[i].bubble_s += met - s->stages[i].compute_s;
+      account[i].axis_exposed_s[TWS_AXIS_PIPE] += seconds;
+    }
+    s->stages[i].compute_s = met + seconds;
+    s->at[i]++;
+  }
+}
+
+/* All stages go through their tails, and wait for each other where they share something. */
+double tws_tails_go(const tws_step_ends *ends, const tws_tails_run *s) {
+  const int stages = ends->stages;
+  tws_composed_account *account = s->account;
+  int *at = s->at;
+  double last = 0;
+  for (int i = 0; i < stages; i++) {
+    at[i] = 0;
+    s->stages[i].compute_s = s->end_s[0][i];
+    s->stages[i].messages_s = s->end_s[1][i];
+  }
+  for (int moved = 1; moved;) {
+    int all = 1, tied[2], tied_count = 0;
+    moved = 0;
+    for (int i = 0; i < stages; i++) {
+      const tws_tail_pieces *t = &ends->stage[i];
+      tws_rhythm_stage *stage = &s->stages[i];
+      for (; at[i] < t->step_count && t->steps[at[i]].sync == TWS_TAIL_ALONE; at[i]++, moved = 1) {
+        if (account) tws_expose(&account[i], 1, t->steps[at[i]].axis_s);
+        stage->compute_s += s->stretch[i] * t->steps[at[i]].time.kernel + t->steps[at[i]].time.other;
+      }
+      const int sync = at[i] < t->step_count ? t->steps[at[i]].sync : TWS_TAIL_ALONE;
+      all &= sync == TWS_TAIL_STAGES;
+      if (sync == TWS_TAIL_TIED && tied_count < 2) tied[tied_count++] = i;
+      if (stages == 1 && sync == TWS_TAIL_TIED) tied_count = 0;
+    }
+    if (tied_count == 2 || (all && stages > 1)) {
+      meet(ends, s, tied_count == 2 ? tied : NULL, tied_count == 2 ? 2 : stages);
+      moved = 1;
+    }
+  }
+  for (int i = 0; i < stages; i++) {
+    if (at[i] < ends->stage[i].step_count) return -1;
+    if (s->stages[i].compute_s > last) last = s->stages[i].compute_s;
+    if (s->stages[i].messages_s > last) last = s->stages[i].messages_s;
+  }
+  return last;
+}
+
 void tws_ends_free(tws_ends *c) {
   tws_piece_table_free(&c->steps);
   tws_piece_table_free(&c->stages);

@@ -3,7 +3,9 @@
 #ifndef TWS_ESTIMATORS_ENDS_H
 #define TWS_ESTIMATORS_ENDS_H
 
+#include "estimators/composer.h"
 #include "estimators/moves.h"
+#include "estimators/rhythm.h"
 
 typedef struct tws_step_ends {
   tws_code code; /* refused: why */
@@ -24,5 +26,16 @@ typedef struct tws_ends { /* zeros but for costs, arena and memory at first (als
 tws_code tws_ends_find(tws_ends *ends, const tws_plan_request *request, int alone, const tws_step_ends **out,
                        tws_error *err);
 void tws_ends_free(tws_ends *ends);
+
+/* All stages at once, from when their streams are done (end_s: those that compute, and send messages). */
+typedef struct tws_tails_run {
+  tws_rhythm_stage *stages; /* their clocks are set */
+  const double *stretch, *end_s[2];
+  int *at;                       /* per stage, to work with */
+  tws_composed_account *account; /* per stage, added to; NULL: nobody asks */
+} tws_tails_run;
+/* When the last is done; -1: they wait for each other. */
+double tws_tails_go(const tws_step_ends *ends, const tws_tails_run *run);
+void tws_expose(tws_composed_account *account, double times, const double *axis_s);
 
 #endif

@@ -51,6 +51,8 @@ enum { TWS_REPORT_OTHER = TWS_AXIS_COUNT, TWS_REPORT_COUNT };
 int tws_report_has(int axis); /* whether anything is reported under it */
 const char *tws_report_name(int axis);
 int tws_report_of_group(const tws_group *group);
+int tws_report_of_op(const tws_plan *plan, const tws_op *op);
+int tws_op_computes(const tws_op *op); /* or copies; else it communicates */
 
 typedef struct tws_path_result {
   double step_s;

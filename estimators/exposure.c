@@ -31,13 +31,13 @@ typedef struct reader {
   tws_path_result *result;
 } reader;
 
-static int axis_of(const tws_plan *plan, const tws_op *o) {
+int tws_report_of_op(const tws_plan *plan, const tws_op *o) {
   if (o->kind == TWS_OP_SEND || o->kind == TWS_OP_RECV) return TWS_AXIS_PIPE;
   if (o->kind != TWS_OP_COLLECTIVE) return TWS_REPORT_OTHER;
   return tws_report_of_group(&plan->groups[plan->works[o->work].group]);
 }
 
-static int computes(const tws_op *o) {
+int tws_op_computes(const tws_op *o) {
   return o->kind == TWS_OP_COMPUTE || o->kind == TWS_OP_COPY;
 }
 
@@ -54,7 +54,7 @@ static void account_for(reader *r, uint32_t op) {
     result->flops += tws_work_flops(work);
   } else {
     if (o->kind == TWS_OP_COLLECTIVE) result->collective_s[work->code] += seconds;
-    if (!computes(o)) result->axis_busy_s[axis_of(r->plan, o)] += t->end_s - t->met_s;
+    if (!tws_op_computes(o)) result->axis_busy_s[tws_report_of_op(r->plan, o)] += t->end_s - t->met_s;
   }
 }
 
@@ -85,7 +85,7 @@ static void attribute_gap(reader *r, uint32_t op, double from, double to) {
     if (met > to) met = to; /* by a rounding of shared links or cores */
     if (ready > met) ready = met;
     double *part = offloading(r->result, &r->plan->ops[op]);
-    *(part ? part : &r->result->axis_exposed_s[axis_of(r->plan, &r->plan->ops[op])]) += to - met;
+    *(part ? part : &r->result->axis_exposed_s[tws_report_of_op(r->plan, &r->plan->ops[op])]) += to - met;
     r->result->bubble_s += met - ready;
     to = ready;
   }
@@ -99,11 +99,11 @@ static void read_gaps(reader *r, double step_s) {
     const tws_op_times *t = &r->times[op];
     if (r->serial || o->stream == TWS_STREAM_COMPUTE) {
       if (t->ready_s > free_at) attribute_gap(r, cause(r, op), free_at, t->ready_s);
-      if (computes(o)) {
+      if (tws_op_computes(o)) {
         computing += t->end_s - t->ready_s;
       } else {
         r->result->bubble_s += t->met_s - t->ready_s;
-        r->result->axis_exposed_s[axis_of(r->plan, o)] += t->end_s - t->met_s;
+        r->result->axis_exposed_s[tws_report_of_op(r->plan, o)] += t->end_s - t->met_s;
       }
       free_at = t->end_s;
     }

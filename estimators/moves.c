@@ -7,14 +7,14 @@
 typedef struct gathers {
   double least_s;         /* of gathers and reductions of a micro-batch, where they are not in few bits or among few */
   tws_piece_time time[2]; /* of the first micro-batch, whose gathers neighbours keep, and of a later one */
-  double launches[2];
+  double launches[2], axis_s[2][TWS_PIECE_AXES];
   int in_order; /* all of it is on the stream that computes; else only least_s is known */
 } gathers;
 
 typedef struct reductions { /* of a stage, with one size of buckets */
   tws_stage_layers layers;
   tws_piece_time time[2]; /* of the first micro-batch and of a later one; stage 1: of the last, nothing */
-  double launches[2];
+  double launches[2], axis_s[2][TWS_PIECE_AXES];
   int in_order;
   struct tws_overlapped beside; /* stage 1: what is known of them where they run beside a backward pass */
   uint32_t *reduced;            /* per gradient: so many reductions, and it is reduced; NULL: nothing is known */
@@ -97,7 +97,7 @@ static tws_code lower_moves(tws_kept_moves *kept, const tws_plan_request *reques
 }
 
 static tws_code add_range(const tws_kept_moves *kept, lowered *l, tws_op_range range, tws_piece_time *time,
-                          double *launches, int *in_order, tws_error *err) {
+                          double *launches, double *axis_s, int *in_order, tws_error *err) {
   const tws_plan *plan = tws_moves_plan(l->moves);
   const tws_costs *costs = kept->costs;
   if (tws_reserve(&l->seconds, &l->capacity, plan->work_count + 1u, sizeof *l->seconds)) return no_memory(err);
@@ -110,6 +110,7 @@ static tws_code add_range(const tws_kept_moves *kept, lowered *l, tws_op_range r
     *in_order &= costs->serial || o->stream == TWS_STREAM_COMPUTE;
     const int is_launched = work->kind == TWS_OP_COMPUTE && work->place == TWS_PLACE_DEVICE;
     *(is_launched ? &time->kernel : &time->other) += *seconds;
+    if (!tws_op_computes(o)) axis_s[tws_piece_axis(tws_report_of_op(plan, o))] += *seconds;
     if (is_launched) *launches += costs->launches ? costs->launches(costs->user, work) : 1;
   }
   return TWS_OK;
@@ -119,7 +120,7 @@ static tws_code find_gathers(tws_kept_moves *kept, const tws_plan_request *reque
                              const gathers **out, tws_error *err) {
   static const tws_stage_layers all;
   const tws_piece_key k = key_of_gathers(tail);
-  double launches = 0;
+  double launches = 0, least_s[TWS_PIECE_AXES] = {0};
   int is_new;
   tws_op_range range;
   lowered *l = NULL;
@@ -134,10 +135,10 @@ static tws_code find_gathers(tws_kept_moves *kept, const tws_plan_request *reque
   g->in_order = 1;
   for (int later = 0; later < 2; later++) {
     TWS_TRY(tws_moves_of_gathers(l->moves, &range, err));
-    TWS_TRY(add_range(kept, l, range, &g->time[later], &g->launches[later], &g->in_order, err));
+    TWS_TRY(add_range(kept, l, range, &g->time[later], &g->launches[later], g->axis_s[later], &g->in_order, err));
   }
   TWS_TRY(tws_moves_at_least(l->moves, &range, err));
-  TWS_TRY(add_range(kept, l, range, &least, &launches, &g->in_order, err));
+  TWS_TRY(add_range(kept, l, range, &least, &launches, least_s, &g->in_order, err));
   g->least_s = least.other;
   e->value = g;
   *out = g;
@@ -230,7 +231,7 @@ static tws_code sample_reductions(tws_kept_moves *kept, const tws_plan_request *
   TWS_TRY(tws_moves_of_buckets(l->moves, request->config->zero.reduce_bucket_size, ranges, err));
   out->in_order = 1;
   for (int i = 0; i < 2; i++)
-    TWS_TRY(add_range(kept, l, ranges[i], &out->time[i], &out->launches[i], &out->in_order, err));
+    TWS_TRY(add_range(kept, l, ranges[i], &out->time[i], &out->launches[i], out->axis_s[i], &out->in_order, err));
   const int beside = request->config->zero.stage == 1 && !kept->costs->serial && !(out->time[0].kernel > 0);
   return beside ? sample_beside(kept, l, ranges[0], out, err) : TWS_OK;
 }
@@ -281,6 +282,8 @@ tws_code tws_moves_of_micro_batches(tws_kept_moves *kept, const tws_plan_request
     t->moves[later].kernel = g->time[later].kernel + r->time[later].kernel;
     t->moves[later].other = g->time[later].other + r->time[later].other;
     t->move_launches[later] = g->launches[later] + r->launches[later];
+    memcpy(t->move_axis_s[later], g->axis_s[later], sizeof g->axis_s[later]);
+    tws_add_axes(t->move_axis_s[later], 1, r->axis_s[later]);
   }
   return TWS_OK;
 }
@@ -329,6 +332,7 @@ tws_code tws_moves_that_wait(tws_kept_moves *kept, const tws_plan_request *reque
   t->steps = steps;
   steps[t->reduced_step].time.kernel += r->time[0].kernel;
   steps[t->reduced_step].time.other += r->time[0].other;
+  tws_add_axes(steps[t->reduced_step].axis_s, 1, r->axis_s[0]);
   t->counted.kernel += r->time[0].kernel;
   t->launches += r->launches[0];
   return TWS_OK;

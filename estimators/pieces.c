@@ -27,6 +27,16 @@ static void add_bytes(tws_piece *p, const tws_piece *next) {
   p->delta += next->delta;
 }
 
+int tws_piece_axis(int reported) {
+  int at = 0;
+  for (int axis = 0; axis < reported; axis++) at += tws_report_has(axis);
+  return at;
+}
+
+void tws_add_axes(double *axis_s, double times, const double *more_s) {
+  for (int axis = 0; axis < TWS_PIECE_AXES; axis++) axis_s[axis] += times * more_s[axis];
+}
+
 int tws_piece_append(tws_piece *p, const tws_piece *next) {
   if (p->point_count + next->point_count > TWS_PIECE_POINTS) return 0;
   for (int i = 0; i < next->point_count; i++) {
@@ -38,6 +48,7 @@ int tws_piece_append(tws_piece *p, const tws_piece *next) {
   p->time.kernel += next->time.kernel;
   p->time.other += next->time.other;
   p->launches += next->launches;
+  tws_add_axes(p->axis_s, 1, next->axis_s);
   add_bytes(p, next);
   return 1;
 }
@@ -55,6 +66,7 @@ tws_piece tws_piece_repeat(const tws_piece *piece, int times) {
   all.time.kernel = times * piece->time.kernel;
   all.time.other = times * piece->time.other;
   all.launches = times * piece->launches;
+  tws_add_axes(all.axis_s, times - 1, piece->axis_s);
   return all;
 }
 
@@ -118,7 +130,8 @@ static int is_move(const tws_plan *plan, const tws_op *o) {
   return 0;
 }
 
-static void add_time(reader *r, const tws_op *o, tws_piece_time *time, double *launches) {
+/* axis_s: NULL where nobody asks. */
+static void add_time(reader *r, const tws_op *o, tws_piece_time *time, double *launches, double *axis_s) {
   const tws_work *work = &r->plan->works[o->work];
   if (r->layers_alone && is_move(r->plan, o)) return;
   if (is_launched(work)) {
@@ -126,6 +139,7 @@ static void add_time(reader *r, const tws_op *o, tws_piece_time *time, double *l
     if (o->phase != TWS_PHASE_STEP) *launches += launches_of(r->costs, work);
   } else {
     time->other += seconds_of(r, o->work);
+    if (axis_s && !tws_op_computes(o)) axis_s[tws_piece_axis(tws_report_of_op(r->plan, o))] += seconds_of(r, o->work);
   }
 }
 
@@ -258,7 +272,7 @@ static int extend(reader *r, uint32_t op, int is_message, tws_piece *p) {
   p->delta += r->begin[op];
   *(p->begins ? &p->after : &p->before) = larger(p->begins ? p->after : p->before, p->delta);
   p->delta -= r->end[op];
-  if (!is_message) add_time(r, o, &p->time, &p->launches);
+  if (!is_message) add_time(r, o, &p->time, &p->launches, p->axis_s);
   for (int m = 0; m < r->messages; m++) {
     const message_buffer *b = &r->message[m];
     if (!access[m]) continue;
@@ -326,7 +340,7 @@ static void find_latest(reader *r, const tws_sample_part *part, const tws_sample
     const tws_op *o = &r->plan->ops[op];
     const int layer = layer_of(r, o, now.layer + of->first_layer) - of->first_layer;
     if (layer != now.layer) now = (latest){.layer = layer};
-    add_time(r, o, &now.at, &launches);
+    add_time(r, o, &now.at, &launches, NULL);
     for (int k = 0; k < o->operand_count; k++) {
       const tws_operand *w = &r->plan->operands[o->operand_first + (uint32_t)k];
       if (w->buffer != r->plan->gradients || !(w->access & TWS_WRITE)) continue;
@@ -473,7 +487,7 @@ static int read_gathers(reader *r, uint32_t first, tws_tail_pieces *out) {
     tws_tail_gather *g = &out->gathers[out->gather_count++];
     g->seconds = seconds_of(r, o->work);
     for (uint32_t before = first; before > 0 && !touches_parameters(plan, &plan->ops[before - 1], o); before--)
-      add_time(r, &plan->ops[before - 1], &g->behind, &none);
+      add_time(r, &plan->ops[before - 1], &g->behind, &none, NULL);
   }
   return 1;
 }
@@ -501,7 +515,7 @@ static tws_code read_waits(reader *r, tws_tail_pieces *out, tws_error *err) {
     }
     if (is_step && !all && shared) waits[out->wait_count++] = (tws_tail_wait){.to_the_end = total};
     all |= is_step && shared;
-    add_time(r, o, &total, &none);
+    add_time(r, o, &total, &none, NULL);
   }
   if (!all || !read_gathers(r, op, out)) return TWS_OK;
   for (int i = 0; i < out->wait_count; i++) {
@@ -536,7 +550,8 @@ static void read_tail_steps(reader *r, uint32_t reduced_at, tws_tail_pieces *out
     if (!out->exact && o->stream != TWS_STREAM_COMPUTE && !updates) continue;
     const int starts = out->step_count == 0 || sync || out->steps[out->step_count - 1].sync;
     if (starts) out->steps[out->step_count++] = (tws_tail_step){.sync = sync};
-    add_time(r, o, &out->steps[out->step_count - 1].time, &none);
+    tws_tail_step *step = &out->steps[out->step_count - 1];
+    add_time(r, o, &step->time, &none, step->axis_s);
   }
   if (reduced_at >= plan->op_count) out->reduced_step = begin_step(out);
 }

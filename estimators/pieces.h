@@ -7,6 +7,7 @@
 #ifndef TWS_ESTIMATORS_PIECES_H
 #define TWS_ESTIMATORS_PIECES_H
 
+#include "estimators/estimators.h"
 #include "plan/sample.h"
 
 /* Where seconds come from. */
@@ -38,9 +39,14 @@ typedef struct tws_point {
 } tws_point;
 enum { TWS_PIECE_POINTS = 12, TWS_MESSAGE_BUFFERS = 4 };
 
+/* Axes that reports have (tws_report_has()), in their order. */
+enum { TWS_PIECE_AXES = 6 };
+int tws_piece_axis(int reported);
+
 typedef struct tws_piece {
   tws_piece_time time;
   double launches;
+  double axis_s[TWS_PIECE_AXES]; /* of its time: what is communicated */
   int64_t delta;         /* bytes alive behind it, beyond those before */
   int64_t before, after; /* the most alive in it before gradients begin, and from then on; after: least without */
   int begins;            /* gradients begin in it, where they have not before */
@@ -52,6 +58,8 @@ typedef struct tws_piece {
 tws_piece tws_piece_empty(void);
 /* `piece` becomes itself and what follows; 0: too many points. */
 int tws_piece_append(tws_piece *piece, const tws_piece *next);
+/* Seconds by axis, so many times those of another. */
+void tws_add_axes(double *axis_s, double times, const double *more_s);
 /* The same `times` times; it has no points. */
 tws_piece tws_piece_repeat(const tws_piece *piece, int times);
 
@@ -111,7 +119,8 @@ tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_requ
 typedef enum tws_tail_sync { TWS_TAIL_ALONE, TWS_TAIL_TIED, TWS_TAIL_STAGES } tws_tail_sync;
 typedef struct tws_tail_step {
   tws_piece_time time; /* sync: of the collective; else of operations before the next */
-  int sync;            /* tws_tail_sync */
+  double axis_s[TWS_PIECE_AXES];
+  int sync; /* tws_tail_sync */
 } tws_tail_step;
 /* An operation of a tail that waits for reductions of gradients, where these run beside the last backward pass. */
 typedef struct tws_tail_wait {
@@ -130,7 +139,7 @@ typedef struct tws_tail_pieces {
   /* All that ZeRO does beside the layers, on the stream that computes, in the first micro-batch and in a later one:
    * where moves_exact is set. None of this is a sampled tail's (estimators/moves.h). */
   tws_piece_time moves[2];
-  double move_launches[2];
+  double move_launches[2], move_axis_s[2][TWS_PIECE_AXES];
   int moves_exact;
   /* Where reductions wait for the tail in the sample, and gradients are whole: who would wait for them if they ran
    * beside the last backward pass, and what the tail takes from the step's first operation on. NULL: not known. */

@@ -67,6 +67,18 @@ static double later(double a, double b) {
   return a > b ? a : b;
 }
 
+void tws_rhythm_gap(tws_rhythm_stage *stage, double from, double to) {
+  for (uint32_t i = stage->message_count; i-- > 0 && to > from;) {
+    const tws_message_times *m = &stage->messages[i];
+    if (m->end_s > to) continue;
+    if (m->end_s <= from) return;
+    const double met = later(m->met_s, from), ready = later(m->ready_s, from);
+    stage->exposed_s += to - met;
+    stage->bubble_s += met - ready;
+    to = ready;
+  }
+}
+
 static double since_before(const runner *u, int32_t before) {
   return before < 0 ? 0 : later(u->state[before].message, u->state[before].used);
 }
@@ -88,8 +100,11 @@ static void run_action(runner *u, const tws_rhythm_move *m) {
     const tws_event_point *p = &e->points[i];
     now += p->at - from;
     from = p->at;
-    if (p->kind == TWS_POINT_TAKE) now = later(now, since_before(u, *before++));
-    if (p->kind == TWS_POINT_WAIT) now = later(now, own[p->buffer].message);
+    if (p->kind == TWS_POINT_TAKE || p->kind == TWS_POINT_WAIT) {
+      const double until = p->kind == TWS_POINT_TAKE ? since_before(u, *before++) : own[p->buffer].message;
+      if (u->r->account) tws_rhythm_gap(stage, now, until);
+      now = later(now, until);
+    }
     if (p->kind == TWS_POINT_WRITTEN) own[p->buffer].written = now;
     if (p->kind == TWS_POINT_USED) own[p->buffer].used = now;
   }
@@ -115,6 +130,15 @@ static double message_s(const runner *u, const tws_rhythm_move *m) {
   return *known;
 }
 
+/* In one queue what computes waits for all of it. */
+static void keep_message(const runner *u, int s, const tws_message_times *times) {
+  tws_rhythm_stage *stage = &u->r->stages[s];
+  stage->messages[stage->message_count++] = *times;
+  if (!u->r->serial) return;
+  stage->exposed_s += times->end_s - times->met_s;
+  stage->bubble_s += times->met_s - times->ready_s;
+}
+
 static void run_moves(runner *u) {
   const tws_rhythm_order *o = u->order;
   tws_rhythm_stage *stages = u->r->stages;
@@ -125,9 +149,11 @@ static void run_moves(runner *u) {
       end_event(u, m->here.stage);
       continue;
     }
-    const double end =
-        later(ready_at(u, &m->here, o->before[m->before]), ready_at(u, &m->there, o->before[m->before + 1])) +
-        message_s(u, m);
+    const double ready[2] = {ready_at(u, &m->here, o->before[m->before]),
+                             ready_at(u, &m->there, o->before[m->before + 1])};
+    const double met = later(ready[0], ready[1]), end = met + message_s(u, m);
+    for (int there = 0; there < 2 && u->r->account; there++)
+      keep_message(u, there ? m->there.stage : m->here.stage, &(tws_message_times){ready[there], met, end});
     u->state[m->here.state].message = u->state[m->there.state].message = end;
     stages[m->here.stage].messages_s = stages[m->there.stage].messages_s = end;
     end_event(u, m->here.stage);
@@ -210,6 +236,17 @@ static int keep_clocks(runner *u, tws_arena *arena) {
   return u->clocks != NULL;
 }
 
+static int begin_account(tws_rhythm *r) {
+  for (int s = 0; r->account && s < r->shape->stages; s++) {
+    tws_rhythm_stage *stage = &r->stages[s];
+    stage->messages = tws_arena_alloc_unset(r->account, r->programs[s].count + 1u, sizeof *stage->messages);
+    stage->message_count = 0;
+    stage->exposed_s = stage->bubble_s = 0;
+    if (!stage->messages) return 0;
+  }
+  return 1;
+}
+
 tws_code tws_rhythm_run(tws_rhythm *r, tws_error *err) {
   const size_t stages = (size_t)r->shape->stages, chunks = stages * (size_t)r->shape->virtual_stages;
   const size_t states = chunks * (size_t)r->shape->micro_batches * TWS_MESSAGE_BUFFERS;
@@ -220,7 +257,7 @@ tws_code tws_rhythm_run(tws_rhythm *r, tws_error *err) {
   u.state = tws_arena_alloc(arena, states, sizeof *u.state);
   u.legs = tws_arena_alloc(arena, chunks * TWS_CONTEXT_EVENTS, sizeof *u.legs);
   tws_code code = TWS_OK;
-  if (!u.next || !u.state || !u.legs || !keep_clocks(&u, arena))
+  if (!u.next || !u.state || !u.legs || !keep_clocks(&u, arena) || !begin_account(r))
     code = tws_fail(err, TWS_MEMORY, NULL, "no memory for the rhythm of a pipeline");
   for (size_t i = 0; i < chunks * TWS_CONTEXT_EVENTS && code == TWS_OK; i++) u.legs[i] = -1;
   for (size_t s = 0; s < stages; s++) r->stages[s].compute_s = r->stages[s].messages_s = 0;

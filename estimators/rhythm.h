@@ -23,6 +23,10 @@ typedef struct tws_chunk_times {
 } tws_chunk_times;
 void tws_chunk_times_of(const tws_chunk_pieces *pieces, double stretch, tws_chunk_times *out);
 
+typedef struct tws_message_times { /* as tws_op_times */
+  double ready_s, met_s, end_s;
+} tws_message_times;
+
 typedef struct tws_rhythm_stage {
   const tws_chunk_times *const *chunks; /* of the stage */
   double message_s[TWS_CONTEXT_EVENTS]; /* of its sends, by the longer of both ends; chunks at the ends of a stage's
@@ -31,6 +35,9 @@ typedef struct tws_rhythm_stage {
   /* answers */
   double compute_s, messages_s; /* when the stage's streams are done */
   int64_t peak, held;           /* bytes beyond what is always there; held: gradients where they have begun */
+  tws_message_times *messages;  /* in their order, where an account is asked for */
+  uint32_t message_count;
+  double exposed_s, bubble_s; /* likewise: what computes waits for messages, and for the stages that these wait for */
 } tws_rhythm_stage;
 
 typedef struct tws_rhythm_orders tws_rhythm_orders;
@@ -46,6 +53,7 @@ typedef struct tws_rhythm {
    * after which it does, or 0, and the seconds that so many micro-batches take then. */
   int may_repeat[2];
   tws_rhythm_orders *orders; /* that are known */
+  tws_arena *account;        /* where stages' messages are kept; NULL: nobody asks */
   int repeats;
   double repeats_s;
 } tws_rhythm;
@@ -54,6 +62,9 @@ typedef struct tws_rhythm {
  * times. TWS_MEMORY; TWS_INTERNAL when stages wait for each other. */
 tws_code tws_rhythm_bytes(tws_rhythm *rhythm, tws_error *err);
 tws_code tws_rhythm_run(tws_rhythm *rhythm, tws_error *err);
+/* Adds to exposed_s and bubble_s why a stage did not compute from then until then, when a message ended: as
+ * tws_path_read() attributes it, along the messages before. */
+void tws_rhythm_gap(tws_rhythm_stage *stage, double from_s, double to_s);
 
 /* ---- rhythm_order.c ----
  * The order in which stages meet, and what lay in slots before: neither depends on times, so that pipelines whose

@@ -1,10 +1,10 @@
 /* Which parameters the same ranks hold copies of, and which of them are trained. */
 #include "plan/zero.h"
 
-/* The axes along which a parameter's copies lie: its gradient is a sum over the ranks of these, and of other groups. */
-static tws_axes axes_of(const tws_lower *l, uint32_t p) {
+/* The axes along which a parameter's copies lie, of those of all replicas: its gradient is a sum over the ranks of
+ * these, and of other groups. */
+static tws_axes axes_of(const tws_lower *l, uint32_t p, tws_axes replicas) {
   const tws_topology *t = &l->b.plan->topology;
-  const tws_axes replicas = tws_topology_partitions(t);
   tws_axes copied = 0;
   int own = 0;
   if (!l->network->params[p].own_along) return replicas;
@@ -45,12 +45,13 @@ void tws_zero_make_classes(tws_lower *l) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
     return;
   }
-  find_class(l, tws_topology_partitions(&l->b.plan->topology), 0);
+  const tws_axes replicas = tws_topology_partitions(&l->b.plan->topology);
+  find_class(l, replicas, 0);
   uint32_t left = l->network->param_count; /* to be found yet */
   for (int frozen = TWS_TRAINED; frozen <= TWS_FROZEN_QUANTIZED; frozen++) {
     for (uint32_t p = 0; p < l->network->param_count && left > 0; p++) {
       if (tws_is_frozen(l, p) + tws_is_quantized(l, p) != frozen) continue;
-      z->class_of[p] = find_class(l, axes_of(l, p), frozen);
+      z->class_of[p] = find_class(l, axes_of(l, p, replicas), frozen);
       left--;
     }
     if (frozen == TWS_TRAINED) z->trained_count = z->class_count;

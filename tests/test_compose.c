@@ -72,13 +72,14 @@ static double message_of_run(void *user, uint32_t rank, uint32_t op) {
 typedef struct planned {
   double step_s;
   uint64_t live_bytes;
+  tws_path_result paths[MOST_RANKS]; /* per stage, where one rank stands for each */
 } planned;
 
 static planned plan_all(const tws_plan_request *job, const tws_machine *machine, uint64_t cost_seed, int serial) {
   const tws_node_mapping mapping = tws_machine_mapping(machine, tws_topology_world(&job->topology));
   tws_error err = {0};
   tws_rank_set set;
-  planned out = {0, 0};
+  planned out = {0};
   ck_assert(tws_representatives(&job->topology, &mapping, job->config->zero.stage, &set, &err) == TWS_OK);
   tws_plan **plans = calloc((size_t)set.count, sizeof *plans);
   const double **seconds = calloc((size_t)set.count, sizeof *seconds);
@@ -105,9 +106,11 @@ static planned plan_all(const tws_plan_request *job, const tws_machine *machine,
     ck_assert_msg(tws_run_check(run, &err) == TWS_OK, "%s", err.message);
     for (int i = 0; i < set.count; i++)
       for (int q = 0; q < TWS_STREAM_COUNT; q++) out.step_s = fmax(out.step_s, run->ranks[i].free_at[q]);
+    for (int i = 0; i < set.count && i < MOST_RANKS; i++)
+      ck_assert(tws_path_read(plans[i], run->ranks[i].times, serial, out.step_s, &out.paths[i], &err) == TWS_OK);
     tws_run_destroy(run);
   } else {
-    ck_assert(tws_job_path((const tws_plan *const *)plans, set.count, machine, NULL, &out.step_s, &err) == TWS_OK);
+    ck_assert(tws_job_path((const tws_plan *const *)plans, set.count, machine, out.paths, &out.step_s, &err) == TWS_OK);
   }
   for (int i = 0; i < set.count; i++) {
     tws_plan_destroy(plans[i]);
@@ -121,6 +124,7 @@ static planned plan_all(const tws_plan_request *job, const tws_machine *machine,
 
 typedef struct tally {
   int exact[2], bounded; /* exact: without, with a pipeline */
+  int accounts;          /* exact, and so is what is exposed by axis */
   int beside;            /* exact: reductions of stage 1 ran beside the last backward pass */
   int coded;             /* exact: of stage 3 */
 } tally;
@@ -234,6 +238,29 @@ static void check_limits(tws_composer *composer, const tws_plan_request *job, co
   }
 }
 
+/* What is exposed, by axis, and what the ranks wait for each other. */
+static int check_account(tws_composer *composer, const tws_plan_request *job, const planned *whole, int beside,
+                         uint64_t seed) {
+  tws_composed_account own[MOST_RANKS];
+  tws_composed composed;
+  tws_error err = {0};
+  ck_assert(tws_compose(composer, job, NULL, &composed, &err) == TWS_OK);
+  const tws_code code = tws_compose_account(composer, own, &err);
+  ck_assert_msg(code == TWS_OK || (code == TWS_UNSUPPORTED && (beside || !composed.exact)), "seed %d: %s", (int)seed,
+                err.message);
+  const double most = 1e-12 * whole->step_s;
+  for (int i = 0; i < tws_topology_size(&job->topology, TWS_AXES_PIPE) && code == TWS_OK; i++) {
+    const tws_path_result *path = &whole->paths[i];
+    ck_assert_msg(fabs(own[i].bubble_s - path->bubble_s) <= most, "seed %d, stage %d: %.15g s waited, %.15g s planned",
+                  (int)seed, i, own[i].bubble_s, path->bubble_s);
+    for (int axis = 0; axis < TWS_REPORT_COUNT; axis++)
+      ck_assert_msg(fabs(own[i].axis_exposed_s[axis] - path->axis_exposed_s[axis]) <= most,
+                    "seed %d, stage %d, %s: %.15g s exposed, %.15g s planned", (int)seed, i, tws_report_name(axis),
+                    own[i].axis_exposed_s[axis], path->axis_exposed_s[axis]);
+  }
+  return code == TWS_OK;
+}
+
 static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, int64_t longer, tally *seen) {
   tws_error err = {0};
   drawn_job j;
@@ -276,6 +303,8 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
       (long long)composed.live_bytes, composed.bytes_exact, (long long)whole.live_bytes, (int)config->pipeline_stages,
       config->pipeline_schedule, config->zero.stage);
   check_limits(composer, &j.request, &composed, composed.exact || bounds ? whole.step_s : 0, seed);
+  const int beside = config->zero.stage == 1 && config->zero.overlap_comm && !pipeline && !(cost_seed && random.serial);
+  seen->accounts += check_account(composer, &j.request, &whole, beside, seed);
   seen->exact[pipeline] += composed.exact;
   seen->beside += composed.exact && config->zero.stage == 1 && config->zero.overlap_comm;
   seen->coded += composed.exact && config->zero.stage == 3;
@@ -285,16 +314,17 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
 }
 
 START_TEST(composed_steps_are_the_plans) {
-  tally seen = {{0, 0}, 0, 0, 0};
+  tally seen = {{0, 0}, 0, 0, 0, 0};
   const uint64_t jobs = job_count();
   for (uint64_t seed = 1; seed <= jobs; seed++) check_job(seed, 1000 + seed, 12 * (int64_t)(seed % 3), 1, &seen);
 
   ck_assert(seen.exact[0] > (int)jobs / 20 && seen.exact[1] > (int)jobs / 20 && seen.bounded > (int)jobs / 20);
+  ck_assert_int_gt(seen.accounts, (int)jobs / 10);
 }
 END_TEST
 
 START_TEST(overlapped_reductions_compose) {
-  tally seen = {{0, 0}, 0, 0, 0};
+  tally seen = {{0, 0}, 0, 0, 0, 0};
   const uint64_t jobs = job_count() / 4;
   for (uint64_t seed = 1; seed <= jobs; seed++)
     check_job(BESIDE + seed, seed % 8 ? 5000 + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
@@ -303,7 +333,7 @@ START_TEST(overlapped_reductions_compose) {
 END_TEST
 
 START_TEST(coded_moves_compose) {
-  tally seen = {{0, 0}, 0, 0, 0};
+  tally seen = {{0, 0}, 0, 0, 0, 0};
   const uint64_t jobs = job_count() / 4;
   for (uint64_t seed = 1; seed <= jobs; seed++)
     check_job(CODED + seed, seed % 8 ? 6000 + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
@@ -313,7 +343,7 @@ END_TEST
 
 /* Many micro-batches, of which few are gone through. */
 START_TEST(long_steps_compose) {
-  tally seen = {{0, 0}, 0, 0, 0};
+  tally seen = {{0, 0}, 0, 0, 0, 0};
   const uint64_t jobs = job_count() / 6;
   for (uint64_t seed = 1; seed <= jobs; seed++)
     check_job(30000 + seed, 9000 + seed, 6 * (int64_t)(seed % 2), 5 + 3 * (int64_t)(seed % 9), &seen);
@@ -385,7 +415,7 @@ START_TEST(mutants_are_noticed) {
 END_TEST
 
 START_TEST(machine_costs_compose) {
-  tally seen = {{0, 0}, 0, 0, 0};
+  tally seen = {{0, 0}, 0, 0, 0, 0};
   for (uint64_t seed = 1; seed <= JOBS / 8; seed++) check_job(70000 + seed, 0, 12 * (int64_t)(seed % 3), 1, &seen);
 }
 END_TEST
