@@ -165,19 +165,6 @@ static tws_code find_gradients(tws_kept_moves *kept, lowered *l, tws_error *err)
   return TWS_OK;
 }
 
-/* The first gradient that reaches behind an element. */
-static uint32_t gradient_at(const tws_gradient_list *g, uint64_t element) {
-  uint32_t low = 0, high = g->count;
-  while (low < high) {
-    const uint32_t middle = low + (high - low) / 2;
-    if (g->items[middle].first + g->items[middle].elements <= element)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low;
-}
-
 /* Of which gradients each reduction is; those that are in several parts are of several. */
 static tws_code sample_beside(tws_kept_moves *kept, lowered *l, tws_op_range range, reductions *out, tws_error *err) {
   const tws_plan *plan = tws_moves_plan(l->moves);
@@ -197,7 +184,8 @@ static tws_code sample_beside(tws_kept_moves *kept, lowered *l, tws_op_range ran
     for (int k = 0; k < op->operand_count; k++) {
       const tws_operand *r = &plan->operands[op->operand_first + (uint32_t)k];
       if (r->buffer != plan->gradients) return TWS_OK;
-      for (uint32_t at = gradient_at(g, r->offset); at < g->count && g->items[at].first < r->offset + r->count; at++) {
+      for (uint32_t at = tws_gradient_at(g, r->offset); at < g->count && g->items[at].first < r->offset + r->count;
+           at++) {
         reduced[at] = i + 1;
         of[used++] = at;
       }
@@ -312,7 +300,7 @@ static tws_code run_beside(const tws_kept_moves *kept, const reductions *r, tws_
   for (int i = 0; i < t->wait_count; i++) {
     const tws_tail_wait *w = &t->waits[i];
     if (!w->elements) needed[i] = r->beside.count;
-    for (uint32_t at = gradient_at(g, w->first); at < g->count && g->items[at].first < w->first + w->elements; at++)
+    for (uint32_t at = tws_gradient_at(g, w->first); at < g->count && g->items[at].first < w->first + w->elements; at++)
       if (r->reduced[at] > needed[i]) needed[i] = r->reduced[at];
   }
   *o = r->beside;

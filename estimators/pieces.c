@@ -313,8 +313,7 @@ static int join(const tws_sample_pieces *out, const tws_piece *pieces, int down,
 
 /* ---- when gradients are complete ---- */
 
-/* The first gradient that reaches behind an element. */
-static uint32_t gradient_at(const tws_gradient_list *g, uint64_t element) {
+uint32_t tws_gradient_at(const tws_gradient_list *g, uint64_t element) {
   uint32_t low = 0, high = g->count;
   while (low < high) {
     const uint32_t middle = low + (high - low) / 2;
@@ -344,7 +343,7 @@ static void find_latest(reader *r, const tws_sample_part *part, const tws_sample
     for (int k = 0; k < o->operand_count; k++) {
       const tws_operand *w = &r->plan->operands[o->operand_first + (uint32_t)k];
       if (w->buffer != r->plan->gradients || !(w->access & TWS_WRITE)) continue;
-      for (uint32_t i = gradient_at(g, w->offset); i < g->count && g->items[i].first < w->offset + w->count; i++)
+      for (uint32_t i = tws_gradient_at(g, w->offset); i < g->count && g->items[i].first < w->offset + w->count; i++)
         all[i] = now;
     }
   }

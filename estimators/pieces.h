@@ -98,6 +98,9 @@ typedef struct tws_completions { /* of a layer */
   uint32_t count;
 } tws_completions;
 
+/* The first gradient of a list that reaches behind an element of their buffer; the count: none does. */
+uint32_t tws_gradient_at(const tws_gradient_list *list, uint64_t element);
+
 /* A sampled body: for every event its pieces by layer. */
 typedef struct tws_sample_pieces {
   tws_chunk_pieces whole; /* of the sampled layers */
