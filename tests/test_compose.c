@@ -354,18 +354,34 @@ END_TEST
 /* ---- mutants ---- */
 
 typedef struct killed {
-  int made[3], noticed[3]; /* dropped, doubled, moved */
+  int made[3], noticed[3];      /* dropped, doubled, moved */
+  int exposed[3], accounted[3]; /* likewise, of what is communicated: in the account of the step */
 } killed;
 
-static double compose_mutant(const tws_plan_request *request, const tws_machine *machine, mutant *m) {
+/* A step without a pipeline; less than 0: it is not exact. */
+static double compose_mutant(const tws_plan_request *request, const tws_machine *machine, mutant *m,
+                             tws_composed_account *account) {
   tws_error err = {0};
   tws_composer *composer;
   tws_composed composed;
   const tws_costs costs = {.work = mutated_work, .message = random_message, .user = m};
   ck_assert(tws_composer_create(machine, &costs, &composer, &err) == TWS_OK);
   ck_assert_msg(tws_compose(composer, request, NULL, &composed, &err) == TWS_OK, "%s", err.message);
+  if (composed.exact) ck_assert(tws_compose_account(composer, account, &err) == TWS_OK);
   tws_composer_destroy(composer);
   return composed.exact ? composed.step_s : -1;
+}
+
+/* Whether the account has the communication of a plan that does one thing after another. */
+static int is_accounted(const tws_plan *plan, mutant *m, const tws_composed_account *account, double most) {
+  double exposed[TWS_REPORT_COUNT] = {0};
+  for (uint32_t op = 0; op < plan->op_count; op++)
+    if (!tws_op_computes(&plan->ops[op]))
+      exposed[tws_report_of_op(plan, &plan->ops[op])] += mutated_work(m, plan, plan->ops[op].work);
+  int same = 1;
+  for (int axis = 0; axis < TWS_REPORT_COUNT; axis++)
+    same &= fabs(exposed[axis] - account->axis_exposed_s[axis]) <= most;
+  return same;
 }
 
 /* Every few kinds of operations of a job without a pipeline or reductions beside, where nothing has time to spare: a
@@ -377,11 +393,13 @@ static void mutate_job(uint64_t seed, killed *k) {
   j.config.accumulation_steps += j.config.accumulation_steps == 1;
   mutant m = {.seed = 1000 + seed, .victim = -1, .takes_over = -1};
   const int spares = j.config.pipeline_stages > 1 || (j.config.zero.stage == 1 && j.config.zero.overlap_comm);
-  const double whole = spares ? -1 : compose_mutant(&j.request, &j.machine, &m);
+  tws_composed_account before, account;
+  const double whole = spares ? -1 : compose_mutant(&j.request, &j.machine, &m, &before);
   tws_plan *plan = NULL;
   if (whole > 0) ck_assert(tws_plan_build(&j.request, &plan, &err) == TWS_OK);
   for (uint32_t i = (uint32_t)(seed % 5); plan && i < plan->op_count; i += 1 + plan->op_count / 5) {
     uint64_t cost_seed = m.seed;
+    while (seed >= CODED && tws_op_computes(&plan->ops[i]) && i + 1 < plan->op_count) i++; /* what ZeRO moves */
     const tws_op *own = &plan->ops[i], *other = &plan->ops[(i + plan->op_count / 2) % plan->op_count];
     const double seconds = random_work(&cost_seed, plan, own->work), taker = random_work(&cost_seed, plan, other->work);
     uint32_t count[2] = {0, 0};
@@ -395,9 +413,13 @@ static void mutate_job(uint64_t seed, killed *k) {
       m.victim = seconds;
       m.times = kind == 1 ? 2 : 0;
       m.takes_over = kind == 2 ? taker : -1;
-      const double mutated = compose_mutant(&j.request, &j.machine, &m);
+      const double mutated = compose_mutant(&j.request, &j.machine, &m, &account), most = 1e-9 * whole;
       k->made[kind]++;
-      k->noticed[kind] += fabs(mutated - whole) > 1e-9 * whole;
+      k->noticed[kind] += fabs(mutated - whole) > most;
+      ck_assert_msg(is_accounted(plan, &m, &account, most), "seed %d, operation %d", (int)seed, (int)i);
+      if (tws_op_computes(own)) continue;
+      k->exposed[kind]++;
+      k->accounted[kind] += !is_accounted(plan, &m, &before, most);
     }
   }
   tws_plan_destroy(plan);
@@ -405,11 +427,14 @@ static void mutate_job(uint64_t seed, killed *k) {
 }
 
 START_TEST(mutants_are_noticed) {
-  killed k = {{0}, {0}};
+  killed k = {{0}, {0}, {0}, {0}};
   for (uint64_t seed = 1; seed <= MUTATED_JOBS; seed++) mutate_job(seed, &k);
+  for (uint64_t seed = 1; seed <= MUTATED_JOBS / 3; seed++) mutate_job(CODED + seed, &k);
   for (int kind = 0; kind < 3; kind++) {
     ck_assert_int_ge(k.made[kind], MUTATED_JOBS / 5);
     ck_assert_int_eq(k.noticed[kind], k.made[kind]);
+    ck_assert_int_ge(k.exposed[kind], MUTATED_JOBS / 10);
+    ck_assert_int_eq(k.accounted[kind], k.exposed[kind]);
   }
 }
 END_TEST
