@@ -2,6 +2,7 @@
 #include <math.h>
 #include "base/memory.h"
 #include "estimators/estimators.h"
+#include "models/hardware/runtime.h"
 
 tws_node_mapping tws_machine_mapping(const tws_machine *machine, int ranks) {
   return tws_node_mapping_of(machine->cluster, tws_profile_cores(machine->profile) > 0, ranks);
@@ -52,7 +53,7 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
     busy = ranks < at_once ? ranks : at_once;
   }
   if (work->kind == TWS_OP_COMPUTE && work->place == TWS_PLACE_HOST && cores == 0)
-    return tws_work_bytes(work) / host_bandwidth(plan, machine);
+    return tws_profile_host_bytes(machine->profile, work) / host_bandwidth(plan, machine);
   if (work->kind == TWS_OP_COMPUTE) {
     double seconds = tws_kernel_seconds(machine->profile, work, threads, busy);
     return stretch && cores > 0 && ranks * threads > cores ? seconds * ranks * threads / cores : seconds;

@@ -4,6 +4,7 @@
  * count (estimators/path.c), which divide each link among all ranks instead. */
 #include <math.h>
 
+#include "models/hardware/runtime.h"
 #include "sim/executor.h"
 
 enum { MOST_PARTS = 3 };
@@ -37,7 +38,7 @@ static int parts_of(const tws_sim *sim, uint32_t rank, uint32_t op, part parts[M
   const tws_work *work = &plan->works[plan->ops[op].work];
   if (work->kind == TWS_OP_COPY && work->tiers) return copy_parts(sim, work, parts);
   if (work->kind != TWS_OP_COMPUTE || work->place != TWS_PLACE_HOST) return 0;
-  parts[0] = (part){TWS_LINK_MEMORY, (double)tws_work_bytes(work), 0};
+  parts[0] = (part){TWS_LINK_MEMORY, tws_profile_host_bytes(sim->request->machine.profile, work), 0};
   return 1;
 }
 

@@ -85,6 +85,11 @@ double tws_profile_host_launches(const tws_profile *profile, const tws_work *wor
   return products > 0 ? fmax(1, products * each / profile->host_op_s) : 1;
 }
 
+double tws_profile_host_bytes(const tws_profile *profile, const tws_work *work) {
+  const double reached = tws_profile_runtime(profile)->host_reached;
+  return tws_work_bytes(work) / (reached > 0 ? reached : 1);
+}
+
 int tws_shape_of(const tws_work *work, tws_shape *shape) {
   const int64_t *d = work->d;
   matrix_product p;

@@ -35,18 +35,18 @@
  *               shard's gradients.
  *   loads       DeepSpeed 0.19, engine.py: a model that zero.Init did not partition goes to the device in whole;
  *               partition_parameters.py then cuts one parameter after the other.
- *   expert_op_s Transformer Engine's GroupedLinear issues a cuBLAS product for each expert over several streams;
- *               DeepSpeed's experts are modules in a loop.
- *   expert_cast_s  and for products in 8 bits a quantizer's call from Python for what each expert gets: of 33, 60, 90
- *               and 120 us the one nearest to every other run with experts of Megatron-Bridge.
- *   route_s     where the host reads how many tokens each expert gets before it issues what they need (Megatron-Core's
- *               token_dispatcher.py), the device waits; 0.5 of 0, 0.5 and 1 ms a pass and layer, chosen likewise.
- *   routed_bytes  counted from token_dispatcher.py and experts.py: tokens that arrived are sorted by expert (read and
- *               written), and for products in 8 bits padded to whole tiles; the same on their way back.
- *   nemo-graphs since release 26.06 recipes of Megatron-Bridge capture steps with MXFP8 (set_full_iter_cg_configs) and
- *               run experts as one kernel (use_transformer_engine_op_fuser): the host is no limit.
- *   keeps       what autograd saves (tools/autograd/derivatives.yaml) of LitGPT's model.py and lora.py: RMSNorm
- *               casts to float32 (4 bytes in place of the plan's 2); apply_rope and cat make new queries and keys
+ *   host_reached  DeepSpeedCPUAdam with the norm, scaling and casts around it: of 0.17, 0.2, 0.25 and 1 of the
+ * bandwidth of a node's memory the one nearest to the three runs on H200 of stas-8b-z3off. expert_op_s Transformer
+ * Engine's GroupedLinear issues a cuBLAS product for each expert over several streams; DeepSpeed's experts are modules
+ * in a loop. expert_cast_s  and for products in 8 bits a quantizer's call from Python for what each expert gets: of 33,
+ * 60, 90 and 120 us the one nearest to every other run with experts of Megatron-Bridge. route_s     where the host
+ * reads how many tokens each expert gets before it issues what they need (Megatron-Core's token_dispatcher.py), the
+ * device waits; 0.5 of 0, 0.5 and 1 ms a pass and layer, chosen likewise. routed_bytes  counted from
+ * token_dispatcher.py and experts.py: tokens that arrived are sorted by expert (read and written), and for products in
+ * 8 bits padded to whole tiles; the same on their way back. nemo-graphs since release 26.06 recipes of Megatron-Bridge
+ * capture steps with MXFP8 (set_full_iter_cg_configs) and run experts as one kernel (use_transformer_engine_op_fuser):
+ * the host is no limit. keeps       what autograd saves (tools/autograd/derivatives.yaml) of LitGPT's model.py and
+ * lora.py: RMSNorm casts to float32 (4 bytes in place of the plan's 2); apply_rope and cat make new queries and keys
  *               while the values view the joined projection; silu(gate) is an operand of the product; index_copy
  *               keeps its source, what adapters add; dropout's mask is of bool. Logits leave the model in float32
  *               (Fabric's convert_output() of bf16-true), and so does log_softmax, whose output is kept beside them:
@@ -81,6 +81,7 @@
   { 0, 0, 0.44, 0.62, 0.58 }
 #define CUBLAS_12 \
   { 0, 0, 0.92, 0, 0 }
+#define DEEPSPEED_HOST 0.2
 #define DEEPEP \
   { 0.96, 1 }
 #define ENGINE_WORKSPACE \
@@ -218,6 +219,7 @@ static const tws_runtime runtimes[] = {
      .host_op_s = 33e-6,
      .products = CUBLAS_12,
      .overlaps_data = 1,
+     .host_reached = DEEPSPEED_HOST,
      .copies_buckets = 1},
     {.name = "deepspeed-whole",
      .about = "as deepspeed-flash of 2026 without zero.Init: stage 3 partitions what is whole on each device",
@@ -226,6 +228,7 @@ static const tws_runtime runtimes[] = {
      .host_op_s = 33e-6,
      .products = CUBLAS_12,
      .overlaps_data = 1,
+     .host_reached = DEEPSPEED_HOST,
      .copies_buckets = 1,
      .loads_whole = 1},
     {.name = "fsdp-2022",

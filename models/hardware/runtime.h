@@ -62,6 +62,7 @@ typedef struct tws_runtime {
   int sends_once;       /* a token goes to a rank and to a node once, whatever experts it has there, and empty slots
                            do not; messages are not posted by the host */
   double dispatch_reached[2]; /* then: of a device's port, and of its share of the NICs */
+  double host_reached;        /* of the bandwidth of the host's memory, by kernels there (optimizers); 0: all of it */
   double hand_over_s;    /* of a collective or message that kernels wait for: events between streams, the last rank */
   int contends;          /* streams side by side gain nothing */
   int unfused;           /* GELU and residual sums are kernels of their own */
@@ -119,6 +120,8 @@ int tws_profile_recomputes_scores(const tws_profile *profile);
  */
 void tws_profile_keep_masks(tws_profile *profile);
 int tws_profile_keeps_masks(const tws_profile *profile);
+/* Bytes that a kernel on the host moves, as many more as this software is slower than the memory. */
+double tws_profile_host_bytes(const tws_profile *profile, const tws_work *work);
 /* Of libraries, out of torch's allocator, on this GPU. */
 double tws_profile_library_bytes(const tws_profile *profile);
 /* What enters matrix products of 16-bit layers, not attention, is of this type. TWS_INVALID where the GPU has no such
