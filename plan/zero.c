@@ -514,24 +514,23 @@ static void scatter(tws_lower *l, const tws_zero_class *c, const uint32_t *param
   const tws_zero *z = &l->zero;
   tws_operand *sorted = tws_calloc(2 * (size_t)count + 1, sizeof *sorted);
   int64_t *part = tws_calloc(count + 1u, sizeof *part);
-  uint32_t plain = 0, coded = 0;
+  uint32_t plain = 0, n = 0;
   uint64_t elements = 0;
   if (!sorted || !part) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-  for (uint32_t i = 0; i < count && l->b.failed == TWS_OK; i++) {
-    const int takes = tws_hops_take(l, params[i]);
-    if (takes) part[coded] = z->part[params[i]];
-    if (!takes) elements += operands[2 * i].count;
-    memcpy(sorted + 2 * (takes ? count - ++coded : plain++), operands + 2 * i, 2 * sizeof *sorted);
-  }
-  for (uint32_t i = 0; i < coded / 2 && l->b.failed == TWS_OK; i++) { /* they were laid down from the end */
-    const int64_t last = part[coded - 1 - i];
-    part[coded - 1 - i] = part[i];
-    part[i] = last;
-  }
+  for (int coded = 0; coded < 2 && l->b.failed == TWS_OK; coded++)
+    for (uint32_t i = 0; i < count; i++) {
+      if (tws_hops_take(l, params[i]) != coded) continue;
+      memcpy(sorted + 2 * (size_t)n, operands + 2 * (size_t)i, 2 * sizeof *sorted);
+      if (coded)
+        part[n - plain] = z->part[params[i]];
+      else
+        elements += operands[2 * i].count, plain++;
+      n++;
+    }
   if (plain > 0 && l->b.failed == TWS_OK)
     tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_REDUCE_SCATTER, c->group, z->grad_dtype,
                            elements * tws_dtype_bytes(z->grad_dtype), plain, 0, sorted, (int)(2 * plain));
-  if (coded > 0 && l->b.failed == TWS_OK) tws_hops_reduce(l, c, part, coded, sorted + 2 * (size_t)plain);
+  if (n > plain && l->b.failed == TWS_OK) tws_hops_reduce(l, c, part, n - plain, sorted + 2 * (size_t)plain);
   tws_free(sorted);
   tws_free(part);
 }

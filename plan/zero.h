@@ -2,6 +2,7 @@
 #ifndef TWS_PLAN_ZERO_H
 #define TWS_PLAN_ZERO_H
 
+#include <string.h>
 #include "plan/lower.h"
 
 /* zero_classes.c: tws_zero.classes and class_of, without ranges. */
@@ -26,6 +27,15 @@ static inline uint64_t tws_secondary_part(const tws_zero *z, uint32_t param) {
 /* Whether a gather of a parameter is from the neighbours alone. */
 static inline int tws_secondary_has(const tws_zero *z, uint32_t param) {
   return z->secondary.buffer != TWS_NONE && z->secondary.has[param];
+}
+/* Work of QUANTIZE_PARTS or DEQUANTIZE_PARTS: first x second parts of so many elements, codes of `bits` with a scale
+ * for each `block` of them; dtype: of what is no code. */
+static inline tws_work tws_parts_work(tws_kernel kernel, tws_dtype dtype, int64_t part, int64_t first, int64_t second,
+                                      int block, int bits) {
+  tws_work work = tws_kernel_work(kernel, dtype, 0);
+  const int64_t d[] = {part, first, second, block, bits};
+  memcpy(work.d, d, sizeof d);
+  return work;
 }
 /* zero_codes.c: gathers of codes. Whether the next one of a parameter is; its four operands, for what a rank has of it;
  * the whole of what came, nothing where no codes did. */

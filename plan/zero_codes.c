@@ -14,16 +14,6 @@ int tws_gathers_codes(const tws_lower *l, uint32_t param) {
          !tws_secondary_has(z, param) && !tws_is_quantized(l, param);
 }
 
-static tws_work parts_work(const tws_lower *l, tws_kernel kernel, int64_t part, int64_t parts) {
-  tws_work work = tws_kernel_work(kernel, l->config->dtype, 0);
-  work.d[0] = part;
-  work.d[1] = parts;
-  work.d[2] = 1;
-  work.d[3] = BLOCK;
-  work.d[4] = BITS;
-  return work;
-}
-
 static uint32_t room_for(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements) {
   return tws_builder_buffer(&l->b, name, TWS_CATEGORY_GATHERED, dtype, elements, TWS_LIFETIME_OPS);
 }
@@ -31,7 +21,8 @@ static uint32_t room_for(tws_lower *l, const char *name, tws_dtype dtype, uint64
 int tws_codes_segments(tws_lower *l, uint32_t param, tws_operand own, tws_operand *operands) {
   tws_zero *z = &l->zero;
   const uint64_t ranks = (uint64_t)tws_zero_class_of(z, param)->ranks, blocks = (own.count + BLOCK - 1) / BLOCK;
-  const tws_work work = parts_work(l, TWS_KERNEL_QUANTIZE_PARTS, (int64_t)own.count, 1);
+  const tws_work work =
+      tws_parts_work(TWS_KERNEL_QUANTIZE_PARTS, l->config->dtype, (int64_t)own.count, 1, 1, BLOCK, BITS);
   operands[0] = tws_write(room_for(l, "codes of a part", TWS_U8, own.count), 0, own.count);
   operands[2] = tws_write(room_for(l, "scales of a part", TWS_F32, blocks), 0, blocks);
   z->codes[param] = room_for(l, "gathered codes", TWS_U8, own.count * ranks);
@@ -47,7 +38,8 @@ int tws_codes_segments(tws_lower *l, uint32_t param, tws_operand own, tws_operan
 void tws_codes_decode(tws_lower *l, uint32_t param) {
   tws_zero *z = &l->zero;
   if (!z->codes || z->codes[param] == TWS_NONE || l->b.failed != TWS_OK) return;
-  const tws_work work = parts_work(l, TWS_KERNEL_DEQUANTIZE_PARTS, z->part[param], tws_zero_class_of(z, param)->ranks);
+  const tws_work work = tws_parts_work(TWS_KERNEL_DEQUANTIZE_PARTS, l->config->dtype, z->part[param],
+                                       tws_zero_class_of(z, param)->ranks, 1, BLOCK, BITS);
   const tws_operand operands[3] = {tws_all(&l->b, z->codes[param], TWS_READ),
                                    tws_all(&l->b, z->code_scales[param], TWS_READ),
                                    tws_all(&l->b, z->gathered[param], TWS_WRITE)};

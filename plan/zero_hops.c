@@ -19,16 +19,6 @@ static uint32_t room_for(tws_lower *l, const char *name, tws_dtype dtype, uint64
   return tws_builder_buffer(&l->b, name, TWS_CATEGORY_BUCKET, dtype, elements, TWS_LIFETIME_OPS);
 }
 
-static tws_work parts_work(tws_kernel kernel, tws_dtype dtype, int64_t part, int64_t first, int64_t second) {
-  tws_work work = tws_kernel_work(kernel, dtype, 0);
-  work.d[0] = part;
-  work.d[1] = first;
-  work.d[2] = second;
-  work.d[3] = BLOCK;
-  work.d[4] = BITS;
-  return work;
-}
-
 /* Codes and scales of one gradient, and room for those that come: segments of the exchange. */
 static void quantize(tws_lower *l, const hop *h, int64_t part, tws_operand from, tws_operand segment[4]) {
   const uint64_t parts = (uint64_t)(h->parts * h->ranks);
@@ -39,8 +29,8 @@ static void quantize(tws_lower *l, const hop *h, int64_t part, tws_operand from,
     segment[2 + i] = tws_write(room_for(l, i ? "received scales" : "scales of gradients", TWS_F32, scales), 0, scales);
   }
   if (l->b.failed != TWS_OK) return;
-  const tws_work work =
-      parts_work(TWS_KERNEL_QUANTIZE_PARTS, (tws_dtype)l->b.plan->buffers[from.buffer].dtype, part, h->parts, h->ranks);
+  const tws_dtype dtype = (tws_dtype)l->b.plan->buffers[from.buffer].dtype;
+  const tws_work work = tws_parts_work(TWS_KERNEL_QUANTIZE_PARTS, dtype, part, h->parts, h->ranks, BLOCK, BITS);
   from.access = TWS_READ;
   tws_builder_compute(&l->b, l->reduce_stream, &work, (tws_operand[]){from, segment[0], segment[2]}, 3);
   segment[0].access = segment[2].access = TWS_READ;
@@ -48,8 +38,8 @@ static void quantize(tws_lower *l, const hop *h, int64_t part, tws_operand from,
 
 static void add_up(tws_lower *l, const hop *h, int64_t part, const tws_operand segment[4], tws_operand to) {
   if (l->b.failed != TWS_OK) return;
-  const tws_work work =
-      parts_work(TWS_KERNEL_DEQUANTIZE_PARTS, (tws_dtype)l->b.plan->buffers[to.buffer].dtype, part, h->parts, h->ranks);
+  const tws_dtype dtype = (tws_dtype)l->b.plan->buffers[to.buffer].dtype;
+  const tws_work work = tws_parts_work(TWS_KERNEL_DEQUANTIZE_PARTS, dtype, part, h->parts, h->ranks, BLOCK, BITS);
   const tws_operand operands[3] = {tws_read(segment[1].buffer, 0, segment[1].count),
                                    tws_read(segment[3].buffer, 0, segment[3].count), to};
   tws_builder_compute(&l->b, l->reduce_stream, &work, operands, 3);
