@@ -220,7 +220,8 @@ static tws_code sample_reductions(tws_kept_moves *kept, const tws_plan_request *
   out->in_order = 1;
   for (int i = 0; i < 2; i++)
     TWS_TRY(add_range(kept, l, ranges[i], &out->time[i], &out->launches[i], out->axis_s[i], &out->in_order, err));
-  const int beside = request->config->zero.stage == 1 && !kept->costs->serial && !(out->time[0].kernel > 0);
+  const int alone = tws_topology_size(&request->topology, TWS_AXES_PIPE) == 1; /* nothing is beside in pipelines */
+  const int beside = alone && request->config->zero.stage == 1 && !kept->costs->serial && !(out->time[0].kernel > 0);
   return beside ? sample_beside(kept, l, ranges[0], out, err) : TWS_OK;
 }
 
