@@ -1,0 +1,402 @@
+/* What runtime styles cost and hold beside our kernels. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "job/software_memory.h"
+#include "models/hardware/runtime.h"
+#include "tests/published.h"
+#include "tests/sanitized.h"
+#include "tests/suite.h"
+
+static double step_under(const char *runtime, const char *micro_batch, int fp8, double *software_bytes) {
+  tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
+  tws_job *job;
+  tws_estimate estimate;
+  tws_stage_estimate stage;
+  tws_profile *profile;
+  tws_error err = {0};
+  spec.model = "gpt2";
+  spec.cluster = "h100";
+  spec.dtype = "bf16";
+  spec.micro_batch = atoi(micro_batch);
+  ck_assert_msg(tws_job_load(&spec, &job, &err) == TWS_OK, "%s", err.message);
+  ck_assert_int_eq(tws_profile_load("h100-sxm", &profile, &err), TWS_OK);
+  ck_assert_int_eq(tws_profile_set_runtime(profile, tws_runtime_find(runtime), &err), TWS_OK);
+  job->config->matmul_dtype = fp8 ? TWS_MATMUL_FP8 : TWS_MATMUL_AUTO;
+  tws_job_set_profile(job, profile);
+  ck_assert_int_eq(tws_job_estimate(job, &estimate, &stage, &err), TWS_OK);
+  if (software_bytes) *software_bytes = tws_software_bytes(job, &stage);
+  tws_job_destroy(job);
+  return estimate.step_s;
+}
+
+/* What enters a product in 8 bits is kept so for the weight's gradient, and what nobody else reads is gone: of GPT-2's
+ * layer what two norms, attention and GELU hand on. Software that casts again keeps 16 bits. */
+START_TEST(inputs_of_narrow_products) {
+  for (int wide = 0; wide < 2; wide++) {
+    tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
+    tws_job *job;
+    tws_plan *plan;
+    tws_error err = {0};
+    spec.model = "gpt2";
+    spec.cluster = "h100";
+    spec.dtype = "bf16";
+    spec.micro_batch = 1;
+    spec.runtime = wide ? "fsdp" : "nemo";
+    ck_assert_msg(tws_job_load(&spec, &job, &err) == TWS_OK, "%s", err.message);
+    ck_assert_int_eq(job->config->matmul_keeps_wide, wide);
+    job->config->matmul_dtype = TWS_MATMUL_FP8;
+    ck_assert_msg(tws_job_plan(job, 0, &plan, &err) == TWS_OK, "%s", err.message);
+    uint64_t narrow = 0, gradients = 0;
+    for (uint32_t i = 0; i < plan->buffer_count; i++)
+      if (plan->buffers[i].dtype == TWS_U8 && plan->buffers[i].category == TWS_CATEGORY_ACTIVATION)
+        narrow += plan->buffers[i].elements;
+    ck_assert_uint_eq(narrow, wide ? 0 : 1024 * (12 * (3 * 768 + 3072) + 768));
+    for (uint32_t i = 0; i < plan->op_count; i++) {
+      const tws_work *work = &plan->works[plan->ops[i].work];
+      if (work->kind != TWS_OP_COMPUTE || work->code != TWS_KERNEL_LINEAR_GRAD_WEIGHT) continue;
+      ck_assert_int_eq((work->flags & TWS_NARROW) != 0, !wide);
+      gradients++;
+    }
+    ck_assert_uint_eq(gradients, 12 * 4 + 1);
+    tws_plan_destroy(plan);
+    tws_job_destroy(job);
+  }
+}
+END_TEST
+
+/* Eager kernels wait for a collective: so much longer than under a runtime whose streams hand over beside kernels. */
+START_TEST(collectives_hand_over) {
+  static const char *const names[] = {"twinspeed", "megatron-2021"};
+  double seconds[2];
+  tws_cluster cluster;
+  ck_assert(tws_cluster_load("dgx-a100", &cluster, NULL) == TWS_OK);
+  for (int i = 0; i < 2; i++) {
+    tws_profile *profile;
+    ck_assert(tws_profile_load("a100-80gb", &profile, NULL) == TWS_OK);
+    ck_assert(tws_profile_set_runtime(profile, tws_runtime_find(names[i]), NULL) == TWS_OK);
+    seconds[i] = tws_collective_seconds(&cluster, profile, TWS_COLLECTIVE_ALL_REDUCE, 8, 8, 1e6, 1);
+    tws_profile_destroy(profile);
+  }
+  ck_assert_double_eq_tol(seconds[1] - seconds[0], 60e-6, 1e-9);
+}
+END_TEST
+
+static tws_profile *profile_under(const char *name, const char *runtime) {
+  tws_profile *profile;
+  ck_assert(tws_profile_load(name, &profile, NULL) == TWS_OK);
+  ck_assert(tws_profile_set_runtime(profile, tws_runtime_find(runtime), NULL) == TWS_OK);
+  return profile;
+}
+
+/* DeepSpeed's pipelines add bf16's gradients to float32 ones after each micro-batch, and send them whole. */
+START_TEST(gradients_of_deepspeeds_pipelines) {
+  tws_profile *megatron = profile_under("a100-80gb", "megatron-2021"),
+              *engine = profile_under("a100-80gb", "megatron-deepspeed-2021");
+  tws_work works[] = {
+      {.code = TWS_KERNEL_LINEAR_GRAD_WEIGHT, .flags = TWS_ACCUMULATE, .d = {2048, 4096, 1024}},
+      {.code = TWS_KERNEL_EMBEDDING_GRAD, .flags = TWS_ACCUMULATE, .d = {2048, 1024, 4096}},
+      {.code = TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT, .flags = TWS_ACCUMULATE, .d = {1, 8, 256, 1024, 512}},
+      {.code = TWS_KERNEL_LINEAR_GRAD_INPUT, .d = {2048, 4096, 1024}}};
+  const double moved[] = {16, 16, 16, 0}; /* of 4096 x 1024 numbers */
+  for (int i = 0; i < 4; i++) {
+    works[i].dtype = works[i].dtype2 = TWS_BF16;
+    const double more = tws_kernel_seconds(engine, &works[i], 1, 1) - tws_kernel_seconds(megatron, &works[i], 1, 1);
+    ck_assert_double_eq_tol(more * 0.76 * tws_profile_bandwidth(engine) / (4096 * 1024), moved[i], 1e-6);
+    works[i].dtype = works[i].dtype2 = TWS_F16;
+    ck_assert_double_eq(tws_kernel_seconds(engine, &works[i], 1, 1), tws_kernel_seconds(megatron, &works[i], 1, 1));
+  }
+  tws_profile_destroy(megatron);
+  tws_profile_destroy(engine);
+  tws_cases *cases = load(RUNS);
+  int whole = 0, chunks = 0;
+  for (int i = 0; i < cases->count; i++) {
+    tws_job *job;
+    if (strcmp(cases->cases[i].group, "mt-nlg") != 0 && strcmp(cases->cases[i].group, "llama3-405b") != 0) continue;
+    ck_assert_int_eq(tws_case_job(cases, i, &job, NULL), TWS_OK);
+    const int nlg = strcmp(cases->cases[i].group, "mt-nlg") == 0;
+    ck_assert_int_eq(job->config->grad_partitioned, !nlg);
+    ck_assert_int_eq(job->config->virtual_stages,
+                     nlg ? 1 : 8); /* of 126 layers, an embedding and a head on 16 stages */
+    whole += nlg;
+    chunks += !nlg;
+    tws_job_destroy(job);
+  }
+  ck_assert_int_ge(whole, 2);
+  ck_assert_int_ge(chunks, 1);
+  tws_cases_destroy(cases);
+}
+END_TEST
+
+/* A list of tensors, one of each rank, costs the host for each of them and each piece; DDP under autocast sums numbers
+ * of twice the plan's width. */
+START_TEST(collectives_of_2021) {
+  tws_cluster cluster;
+  ck_assert(tws_cluster_load("dgx2-v100", &cluster, NULL) == TWS_OK);
+  tws_profile *lists = profile_under("v100-32gb", "transformers-2021"),
+              *newer = profile_under("v100-32gb", "deepspeed");
+  for (int pieces = 1; pieces <= 3; pieces += 2) {
+    const double with = tws_collective_seconds(&cluster, lists, TWS_COLLECTIVE_ALL_GATHER, 16, 16, 1e6, pieces),
+                 without = tws_collective_seconds(&cluster, newer, TWS_COLLECTIVE_ALL_GATHER, 16, 16, 1e6, pieces);
+    ck_assert_double_eq_tol(with - without, pieces * 16 * 10e-6, 1e-9);
+  }
+  tws_profile *wide = profile_under("v100-32gb", "transformers-2021-ddp");
+  ck_assert_double_eq_tol(tws_collective_seconds(&cluster, wide, TWS_COLLECTIVE_ALL_REDUCE, 16, 16, 1e8, 1),
+                          tws_collective_seconds(&cluster, lists, TWS_COLLECTIVE_ALL_REDUCE, 16, 16, 2e8, 1), 1e-12);
+  tws_profile_destroy(lists);
+  tws_profile_destroy(newer);
+  tws_profile_destroy(wide);
+}
+END_TEST
+
+/* Rows and columns scaled apart move ten bytes more of each number that enters a product; float32 without tensor cores
+ * comes near its peak; gelu_new as single operations moves 32 bytes more. */
+START_TEST(products_and_activations_of_their_software) {
+  const tws_work product = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {8192, 4096, 4096}};
+  const tws_work full = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_F32, .dtype2 = TWS_F32, .d = {8192, 8192, 8192}};
+  const tws_work gelu = {.code = TWS_KERNEL_GELU, .dtype = TWS_F16, .dtype2 = TWS_F16, .d = {1 << 24}};
+  tws_profile *profile = profile_under("h100-sxm", "fsdp-compiled");
+  ck_assert_int_eq(tws_profile_set_matmul(profile, TWS_MATMUL_FP8, NULL), TWS_OK);
+  const double whole = tws_kernel_seconds(profile, &product, 1, 1);
+  tws_error err = {0};
+  ck_assert_int_eq(tws_profile_set_matmul(profile, TWS_MATMUL_NVFP4, &err), TWS_INVALID);
+  ck_assert_ptr_nonnull(strstr(err.hint, "Blackwell"));
+  ck_assert_int_eq(tws_profile_set_matmul(profile, TWS_MATMUL_FP8_ROWWISE, NULL), TWS_OK);
+  const double more = (tws_kernel_seconds(profile, &product, 1, 1) - whole) * 3350e9 * 0.76;
+  ck_assert_double_eq_tol(more / (8192.0 * 4096), 10, 1e-6);
+  tws_profile_destroy(profile);
+  profile = profile_under("gb300", "nemo");
+  double seconds[TWS_MATMUL_COUNT];
+  for (int type = 0; type < TWS_MATMUL_COUNT; type++) {
+    ck_assert_int_eq(tws_profile_set_matmul(profile, (tws_matmul_dtype)type, NULL), TWS_OK);
+    seconds[type] = tws_kernel_seconds(profile, &product, 1, 1);
+  }
+  ck_assert_double_lt(seconds[TWS_MATMUL_FP8], 0.7 * seconds[TWS_MATMUL_AUTO]);
+  ck_assert_double_lt(seconds[TWS_MATMUL_NVFP4], seconds[TWS_MATMUL_FP8]);
+  ck_assert_double_eq(seconds[TWS_MATMUL_MXFP8], seconds[TWS_MATMUL_FP8]);
+  tws_profile_destroy(profile);
+  profile = profile_under("v100-32gb", "deepspeed");
+  tws_profile *modules = profile_under("v100-32gb", "transformers-2021");
+  const double rate = 2 * 8192.0 * 8192 * 8192 / tws_kernel_seconds(profile, &full, 1, 1);
+  ck_assert_msg(rate > 0.88 * 15.7e12 && rate < 0.93 * 15.7e12, "%g", rate);
+  const double apart = tws_kernel_seconds(modules, &gelu, 1, 1) - tws_kernel_seconds(profile, &gelu, 1, 1);
+  ck_assert_double_eq_tol(apart * 900e9 * 0.83 / (1 << 24), 32, 1e-6);
+  tws_profile_destroy(profile);
+  tws_profile_destroy(modules);
+}
+END_TEST
+
+/* A small model under an eager runtime takes as long as its launches, whatever the batch; one that launches nothing
+ * grows with it. Large batches are the device's again. */
+START_TEST(launches_limit_small_steps) {
+  double own = step_under("twinspeed", "2", 0, NULL) / step_under("twinspeed", "1", 0, NULL);
+  double eager = step_under("megatron-2021", "2", 0, NULL) / step_under("megatron-2021", "1", 0, NULL);
+  ck_assert_double_gt(own, 1.3);
+  ck_assert_double_lt(eager, 1.05);
+  double large = step_under("megatron-2021", "64", 0, NULL) / step_under("megatron-2021", "32", 0, NULL);
+  ck_assert_double_gt(large, 1.7);
+  ck_assert_double_gt(step_under("megatron-2021", "1", 0, NULL), 3 * step_under("twinspeed", "1", 0, NULL));
+}
+END_TEST
+
+START_TEST(styles_hold_and_cost_what_their_row_says) {
+  double own, eager;
+  tws_error err = {0};
+  tws_profile *profile;
+  const tws_runtime *runtime;
+  step_under("twinspeed", "4", 0, &own);
+  step_under("megatron-2021", "4", 0, &eager);
+  const double tokens = 4 * 1024.0, scores = 5 * 12.0 * 1024 * 1024 * 4;
+  const double expected = 12 * (scores + 2 * tokens * 768) + 10 * tokens * 50257 + 4 * 124439808.0;
+  ck_assert_double_eq(own, 0);
+  ck_assert_msg(fabs(eager / expected - 1) < 1e-3, "%g bytes, not %g", eager, expected);
+  ck_assert_double_lt(step_under("megatron", "64", 1, NULL), 0.9 * step_under("megatron", "64", 0, NULL));
+  for (int i = 0; tws_runtime_names()[i]; i++) ck_assert_ptr_nonnull(tws_runtime_find(tws_runtime_names()[i]));
+  ck_assert_int_eq(tws_runtime_parse("megatrom", &runtime, &err), TWS_INVALID);
+  ck_assert_ptr_nonnull(strstr(err.hint, "megatron-2021"));
+  ck_assert_int_eq(tws_profile_load("host", &profile, &err), TWS_OK);
+  ck_assert_int_eq(tws_profile_set_runtime(profile, tws_runtime_find("fsdp"), &err), TWS_INVALID);
+  ck_assert_int_eq(tws_profile_set_matmul(profile, TWS_MATMUL_FP8, &err), TWS_OK); /* by float32 of what codes mean */
+  ck_assert_int_eq(tws_profile_set_matmul(profile, TWS_MATMUL_MXFP8, &err), TWS_INVALID);
+  tws_profile_destroy(profile);
+}
+END_TEST
+
+/* Under DeepSpeed an optimizer on the host takes five times what its bytes do, in a step as in the cost of its kernel.
+ */
+START_TEST(hosts_step_as_fast_as_software_lets_them) {
+  tws_error err = {0};
+  tws_profile *profile;
+  const tws_work step = {.code = TWS_KERNEL_ADAMW, .dtype = TWS_F32, .dtype2 = TWS_F32, .d = {1 << 20}};
+  ck_assert_int_eq(tws_profile_load("h200", &profile, &err), TWS_OK);
+  ck_assert_double_eq_tol(tws_profile_host_bytes(profile, &step), tws_work_bytes(&step), 1);
+  ck_assert_int_eq(tws_profile_set_runtime(profile, tws_runtime_find("deepspeed-whole"), &err), TWS_OK);
+  ck_assert_double_eq_tol(tws_profile_host_bytes(profile, &step), 5 * tws_work_bytes(&step), 10);
+  tws_profile_destroy(profile);
+}
+END_TEST
+
+/* Sixteen experts of a grouped product are as many launches of 7 us, and casts before them of 90, where a kernel of a
+ * plan counts 33; before tokens go to experts the device waits 0.5 ms for the host, and they are moved once more, twice
+ * for products in 8 bits, but in a step that is one graph. DeepSpeed's dispatch is a product over all pairs of a token
+ * and a slot besides. */
+START_TEST(experts_cost_what_software_makes_of_them) {
+  tws_error err = {0};
+  tws_profile *own, *other;
+  const tws_work dispatch = {
+      .code = TWS_KERNEL_DISPATCH, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {8192, 2048, 128, 1, 64}};
+  tws_work product = {
+      .code = TWS_KERNEL_EXPERT_LINEAR, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {8, 16, 64, 1536, 2048, 64}};
+  ck_assert_int_eq(tws_profile_load("h100-sxm", &own, &err), TWS_OK);
+  ck_assert_double_eq(tws_profile_host_launches(own, &product), 1);
+  const double copied = tws_kernel_seconds(own, &dispatch, 1, 1);
+  ck_assert_int_eq(tws_profile_set_runtime(own, tws_runtime_find("nemo"), &err), TWS_OK);
+  ck_assert_double_eq_tol(tws_profile_host_launches(own, &product), 16 * 7.0 / 33, 1e-9);
+  ck_assert_double_eq(tws_profile_host_launches(own, &dispatch), 1);
+  const double sorted = tws_kernel_seconds(own, &dispatch, 1, 1) - copied - 0.5e-3, slots = 128.0 * 64 * 2048;
+  ck_assert_double_gt(sorted, 4 * slots / tws_profile_bandwidth(own));
+  ck_assert_double_lt(sorted, 6 * slots / tws_profile_bandwidth(own));
+  ck_assert_int_eq(tws_profile_set_matmul(own, TWS_MATMUL_FP8, &err), TWS_OK);
+  ck_assert_double_eq_tol(tws_kernel_seconds(own, &dispatch, 1, 1) - copied - 0.5e-3, 2 * sorted, 1e-9);
+  ck_assert_double_eq_tol(tws_profile_host_launches(own, &product), 16 * 97.0 / 33, 1e-9);
+  product.code = TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT;
+  ck_assert_double_eq_tol(tws_profile_host_launches(own, &product), 16 * 7.0 / 33, 1e-9);
+  product.d[1] = 1;
+  ck_assert_double_eq(tws_profile_host_launches(own, &product), 1);
+  tws_profile_destroy(own);
+  ck_assert_int_eq(tws_profile_load("gb300", &other, &err), TWS_OK);
+  const double plain = tws_kernel_seconds(other, &dispatch, 1, 1);
+  ck_assert_int_eq(tws_profile_set_runtime(other, tws_runtime_find("nemo-graphs"), &err), TWS_OK);
+  ck_assert_double_eq_tol(tws_kernel_seconds(other, &dispatch, 1, 1), plain, 1e-12);
+  tws_profile_destroy(other);
+  ck_assert_int_eq(tws_profile_load("h100-sxm", &other, &err), TWS_OK);
+  ck_assert_int_eq(tws_profile_set_runtime(other, tws_runtime_find("deepspeed"), &err), TWS_OK);
+  const double peak = tws_profile_peak_flops(other, TWS_BF16), flops = 2.0 * 8192 * 8192 * 2048;
+  const double added = tws_kernel_seconds(other, &dispatch, 1, 1) - copied;
+  ck_assert_msg(added > flops / peak && added < 3 * flops / peak, "%g s for %g flops", added, flops);
+  tws_profile_destroy(other);
+}
+END_TEST
+
+/* ---- software in hardware profiles ---- */
+
+static tws_profile *profile_with(const char *attention, const char *more) {
+  char text[1024];
+  tws_json *json;
+  tws_profile *profile = NULL;
+  tws_error err = {0};
+  int length = snprintf(text, sizeof text,
+                        "{\"schema\":\"twinspeed-profile-1\",\"provenance\":\"test\",\"backend\":\"cuda\","
+                        "\"memory_bytes\":4e10,\"peak_flops\":{\"fp32\":19.5e12,\"bf16\":312e12},"
+                        "\"bandwidth\":1555e9,\"bandwidth_efficiency\":0.71,"
+                        "\"matmul\":{\"efficiency\":0.94,\"tile_overhead_s\":1.65e-6,\"multiprocessors\":108},"
+                        "\"attention\":%s%s}",
+                        attention, more);
+  ck_assert_int_eq(tws_json_parse(text, (size_t)length, "test", &json, &err), TWS_OK);
+  ck_assert_msg(tws_profile_from_json(json, &profile, &err) == TWS_OK, "%s", err.message);
+  tws_json_destroy(json);
+  return profile;
+}
+
+static double seconds(const char *attention, const char *more, tws_kernel kernel, int64_t d0, int64_t d1, int64_t d2,
+                      int64_t d3, int64_t d4) {
+  tws_profile *profile = profile_with(attention, more);
+  tws_work work = {.code = (uint8_t)kernel, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {d0, d1, d2, d3, d4}};
+  double result = tws_kernel_seconds(profile, &work, 1, 1);
+  tws_profile_destroy(profile);
+  return result;
+}
+
+#define UNFUSED "{\"unfused\":{\"forward_bytes\":0,\"backward_bytes\":0}}"
+
+/* EleutherAI's cookbook (benchmarks/sizing/sample_results/transformer.out) on an A100: micro batch 4, 16 heads of 256,
+ * 2048 tokens. Its plain product fixes the efficiency above; the batched ones are then predicted. */
+START_TEST(batched_products_cost_what_was_measured) {
+  double plain = seconds(UNFUSED, "", TWS_KERNEL_LINEAR, 8192, 12288, 4096, 0, 0);
+  ck_assert_double_eq_tol(2.0 * 8192 * 12288 * 4096 / plain / 1e12, 241.6, 2.5);
+  double flops = 2.0 * 64 * 2048 * 2048 * 256, measured = flops / 130.182e12 + flops / 218.952e12;
+  double forward = seconds(UNFUSED, "", TWS_KERNEL_ATTENTION, 4, 2048, 16, 16, 256);
+  ck_assert_msg(fabs(forward / measured - 1) < 0.1, "%g s, measured %g s", forward, measured);
+}
+END_TEST
+
+/* Software without the two in one runs both; a program with them in one saves what is between. */
+START_TEST(unfused_software_runs_two_kernels) {
+  static const struct {
+    tws_kernel kernel, other;
+    uint32_t flag;
+    double count, saved; /* elements of the other, and bytes that it moves beyond those of the two in one */
+  } cases[] = {{TWS_KERNEL_LINEAR, TWS_KERNEL_GELU, TWS_GELU, 4096.0 * 2048, 2},
+               {TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_KERNEL_GELU_GRAD, TWS_GELU, 4096.0 * 512, 4},
+               {TWS_KERNEL_NORM, TWS_KERNEL_ADD, TWS_RESIDUAL, 4096.0 * 2048, 2}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    tws_profile *apart = profile_with(UNFUSED, ",\"unfused\":true"), *fused = profile_with(UNFUSED, "");
+    tws_work work = {.code = (uint8_t)cases[i].kernel, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {4096, 2048, 512}};
+    tws_work other = {.code = (uint8_t)cases[i].other, .dtype = TWS_BF16, .dtype2 = TWS_BF16};
+    other.d[0] = (int64_t)cases[i].count;
+    double both = tws_kernel_seconds(fused, &work, 1, 1) + tws_kernel_seconds(fused, &other, 1, 1);
+    work.flags = cases[i].flag;
+    ck_assert_double_eq_tol(tws_kernel_seconds(apart, &work, 1, 1) / both, 1, 1e-9);
+    double saved = both - tws_kernel_seconds(fused, &work, 1, 1);
+    ck_assert_double_eq_tol(saved, cases[i].count * cases[i].saved / (1555e9 * 0.71), 1e-9);
+    tws_profile_destroy(apart);
+    tws_profile_destroy(fused);
+  }
+}
+END_TEST
+
+START_TEST(scores_and_added_bytes_cost_their_traffic) {
+  double bandwidth = 1555e9 * 0.71, scores = 4.0 * 16 * 2048 * 2048;
+  for (int grad = 0; grad < 2; grad++) {
+    tws_kernel kernel = grad ? TWS_KERNEL_ATTENTION_GRAD : TWS_KERNEL_ATTENTION;
+    double none = seconds(UNFUSED, "", kernel, 4, 2048, 16, 16, 64);
+    double some = seconds("{\"unfused\":{\"forward_bytes\":8,\"backward_bytes\":9}}", "", kernel, 4, 2048, 16, 16, 64);
+    ck_assert_double_eq_tol((some - none) * bandwidth / scores, grad ? 9 : 8, 1e-6);
+  }
+  /* making scores again is forward once more */
+  double forward = seconds(UNFUSED, "", TWS_KERNEL_ATTENTION, 4, 2048, 16, 16, 64);
+  double kept = seconds(UNFUSED, "", TWS_KERNEL_ATTENTION_GRAD, 4, 2048, 16, 16, 64);
+  double again = seconds("{\"unfused\":{\"forward_bytes\":0,\"backward_bytes\":0,\"recomputed\":true}}", "",
+                         TWS_KERNEL_ATTENTION_GRAD, 4, 2048, 16, 16, 64);
+  ck_assert_double_eq_tol(again - kept, forward, 1e-12);
+  static const struct {
+    tws_kernel kernel;
+    const char *name;
+    double elements;
+  } cases[] = {{TWS_KERNEL_NORM_GRAD, "norm_grad", 4096.0 * 512},
+               {TWS_KERNEL_LINEAR_GRAD_WEIGHT, "linear_grad_weight", 4096.0 * 512},
+               {TWS_KERNEL_ADAMW, "adamw", 4096},
+               {TWS_KERNEL_CROSS_ENTROPY, "cross_entropy", 4096.0 * 256}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char more[64];
+    snprintf(more, sizeof more, ",\"added_bytes\":{\"%s\":10}", cases[i].name);
+    double plain = seconds(UNFUSED, "", cases[i].kernel, 4096, 512, 256, 1, 1);
+    double with = seconds(UNFUSED, more, cases[i].kernel, 4096, 512, 256, 1, 1);
+    ck_assert_double_eq_tol((with - plain) * bandwidth / cases[i].elements, 10, 1e-6);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("runtimes");
+  TCase *tests = tcase_create("runtimes");
+  tcase_set_timeout(tests, 240);
+  tcase_add_test(tests, inputs_of_narrow_products);
+  tcase_add_test(tests, collectives_hand_over);
+  tcase_add_test(tests, gradients_of_deepspeeds_pipelines);
+  tcase_add_test(tests, collectives_of_2021);
+  tcase_add_test(tests, products_and_activations_of_their_software);
+  tcase_add_test(tests, launches_limit_small_steps);
+  tcase_add_test(tests, styles_hold_and_cost_what_their_row_says);
+  tcase_add_test(tests, hosts_step_as_fast_as_software_lets_them);
+  tcase_add_test(tests, experts_cost_what_software_makes_of_them);
+  tcase_add_test(tests, batched_products_cost_what_was_measured);
+  tcase_add_test(tests, unfused_software_runs_two_kernels);
+  tcase_add_test(tests, scores_and_added_bytes_cost_their_traffic);
+  suite_add_tcase(suite, tests);
+  return run_suite(suite);
+}
