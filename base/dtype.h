@@ -4,11 +4,11 @@
 
 #include <stddef.h>
 
-#define TWS_DTYPES(X)                                                                         \
-  X(F32, 4, "fp32")                                                                           \
-  X(BF16, 2, "bf16")                                                                          \
-  X(F16, 2, "fp16") X(F64, 8, "fp64") X(I32, 4, "int32") X(U8, 1, "uint8") X(E4M3, 1, "e4m3") \
-      X(E5M2, 1, "e5m2") /* base/float8.h */
+/* E4M3 and E5M2: base/float8.h. */
+#define TWS_DTYPES(X) \
+  X(F32, 4, "fp32")   \
+  X(BF16, 2, "bf16")  \
+  X(F16, 2, "fp16") X(F64, 8, "fp64") X(I32, 4, "int32") X(U8, 1, "uint8") X(E4M3, 1, "e4m3") X(E5M2, 1, "e5m2")
 typedef enum tws_dtype {
 #define X(name, bytes, text) TWS_##name,
   TWS_DTYPES(X)

@@ -53,7 +53,8 @@ TWS_FLOAT8_FUNCTION unsigned char tws_to_float8(float value, unsigned int fracti
   if (magnitude > 0x7f800000u) return (unsigned char)(sign | 0x7fu);
   if (magnitude >= ((end - 1) << shift) + moved) return (unsigned char)(sign | (end - 1));
   if (magnitude >= (128 - bias) << 23)
-    return (unsigned char)(sign | ((magnitude - moved + (1u << (shift - 1)) - 1 + ((magnitude >> shift) & 1u)) >> shift));
+    return (unsigned char)(sign |
+                           ((magnitude - moved + (1u << (shift - 1)) - 1 + ((magnitude >> shift) & 1u)) >> shift));
   least.bits = (151 - bias - fraction) << 23; /* its last place is that of denormal numbers */
   u.bits = magnitude;
   u.value += least.value;

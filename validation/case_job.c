@@ -347,7 +347,8 @@ static tws_code check_technique(const cJSON *row, tws_error *err) {
   const char *peft = tws_case_text(row, "parallel", "peft");
   const char *recompute = tws_case_text(row, "parallel", "recompute"), *quant = tws_case_text(row, "parallel", "quant");
   static const char *const whole[] = {"SFT", "full", NULL};
-  if (*peft && !holds_any(peft, whole) && !is_nemo_lora(row) && strncmp(peft, "Finetuning with LoRA", 20) != 0) return lacks(err, "adapters");
+  if (*peft && !holds_any(peft, whole) && !is_nemo_lora(row) && strncmp(peft, "Finetuning with LoRA", 20) != 0)
+    return lacks(err, "adapters");
   if (strstr(peft, "dapter")) return lacks(err, "adapters that are not LoRA");
   if ((strstr(peft, "LoRA") || strstr(tws_case_text(row, NULL, "id"), "LoRA")) && lora_rank(row) == 0)
     return lacks(err, "the adapters are not stated");
@@ -471,8 +472,7 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
   /* benchmarks spread tokens evenly over experts: nobody gets more than an even share, and nothing is dropped */
   if (d->experts > 1) tws_text_add(text, ",\"expert_parallel_size\":%d,\"expert_capacity_factor\":1", d->experts);
   if (lora_rank(row) > 0)
-    tws_text_add(text,
-                 ",\"lora\":{\"r\":%lld,\"lora_alpha\":16,\"lora_dropout\":%s,\"target_modules\":[\"q_proj\"%s]}",
+    tws_text_add(text, ",\"lora\":{\"r\":%lld,\"lora_alpha\":16,\"lora_dropout\":%s,\"target_modules\":[\"q_proj\"%s]}",
                  lora_rank(row), is_nemo_lora(row) ? "0" : "0.05",
                  is_nemo_lora(row) ? "" : ",\"v_proj\""); /* LitGPT's: finetune/lora.py */
   if (strcmp(tws_case_text(row, "parallel", "quant"), "bnb.nf4") == 0) /* its head too */
