@@ -38,7 +38,7 @@ static inline unsigned short tws_to_bf16(float value) {
   return (unsigned short)((u.bits + 0x7fffu + ((u.bits >> 16) & 1u)) >> 16);
 }
 
-/* IEEE half precision: 5 bits of exponent, 10 of fraction; rounding is to nearest even, beyond 65519.996 to infinity. */
+/* IEEE half precision: 5 bits of exponent, 10 of fraction; rounds to nearest even, beyond 65519.996 to infinity. */
 static inline float tws_from_f16(unsigned short value) {
   unsigned int magnitude = value & 0x7fffu, sign = (unsigned int)(value & 0x8000u) << 16;
   union { unsigned int bits; float value; } u;

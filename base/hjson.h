@@ -1,6 +1,7 @@
-/* Private to base/: Hjson (https://hjson.github.io/syntax.html), as DeepSpeed reads its configurations, rewritten as JSON:
- * keys and texts without quotes or in single ones, texts of several lines between ''', line ends in place of commas,
- * no braces around the document. Called where a text is no JSON, and followed by the strict scan of what was written. */
+/* Private to base/: Hjson (https://hjson.github.io/syntax.html), as DeepSpeed reads its configurations, rewritten as
+ * JSON: keys and texts without quotes or in single ones, texts of several lines between ''', line ends in place of
+ * commas, no braces around the document. Called where a text is no JSON, and followed by the strict scan of what was
+ * written. */
 #ifndef TWS_BASE_HJSON_H
 #define TWS_BASE_HJSON_H
 

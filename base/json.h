@@ -18,8 +18,8 @@ typedef struct tws_json {
 
 tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_json **out, tws_error *err);
 tws_code tws_json_read(const char *path, tws_json **out, tws_error *err); /* "-" reads standard input */
-/* The same, and where the text is no JSON, as Hjson: keys and texts without quotes or in single ones, line ends in place
- * of commas, no braces around the document. An error is of the reading that got further. */
+/* The same, and where the text is no JSON, as Hjson: keys and texts without quotes or in single ones, line ends in
+ * place of commas, no braces around the document. An error is of the reading that got further. */
 tws_code tws_json_parse_hjson(const char *text, size_t length, const char *name, tws_json **out, tws_error *err);
 tws_code tws_json_read_hjson(const char *path, tws_json **out, tws_error *err);
 void tws_json_destroy(tws_json *json);

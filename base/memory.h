@@ -15,8 +15,8 @@ typedef struct tws_allocator {
 
 void tws_set_allocator(const tws_allocator *allocator); /* NULL restores malloc */
 
-/* For a program's main(), before anything else: freed memory stays with the process (glibc: up to half a GiB) instead of
- * going back to the system, since plans come and go by the thousand and new pages cost more than filling them. */
+/* For a program's main(), before anything else: freed memory stays with the process (glibc: up to half a GiB) instead
+ * of going back to the system, since plans come and go by the thousand and new pages cost more than filling them. */
 void tws_keep_freed_memory(void);
 
 void *tws_calloc(size_t count, size_t bytes); /* zeroed; checks count * bytes for overflow */

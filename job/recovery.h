@@ -12,7 +12,7 @@ int tws_recovery_goes_on(tws_code code, int64_t left, int64_t ranks, const char 
 /* Where it goes on: its newest checkpoint of which every byte is as it was saved. */
 typedef struct tws_recovery_point {
   char tag[TWS_TAG_SIZE]; /* "": as the job was begun, because it has saved nothing yet */
-  int has_base;           /* its frozen parameters are not in it: they come from the file that they came from at first */
+  int has_base;           /* its frozen parameters are not in it: they come from the file that they came from first */
   tws_error damage;       /* of the newest of those that were passed over; no message: none was */
 } tws_recovery_point;
 /* Checkpoints of the job are those in `folder` that were written after `since`, which is tws_folder_stamp() of `latest`

@@ -112,7 +112,8 @@ static inline void oracle_norm_grad(const tws_work *w, double **o) {
     }
     for (int64_t i = 0; i < width; ++i)
       dx[t * width + i] +=
-          (dy[i] * (weight ? weight[i] + w->f[1] : 1) - (rms ? 0 : mean_g) - (x[i] - mean) * inverse * mean_gz) * inverse;
+          (dy[i] * (weight ? weight[i] + w->f[1] : 1) - (rms ? 0 : mean_g) - (x[i] - mean) * inverse * mean_gz) *
+          inverse;
   }
   if (w->flags & TWS_SUMS) oracle_sums(w, dx, tokens, width, o[plain ? 4 : bias ? 7 : 6]);
 }

@@ -385,7 +385,8 @@ END_TEST
 START_TEST(calibrate_this_machine) {
   make_folder();
   const char *path = in_folder("host.json");
-  command_result run = twinspeed("calibrate --quick --largest 1000000 --seconds 1 -n 1,2,3 --cores 2 --json -o %s", path);
+  command_result run =
+      twinspeed("calibrate --quick --largest 1000000 --seconds 1 -n 1,2,3 --cores 2 --json -o %s", path);
   ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
   cJSON *json = cJSON_Parse(run.out);
   ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "runs")), 3);
@@ -409,7 +410,8 @@ START_TEST(calibrate_this_machine) {
   for (int ranks = 2; ranks <= 3; ranks++)
     ck_assert_double_gt(tws_collective_seconds(&cluster, profile, TWS_COLLECTIVE_ALL_GATHER, ranks, ranks, 1e5, 1), 0);
   tws_profile_destroy(profile);
-  run = twinspeed("calibrate --quick --largest 1000000 --seconds 1 -n 1 -o %s", path); /* not over an existing profile */
+  /* not over an existing profile */
+  run = twinspeed("calibrate --quick --largest 1000000 --seconds 1 -n 1 -o %s", path);
   ck_assert_int_eq(run.status, 2);
   ck_assert_ptr_nonnull(strstr(run.err, "--force"));
   command_free(&run);

@@ -52,11 +52,12 @@ START_TEST(equal_divisions) {
                     want->loss[s]);
       ck_assert_msg(norm_error < 1e-4, "%s of %s, step %d: norm %.9g, not %.9g", name, reference, s + 1, got->norm[s],
                     want->norm[s]);
-      ck_assert(isnan(got->eval[s]) == isnan(want->eval[s]) && isnan(got->eval[s]) == ((s + 1) % 4 != 0 && s + 1 < SHORT));
+      ck_assert(isnan(got->eval[s]) == isnan(want->eval[s]) &&
+                isnan(got->eval[s]) == ((s + 1) % 4 != 0 && s + 1 < SHORT));
       if (!isnan(got->eval[s])) {
         double eval_error = fabs(got->eval[s] / want->eval[s] - 1.0);
-        ck_assert_msg(eval_error < 1e-6, "%s of %s, evaluation behind step %d: loss %.9g, not %.9g", name, reference, s + 1,
-                      got->eval[s], want->eval[s]);
+        ck_assert_msg(eval_error < 1e-6, "%s of %s, evaluation behind step %d: loss %.9g, not %.9g", name, reference,
+                      s + 1, got->eval[s], want->eval[s]);
         worst_eval = fmax(worst_eval, eval_error);
         evaluated++;
       }

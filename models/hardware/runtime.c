@@ -36,17 +36,19 @@
  *   loads       DeepSpeed 0.19, engine.py: a model that zero.Init did not partition goes to the device in whole;
  *               partition_parameters.py then cuts one parameter after the other.
  *   host_reached  DeepSpeedCPUAdam with the norm, scaling and casts around it: of 0.17, 0.2, 0.25 and 1 of the
- * bandwidth of a node's memory the one nearest to the three runs on H200 of stas-8b-z3off. expert_op_s Transformer
- * Engine's GroupedLinear issues a cuBLAS product for each expert over several streams; DeepSpeed's experts are modules
- * in a loop. expert_cast_s  and for products in 8 bits a quantizer's call from Python for what each expert gets: of 33,
- * 60, 90 and 120 us the one nearest to every other run with experts of Megatron-Bridge. route_s     where the host
- * reads how many tokens each expert gets before it issues what they need (Megatron-Core's token_dispatcher.py), the
- * device waits; 0.5 of 0, 0.5 and 1 ms a pass and layer, chosen likewise. routed_bytes  counted from
- * token_dispatcher.py and experts.py: tokens that arrived are sorted by expert (read and written), and for products in
- * 8 bits padded to whole tiles; the same on their way back. nemo-graphs since release 26.06 recipes of Megatron-Bridge
- * capture steps with MXFP8 (set_full_iter_cg_configs) and run experts as one kernel (use_transformer_engine_op_fuser):
- * the host is no limit. keeps       what autograd saves (tools/autograd/derivatives.yaml) of LitGPT's model.py and
- * lora.py: RMSNorm casts to float32 (4 bytes in place of the plan's 2); apply_rope and cat make new queries and keys
+ *               bandwidth of a node's memory the one nearest to the three runs on H200 of stas-8b-z3off.
+ *   expert_op_s Transformer Engine's GroupedLinear issues a cuBLAS product for each expert over several streams;
+ *               DeepSpeed's experts are modules in a loop.
+ *   expert_cast_s  and for products in 8 bits a quantizer's call from Python for what each expert gets: of 33, 60, 90
+ *               and 120 us the one nearest to every other run with experts of Megatron-Bridge.
+ *   route_s     where the host reads how many tokens each expert gets before it issues what they need (Megatron-Core's
+ *               token_dispatcher.py), the device waits; 0.5 of 0, 0.5 and 1 ms a pass and layer, chosen likewise.
+ *   routed_bytes  counted from token_dispatcher.py and experts.py: tokens that arrived are sorted by expert (read and
+ *               written), and for products in 8 bits padded to whole tiles; the same on their way back.
+ *   nemo-graphs since release 26.06 recipes of Megatron-Bridge capture steps with MXFP8 (set_full_iter_cg_configs) and
+ *               run experts as one kernel (use_transformer_engine_op_fuser): the host is no limit.
+ *   keeps       what autograd saves (tools/autograd/derivatives.yaml) of LitGPT's model.py and lora.py: RMSNorm
+ *               casts to float32 (4 bytes in place of the plan's 2); apply_rope and cat make new queries and keys
  *               while the values view the joined projection; silu(gate) is an operand of the product; index_copy
  *               keeps its source, what adapters add; dropout's mask is of bool. Logits leave the model in float32
  *               (Fabric's convert_output() of bf16-true), and so does log_softmax, whose output is kept beside them:
@@ -67,8 +69,9 @@
  *               of llmfoundry, with the others in sight; large products reach 238 TFLOP/s with it, the best shape
  *               that anybody found 271.
  *   pytorch-2020  eager modules without Megatron's or the Trainer's checks between them: a kernel of a plan is issued
- * in 60 us, as by PyTorch in fsdp-2022; nothing is fitted. transformers-2021  gelu_new is eight kernels, and fourteen
- * backward; the optimizer nine over a shard, beside casts and a norm in float64 (transformers 4.12, DeepSpeed 0.5).
+ *               in 60 us, as by PyTorch in fsdp-2022; nothing is fitted.
+ *   transformers-2021  gelu_new is eight kernels, and fourteen backward; the optimizer nine over a shard, beside casts
+ *               and a norm in float64 (transformers 4.12, DeepSpeed 0.5).
  *   keeps_wide  torchao's matmul_with_hp_or_float8_args saves its operands as they came; Transformer Engine saves them
  *               in 8 bits, as the weight's gradient reads them (its Float8Tensor's column-wise data).
  *   cast_bytes  torchao's dynamic scaling reads what enters an fp8 product twice, and casts weights each time; its

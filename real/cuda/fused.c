@@ -264,7 +264,9 @@ static size_t stream_bytes_for(const tws_work *work, size_t stream_bytes) {
 static int possible(const tws_work *work) {
   const shape s = shape_of(work);
   /* plain causal attention with queries, keys and values in one operand */
-  if (work->flags || work->f[0] != 0 || work->f[2] != 0 || (work->d[5] > 0 && work->d[5] != work->d[1]) || work->d[6] > 0) return 0;
+  if (work->flags || work->f[0] != 0 || work->f[2] != 0 || (work->d[5] > 0 && work->d[5] != work->d[1]) ||
+      work->d[6] > 0)
+    return 0;
   return work->dtype != TWS_F32 && s.batch > 0 && s.seq > 1 && s.kv_heads > 0 && s.heads % s.kv_heads == 0 &&
          s.head % 8 == 0 && s.head >= 8 && s.head <= 256;
 }

@@ -258,8 +258,8 @@ __global__ void row_products(const T *d_o, const T *o, float *delta, int64_t row
   if (threadIdx.x % WARP == 0) delta[(batch * s.heads + h) * s.seq + token] = sum;
 }
 
-// Sums of a tile's diagonals, `steps` of whose scores all rows have written, for each bucket: threads own diagonals, then
-// buckets.
+// Sums of a tile's diagonals, `steps` of whose scores all rows have written, for each bucket: threads own diagonals,
+// then buckets.
 __device__ void add_diagonals(const tws_attention_form &f, int64_t query, int64_t key, const float *steps,
                               float *sums, float *part) {
   const int i = (int)threadIdx.x;
@@ -301,7 +301,8 @@ __global__ void __launch_bounds__(BLOCK) attention_grad_queries(const T *d_o, He
   BLOCK_MEMORY(shared);
   constexpr int TILE_FLOATS = TILE * stride<CHUNKS>();
   float *q = reinterpret_cast<float *>(shared), *g = q + TILE_FLOATS, *k = g + TILE_FLOATS, *v = k + TILE_FLOATS;
-  float *ds = v + TILE_FLOATS, *near = ds + TILE * SCORE_ROW, *steps = near + DIAGONALS, *sums = steps + TILE * SCORE_ROW;
+  float *ds = v + TILE_FLOATS, *near = ds + TILE * SCORE_ROW, *steps = near + DIAGONALS,
+        *sums = steps + TILE * SCORE_ROW;
   const int row = (int)threadIdx.x / SLOTS, slot = (int)threadIdx.x % SLOTS, h = (int)blockIdx.y;
   const int64_t batch = blockIdx.z, first = longest_first(), query = first + row;
   const T *queries = x_of.q + batch * s.seq * x_of.q_row + (int64_t)h * s.head;
@@ -425,7 +426,8 @@ tws_code shape_of(const tws_cuda_call *call, Shape *s, tws_error *err) {
     return tws_fail(err, TWS_INVALID, NULL, "attention: %lld queries and %lld keys cannot be one operand",
                     (long long)d[1], (long long)d[5]);
   const tws_attention_form form = tws_attention_form_of(call->work, call->argument);
-  *s = {d[1], form.kv_seq, (int)d[2], (int)d[3], (int)d[4], (int)(d[2] / d[3]), form.scale, form, nullptr, nullptr, nullptr};
+  *s = {d[1], form.kv_seq, (int)d[2], (int)d[3], (int)d[4], (int)(d[2] / d[3]),
+        form.scale, form, nullptr, nullptr, nullptr};
   return TWS_OK;
 }
 
@@ -447,8 +449,8 @@ Heads<T> heads_at(const tws_cuda_call *call, const Shape &s, int *at) {
   return {first, first + q, first + q + kv, all, all, all};
 }
 
-// What stands before the workspace, from operand `at` on; returns the workspace's number. bias_gradients: that operand's
-// number, where there is one.
+// What stands before the workspace, from operand `at` on; returns the workspace's number. bias_gradients: that
+// operand's number, where there is one.
 int extras_at(const tws_cuda_call *call, Shape *s, int at, int *bias_gradients) {
   if (call->work->flags & TWS_LENGTHS) s->lengths = in<int32_t>(call, at++);
   if (call->work->flags & TWS_RELATIVE) {

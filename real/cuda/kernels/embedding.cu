@@ -9,8 +9,8 @@ extern "C" {
 
 namespace {
 
-// x[token] = wte[id - first] (+ wpe of its position). The table may be a rank's part of the vocabulary: an id outside it
-// adds nothing. keep: x is added to.
+// x[token] = wte[id - first] (+ wpe of its position). The table may be a rank's part of the vocabulary: an id outside
+// it adds nothing. keep: x is added to.
 template <typename T, int V>
 __global__ void embedding(const int32_t *ids, const T *wte, const T *wpe, T *x, int64_t tokens, int64_t width,
                           int64_t vocabulary, int64_t seq, int64_t first, int64_t gap, bool keep) {

@@ -112,8 +112,8 @@ tws_code tws_cuda_part_bias_grad(const tws_cuda_call *call, tws_error *err) {
   const bool adds = (call->work->flags & TWS_ACCUMULATE) != 0;
   FOR_TYPE(call->dtype[0], T,
            FOR_TYPE(call->dtype[1], G,
-                    LAUNCH((part_bias_grad<T, G>), grid, COLUMNS * ROWS, 0, call, in<T>(call, 0), out<G>(call, 1), d[0], d[1],
-                           d[2], adds)));
+                    LAUNCH((part_bias_grad<T, G>), grid, COLUMNS * ROWS, 0, call, in<T>(call, 0), out<G>(call, 1), d[0],
+                           d[1], d[2], adds)));
   return launched(err);
 }
 

@@ -1,5 +1,5 @@
-// RMSNorm of query and key heads, or of all heads of either as one. A warp has a row; gradients of weights are sums over
-// tokens that belong to one thread each, in an order that only the shape decides.
+// RMSNorm of query and key heads, or of all heads of either as one. A warp has a row; gradients of weights are sums
+// over tokens that belong to one thread each, in an order that only the shape decides.
 #include "real/cuda/kernels/common.cuh"
 
 namespace {

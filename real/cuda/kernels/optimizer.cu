@@ -21,7 +21,7 @@ struct Rates {
   int l2;
 };
 
-// ---- the rules of config/optimizers.def: the weight and the states of an element become the new ones; g is clipped ----
+// ---- the rules of config/optimizers.def: an element's weight and states become the new ones; g is clipped ----
 
 template <tws_kernel KERNEL>
 __device__ void update_rule(const Rates &r, float g, float *p, float *state);
@@ -279,11 +279,11 @@ tws_code run_update_bf16(const tws_cuda_call *call, tws_error *err) {
   const int64_t groups = ceil_div(draw.first + count, N) - draw.first / N;
   const unsigned grid = grid_for(call, groups, BLOCK);
   if (call->work->flags & TWS_STOCHASTIC)
-    LAUNCH((update_bf16<KERNEL, true, T>), grid, BLOCK, 0, call, p, states, grad, hyper, metrics, norms, c, draw, groups,
-           count, packed);
+    LAUNCH((update_bf16<KERNEL, true, T>), grid, BLOCK, 0, call, p, states, grad, hyper, metrics, norms, c, draw,
+           groups, count, packed);
   else
-    LAUNCH((update_bf16<KERNEL, false, T>), grid, BLOCK, 0, call, p, states, grad, hyper, metrics, norms, c, draw, groups,
-           count, packed);
+    LAUNCH((update_bf16<KERNEL, false, T>), grid, BLOCK, 0, call, p, states, grad, hyper, metrics, norms, c, draw,
+           groups, count, packed);
   return launched(err);
 }
 
