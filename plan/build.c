@@ -526,20 +526,20 @@ tws_code tws_moves_of_tail(tws_moves *m, tws_plan_sample *out, tws_error *err) {
   return code;
 }
 
-tws_code tws_moves_of_gathers(tws_moves *m, tws_op_range *out, tws_error *err) {
+static tws_code sample_range(tws_moves *m, void (*sample)(tws_lower *), tws_op_range *out, tws_error *err) {
   m->l.b.err = err;
   out->first = m->l.b.plan->op_count;
-  tws_zero_sample_gathers(&m->l);
+  sample(&m->l);
   out->end = m->l.b.plan->op_count;
   return m->l.b.failed;
 }
 
+tws_code tws_moves_of_gathers(tws_moves *m, tws_op_range *out, tws_error *err) {
+  return sample_range(m, tws_zero_sample_gathers, out, err);
+}
+
 tws_code tws_moves_at_least(tws_moves *m, tws_op_range *out, tws_error *err) {
-  m->l.b.err = err;
-  out->first = m->l.b.plan->op_count;
-  tws_zero_sample_least(&m->l);
-  out->end = m->l.b.plan->op_count;
-  return m->l.b.failed;
+  return sample_range(m, tws_zero_sample_least, out, err);
 }
 
 tws_code tws_moves_gradients(tws_moves *m, tws_arena *arena, tws_gradient_list *out, tws_error *err) {
