@@ -454,7 +454,7 @@ static void find_bytes(const step *s, tws_composed *out) {
 /* What a context leaves alive after these events of a later micro-batch. */
 static int64_t left_by(const tws_chunk_pieces *p, tws_context_event from, tws_context_event to) {
   int64_t bytes = 0;
-  for (int e = from; e <= (int)to; e++)
+  for (int e = (int)from; e <= (int)to; e++)
     if (p->has[e]) bytes += p->event[1][e].delta;
   return bytes;
 }
