@@ -8,7 +8,6 @@
 #include "plan/fold.h"
 #include "plan/pipeline_grid.h"
 #include "plan/pipeline_schedule.h"
-#include "plan/representatives.h"
 
 static uint64_t rounded(uint64_t bytes) {
   return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
@@ -306,15 +305,20 @@ static tws_code leave_out_alike(several *p, tws_rank_set *set, tws_error *err) {
   return code;
 }
 
+tws_code tws_estimate_ranks(const tws_plan_request *request, const tws_machine *machine, tws_rank_set *out,
+                            tws_error *err) {
+  const int world = tws_topology_world(&request->topology);
+  const tws_node_mapping mapping = tws_machine_mapping(machine, world);
+  if (every_rank_counts(request)) return tws_every_rank(world, out, err);
+  return tws_representatives(&request->topology, &mapping, request->config->zero.stage, out, err);
+}
+
 static tws_code estimate_program(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                                  tws_stage_estimate *stages, tws_error *err) {
   several p = {.request = request, .machine = machine, .stages = tws_topology_size(&request->topology, TWS_AXES_PIPE)};
-  const tws_node_mapping mapping = tws_machine_mapping(machine, tws_topology_world(&request->topology));
   tws_rank_set set;
   memset(out, 0, sizeof *out);
-  const int all = every_rank_counts(request);
-  tws_code code = all ? tws_every_rank(tws_topology_world(&request->topology), &set, err)
-                      : tws_representatives(&request->topology, &mapping, request->config->zero.stage, &set, err);
+  tws_code code = tws_estimate_ranks(request, machine, &set, err);
   if (code == TWS_OK && set.count > MOST_PLANS)
     code = tws_fail(err, TWS_UNSUPPORTED, "use fewer ranks, or a division whose groups lie alike on all nodes",
                     "groups lie unevenly on nodes, and %d ranks are more than are looked at one by one (%d)", set.count,

@@ -8,7 +8,6 @@
 #include "estimators/rhythm.h"
 #include "plan/fold.h"
 #include "plan/pipeline_grid.h"
-#include "plan/representatives.h"
 
 /* ---- what is kept ---- */
 
@@ -20,7 +19,7 @@ typedef struct programs {
 
 typedef struct ranks { /* of a topology */
   tws_topology topology;
-  int differ, alone; /* stage 3; whether one rank stands for each stage */
+  int stage, offloads, alone; /* of ZeRO, the optimizer; whether one rank stands for each stage of a pipeline */
   int spread[TWS_AXIS_COUNT];
   struct ranks *next;
 } ranks;
@@ -53,8 +52,9 @@ typedef struct step {
   int *chunk_at;               /* [stage][virtual]: which */
   double *stretch, *stretched; /* per stage: of this step, and of the times that were made */
   tws_rhythm_stage *stages;
-  double *end_s[2];               /* per stage: when its streams are done before its tail */
-  int *at;
+  double *end_s[2]; /* per stage: when its streams are done before its tail */
+  double *behind_s; /* per stage that asks: for how long gradients have been complete then */
+  int *at, *met;
   tws_arena *arena;
   int chunks_exact, chunks_closed, chunks_in_order;
   int64_t bytes_of; /* micro-batches that stages' peaks are of; 0: not known */
@@ -79,8 +79,8 @@ struct tws_composer {
   leg *legs;                 /* [stage][LEGS] of the last step's topology: that were asked for */
   size_t leg_capacity;
   step last;
-  double *ended; /* room for times of reductions */
-  size_t ended_capacity;
+  double *ended, *met_s; /* room for times of reductions, and of meetings of stages */
+  size_t ended_capacity, met_capacity;
   tws_composer_counts counts;
 };
 
@@ -135,6 +135,7 @@ void tws_composer_destroy(tws_composer *c) {
   tws_arena_destroy(c->last.arena);
   tws_free(c->legs);
   tws_free(c->ended);
+  tws_free(c->met_s);
   tws_arena_destroy(c->arena);
   tws_arena_destroy(c->program_arena);
   tws_sample_memory_destroy(c->memory);
@@ -163,21 +164,27 @@ static int beside_first(const tws_node_mapping *m, const tws_topology *t, tws_ax
 }
 
 static tws_code find_ranks(tws_composer *c, const tws_plan_request *request, const ranks **out, tws_error *err) {
-  const int differ = request->config->zero.stage == 3;
+  const int stage = request->config->zero.stage, offloads = request->config->zero.offload_optimizer != 0;
   const tws_topology *t = &request->topology;
   for (ranks *r = c->ranks; r; r = r->next)
-    if (r->differ == differ && is_same(&r->topology, t)) {
+    if (r->stage == stage && r->offloads == offloads && is_same(&r->topology, t)) {
       *out = r;
       return TWS_OK;
     }
   const tws_node_mapping mapping = tws_machine_mapping(c->machine, tws_topology_world(t));
+  tws_plan_request whole = *request;
   tws_rank_set set;
   ranks *r = tws_arena_alloc(c->arena, 1, sizeof *r);
   if (!r) return no_memory(err);
-  TWS_TRY(tws_representatives(t, &mapping, request->config->zero.stage, &set, err));
-  *r = (ranks){
-      .topology = *t, .differ = differ, .alone = set.count == tws_topology_size(t, TWS_AXES_PIPE), .next = c->ranks};
+  whole.max_accumulation = 0;
+  const tws_code code = tws_estimate_ranks(&whole, c->machine, &set, err);
+  *r = (ranks){.topology = *t,
+               .stage = stage,
+               .offloads = offloads,
+               .alone = set.count == tws_topology_size(t, TWS_AXES_PIPE),
+               .next = c->ranks};
   tws_rank_set_free(&set);
+  TWS_TRY(code);
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) r->spread[axis] = beside_first(&mapping, t, 1u << axis);
   c->ranks = r;
   *out = r;
@@ -426,9 +433,28 @@ static double beside_tail(const step *s, int exact) {
          (exact ? tws_overlap_waited(t, s->overlap, later, s->stretch[0], s->c->ended) : 0);
 }
 
+/* For how long all gradients have been complete when a stage ends its last pass; -1: it is not known. */
+static double behind_gradients(const step *s, int stage, double stretch) {
+  const int split = s->shape.kind == TWS_PIPELINE_ZB_H1 && s->shape.stages > 1;
+  const tws_chunk_pieces *last = &s->chunks[s->chunk_at[stage * s->tails->stage[0].chunk_count]].pieces;
+  return tws_piece_behind_gradients(
+      &last->event[s->shape.micro_batches > 1][split ? TWS_CONTEXT_WEIGHT : TWS_CONTEXT_BACKWARD], stretch);
+}
+
 static double run_tails(step *s, tws_composed_account *account) {
-  const tws_tails_run run = {
-      .stages = s->stages, .stretch = s->stretch, .end_s = {s->end_s[0], s->end_s[1]}, .at = s->at, .account = account};
+  for (int i = 0; i < s->shape.stages; i++) {
+    if (!s->tails->stage[i].of_gradients) continue;
+    s->behind_s[i] = behind_gradients(s, i, s->stretch[i]);
+    if (s->behind_s[i] < 0) s->behind_s[i] = s->end_s[0][i]; /* at least */
+  }
+  const tws_tails_run run = {.stages = s->stages,
+                             .stretch = s->stretch,
+                             .end_s = {s->end_s[0], s->end_s[1]},
+                             .behind_s = s->behind_s,
+                             .at = s->at,
+                             .met = s->met,
+                             .met_s = s->c->met_s,
+                             .account = account};
   return tws_tails_go(s->tails, &run);
 }
 
@@ -568,8 +594,11 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
   s->stretch = tws_arena_alloc(s->arena, n, sizeof *s->stretch);
   s->stretched = tws_arena_alloc(s->arena, n, sizeof *s->stretched);
   s->at = tws_arena_alloc(s->arena, n, sizeof *s->at);
+  s->met = tws_arena_alloc(s->arena, n, sizeof *s->met);
+  s->behind_s = tws_arena_alloc(s->arena, n, sizeof *s->behind_s);
   for (int i = 0; i < 2; i++) s->end_s[i] = tws_arena_alloc(s->arena, n, sizeof *s->end_s[i]);
-  if (!s->stages || !s->stretch || !s->stretched || !s->at || !s->end_s[0] || !s->end_s[1]) return no_memory(err);
+  if (!s->stages || !s->stretch || !s->stretched || !s->at || !s->met || !s->end_s[0] || !s->end_s[1] || !s->behind_s)
+    return no_memory(err);
   TWS_TRY(find_chunks(s, b, shape->kind == TWS_PIPELINE_ZB_H1 && shape->stages > 1, err));
   s->body = b;
   return TWS_OK;
@@ -622,14 +651,22 @@ static tws_code find_overlap(step *s, tws_error *err) {
   return tws_overlap_find(o, &s->chunks[0], s->body, s->c->arena, &s->overlap, err);
 }
 
+/* What goes to the host and is done there runs behind the passes alone: nothing there waits for it. */
+static int offloads_behind(const tws_config *config) {
+  return config->zero.stage == 1 && !config->delayed_update && !config->zenflow.on;
+}
+
 /* Streams of their own, and ranks that differ. */
 static int is_exact(const step *s, const ranks *r) {
   const tws_config *config = s->request->config;
   if (!r->alone || (s->bounded ? !s->moves_exact : !s->chunks_exact)) return 0;
-  if (tws_config_offloads(config) || rings(config)) return 0;
+  if (tws_config_offloads(config) && !offloads_behind(config)) return 0;
+  if (rings(config)) return 0;
   if (s->tails->stage[0].overlaps && !(s->overlap && s->overlap->known)) return 0;
-  for (int i = 0; i < s->shape.stages; i++)
-    if (!s->tails->stage[i].exact) return 0;
+  for (int i = 0; i < s->shape.stages; i++) {
+    const tws_tail_pieces *t = &s->tails->stage[i];
+    if (!t->exact || (t->of_gradients && behind_gradients(s, i, 1) < 0)) return 0;
+  }
   return 1;
 }
 
@@ -718,6 +755,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   TWS_TRY(find_ranks(c, request, &r, err));
   TWS_TRY(tws_ends_find(&c->ends, request, r->alone, &t, err));
   c->counts.composed++;
+  if (tws_reserve(&c->met_s, &c->met_capacity, (size_t)(stages * t->most_met), sizeof *c->met_s)) return no_memory(err);
   const step ends = {.tails = t, .shape = shape};
   find_bytes(&ends, out);
   if ((out->too_large = bytes > 0 && (double)out->live_bytes > bytes)) return TWS_OK;
@@ -743,8 +781,8 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
     s->end_s[0][0] = s->stages[0].compute_s;
   }
   TWS_TRY(step_bytes(s, bytes, out, err));
-  out->bytes_exact =
-      s->chunks_closed && !s->bounded && !tws_config_offloads(request->config) && !rings(request->config);
+  const int beside = tws_config_offloads(request->config) && !offloads_behind(request->config);
+  out->bytes_exact = s->chunks_closed && !s->bounded && !beside && !rings(request->config);
   out->exact = s->exact = exact;
   if ((out->too_large = bytes > 0 && (double)out->live_bytes > bytes)) return TWS_OK;
   if (seconds > 0 && (out->step_s = bound_seconds(s)) > seconds) {

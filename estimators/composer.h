@@ -4,11 +4,11 @@
  * plan/ (plan/sample.h), as are the ends of steps. Stages then meet in the order of their schedule. What changes
  * neither operations nor costs is no part of the key under which pieces are kept.
  *
- * The step's time is the plan's where a rank has no other streams than those that compute and send messages, and where
- * one rank stands for its stage: ZeRO 0 to 3 without overlap, and stage 1 with it. Elsewhere (overlapped ZeRO 2 and 3,
- * offload, overlapped tensor parallelism, ranks that differ) it is a lower bound, and so are bytes where gathered
- * parameters and buckets are left out. A search that ranks by bounds and plans what leads finds what plans alone would
- * find. */
+ * The step's time is the plan's where a rank's passes have no other streams than those that compute and send messages,
+ * and where one rank stands for its stage: ZeRO 0 to 3 without overlap, and stage 1 with it, or with an optimizer on
+ * the host. Elsewhere (overlapped ZeRO 2 and 3, other offload, overlapped tensor parallelism, ranks that differ) it is
+ * a lower bound, and so are bytes where gathered parameters and buckets are left out. A search that ranks by bounds and
+ * plans what leads finds what plans alone would find. */
 #ifndef TWS_ESTIMATORS_COMPOSER_H
 #define TWS_ESTIMATORS_COMPOSER_H
 

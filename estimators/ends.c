@@ -69,6 +69,7 @@ static tws_code sample_tail(const making *m, int stage, int reduced, tws_tail_pi
                                      .tail = 1,
                                      .reduced = reduced,
                                      .bounds = cut->bounds,
+                                     .ordered = tws_config_offloads(r.config),
                                      .alike_known = cut->bounds != NULL,
                                      .memory = c->memory};
   if (shared)
@@ -165,7 +166,7 @@ static void find_reductions(const tws_ends *c, const tws_plan_request *request, 
   const int reduces = z->stage == 1 && tws_topology_size(&request->topology, replicas) > 1;
   m->overlaps = reduces && z->overlap_comm && !c->costs->serial;
   m->apart = reduces && (alone || m->stages == 1); /* else stages are lowered one by one */
-  if (m->overlaps && tws_config_offloads(request->config)) m->apart = 0;
+  if (tws_config_offloads(request->config)) m->apart = 0; /* what is copied out follows them */
 }
 
 static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const tws_piece_key *key, int alone,
@@ -189,6 +190,7 @@ static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const t
   for (int s = 0; s < t->stages && t->code == TWS_OK; s++) {
     if (!alone && s > 0) m.known = NULL; /* groups lie differently on nodes */
     t->code = find_end(&m, s, &t->stage[s], &t->refusal);
+    if (t->stage[s].meetings >= t->most_met) t->most_met = t->stage[s].meetings + 1;
     if (t->code == TWS_OK) t->code = tws_moves_of_micro_batches(&c->moves, request, key, &t->stage[s], &t->refusal);
   }
   if (alone || t->stages == 1) ends->value = m.known;
@@ -245,7 +247,19 @@ static void meet(const tws_step_ends *ends, const tws_tails_run *s, const int *s
       account[i].axis_exposed_s[TWS_AXIS_PIPE] += seconds;
     }
     s->stages[i].compute_s = met + seconds;
+    s->met_s[i * ends->most_met + s->met[i]++] = met + seconds;
     s->at[i]++;
+  }
+}
+
+/* What a stage waits for besides, from when its meetings have ended. */
+static void wait_aside(const tws_tail_paths *ends, const double *met_s, double gradients_s, double stretch,
+                       tws_rhythm_stage *stage) {
+  for (int i = 0; i < ends->count; i++) {
+    const tws_tail_path *p = &ends->items[i];
+    const double from = p->after >= 0 ? met_s[p->after] : p->after == TWS_TAIL_AFTER_GRADIENTS ? gradients_s : 0;
+    const double end = from + stretch * p->time.kernel + p->time.other;
+    if (end > stage->compute_s) stage->compute_s = end;
   }
 }
 
@@ -257,7 +271,8 @@ double tws_tails_go(const tws_step_ends *ends, const tws_tails_run *s) {
   double last = 0;
   for (int i = 0; i < stages; i++) {
     at[i] = 0;
-    s->stages[i].compute_s = s->end_s[0][i];
+    s->met[i] = 1;
+    s->met_s[i * ends->most_met] = s->stages[i].compute_s = s->end_s[0][i];
     s->stages[i].messages_s = s->end_s[1][i];
   }
   for (int moved = 1; moved;) {
@@ -269,6 +284,8 @@ double tws_tails_go(const tws_step_ends *ends, const tws_tails_run *s) {
       for (; at[i] < t->step_count && t->steps[at[i]].sync == TWS_TAIL_ALONE; at[i]++, moved = 1) {
         if (account) tws_expose(&account[i], 1, t->steps[at[i]].axis_s);
         stage->compute_s += s->stretch[i] * t->steps[at[i]].time.kernel + t->steps[at[i]].time.other;
+        wait_aside(&t->steps[at[i]].ends, &s->met_s[i * ends->most_met],
+                   s->end_s[0][i] - (t->of_gradients ? s->behind_s[i] : 0), s->stretch[i], stage);
       }
       const int sync = at[i] < t->step_count ? t->steps[at[i]].sync : TWS_TAIL_ALONE;
       all &= sync == TWS_TAIL_STAGES;

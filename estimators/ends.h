@@ -11,7 +11,8 @@ typedef struct tws_step_ends {
   tws_code code; /* refused: why */
   tws_error refusal;
   tws_tail_pieces *stage;
-  int stages, chunks;
+  int stages;
+  int most_met; /* of a stage: how many times it meets others, and 1 */
 } tws_step_ends;
 
 typedef struct tws_ends { /* zeros but for costs, arena and memory at first (also of moves); these outlive it */
@@ -31,7 +32,9 @@ void tws_ends_free(tws_ends *ends);
 typedef struct tws_tails_run {
   tws_rhythm_stage *stages; /* their clocks are set */
   const double *stretch, *end_s[2];
-  int *at;                       /* per stage, to work with */
+  const double *behind_s;        /* of tails with of_gradients: since when gradients have been complete */
+  int *at, *met;                 /* per stage, to work with */
+  double *met_s;                 /* [stages][most_met], likewise: when meetings ended; of the first, when it began */
   tws_composed_account *account; /* per stage, added to; NULL: nobody asks */
 } tws_tails_run;
 /* When the last is done; -1: they wait for each other. */

@@ -4,7 +4,7 @@
 
 #include "config/cluster.h"
 #include "models/hardware/profile.h"
-#include "plan/node_mapping.h"
+#include "plan/representatives.h"
 #include "plan/run_order.h"
 
 /* ---- memory ledger ---- */
@@ -169,6 +169,9 @@ typedef struct tws_estimate {
   tws_path_result path; /* of the stage that waits least, extrapolated */
   int64_t built;        /* micro-batches of the plans it was read from: what ledger.peak_op counts in */
 } tws_estimate;
+/* Which ranks' plans it is made from. The caller frees them, also on failure. */
+tws_code tws_estimate_ranks(const tws_plan_request *request, const tws_machine *machine, tws_rank_set *out,
+                            tws_error *err);
 tws_code tws_estimate_step(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                            tws_error *err);
 /* The same, and each stage's part: stages has room for the topology's "pipe" dimension (at least 1), or is NULL. */

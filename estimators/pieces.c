@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "estimators/tail_order.h"
+
 /* ---- putting together ---- */
 
 tws_piece tws_piece_empty(void) {
@@ -27,6 +29,10 @@ static void add_bytes(tws_piece *p, const tws_piece *next) {
   p->delta += next->delta;
 }
 
+static tws_piece_time sum_of(tws_piece_time a, tws_piece_time b) {
+  return (tws_piece_time){a.kernel + b.kernel, a.other + b.other};
+}
+
 int tws_piece_axis(int reported) {
   int at = 0;
   for (int axis = 0; axis < reported; axis++) at += tws_report_has(axis);
@@ -45,8 +51,8 @@ int tws_piece_append(tws_piece *p, const tws_piece *next) {
     point->at.kernel += p->time.kernel;
     point->at.other += p->time.other;
   }
-  p->time.kernel += next->time.kernel;
-  p->time.other += next->time.other;
+  p->behind = next->begins ? next->behind : sum_of(p->behind, next->time);
+  p->time = sum_of(p->time, next->time);
   p->launches += next->launches;
   tws_add_axes(p->axis_s, 1, next->axis_s);
   add_bytes(p, next);
@@ -68,6 +74,17 @@ tws_piece tws_piece_repeat(const tws_piece *piece, int times) {
   all.launches = times * piece->launches;
   tws_add_axes(all.axis_s, times - 1, piece->axis_s);
   return all;
+}
+
+double tws_piece_behind_gradients(const tws_piece *p, double stretch) {
+  const tws_piece_time written = {p->time.kernel - p->behind.kernel, p->time.other - p->behind.other};
+  if (!p->begins) return -1;
+  for (int i = 0; i < p->point_count; i++) {
+    const tws_point *point = &p->points[i];
+    const int waits = point->kind == TWS_POINT_TAKE || point->kind == TWS_POINT_WAIT;
+    if (waits && (point->at.kernel > written.kernel || point->at.other > written.other)) return -1;
+  }
+  return stretch * p->behind.kernel + p->behind.other;
 }
 
 tws_context_event tws_context_event_of(int event, int action) {
@@ -268,11 +285,14 @@ static int extend(reader *r, uint32_t op, int is_message, tws_piece *p) {
       b->waits = 0;
     }
   }
+  tws_piece_time own = {0, 0};
   if (r->begins[op]) p->begins = 1;
   p->delta += r->begin[op];
   *(p->begins ? &p->after : &p->before) = larger(p->begins ? p->after : p->before, p->delta);
   p->delta -= r->end[op];
-  if (!is_message) add_time(r, o, &p->time, &p->launches, p->axis_s);
+  if (!is_message) add_time(r, o, &own, &p->launches, p->axis_s);
+  p->time = sum_of(p->time, own);
+  p->behind = r->begins[op] ? (tws_piece_time){0, 0} : sum_of(p->behind, own);
   for (int m = 0; m < r->messages; m++) {
     const message_buffer *b = &r->message[m];
     if (!access[m]) continue;
@@ -527,7 +547,22 @@ static tws_code read_waits(reader *r, tws_tail_pieces *out, tws_error *err) {
   return TWS_OK;
 }
 
-static void read_tail_steps(reader *r, uint32_t reduced_at, tws_tail_pieces *out) {
+static void count_before_update(reader *r, const tws_op *o, tws_tail_pieces *out) {
+  if (o->phase == TWS_PHASE_STEP || !is_launched(&r->plan->works[o->work])) return;
+  out->counted.kernel += seconds_of(r, o->work);
+  out->launches += launches_of(r->costs, &r->plan->works[o->work]);
+}
+
+/* What the stage waits for besides before it meets others, or ends. */
+static void end_step(tws_tail_pieces *out, const tws_tail_paths *ends) {
+  if (!ends || !ends[out->meetings].count) return;
+  out->steps[begin_step(out)].ends = ends[out->meetings];
+  for (int i = 0; i < ends[out->meetings].count; i++)
+    out->of_gradients |= ends[out->meetings].items[i].after == TWS_TAIL_AFTER_GRADIENTS;
+}
+
+/* ends: of operations on other streams; NULL: there are none, or they are not known. */
+static void read_tail_steps(reader *r, uint32_t reduced_at, const tws_tail_paths *ends, tws_tail_pieces *out) {
   const tws_plan *plan = r->plan;
   int64_t alive = 0;
   double none = 0;
@@ -537,40 +572,63 @@ static void read_tail_steps(reader *r, uint32_t reduced_at, tws_tail_pieces *out
     const int sync = sync_of(plan, o);
     clipped |= o->kind == TWS_OP_COMPUTE && plan->works[o->work].code == TWS_KERNEL_CLIP;
     const int averages = plan->running != TWS_NONE && plan->network->running[0].fixed == NULL;
-    const int updates = clipped && o->stream == TWS_STREAM_HOST && !averages;
+    const int updates = clipped && o->stream == TWS_STREAM_HOST && !averages && !ends;
     alive += r->begin[op];
     out->peak = larger(out->peak, alive);
     alive -= r->end[op];
-    if (o->phase != TWS_PHASE_STEP && is_launched(&plan->works[o->work])) {
-      out->counted.kernel += seconds_of(r, o->work);
-      out->launches += launches_of(r->costs, &plan->works[o->work]);
-    }
+    count_before_update(r, o, out);
     if (op == reduced_at) out->reduced_step = begin_step(out);
-    if (!out->exact && o->stream != TWS_STREAM_COMPUTE && !updates) continue;
+    if ((!out->exact || ends) && o->stream != TWS_STREAM_COMPUTE && !updates) continue;
+    if (sync) {
+      end_step(out, ends);
+      out->meetings++;
+    }
     const int starts = out->step_count == 0 || sync || out->steps[out->step_count - 1].sync;
     if (starts) out->steps[out->step_count++] = (tws_tail_step){.sync = sync};
     tws_tail_step *step = &out->steps[out->step_count - 1];
     add_time(r, o, &step->time, &none, step->axis_s);
   }
+  end_step(out, ends);
   if (reduced_at >= plan->op_count) out->reduced_step = begin_step(out);
+}
+
+/* Operations on other streams than those that compute and send messages, where it is known when they end. */
+static tws_code read_order(reader *r, tws_tail_paths **ends, tws_error *err) {
+  const tws_plan *plan = r->plan;
+  uint8_t *meets = tws_calloc(plan->op_count + 1u, 1);
+  tws_piece_time *times = tws_calloc(plan->op_count + 1u, sizeof *times);
+  double none = 0;
+  for (uint32_t op = 0; meets && times && op < plan->op_count; op++) {
+    meets[op] = sync_of(plan, &plan->ops[op]) != TWS_TAIL_ALONE;
+    add_time(r, &plan->ops[op], &times[op], &none, NULL);
+  }
+  const tws_code code = meets && times ? tws_tail_order_find(plan, meets, times, r->arena, ends, err)
+                                       : tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
+  tws_free(meets);
+  tws_free(times);
+  return code;
 }
 
 tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *costs, tws_arena *arena,
                             tws_tail_pieces *out, tws_error *err) {
   const tws_plan *plan = sample->plan;
   reader r = {.sample = sample, .plan = plan, .costs = costs, .arena = arena};
+  tws_tail_paths *ends = NULL;
   memset(out, 0, sizeof *out);
   out->exact = has_two_streams_alone(plan, plan->op_count, costs);
   TWS_TRY(prepare(&r, err));
   read_lifetimes(&r, 0);
-  out->steps = tws_arena_alloc(arena, plan->op_count + 2u, sizeof *out->steps);
+  out->steps = tws_arena_alloc(arena, 2u * plan->op_count + 2u, sizeof *out->steps);
   out->chunks = tws_arena_alloc(arena, (size_t)sample->chunk_count + 1, sizeof *out->chunks);
   if (!out->steps || !out->chunks) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
   memcpy(out->chunks, sample->chunks, (size_t)sample->chunk_count * sizeof *out->chunks);
   out->chunk_count = sample->chunk_count;
   out->layer_count = sample->layer_count;
-  read_tail_steps(&r, sample->reduced_at, out);
-  if (out->exact) TWS_TRY(read_waits(&r, out, err));
+  const int alone = out->exact;
+  if (!alone && sample->ordered) TWS_TRY(read_order(&r, &ends, err));
+  out->exact = alone || ends;
+  read_tail_steps(&r, sample->reduced_at, ends, out);
+  if (alone) TWS_TRY(read_waits(&r, out, err));
   for (uint32_t i = 0; i < plan->state->count; i++)
     out->state_bytes[plan->state->entries[i].tier] += plan->state->entries[i].bytes;
   for (uint32_t i = 0; i < plan->buffer_count; i++) {

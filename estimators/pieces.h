@@ -50,6 +50,7 @@ typedef struct tws_piece {
   int64_t delta;         /* bytes alive behind it, beyond those before */
   int64_t before, after; /* the most alive in it before gradients begin, and from then on; after: least without */
   int begins;            /* gradients begin in it, where they have not before */
+  tws_piece_time behind; /* begins: of its time, behind the last that uses gradients */
   int point_count;
   tws_point points[TWS_PIECE_POINTS];
 } tws_piece;
@@ -58,6 +59,8 @@ typedef struct tws_piece {
 tws_piece tws_piece_empty(void);
 /* `piece` becomes itself and what follows; 0: too many points. */
 int tws_piece_append(tws_piece *piece, const tws_piece *next);
+/* How long it goes on behind the last operation that uses gradients; -1: none does, or it then waits for messages. */
+double tws_piece_behind_gradients(const tws_piece *piece, double stretch);
 /* Seconds by axis, so many times those of another. */
 void tws_add_axes(double *axis_s, double times, const double *more_s);
 /* The same `times` times; it has no points. */
@@ -120,10 +123,25 @@ tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_requ
 
 /* The end of a stage's step. */
 typedef enum tws_tail_sync { TWS_TAIL_ALONE, TWS_TAIL_TIED, TWS_TAIL_STAGES } tws_tail_sync;
+/* Streams beside the one that computes: not before so long after the stage's meeting number `after` of its tail has
+ * ended (estimators/tail_order.h). */
+enum {                               /* 0: the tail's beginning; 1: the first meeting */
+       TWS_TAIL_AFTER_STEP = -1,     /* the step's beginning */
+       TWS_TAIL_AFTER_GRADIENTS = -2 /* when all gradients of the passes are complete */
+};
+typedef struct tws_tail_path {
+  int after;
+  tws_piece_time time;
+} tws_tail_path;
+typedef struct tws_tail_paths {
+  tws_tail_path *items;
+  int count;
+} tws_tail_paths;
 typedef struct tws_tail_step {
-  tws_piece_time time; /* sync: of the collective; else of operations before the next */
+  tws_piece_time time; /* sync: of the collective; else of operations before the next, on the stream that computes */
   double axis_s[TWS_PIECE_AXES];
-  int sync; /* tws_tail_sync */
+  int sync;            /* tws_tail_sync */
+  tws_tail_paths ends; /* not sync: what it waits for besides */
 } tws_tail_step;
 /* An operation of a tail that waits for reductions of gradients, where these run beside the last backward pass. */
 typedef struct tws_tail_wait {
@@ -137,6 +155,8 @@ typedef struct tws_tail_gather {
 typedef struct tws_tail_pieces {
   tws_tail_step *steps;
   int step_count;
+  int meetings;     /* its steps with sync */
+  int of_gradients; /* something waits for gradients, and not for all that computes */
   int reduced_step; /* which reductions belong to where a sample lacks them: none that all stages meet in */
   double moves_s; /* of a micro-batch's gathers and reductions, where it has any: at least */
   /* All that ZeRO does beside the layers, on the stream that computes, in the first micro-batch and in a later one:

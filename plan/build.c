@@ -278,7 +278,8 @@ static tws_code lower_sample(tws_lower *l) {
   if (!l->wanted->tail && l->zero.flat_gradients && l->b.failed == TWS_OK)
     TWS_TRY(list_gradients(l, l->b.plan->arena, &l->sample->gradients));
   if (l->wanted->tail) tws_lower_step(l);
-  return l->b.failed;
+  l->sample->ordered = l->wanted->ordered;
+  return l->wanted->ordered ? tws_builder_finish(&l->b) : l->b.failed;
 }
 
 /* What runs between steps. */

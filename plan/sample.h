@@ -1,4 +1,4 @@
-/* Samples: parts of a training step as the passes lower them, without a layout and without dependencies. Estimates put
+/* Samples: parts of a training step as the passes lower them, most without layout and dependencies. Estimates put
  * steps together from them (estimators/compose.h).
  *
  * A body is a chunk of consecutive pipeline layers of two micro-batches, the first of which begins gradients that the
@@ -25,6 +25,7 @@ typedef struct tws_sample_request {
   int split;   /* weight gradients are put off, as in zero-bubble schedules */
   int reduced; /* a tail: without reductions that wait for it, which tws_moves_of_buckets() makes */
   int moves;   /* a tail: of which tws_moves is made */
+  int ordered; /* a tail: with the places of buffers and the dependencies that follow from what it has alone */
   const int *bounds;         /* a tail: of all blocks, where they are known (tws_plan_sample.bounds); else NULL */
   int alike_known;           /* which layers are alike is not asked for */
   tws_sample_memory *memory; /* NULL: nothing is kept */
@@ -54,10 +55,12 @@ typedef struct tws_sample_chunk {
 } tws_sample_chunk;
 
 typedef struct tws_plan_sample {
-  tws_plan *plan; /* operations, operands, buffers with their lifetimes, works, state; no offsets, no dependencies.
+  tws_plan *plan; /* operations, operands, buffers with their lifetimes, works, state; offsets and dependencies of a
+                   * tail that was to be ordered alone.
                    * A body's inputs are those of TWS_SAMPLE_STEPS micro-batches, a tail's those of one */
   tws_sample_part parts[TWS_SAMPLE_PARTS];
   int part_count;
+  int ordered;                /* tail: the plan has offsets and dependencies of its own */
   uint32_t reduced_at;        /* tail: the operation that reductions stand before, where it lacks them */
   int *layer_of;              /* per module of the network; lives in the plan's arena */
   tws_gradient_list gradients; /* body: where they are whole until the step ends; likewise */

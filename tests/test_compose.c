@@ -7,7 +7,6 @@
 #include "config/cluster.h"
 #include "estimators/composer.h"
 #include "models/hardware/profile.h"
-#include "plan/representatives.h"
 #include "tests/legal_job.h"
 #include "tests/sanitized.h"
 #include "tests/suite.h"
@@ -75,12 +74,12 @@ typedef struct planned {
   tws_path_result paths[MOST_RANKS]; /* per stage, where one rank stands for each */
 } planned;
 
-static planned plan_all(const tws_plan_request *job, const tws_machine *machine, uint64_t cost_seed, int serial) {
-  const tws_node_mapping mapping = tws_machine_mapping(machine, tws_topology_world(&job->topology));
+/* At these costs of works; NULL: the machine's. */
+static planned plan_all(const tws_plan_request *job, const tws_machine *machine, const tws_costs *random) {
   tws_error err = {0};
   tws_rank_set set;
   planned out = {0};
-  ck_assert(tws_representatives(&job->topology, &mapping, job->config->zero.stage, &set, &err) == TWS_OK);
+  ck_assert(tws_estimate_ranks(job, machine, &set, &err) == TWS_OK);
   tws_plan **plans = calloc((size_t)set.count, sizeof *plans);
   const double **seconds = calloc((size_t)set.count, sizeof *seconds);
   for (int i = 0; i < set.count; i++) {
@@ -91,23 +90,25 @@ static planned plan_all(const tws_plan_request *job, const tws_machine *machine,
     ck_assert(tws_ledger_read(plans[i], &ledger, &err) == TWS_OK);
     if (ledger.tier[0].live_bytes > out.live_bytes) out.live_bytes = ledger.tier[0].live_bytes;
     double *costs = calloc(plans[i]->work_count + 1u, sizeof *costs);
-    for (uint32_t w = 0; w < plans[i]->work_count; w++) costs[w] = random_work(&cost_seed, plans[i], w);
+    for (uint32_t w = 0; w < plans[i]->work_count && random; w++) costs[w] = random->work(random->user, plans[i], w);
     seconds[i] = costs;
   }
-  if (cost_seed) {
+  if (random) {
     const tws_run_request request = {.plans = (const tws_plan *const *)plans,
                                      .count = set.count,
-                                     .mode = serial ? TWS_RUN_SERIAL : TWS_RUN_STREAMS,
+                                     .mode = random->serial ? TWS_RUN_SERIAL : TWS_RUN_STREAMS,
                                      .absent = TWS_ABSENT_ANY};
     tws_run *run;
     ck_assert_msg(tws_run_create(&request, &run, &err) == TWS_OK, "%s", err.message);
-    void *both[2] = {run, &cost_seed};
+    void *both[2] = {run, random->user};
     tws_run_through(run, &(tws_run_durations){seconds, message_of_run, both});
     ck_assert_msg(tws_run_check(run, &err) == TWS_OK, "%s", err.message);
     for (int i = 0; i < set.count; i++)
       for (int q = 0; q < TWS_STREAM_COUNT; q++) out.step_s = fmax(out.step_s, run->ranks[i].free_at[q]);
-    for (int i = 0; i < set.count && i < MOST_RANKS; i++)
-      ck_assert(tws_path_read(plans[i], run->ranks[i].times, serial, out.step_s, &out.paths[i], &err) == TWS_OK);
+    for (int i = 0; i < set.count && i < MOST_RANKS; i++) {
+      const tws_op_times *times = run->ranks[i].times;
+      ck_assert(tws_path_read(plans[i], times, random->serial, out.step_s, &out.paths[i], &err) == TWS_OK);
+    }
     tws_run_destroy(run);
   } else {
     ck_assert(tws_job_path((const tws_plan *const *)plans, set.count, machine, out.paths, &out.step_s, &err) == TWS_OK);
@@ -127,6 +128,7 @@ typedef struct tally {
   int accounts;          /* exact, and so is what is exposed by axis */
   int beside;            /* exact: reductions of stage 1 ran beside the last backward pass */
   int coded;             /* exact: of stage 3 */
+  int offloaded;         /* exact: with the optimizer on the host */
 } tally;
 
 /* A legal job at random, with more layers, on four nodes. */
@@ -168,17 +170,49 @@ static tws_config draw_coded(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
+/* Likewise jobs whose optimizer is on the host, or its states on the disk, of so many ranks that one of each stage
+ * counts. */
+enum { OFFLOADED = 1 << 22 };
+static tws_config draw_offloaded(uint64_t seed, shape *s, int *world) {
+  tws_config c;
+  for (uint64_t near = 0;; near++) {
+    c = legal_job(seed + (near << 32), s, world);
+    if (c.sequence_ranks > 1) continue;
+    const int without_replicas = c.tensor_ranks * c.pipeline_stages == *world;
+    if (*world > 16 || (without_replicas && *world > 8 && draw(seed, 615, 2))) break;
+  }
+  if (*world <= 16) { /* twice as many */
+    *world *= 2;
+    c.tensor_ranks *= 2;
+    c.micro_batch_size *= 2;
+    s->heads *= 2;
+    s->kv_heads *= 2;
+    s->inner *= 2;
+  }
+  c.zero.stage = 1;
+  c.zero.overlap_comm = c.tensor_overlap = 0;
+  c.zero.secondary_ranks = c.zero.node_ranks = c.zero.shard_ranks = c.linear_tile_size = 0;
+  c.zero.offload_optimizer = draw(seed, 610, 4) ? 1 : 2;
+  c.zero.offload_optimizer_pinned = draw(seed, 611, 4) > 0;
+  c.zero.pipeline_read = (int)draw(seed, 612, 2);
+  c.zero.pipeline_write = (int)draw(seed, 613, 2);
+  c.zero.reduce_scatter = (int)draw(seed, 614, 2);
+  return c;
+}
+
 static void draw_job(uint64_t seed, int64_t more_layers, int64_t longer, drawn_job *j) {
   tws_error err = {0};
   ck_assert(tws_profile_load("a100-80gb", &j->profile, &err) == TWS_OK);
   ck_assert(tws_cluster_load("dgx-a100", &j->cluster, &err) == TWS_OK);
   j->cluster.nodes = 4;
+  if (seed >= OFFLOADED) j->cluster.devices_per_node = 32; /* groups that do not lie unevenly on nodes */
   j->machine = (tws_machine){&j->cluster, j->profile};
   shape s;
   int world;
-  j->config = seed >= CODED    ? draw_coded(seed, &s, &world)
-              : seed >= BESIDE ? draw_beside(seed, &s, &world)
-                               : legal_job(seed, &s, &world);
+  j->config = seed >= OFFLOADED ? draw_offloaded(seed, &s, &world)
+              : seed >= CODED   ? draw_coded(seed, &s, &world)
+              : seed >= BESIDE  ? draw_beside(seed, &s, &world)
+                                : legal_job(seed, &s, &world);
   s.layers += more_layers;
   j->config.train_batch_size *= longer;
   j->config.accumulation_steps *= longer;
@@ -286,7 +320,7 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
   }
   ck_assert_msg(tws_compose(composer, &j.request, NULL, &composed, &err) == TWS_OK, "seed %d: %s", (int)seed,
                 err.message);
-  const planned whole = plan_all(&j.request, &j.machine, cost_seed, random.serial);
+  const planned whole = plan_all(&j.request, &j.machine, cost_seed ? &random : NULL);
   const double apart = fabs(composed.step_s - whole.step_s) / whole.step_s;
   const int pipeline = config->pipeline_stages > 1;
   const int bounds = !cost_seed || config->zero.stage < 2; /* of gathers: where parts are no quicker than the whole */
@@ -308,13 +342,14 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
   seen->exact[pipeline] += composed.exact;
   seen->beside += composed.exact && config->zero.stage == 1 && config->zero.overlap_comm;
   seen->coded += composed.exact && config->zero.stage == 3;
+  seen->offloaded += composed.exact && config->zero.offload_optimizer;
   seen->bounded += !composed.exact;
   tws_composer_destroy(composer);
   drop_job(&j);
 }
 
 START_TEST(composed_steps_are_the_plans) {
-  tally seen = {{0, 0}, 0, 0, 0, 0};
+  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
   const uint64_t jobs = job_count();
   for (uint64_t seed = 1; seed <= jobs; seed++) check_job(seed, 1000 + seed, 12 * (int64_t)(seed % 3), 1, &seen);
 
@@ -324,7 +359,7 @@ START_TEST(composed_steps_are_the_plans) {
 END_TEST
 
 START_TEST(overlapped_reductions_compose) {
-  tally seen = {{0, 0}, 0, 0, 0, 0};
+  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
   const uint64_t jobs = job_count() / 4;
   for (uint64_t seed = 1; seed <= jobs; seed++)
     check_job(BESIDE + seed, seed % 8 ? 5000 + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
@@ -333,7 +368,7 @@ START_TEST(overlapped_reductions_compose) {
 END_TEST
 
 START_TEST(coded_moves_compose) {
-  tally seen = {{0, 0}, 0, 0, 0, 0};
+  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
   const uint64_t jobs = job_count() / 4;
   for (uint64_t seed = 1; seed <= jobs; seed++)
     check_job(CODED + seed, seed % 8 ? 6000 + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
@@ -341,9 +376,18 @@ START_TEST(coded_moves_compose) {
 }
 END_TEST
 
+START_TEST(offloaded_updates_compose) {
+  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
+  const uint64_t jobs = job_count() / 2;
+  for (uint64_t seed = 1; seed <= jobs; seed++)
+    check_job(OFFLOADED + seed, seed % 8 ? 7000 + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
+  ck_assert_int_gt(seen.offloaded, (int)jobs * 3 / 4);
+}
+END_TEST
+
 /* Many micro-batches, of which few are gone through. */
 START_TEST(long_steps_compose) {
-  tally seen = {{0, 0}, 0, 0, 0, 0};
+  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
   const uint64_t jobs = job_count() / 6;
   for (uint64_t seed = 1; seed <= jobs; seed++)
     check_job(30000 + seed, 9000 + seed, 6 * (int64_t)(seed % 2), 5 + 3 * (int64_t)(seed % 9), &seen);
@@ -358,7 +402,7 @@ typedef struct killed {
   int exposed[3], accounted[3]; /* likewise, of what is communicated: in the account of the step */
 } killed;
 
-/* A step without a pipeline; less than 0: it is not exact. */
+/* Less than 0: it is not exact. account: of each stage. */
 static double compose_mutant(const tws_plan_request *request, const tws_machine *machine, mutant *m,
                              tws_composed_account *account) {
   tws_error err = {0};
@@ -426,6 +470,49 @@ static void mutate_job(uint64_t seed, killed *k) {
   drop_job(&j);
 }
 
+/* The same of what the host does, and of what goes there and comes back, where much has time to spare: a step that
+ * lacks one is the plan that lacks it, and not the whole one wherever that plan is another. */
+static void mutate_offloaded(uint64_t seed, killed *k) {
+  tws_error err = {0};
+  drawn_job j;
+  draw_job(seed, 6, 1, &j);
+  mutant m = {.seed = 1000 + seed, .victim = -1, .takes_over = -1};
+  const tws_costs costs = {.work = mutated_work, .message = random_message, .user = &m};
+  tws_composed_account account[MOST_RANKS];
+  const double whole = compose_mutant(&j.request, &j.machine, &m, account);
+  tws_plan *plan;
+  ck_assert(tws_plan_build(&j.request, &plan, &err) == TWS_OK);
+  uint32_t aside = 0, seen = 0;
+  for (uint32_t op = 0; op < plan->op_count; op++) aside += plan->ops[op].stream >= TWS_STREAM_COPY_IN;
+  for (uint32_t op = 0; op < plan->op_count && whole > 0; op++) {
+    uint64_t cost_seed = m.seed;
+    if (plan->ops[op].stream < TWS_STREAM_COPY_IN || seen++ % (1 + aside / 3)) continue;
+    for (int kind = 0; kind < 3; kind++) {
+      m.victim = random_work(&cost_seed, plan, plan->ops[op].work);
+      m.times = kind == 1 ? 2 : 0;
+      m.takes_over = kind == 2 ? random_work(&cost_seed, plan, plan->ops[plan->op_count / 2].work) : -1;
+      const double mutated = compose_mutant(&j.request, &j.machine, &m, account);
+      const planned other = plan_all(&j.request, &j.machine, &costs);
+      ck_assert_msg(fabs(mutated - other.step_s) <= 1e-12 * other.step_s, "seed %d, operation %d: %.15g and %.15g s",
+                    (int)seed, (int)op, mutated, other.step_s);
+      k->made[kind]++;
+      k->noticed[kind] += fabs(other.step_s - whole) > 1e-9 * whole;
+    }
+  }
+  tws_plan_destroy(plan);
+  drop_job(&j);
+}
+
+START_TEST(offloaded_mutants_are_noticed) {
+  killed k = {{0}, {0}, {0}, {0}};
+  for (uint64_t seed = 1; seed <= MUTATED_JOBS; seed++) mutate_offloaded(OFFLOADED + seed, &k);
+  for (int kind = 0; kind < 3; kind++) {
+    ck_assert_int_ge(k.made[kind], MUTATED_JOBS);
+    ck_assert_int_ge(k.noticed[kind], k.made[kind] / 3);
+  }
+}
+END_TEST
+
 START_TEST(mutants_are_noticed) {
   killed k = {{0}, {0}, {0}, {0}};
   for (uint64_t seed = 1; seed <= MUTATED_JOBS; seed++) mutate_job(seed, &k);
@@ -440,20 +527,28 @@ START_TEST(mutants_are_noticed) {
 END_TEST
 
 START_TEST(machine_costs_compose) {
-  tally seen = {{0, 0}, 0, 0, 0, 0};
+  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
   for (uint64_t seed = 1; seed <= JOBS / 8; seed++) check_job(70000 + seed, 0, 12 * (int64_t)(seed % 3), 1, &seen);
 }
 END_TEST
 
 int main(void) {
+  const struct {
+    const char *name;
+    const TTest *test;
+  } cases[] = {{"plans", composed_steps_are_the_plans},
+               {"beside", overlapped_reductions_compose},
+               {"coded", coded_moves_compose},
+               {"offloaded", offloaded_updates_compose},
+               {"long", long_steps_compose},
+               {"mutants", mutants_are_noticed},
+               {"offloaded mutants", offloaded_mutants_are_noticed},
+               {"machine", machine_costs_compose}};
   Suite *suite = suite_create("compose");
-  TCase *c = tcase_create("compose");
-  tcase_add_test(c, composed_steps_are_the_plans);
-  tcase_add_test(c, overlapped_reductions_compose);
-  tcase_add_test(c, coded_moves_compose);
-  tcase_add_test(c, long_steps_compose);
-  tcase_add_test(c, mutants_are_noticed);
-  tcase_add_test(c, machine_costs_compose);
-  suite_add_tcase(suite, c);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) { /* CK_RUN_CASE runs one of them */
+    TCase *c = tcase_create(cases[i].name);
+    tcase_add_test(c, cases[i].test);
+    suite_add_tcase(suite, c);
+  }
   return run_suite(suite);
 }
