@@ -45,6 +45,7 @@ static uint64_t add_machine(uint64_t hash, const tws_job *job) {
                             c->host_bandwidth,
                             c->device_memory_bytes,
                             c->intra.bandwidth,
+                            c->paired,
                             c->intra.latency_s,
                             c->inter.bandwidth,
                             c->inter.latency_s,

@@ -39,37 +39,46 @@ enum { MAX_NODES = 65536, MAX_DEVICES = 1024, MAX_CORES = 65536 };
 #define AMD 2e-6
 #define TB 1e12
 #define GB 1e9
-#define SYSTEM(name_, profile_, devices_, cores_, memory_, dram_, intra_, inter_, nics_, pcie_, message_)            \
-  {                                                                                                                  \
-    .name = name_, .profile = profile_, .nodes = 1, .devices_per_node = devices_, .cores_per_node = cores_,          \
-    .host_memory_bytes = memory_, .host_bandwidth = dram_, .intra = intra_, .inter = inter_, .nics_per_node = nics_, \
-    .host_link = pcie_, .devices_per_host_link = 1, .numa_nodes = 1, .message_s = message_                           \
+#define SYSTEM(name_, profile_, devices_, cores_, memory_, dram_, intra_, paired_, inter_, nics_, pcie_, message_) \
+  {                                                                                                                \
+    .name = name_, .profile = profile_, .nodes = 1, .devices_per_node = devices_, .cores_per_node = cores_,        \
+    .host_memory_bytes = memory_, .host_bandwidth = dram_, .intra = intra_, .paired = paired_, .inter = inter_,    \
+    .nics_per_node = nics_, .host_link = pcie_, .devices_per_host_link = 1, .numa_nodes = 1, .message_s = message_ \
   }
 
 static const tws_cluster systems[] = {
-    SYSTEM("dgx1-v100", "v100-32gb", 8, 40, 0.5 * TB, 153.6 * GB, NVLINK(150), NETWORK(100), 4, PCIE3, INTEL),
-    SYSTEM("dgx2-v100", "v100-32gb", 16, 48, 1.5 * TB, 256 * GB, NVLINK(150), NETWORK(100), 8, PCIE3, INTEL),
-    SYSTEM("dgx-a100", "a100-80gb", 8, 128, 2.0 * TB, 409.6 * GB, NVLINK(300), NETWORK(200), 8, PCIE4, AMD),
-    SYSTEM("dgx-a100-40gb", "a100-40gb", 8, 128, 1.0 * TB, 409.6 * GB, NVLINK(300), NETWORK(200), 8, PCIE4, AMD),
-    SYSTEM("dgx-h100", "h100-sxm", 8, 112, 2.0 * TB, 614.4 * GB, NVLINK(450), NETWORK(400), 8, PCIE5, INTEL),
-    SYSTEM("dgx-h200", "h200", 8, 112, 2.0 * TB, 614.4 * GB, NVLINK(450), NETWORK(400), 8, PCIE5, INTEL),
-    SYSTEM("dgx-b200", "b200", 8, 112, 2.0 * TB, 716.8 * GB, NVLINK(900), NETWORK(400), 8, PCIE5, INTEL),
+    /* HPE SGI 8600 (Jean Zay): two NVLinks between each two of four V100, of which NCCL makes 12 rings; 4 Omni-Path.
+     */
+    SYSTEM("quad-v100", "v100-32gb", 4, 40, 192 * GB, 281.6 * GB, NVLINK(150), 1, NETWORK(100), 4, PCIE3, INTEL),
+    SYSTEM("dgx1-v100", "v100-32gb", 8, 40, 0.5 * TB, 153.6 * GB, NVLINK(150), 0, NETWORK(100), 4, PCIE3, INTEL),
+    SYSTEM("dgx2-v100", "v100-32gb", 16, 48, 1.5 * TB, 256 * GB, NVLINK(150), 0, NETWORK(100), 8, PCIE3, INTEL),
+    SYSTEM("dgx-a100", "a100-80gb", 8, 128, 2.0 * TB, 409.6 * GB, NVLINK(300), 0, NETWORK(200), 8, PCIE4, AMD),
+    SYSTEM("dgx-a100-40gb", "a100-40gb", 8, 128, 1.0 * TB, 409.6 * GB, NVLINK(300), 0, NETWORK(200), 8, PCIE4, AMD),
+    SYSTEM("dgx-h100", "h100-sxm", 8, 112, 2.0 * TB, 614.4 * GB, NVLINK(450), 0, NETWORK(400), 8, PCIE5, INTEL),
+    SYSTEM("dgx-h200", "h200", 8, 112, 2.0 * TB, 614.4 * GB, NVLINK(450), 0, NETWORK(400), 8, PCIE5, INTEL),
+    SYSTEM("dgx-b200", "b200", 8, 112, 2.0 * TB, 716.8 * GB, NVLINK(900), 0, NETWORK(400), 8, PCIE5, INTEL),
     /* One device out of such a node, with its share of the host. */
-    SYSTEM("a100", "a100-80gb", 1, 16, 0.25 * TB, 51.2 * GB, NVLINK(300), NETWORK(200), 1, PCIE4, AMD),
-    SYSTEM("h100", "h100-sxm", 1, 14, 0.25 * TB, 76.8 * GB, NVLINK(450), NETWORK(400), 1, PCIE5, INTEL),
-    SYSTEM("h200", "h200", 1, 14, 0.25 * TB, 76.8 * GB, NVLINK(450), NETWORK(400), 1, PCIE5, INTEL),
+    SYSTEM("a100", "a100-80gb", 1, 16, 0.25 * TB, 51.2 * GB, NVLINK(300), 0, NETWORK(200), 1, PCIE4, AMD),
+    SYSTEM("h100", "h100-sxm", 1, 14, 0.25 * TB, 76.8 * GB, NVLINK(450), 0, NETWORK(400), 1, PCIE5, INTEL),
+    SYSTEM("h200", "h200", 1, 14, 0.25 * TB, 76.8 * GB, NVLINK(450), 0, NETWORK(400), 1, PCIE5, INTEL),
     /* Cores and memory are filled in from this machine. The links are round figures for shared memory and a 10 Gbit/s
      * network: a calibrated profile carries measured ones. */
-    SYSTEM("host", "host", 1, 1, 0, 10 * GB, NVLINK(5), NETWORK(10), 1, NVLINK(10), 0),
+    SYSTEM("host", "host", 1, 1, 0, 10 * GB, NVLINK(5), 0, NETWORK(10), 1, NVLINK(10), 0),
 };
 enum { SYSTEM_COUNT = sizeof systems / sizeof *systems };
 
-static const char *const builtin_names[SYSTEM_COUNT + 1] = {"dgx1-v100", "dgx2-v100", "dgx-a100", "dgx-a100-40gb",
-                                                            "dgx-h100",  "dgx-h200",  "dgx-b200", "a100",
-                                                            "h100",      "h200",      "host",     NULL};
+static const char *const builtin_names[SYSTEM_COUNT + 1] = {
+    "dgx1-v100", "dgx2-v100", "quad-v100", "dgx-a100", "dgx-a100-40gb", "dgx-h100", "dgx-h200",
+    "dgx-b200",  "a100",      "h100",      "h200",     "host",          NULL};
 
 const char *const *tws_cluster_builtin_names(void) {
   return builtin_names;
+}
+
+double tws_cluster_port(const tws_cluster *cluster, int near) {
+  const int others = cluster->devices_per_node - 1;
+  const double whole = cluster->intra.bandwidth;
+  return cluster->paired && near > 1 && near <= others ? whole * (near - 1) / others : whole;
 }
 
 /* ---- this machine ---- */
@@ -240,6 +249,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
                                       "message_bandwidth",
                                       "message_s",
                                       "nics_per_node",
+                                      "paired",
                                       "host_link",
                                       "disk",
                                       "host_bandwidth",
@@ -276,6 +286,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
   TWS_TRY(read_count_key(json, root, "devices_per_node", 1, MAX_DEVICES, &c.devices_per_node, err));
   TWS_TRY(read_count_key(json, root, "cores_per_node", 0, MAX_CORES, &c.cores_per_node, err));
   TWS_TRY(read_count_key(json, root, "nics_per_node", 0, MAX_DEVICES, &c.nics_per_node, err));
+  TWS_TRY(read_count_key(json, root, "paired", 0, 1, &c.paired, err));
   TWS_TRY(read_quantity(json, root, "host_memory", &c.host_memory_bytes, err));
   TWS_TRY(read_quantity(json, root, "device_memory", &c.device_memory_bytes, err));
   TWS_TRY(read_quantity(json, root, "host_bandwidth", &c.host_bandwidth, err));

@@ -3,9 +3,10 @@
  * Bandwidths are bytes/s in one direction, per device or per NIC.
  *
  * Keys of a file, all optional but schema: name, base (a built-in to start from), profile, nodes, devices_per_node,
- * cores_per_node, nics_per_node, host_memory, device_memory (bytes, or "512GiB"), host_bandwidth (bytes/s), numa_nodes,
- * intra, inter, host_link (each with bandwidth, bytes/s or "25 GB/s", and latency_s), devices_per_host_link, disk
- * (read, write, size), message_bandwidth, message_s, price_per_device_hour (in whatever currency).
+ * cores_per_node, nics_per_node, paired (0 or 1), host_memory, device_memory (bytes, or "512GiB"), host_bandwidth
+ * (bytes/s), numa_nodes, intra, inter, host_link (each with bandwidth, bytes/s or "25 GB/s", and latency_s),
+ * devices_per_host_link, disk (read, write, size), message_bandwidth, message_s, price_per_device_hour (in whatever
+ * currency).
  *
  * "host" is this machine: cores that the process may use, memory within the control group's limit, as many devices as
  * cores. Any number of ranks may be asked of a host; devices_per_node is what a tuner tries. */
@@ -30,6 +31,7 @@ typedef struct tws_cluster {
   int numa_nodes; /* parts of a node, each with an equal part of that; devices are near one each, in order */
   double device_memory_bytes; /* 0: the profile's */
   tws_link intra;             /* one device's NVLink (or shared memory) port */
+  int paired;                 /* no switch: each pair of a node's devices has links of its own, equal parts of a port */
   tws_link inter;             /* one NIC */
   double message_bandwidth;   /* bytes/s of one NIC in messages between two ranks, where rings reach less; 0: inter's */
   double message_s;           /* from the start of one message that a rank sends to other nodes to that of the next */
@@ -44,6 +46,9 @@ typedef struct tws_cluster {
 #define TWS_USUAL_DISK_READ 6e9
 #define TWS_USUAL_DISK_WRITE 3e9
 
+/* Bytes/s of a device's port towards near - 1 others of its node, which is less than all of it where pairs have links
+ * of their own. */
+double tws_cluster_port(const tws_cluster *cluster, int near);
 /* `spec` is read as a file ("-": standard input) when it contains a slash or ends with .json. */
 tws_code tws_cluster_load(const char *spec, tws_cluster *out, tws_error *err);
 tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error *err);

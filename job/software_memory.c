@@ -18,11 +18,12 @@ static double in_flight(const tws_job *job, int stage) {
   return tws_pipeline_in_flight(&shape, stage) / (double)shape.virtual_stages;
 }
 
-/* 5 bytes a score, softmax's output twice in 16 bits and a mask. */
+/* Softmax's output twice and a mask: 5 bytes a score in 16 bits, 9 in float32. */
 static double score_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   const double tensor = tws_job_ranks_along(job, TWS_AXIS_MODEL), s = (double)c->sequence_length;
-  const double layer = 5 * (double)job->network->heads * s * tokens_of(job) / tensor;
+  const double score = 2 * (double)tws_dtype_bytes(c->dtype) + 1;
+  const double layer = score * (double)job->network->heads * s * tokens_of(job) / tensor;
   if (runtime->attention != TWS_ATTENTION_UNFUSED) return 0;
   if (c->recompute == TWS_RECOMPUTE_FULL || tws_profile_recomputes_scores(job->profile)) return layer;
   return stage->layers * in_flight(job, stage->stage) * layer;
@@ -56,7 +57,8 @@ static int is_kept_anyway(const tws_network *network, const tws_module *m) {
 }
 
 /* Of one token in the modules of a layer. */
-static double kept_bytes(const tws_network *network, const tws_module *m, const tws_runtime_keeps *keeps) {
+static double kept_bytes(const tws_network *network, const tws_module *m, const tws_runtime_keeps *keeps,
+                         double number) {
   switch (m->type) {
     case TWS_MODULE_NORM:
       return m->rms ? keeps->normed * (double)m->out_features : 0;
@@ -65,6 +67,10 @@ static double kept_bytes(const tws_network *network, const tws_module *m, const 
     case TWS_MODULE_SWIGLU:
     case TWS_MODULE_GEGLU:
       return keeps->gated * (double)m->out_features;
+    case TWS_MODULE_GELU:
+      return keeps->curved[0] * number * (double)m->out_features;
+    case TWS_MODULE_GELU_EXACT:
+      return keeps->curved[1] * number * (double)m->out_features;
     case TWS_MODULE_LINEAR:
       if (network->params[m->param[0]].bits == 0 || is_kept_anyway(network, m)) return 0;
       return keeps->read * (double)m->in_features;
@@ -82,10 +88,10 @@ static double kept_bytes(const tws_network *network, const tws_module *m, const 
 static double operation_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   const tws_network *network = job->network;
-  const double tokens = tokens_of(job);
+  const double tokens = tokens_of(job), number = (double)tws_dtype_bytes(c->dtype);
   double layer = 0;
   for (uint32_t i = 0; i < network->layer_stride; i++)
-    layer += kept_bytes(network, &network->modules[network->layer_first + i], &runtime->keeps);
+    layer += kept_bytes(network, &network->modules[network->layer_first + i], &runtime->keeps, number);
   layer *= tokens / tws_job_ranks_along(job, TWS_AXIS_MODEL);
   return c->recompute == TWS_RECOMPUTE_FULL ? layer : stage->layers * in_flight(job, stage->stage) * layer;
 }

@@ -11,8 +11,9 @@
  *   gradients: bf16's in float32 beside those in 16 bits (4 a parameter), or accumulated in float32 alone (2 more than
  *     the plan's, where that has them in 16 bits)
  *   two boundary tensors a micro-batch in flight of a pipeline
- *   scores and masks of unfused attention, 5 a s^2 b a layer, kept between the passes or, where layers are recomputed,
- *     of one layer (Korthikanti et al., 2022, equation 1), and two bytes of dropout masks a token, hidden, kept layer
+ *   scores and masks of unfused attention, 5 a s^2 b a layer (9 in float32), kept between the passes or, where layers
+ *     are recomputed, of one layer (Korthikanti et al., 2022, equation 1), and two bytes of dropout masks a token,
+ *     hidden, kept layer
  *   what recomputation by operation keeps unread, two bytes a token, hidden and layer
  *   the copy of a bucket of gradients that ZeRO-2 and 3 reduce, and ZeRO-2's second bucket (runtime->copies_buckets)
  *   gradients of whole layers on each rank, frozen ones too, where FSDP accumulates (runtime->flat_gradients)

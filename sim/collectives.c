@@ -92,9 +92,16 @@ int tws_sim_beside(const tws_sim *sim, int rank, int other) {
   return tws_mapping_node(&sim->platform.mapping, rank) == tws_mapping_node(&sim->platform.mapping, other);
 }
 
+/* Where pairs of devices have links of their own, bytes inside a node take more of a port than they fill. */
 tws_traffic tws_sim_traffic(const tws_sim *sim, const tws_rendezvous *met) {
   const tws_communicator *c = communicator_of(sim, met);
-  return tws_traffic_of(sim->request->machine.profile, work_of(sim, met), c->size, most_on_a_node(sim, c));
+  const tws_machine *machine = &sim->request->machine;
+  const int near = most_on_a_node(sim, c);
+  const double port = tws_cluster_port(machine->cluster, near);
+  tws_traffic traffic =
+      c->message ? (tws_traffic){1, 1, 1} : tws_traffic_of(machine->profile, work_of(sim, met), c->size, near);
+  if (port > 0) traffic.inside *= machine->cluster->intra.bandwidth / port;
+  return traffic;
 }
 
 /* ---- flows ---- */
@@ -127,7 +134,7 @@ static void begin_flows(tws_sim *sim, uint32_t id) {
   const uint32_t root = first_op(sim, met)->peer;
   const tws_flows *flows = tws_sim_flows(sim, met->communicator, row);
   tws_sim_transfer *transfer = &sim->transfers[id];
-  const tws_traffic traffic = row ? tws_sim_traffic(sim, met) : (tws_traffic){1, 1, 1};
+  const tws_traffic traffic = tws_sim_traffic(sim, met);
   for (size_t i = 0; i < flows->count && sim->failed == TWS_OK; i++) {
     const tws_flow *flow = &flows->of[i];
     const double part = tws_sim_beside(sim, flow->from, flow->to) ? traffic.inside : traffic.outside;

@@ -282,11 +282,12 @@ static int sweep(tws_sim *sim, uint32_t id, double *seconds) {
 
 /* ---- beginning ---- */
 
-static void set_paths(tws_sim *sim, struct tws_sim_messages *messages) {
+static void set_paths(tws_sim *sim, struct tws_sim_messages *messages, double inside) {
   for (uint32_t i = 0; i < messages->count; i++) {
     message_edge *edge = &messages->edges[i];
     tws_platform_path(&sim->platform, edge->from, edge->to, edge->links);
     edge->latency_s = tws_platform_latency(&sim->platform, edge->from, edge->to);
+    if (tws_sim_beside(sim, edge->from, edge->to)) edge->bytes *= inside;
     messages->pending += edge->steps;
   }
 }
@@ -337,7 +338,7 @@ static uint32_t add_pairs(const tws_sim *sim, const tws_rendezvous *met, message
                                       .next = TWS_NONE,
                                       .steps = 1,
                                       .source = 1,
-                                      .bytes = bytes * (inside ? traffic.inside : traffic.outside),
+                                      .bytes = bytes * (inside ? 1 : traffic.outside),
                                       .posted_s = inside ? 0 : posted * apart_s};
       posted += !inside;
     }
@@ -376,7 +377,7 @@ static struct tws_sim_messages *make_messages(tws_sim *sim, uint32_t id) {
     }
   }
   tws_free(order);
-  set_paths(sim, messages);
+  set_paths(sim, messages, tws_sim_traffic(sim, met).inside);
   messages->start_s = sim->now_s;
   return messages;
 }

@@ -41,12 +41,14 @@ START_TEST(builtins) {
     ck_assert_int_eq(tws_cluster_load(spec, &c, &err), TWS_OK);
     ck_assert(c.nodes == 7 && c.devices_per_node == 3 && strcmp(c.name, spec) == 0);
   }
-  ck_assert_int_eq(count, 11);
+  ck_assert_int_eq(count, 12);
   tws_cluster c;
   ck_assert_int_eq(tws_cluster_load("dgx2-v100:64", &c, &err), TWS_OK);
   ck_assert(c.nodes == 64 && c.devices_per_node == 16 && c.nics_per_node == 8 && c.inter.bandwidth == 12.5e9);
   ck_assert_int_eq(tws_cluster_load("h200", &c, &err), TWS_OK);
   ck_assert(c.devices_per_node == 1 && strcmp(c.profile, "h200") == 0 && c.intra.bandwidth == 450e9);
+  ck_assert_int_eq(tws_cluster_load("quad-v100", &c, &err), TWS_OK);
+  ck_assert(c.paired && tws_cluster_port(&c, 2) == 50e9 && tws_cluster_port(&c, 4) == 150e9);
 }
 END_TEST
 
@@ -58,7 +60,7 @@ START_TEST(files) {
           " \"devices_per_node\": 4, \"cores_per_node\": 32, \"host_memory\": \"512GiB\", \"device_memory\": 8e10,\n"
           " \"intra\": {\"bandwidth\": \"300 GB/s\", \"latency_s\": 2e-6}, // NVLink\n"
           " \"inter\": {\"bandwidth\": 25e9, \"latency_s\": 5e-6}, \"nics_per_node\": 2, \"message_bandwidth\": \"50 "
-          "GB/s\", \"message_s\": 3e-6,\n"
+          "GB/s\", \"message_s\": 3e-6, \"paired\": 1,\n"
           " \"host_link\": {\"bandwidth\": \"31GB/s\"}, \"disk\": {\"read\": 6e9, \"write\": \"3 GB/s\", \"size\": "
           "\"2TB\"}}",
           &c) == TWS_OK,
@@ -67,7 +69,7 @@ START_TEST(files) {
   ck_assert(c.nodes == 3 && c.devices_per_node == 4 && c.cores_per_node == 32 && c.nics_per_node == 2);
   ck_assert(c.host_memory_bytes == 512.0 * 1024 * 1024 * 1024 && c.device_memory_bytes == 8e10);
   ck_assert(c.intra.bandwidth == 300e9 && c.intra.latency_s == 2e-6 && c.inter.bandwidth == 25e9);
-  ck_assert(c.message_bandwidth == 50e9 && c.message_s == 3e-6);
+  ck_assert(c.message_bandwidth == 50e9 && c.message_s == 3e-6 && c.paired);
   ck_assert(c.host_link.bandwidth == 31e9 && c.disk_read == 6e9 && c.disk_write == 3e9 && c.disk_bytes == 2e12);
   ck_assert_int_eq(from_text("{\"schema\": \"twinspeed-cluster-1\", \"base\": \"dgx-a100:4\", \"nics_per_node\": 1,"
                              " \"inter\": {\"bandwidth\": 1e9}, \"profile\": \"a100-40gb\"}",

@@ -470,6 +470,15 @@ START_TEST(rings) {
   faster.message_bandwidth = 4e10;
   ck_assert_double_eq_tol(tws_p2p_seconds(&faster, NULL, 0, B), 5e-6 + B / 4e10, 1e-12);
   ck_assert_double_eq(tws_p2p_seconds(&faster, NULL, 1, B), tws_p2p_seconds(&cluster, NULL, 1, B));
+  tws_cluster paired = cluster; /* three of eight have two sevenths of a port */
+  paired.paired = 1;
+  ck_assert_double_eq_tol(tws_collective_seconds(&paired, NULL, TWS_COLLECTIVE_ALL_GATHER, 3, 3, B, 1),
+                          2 / 3.0 * B / (1e11 * 2 / 7) + 2 * 1e-6, 1e-12);
+  ck_assert_double_eq_tol(tws_collective_seconds(&paired, NULL, TWS_COLLECTIVE_ALL_TO_ALL, 3, 3, B, 1),
+                          2 / 3.0 * B / (1e11 * 2 / 7) + 1e-6, 1e-12);
+  ck_assert_double_eq_tol(tws_p2p_seconds(&paired, NULL, 1, B), 1e-6 + B / (1e11 / 7), 1e-12);
+  ck_assert_double_eq(tws_collective_seconds(&paired, NULL, TWS_COLLECTIVE_ALL_REDUCE, 8, 8, B, 1),
+                      tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_ALL_REDUCE, 8, 8, B, 1));
   for (int c = 0; c < TWS_COLLECTIVE_COUNT; c++) {
     double before = 0;
     for (double bytes = 0; bytes < 1e10; bytes = bytes * 3 + 1) {

@@ -12,7 +12,8 @@
 #include "tests/sanitized.h"
 #include "tests/suite.h"
 
-static double step_under(const char *runtime, const char *micro_batch, int fp8, double *software_bytes) {
+static double step_of(const char *dtype, const char *runtime, const char *micro_batch, int fp8,
+                      double *software_bytes) {
   tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
   tws_job *job;
   tws_estimate estimate;
@@ -21,7 +22,7 @@ static double step_under(const char *runtime, const char *micro_batch, int fp8, 
   tws_error err = {0};
   spec.model = "gpt2";
   spec.cluster = "h100";
-  spec.dtype = "bf16";
+  spec.dtype = dtype;
   spec.micro_batch = atoi(micro_batch);
   ck_assert_msg(tws_job_load(&spec, &job, &err) == TWS_OK, "%s", err.message);
   ck_assert_int_eq(tws_profile_load("h100-sxm", &profile, &err), TWS_OK);
@@ -32,6 +33,10 @@ static double step_under(const char *runtime, const char *micro_batch, int fp8, 
   if (software_bytes) *software_bytes = tws_software_bytes(job, &stage);
   tws_job_destroy(job);
   return estimate.step_s;
+}
+
+static double step_under(const char *runtime, const char *micro_batch, int fp8, double *software_bytes) {
+  return step_of("bf16", runtime, micro_batch, fp8, software_bytes);
 }
 
 /* What enters a product in 8 bits is kept so for the weight's gradient, and what nobody else reads is gone: of GPT-2's
@@ -213,6 +218,13 @@ START_TEST(styles_hold_and_cost_what_their_row_says) {
   const double tokens = 4 * 1024.0, scores = 5 * 12.0 * 1024 * 1024 * 4;
   const double expected = 12 * (scores + 2 * tokens * 768) + 10 * tokens * 50257 + 4 * 124439808.0;
   ck_assert_double_eq(own, 0);
+  /* Hugging Face's gelu_new keeps three more numbers; softmax's output is in the type of the weights */
+  double modules, wide;
+  step_of("bf16", "transformers-2021", "4", 0, &modules);
+  step_of("fp32", "transformers-2021", "4", 0, &wide);
+  ck_assert_double_eq_tol((modules - 12 * (scores + 2 * tokens * 768) - 10 * tokens * 50257) / (12 * tokens * 3072), 6,
+                          1e-9);
+  ck_assert_double_eq_tol((wide - modules) / (12 * scores / 5 * 4 + 12 * tokens * 3072 * 6), 1, 1e-9);
   ck_assert_msg(fabs(eager / expected - 1) < 1e-3, "%g bytes, not %g", eager, expected);
   ck_assert_double_lt(step_under("megatron", "64", 1, NULL), 0.9 * step_under("megatron", "64", 0, NULL));
   for (int i = 0; tws_runtime_names()[i]; i++) ck_assert_ptr_nonnull(tws_runtime_find(tws_runtime_names()[i]));

@@ -6,15 +6,17 @@ START_TEST(fidelities_agree_without_contention) {
   static const tws_collective rings[] = {TWS_COLLECTIVE_ALL_REDUCE, TWS_COLLECTIVE_ALL_GATHER,
                                          TWS_COLLECTIVE_REDUCE_SCATTER};
   static maker m[16];
-  machine one_node, one_each;
+  machine one_node, one_each, paired;
   make_gpus(&one_node, 1, 8, 8);
   make_gpus(&one_each, 8, 1, 1);
+  make_gpus(&paired, 1, 8, 8); /* groups of all sizes have their part of a port */
+  paired.cluster.paired = 1;
   for (int i = 0; i < 3; i++) {
     for (int ranks = 2; ranks <= 8; ranks++) {
       for (double bytes = 840 * 64; bytes < 1e10; bytes *= 4096) { /* a multiple of all ring sizes */
         make_ring(m, ranks, rings[i], bytes, 0);
-        const machine *machines[] = {&one_node, &one_each};
-        for (int k = 0; k < 2; k++) {
+        const machine *machines[] = {&one_node, &one_each, &paired};
+        for (int k = 0; k < 3; k++) {
           const double analytic = step(machines[k], m, ranks, TWS_FIDELITY_ANALYTIC);
           same(step(machines[k], m, ranks, TWS_FIDELITY_FLOW), analytic, 1e-6);
           same(step(machines[k], m, ranks, TWS_FIDELITY_MESSAGE), analytic, 1e-6);
@@ -34,6 +36,13 @@ START_TEST(fidelities_agree_without_contention) {
   }
   drop_machine(&one_node);
   drop_machine(&one_each);
+  for (int rank = 0; rank < 2; rank++) { /* a message has the links of one pair */
+    begin(&m[rank], rank, 2);
+    message(&m[rank], rank == 0 ? TWS_OP_SEND : TWS_OP_RECV, 1 - rank, 4e8);
+  }
+  for (int f = TWS_FIDELITY_ANALYTIC; f <= TWS_FIDELITY_MESSAGE; f++)
+    same(step(&paired, m, 2, (tws_fidelity)f), 7 * 4e8 / port_bandwidth + 2e-6, 1e-6);
+  drop_machine(&paired);
 }
 END_TEST
 

@@ -13,31 +13,34 @@ static tws_code lacks(tws_error *err, const char *reason) {
 
 /* ---- the machine ---- */
 
-/* What the row's "gpu" holds, the first that fits; memory: GB, 0: any. domain: GPUs on one NVLink switch, 0: a node's.
- */
+/* What the row's "gpu" holds, the first that fits; memory: GB, 0: any; devices of a node, 0: any. domain: GPUs on one
+ * NVLink switch, 0: a node's. Sixteen V100 of 32 GB in one node are a DGX-2's. */
 static const struct {
   const char *gpu;
   int memory;
   const char *profile, *cluster;
-  int domain;
+  int domain, devices;
 } machines[] = {
-    {"V100-SXM2-16GB", 0, "v100-16gb", "dgx1-v100", 0},
-    {"V100-16GB", 0, "v100-16gb", "dgx1-v100", 0},
-    {"V100", 16, "v100-16gb", "dgx1-v100", 0},
-    {"V100-SXM3", 0, "v100-sxm3-32gb", "dgx2-v100", 0},
-    {"V100", 0, "v100-32gb", "dgx1-v100", 0},
-    {"A100-SXM4-40GB", 0, "a100-40gb-nccl", "dgx-a100-40gb", 0},
-    {"A100-40GB", 0, "a100-40gb-nccl", "dgx-a100-40gb", 0},
-    {"A100", 40, "a100-40gb-nccl", "dgx-a100-40gb", 0},
-    {"A100", 0, "a100-80gb-nccl", "dgx-a100", 0},
-    {"H100-SXM-96GB", 0, "h100-96gb-500w", "dgx-h100", 0},
-    {"H100-PCIe", 0, "h100-pcie", "dgx-h100", 0},
-    {"H100", 0, "h100-sxm", "dgx-h100", 0},
-    {"H200", 0, "h200", "dgx-h200", 0},
-    {"GB200", 0, "gb200", "dgx-b200", 72},
-    {"GB300", 0, "gb300", "dgx-b200", 72},
-    {"B300", 0, "b300", "dgx-b200", 0},
-    {"B200", 0, "b200", "dgx-b200", 0},
+    {"V100", 16, "v100-16gb", "quad-v100", 0, 4},
+    {"V100-SXM2-16GB", 0, "v100-16gb", "dgx1-v100", 0, 0},
+    {"V100-16GB", 0, "v100-16gb", "dgx1-v100", 0, 0},
+    {"V100", 16, "v100-16gb", "dgx1-v100", 0, 0},
+    {"V100-SXM3", 0, "v100-sxm3-32gb", "dgx2-v100", 0, 0},
+    {"V100", 32, "v100-sxm3-32gb", "dgx2-v100", 0, 16},
+    {"V100", 0, "v100-32gb", "quad-v100", 0, 4},
+    {"V100", 0, "v100-32gb", "dgx1-v100", 0, 0},
+    {"A100-SXM4-40GB", 0, "a100-40gb-nccl", "dgx-a100-40gb", 0, 0},
+    {"A100-40GB", 0, "a100-40gb-nccl", "dgx-a100-40gb", 0, 0},
+    {"A100", 40, "a100-40gb-nccl", "dgx-a100-40gb", 0, 0},
+    {"A100", 0, "a100-80gb-nccl", "dgx-a100", 0, 0},
+    {"H100-SXM-96GB", 0, "h100-96gb-500w", "dgx-h100", 0, 0},
+    {"H100-PCIe", 0, "h100-pcie", "dgx-h100", 0, 0},
+    {"H100", 0, "h100-sxm", "dgx-h100", 0, 0},
+    {"H200", 0, "h200", "dgx-h200", 0, 0},
+    {"GB200", 0, "gb200", "dgx-b200", 72, 0},
+    {"GB300", 0, "gb300", "dgx-b200", 72, 0},
+    {"B300", 0, "b300", "dgx-b200", 0, 0},
+    {"B200", 0, "b200", "dgx-b200", 0, 0},
 };
 
 /* Networks by what the row calls them: ports a node (0: one a GPU), Gbit/s each, what rings reach of that. InfiniBand
@@ -63,15 +66,16 @@ static const struct {
 static tws_code load_machine(const cJSON *row, int ranks, tws_job_parts_given *parts, tws_error *err) {
   const char *gpu = tws_case_text(row, "hardware", "gpu"), *network = tws_case_text(row, "hardware", "inter_link");
   const int memory = (int)tws_case_number(row, "hardware", "gpu_mem_gb");
+  const double stated = tws_case_number(row, "hardware", "gpus_per_node");
   size_t at = 0;
   while (at < sizeof machines / sizeof *machines &&
-         !(strstr(gpu, machines[at].gpu) && (!machines[at].memory || machines[at].memory == memory)))
+         !(strstr(gpu, machines[at].gpu) && (!machines[at].memory || machines[at].memory == memory) &&
+           (!machines[at].devices || machines[at].devices == (int)stated)))
     at++;
   if (!*gpu) return lacks(err, "the GPU is not stated");
   if (at == sizeof machines / sizeof *machines) return lacks(err, "there is no profile of the GPU");
   tws_cluster *c = &parts->cluster;
   TWS_TRY(tws_cluster_load(machines[at].cluster, c, err));
-  const double stated = tws_case_number(row, "hardware", "gpus_per_node");
   int devices = stated >= 1 ? (int)stated : c->devices_per_node;
   c->nics_per_node = devices < c->nics_per_node ? devices : c->nics_per_node;
   if (machines[at].domain) { /* whole trays of a rack, a port for each GPU */

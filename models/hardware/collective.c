@@ -8,12 +8,13 @@ static const tws_traffic every_piece = {1, 1, 1};
 /* The narrowest link of a ring through `per_node` ranks of every node. A node's NICs are shared by the rings of its
  * other devices: groups of the same kind run side by side, devices / per_node of them. */
 static tws_link ring_link(const tws_cluster *cluster, int ranks, int per_node) {
-  if (ranks <= per_node) return cluster->intra;
+  const double port = tws_cluster_port(cluster, ranks < per_node ? ranks : per_node);
+  if (ranks <= per_node) return (tws_link){port, cluster->intra.latency_s};
   tws_link link = cluster->inter;
   int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
   int nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1;
   link.bandwidth *= (double)nics * per_node / devices;
-  if (per_node > 1 && cluster->intra.bandwidth < link.bandwidth) link.bandwidth = cluster->intra.bandwidth;
+  if (per_node > 1 && port < link.bandwidth) link.bandwidth = port;
   return link;
 }
 
@@ -34,7 +35,8 @@ static pairs_time pairs_of(const tws_cluster *cluster, const tws_traffic *traffi
                            int ranks, int per_node, double bytes) {
   int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
   int nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1, near = per_node < ranks ? per_node : ranks;
-  double piece = bytes / ranks, port = cluster->intra.bandwidth, share = cluster->inter.bandwidth * nics / devices;
+  double piece = bytes / ranks, port = tws_cluster_port(cluster, near),
+         share = cluster->inter.bandwidth * nics / devices;
   double inside = port > 0 ? traffic->inside * (near - 1) * piece / port : 0,
          leaves = share > 0 ? traffic->outside * piece / share : 0;
   const int posted = row->root == TWS_ROOT_RECEIVES || !traffic->posted ? 1 : ranks - near;
@@ -52,7 +54,7 @@ static double pairs_seconds(const tws_cluster *cluster, const tws_traffic *traff
 /* Every rank sends all of it to the next one: the last of a node's through a NIC, which it has to itself unless fewer
  * NICs than groups that do the same beside it leave the node. */
 static double shift_seconds(const tws_cluster *cluster, int ranks, int per_node, double bytes) {
-  const tws_link port = cluster->intra, nic = cluster->inter;
+  const tws_link port = {tws_cluster_port(cluster, 2), cluster->intra.latency_s}, nic = cluster->inter;
   const int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
   const double groups = (double)devices / per_node, nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1;
   const double share = nic.bandwidth * fmin(1, nics / groups);
@@ -77,9 +79,9 @@ static double ring_seconds(const tws_cluster *cluster, int ranks, int per_node, 
   const tws_link link = ring_link(cluster, ranks, per_node);
   const double narrowest = link.bandwidth > 0 ? piece / link.bandwidth : 0;
   if (ranks <= per_node || per_node == 1) return steps * (narrowest + link.latency_s);
-  const double rings = rings_of(cluster, per_node), near = per_node - 1,
-               port = cluster->intra.bandwidth > 0 ? piece / cluster->intra.bandwidth : 0,
-               leaves = narrowest + cluster->inter.latency_s, alone = port / rings;
+  const double rings = rings_of(cluster, per_node), near = per_node - 1, whole = tws_cluster_port(cluster, per_node),
+               port = whole > 0 ? piece / whole : 0, leaves = narrowest + cluster->inter.latency_s,
+               alone = port / rings;
   const double step = fmax(narrowest, (leaves + near * (alone + cluster->intra.latency_s)) / per_node);
   const double load = step > 0 ? (1 - 1 / rings) * port / step : 0, hop = alone / (1 - load) + cluster->intra.latency_s;
   const int nodes = leaves + near * hop > per_node * narrowest ? (steps - 1) / per_node : 0;
@@ -272,6 +274,8 @@ double tws_p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, i
   double start = profile != NULL ? profile->launch_s + profile->hand_over_s : 0;
   if (profile != NULL && same_node && profile->p2p.count > 0) return tws_curve_seconds(&profile->p2p, bytes, start);
   const tws_link *link = same_node ? &cluster->intra : &cluster->inter;
-  const double rate = !same_node && cluster->message_bandwidth > 0 ? cluster->message_bandwidth : link->bandwidth;
+  const double rate = same_node                        ? tws_cluster_port(cluster, 2)
+                      : cluster->message_bandwidth > 0 ? cluster->message_bandwidth
+                                                       : link->bandwidth;
   return link->latency_s + (rate > 0 ? bytes / rate : 0) + start;
 }

@@ -72,6 +72,10 @@
  *               in 60 us, as by PyTorch in fsdp-2022; nothing is fitted.
  *   transformers-2021  gelu_new is eight kernels, and fourteen backward; the optimizer nine over a shard, beside casts
  *               and a norm in float64 (transformers 4.12, DeepSpeed 0.5).
+ *   curved      transformers 4.12's gelu_new (activations.py), x*0.5*(1+tanh(..(x+..pow(x,3)))), keeps x, half of it,
+ *               tanh and 1 + tanh, where a plan has x: 3; its "gelu" is one kernel. NVIDIA's BERT of 2020 (bias_gelu in
+ *               DeepSpeedExamples, BingBertSquad/turing/nvidia_modeling.py), x*0.5*(1+erf(x/1.41421)), keeps what
+ *               enters erf, half of x and 1 + erf: 2.
  *   keeps_wide  torchao's matmul_with_hp_or_float8_args saves its operands as they came; Transformer Engine saves them
  *               in 8 bits, as the weight's gradient reads them (its Float8Tensor's column-wise data).
  *   cast_bytes  torchao's dynamic scaling reads what enters an fp8 product twice, and casts weights each time; its
@@ -196,7 +200,8 @@ static const tws_runtime runtimes[] = {
      .launch_s = 6e-6,
      .host_op_s = 160e-6,
      .part_s = 10e-6,
-     .added_passes = TWS_PASSES_MEGATRON | TWS_PASSES_TRANSFORMERS},
+     .added_passes = TWS_PASSES_MEGATRON | TWS_PASSES_TRANSFORMERS,
+     .keeps = {.curved = {3, 0}}},
     {.name = "transformers-2021-ddp",
      .about = "the same without DeepSpeed: PyTorch's DDP, gradients in float32",
      EAGER,
@@ -206,7 +211,8 @@ static const tws_runtime runtimes[] = {
      .part_s = 10e-6,
      .added_passes = TWS_PASSES_MEGATRON | TWS_PASSES_TRANSFORMERS,
      .overlaps_data = 1,
-     .float_reductions = 1},
+     .float_reductions = 1,
+     .keeps = {.curved = {3, 0}}},
     {.name = "pytorch-2020",
      .about = "PyTorch of 2019 and 2020 without DeepSpeed: NVIDIA's BERT, operation by operation",
      EAGER,
@@ -214,7 +220,8 @@ static const tws_runtime runtimes[] = {
      .launch_s = 6e-6,
      .host_op_s = 60e-6,
      .added_passes = TWS_PASSES_MEGATRON,
-     .overlaps_data = 1},
+     .overlaps_data = 1,
+     .keeps = {.curved = {2, 2}}},
     {.name = "deepspeed-flash",
      .about = "DeepSpeed with flash attention and fused losses, 2024 and later",
      COMMUNICATORS,
@@ -277,7 +284,7 @@ static const tws_runtime runtimes[] = {
      .logit_bytes = 6,
      .loads_whole = 2,
      .flat_gradients = 1,
-     .keeps = {2, 2, 2, 2, 1, 2}},
+     .keeps = {2, 2, 2, 2, 1, 2, {0, 0}}},
 };
 enum { RUNTIMES = sizeof runtimes / sizeof *runtimes };
 

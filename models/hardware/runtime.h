@@ -36,9 +36,10 @@ typedef enum tws_passes {
 /* What modules of single operations keep for backward beside a plan, in bytes of one number: of what an RMSNorm reads,
  * which it casts to float32; of queries and keys once they are turned, where the values are a view of what they came
  * from; of what a gate's activation makes; of what an adapter adds; of a mask of what is dropped; of what enters a
- * product whose weight has few bits. */
+ * product whose weight has few bits. Of a GELU by the hyperbolic tangent and one by the error function: how many more
+ * numbers for each that it makes, as its operations keep what they read. */
 typedef struct tws_runtime_keeps {
-  double normed, turned, gated, adapted, dropped, read;
+  double normed, turned, gated, adapted, dropped, read, curved[2];
 } tws_runtime_keeps;
 
 typedef struct tws_runtime {
