@@ -151,11 +151,20 @@ static tws_code find_end(making *m, int stage, tws_tail_pieces *out, tws_error *
   if (!m->apart) return TWS_OK;
   tws_plan_request r = *m->request;
   r.rank = tws_pipeline_grid_stage(&r.topology, 0, stage);
+  const int exact = out->exact;
   TWS_TRY(tws_moves_that_wait(&m->c->moves, &r, m->key, &k, m->cut->bounds, out, err));
-  if (!m->overlaps || out->overlapped) return TWS_OK;
+  if (m->overlaps ? out->overlapped != NULL : out->exact == exact) return TWS_OK;
   TWS_TRY(sample_tail(m, stage, 0, out, err)); /* what more there is beside it is not known */
-  out->overlaps = 1;
+  out->overlaps = m->overlaps;
   return TWS_OK;
+}
+
+/* Whether copies of gradients to the host wait for all reductions: else they go between them, or these in an order that
+ * the moves of a step have not (plan/offload.c). */
+static int copies_behind(const tws_plan_request *request) {
+  return !tws_network_has_experts(request->network) &&
+         (tws_topology_size(&request->topology, TWS_AXES_PIPE) > 1 ||
+          tws_topology_size(&request->topology, 1u << TWS_AXIS_MODEL) > 1);
 }
 
 /* At stage 1 the ranks that share parameters reduce gradients of the last micro-batch: behind or beside it. */
@@ -166,7 +175,7 @@ static void find_reductions(const tws_ends *c, const tws_plan_request *request, 
   const int reduces = z->stage == 1 && tws_topology_size(&request->topology, replicas) > 1;
   m->overlaps = reduces && z->overlap_comm && !c->costs->serial;
   m->apart = reduces && (alone || m->stages == 1); /* else stages are lowered one by one */
-  if (tws_config_offloads(request->config)) m->apart = 0; /* what is copied out follows them */
+  if (tws_config_offloads(request->config) && (m->overlaps || !copies_behind(request))) m->apart = 0;
 }
 
 static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const tws_piece_key *key, int alone,

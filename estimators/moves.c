@@ -220,8 +220,7 @@ static tws_code sample_reductions(tws_kept_moves *kept, const tws_plan_request *
   out->in_order = 1;
   for (int i = 0; i < 2; i++)
     TWS_TRY(add_range(kept, l, ranges[i], &out->time[i], &out->launches[i], out->axis_s[i], &out->in_order, err));
-  const int alone = tws_topology_size(&request->topology, TWS_AXES_PIPE) == 1; /* nothing is beside in pipelines */
-  const int beside = alone && request->config->zero.stage == 1 && !kept->costs->serial && !(out->time[0].kernel > 0);
+  const int beside = request->config->zero.stage == 1 && !kept->costs->serial && !(out->time[0].kernel > 0);
   return beside ? sample_beside(kept, l, ranges[0], out, err) : TWS_OK;
 }
 
@@ -310,6 +309,34 @@ static tws_code run_beside(const tws_kept_moves *kept, const reductions *r, tws_
   return TWS_OK;
 }
 
+/* What a copy waits for that reads gradients. 0: none of them is reduced. */
+static int find_reduced(const reductions *r, const tws_tail_pieces *t, tws_tail_path *p) {
+  const tws_gradient_list *g = r->beside.gradients;
+  uint32_t needed = p->elements ? 0 : r->beside.count;
+  for (uint32_t at = tws_gradient_at(g, p->first); at < g->count && g->items[at].first < p->first + p->elements; at++)
+    if (r->reduced[at] > needed) needed = r->reduced[at];
+  p->after = t->reduced_after;
+  p->time.kernel += t->reduced_time.kernel;
+  p->time.other += t->reduced_time.other;
+  for (uint32_t i = 0; i < needed; i++) p->time.other += r->beside.seconds[i];
+  return needed > 0;
+}
+
+/* Of a tail whose steps are its own: exact where it is known which reductions it waits for. */
+static tws_code wait_for_reduced(tws_kept_moves *kept, const reductions *r, tws_tail_pieces *t, tws_error *err) {
+  for (int s = 0; s < t->step_count; s++) {
+    tws_tail_paths *ends = &t->steps[s].ends;
+    if (!ends->count) continue;
+    tws_tail_path *items = tws_arena_alloc(kept->arena, (size_t)ends->count, sizeof *items);
+    if (!items) return no_memory(err);
+    memcpy(items, ends->items, (size_t)ends->count * sizeof *items);
+    ends->items = items;
+    for (int i = 0; i < ends->count; i++)
+      if (items[i].after == TWS_TAIL_AFTER_REDUCED) t->exact &= r->reduced && find_reduced(r, t, &items[i]);
+  }
+  return TWS_OK;
+}
+
 tws_code tws_moves_that_wait(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
                              const tws_stage_layers *layers, const int *bounds, tws_tail_pieces *t, tws_error *err) {
   const reductions *r = NULL;
@@ -324,5 +351,5 @@ tws_code tws_moves_that_wait(tws_kept_moves *kept, const tws_plan_request *reque
   tws_add_axes(steps[t->reduced_step].axis_s, 1, r->axis_s[0]);
   t->counted.kernel += r->time[0].kernel;
   t->launches += r->launches[0];
-  return TWS_OK;
+  return wait_for_reduced(kept, r, t, err);
 }

@@ -561,6 +561,12 @@ static void end_step(tws_tail_pieces *out, const tws_tail_paths *ends) {
     out->of_gradients |= ends[out->meetings].items[i].after == TWS_TAIL_AFTER_GRADIENTS;
 }
 
+static void begin_reduced(tws_tail_pieces *out) {
+  out->reduced_step = begin_step(out);
+  out->reduced_after = out->meetings;
+  out->reduced_time = out->steps[out->reduced_step].time;
+}
+
 /* ends: of operations on other streams; NULL: there are none, or they are not known. */
 static void read_tail_steps(reader *r, uint32_t reduced_at, const tws_tail_paths *ends, tws_tail_pieces *out) {
   const tws_plan *plan = r->plan;
@@ -577,7 +583,7 @@ static void read_tail_steps(reader *r, uint32_t reduced_at, const tws_tail_paths
     out->peak = larger(out->peak, alive);
     alive -= r->end[op];
     count_before_update(r, o, out);
-    if (op == reduced_at) out->reduced_step = begin_step(out);
+    if (op == reduced_at) begin_reduced(out);
     if ((!out->exact || ends) && o->stream != TWS_STREAM_COMPUTE && !updates) continue;
     if (sync) {
       end_step(out, ends);
@@ -589,7 +595,7 @@ static void read_tail_steps(reader *r, uint32_t reduced_at, const tws_tail_paths
     add_time(r, o, &step->time, &none, step->axis_s);
   }
   end_step(out, ends);
-  if (reduced_at >= plan->op_count) out->reduced_step = begin_step(out);
+  if (reduced_at >= plan->op_count) begin_reduced(out);
 }
 
 /* Operations on other streams than those that compute and send messages, where it is known when they end. */
@@ -597,12 +603,13 @@ static tws_code read_order(reader *r, tws_tail_paths **ends, tws_error *err) {
   const tws_plan *plan = r->plan;
   uint8_t *meets = tws_calloc(plan->op_count + 1u, 1);
   tws_piece_time *times = tws_calloc(plan->op_count + 1u, sizeof *times);
+  const tws_tail_ops ops = {plan, meets, times, r->sample->reduced ? r->sample->reduced_at : TWS_NONE};
   double none = 0;
   for (uint32_t op = 0; meets && times && op < plan->op_count; op++) {
     meets[op] = sync_of(plan, &plan->ops[op]) != TWS_TAIL_ALONE;
     add_time(r, &plan->ops[op], &times[op], &none, NULL);
   }
-  const tws_code code = meets && times ? tws_tail_order_find(plan, meets, times, r->arena, ends, err)
+  const tws_code code = meets && times ? tws_tail_order_find(&ops, r->arena, ends, err)
                                        : tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
   tws_free(meets);
   tws_free(times);

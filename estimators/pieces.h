@@ -124,14 +124,16 @@ tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_requ
 /* The end of a stage's step. */
 typedef enum tws_tail_sync { TWS_TAIL_ALONE, TWS_TAIL_TIED, TWS_TAIL_STAGES } tws_tail_sync;
 /* Streams beside the one that computes: not before so long after the stage's meeting number `after` of its tail has
- * ended (estimators/tail_order.h). */
-enum {                               /* 0: the tail's beginning; 1: the first meeting */
-       TWS_TAIL_AFTER_STEP = -1,     /* the step's beginning */
-       TWS_TAIL_AFTER_GRADIENTS = -2 /* when all gradients of the passes are complete */
+ * ended, or 0, when the tail began (estimators/tail_order.h). */
+enum {
+  TWS_TAIL_AFTER_STEP = -1,      /* the step's beginning */
+  TWS_TAIL_AFTER_GRADIENTS = -2, /* when all gradients of the passes are complete */
+  TWS_TAIL_AFTER_REDUCED = -3    /* when some are reduced, in a sample that lacks reductions */
 };
 typedef struct tws_tail_path {
   int after;
   tws_piece_time time;
+  uint64_t first, elements; /* AFTER_REDUCED: which gradients; elements 0: all */
 } tws_tail_path;
 typedef struct tws_tail_paths {
   tws_tail_path *items;
@@ -158,6 +160,8 @@ typedef struct tws_tail_pieces {
   int meetings;     /* its steps with sync */
   int of_gradients; /* something waits for gradients, and not for all that computes */
   int reduced_step; /* which reductions belong to where a sample lacks them: none that all stages meet in */
+  int reduced_after;           /* behind so many meetings, */
+  tws_piece_time reduced_time; /* so long after the last of them */
   double moves_s; /* of a micro-batch's gathers and reductions, where it has any: at least */
   /* All that ZeRO does beside the layers, on the stream that computes, in the first micro-batch and in a later one:
    * where moves_exact is set. None of this is a sampled tail's (estimators/moves.h). */

@@ -15,14 +15,13 @@ typedef struct path_set {
 } path_set;
 
 typedef struct finder {
+  const tws_tail_ops *of;
   const tws_plan *plan;
-  const uint8_t *meets;
-  const tws_piece_time *times;
   tws_arena *arena, *scratch; /* of the answer, and until then */
-  path **items;               /* per operation that others wait for, or the last of its stream */
+  path **items;               /* per operation, and of the reductions behind all: until it has ended */
   int *count;
   uint32_t last[TWS_STREAM_COUNT]; /* operation, or TWS_NONE */
-  int meeting;                     /* the latest */
+  int meeting, from;               /* the latest; what the stream that computes is counted from */
   int known;
 } finder;
 
@@ -35,13 +34,17 @@ static int is_no_longer(const tws_piece_time *a, const tws_piece_time *b) {
   return a->kernel <= b->kernel && a->kernel + a->other <= b->kernel + b->other;
 }
 
+static int is_covered(const tws_tail_path *p, const tws_tail_path *by) {
+  const int later = !by->elements || (p->elements == by->elements && p->first == by->first);
+  return p->after == by->after && later && is_no_longer(&p->time, &by->time);
+}
+
 static void add_path(finder *f, path_set *set, const path *p) {
   int kept = 0;
   for (int i = 0; i < set->count; i++)
-    if (set->items[i].to.after == p->to.after && is_no_longer(&p->to.time, &set->items[i].to.time)) return;
+    if (is_covered(&p->to, &set->items[i].to)) return;
   for (int i = 0; i < set->count; i++)
-    if (set->items[i].to.after != p->to.after || !is_no_longer(&set->items[i].to.time, &p->to.time))
-      set->items[kept++] = set->items[i];
+    if (!is_covered(&set->items[i].to, &p->to)) set->items[kept++] = set->items[i];
   set->count = kept;
   if (set->count == MOST_PATHS)
     f->known = 0;
@@ -72,12 +75,27 @@ static int is_on_device(const tws_plan *plan, const tws_op *o) {
   return 0;
 }
 
+static int has_path(const path_set *set, int after) {
+  for (int i = 0; i < set->count; i++)
+    if (after ? set->items[i].to.after == after : set->items[i].to.after >= 0) return 1;
+  return 0;
+}
+
+/* Reductions that the plan lacks: of gradients that an operation of another stream reads. */
+static void add_reductions(finder *f, const tws_op *o, path_set *set) {
+  for (int k = 0; k < o->operand_count && !has_path(set, TWS_TAIL_AFTER_REDUCED); k++) {
+    const tws_operand *g = &f->plan->operands[o->operand_first + (uint32_t)k];
+    if (g->buffer != f->plan->gradients || !g->count) continue;
+    const tws_tail_path to = {.after = TWS_TAIL_AFTER_REDUCED, .first = g->offset, .elements = g->count};
+    add_path(f, set, &(path){.to = to, .aside = 1});
+  }
+}
+
 /* What an operation that waits for none of the tail's own waits for: all before on the stream that computes; or what
  * the passes leave in the device's memory. */
 static void begin_path(finder *f, const tws_op *o, path_set *set) {
   path p = {.to = {.after = 0}, .aside = o->stream != TWS_STREAM_COMPUTE};
-  for (int i = 0; i < set->count; i++)
-    if (set->items[i].to.after >= 0) return;
+  if (has_path(set, 0) || has_path(set, TWS_TAIL_AFTER_REDUCED)) return;
   if (p.aside) {
     const int reads = is_of_gradients(f->plan, o);
     p.to.after = reads ? TWS_TAIL_AFTER_GRADIENTS : TWS_TAIL_AFTER_STEP;
@@ -91,6 +109,7 @@ static void find_ready(finder *f, uint32_t op, path_set *set) {
   set->count = 0;
   if (f->last[o->stream] != TWS_NONE) add_operation(f, set, f->last[o->stream]);
   for (uint32_t i = 0; i < o->dep_count; i++) add_operation(f, set, f->plan->deps[o->dep_first + i]);
+  if (op >= f->of->reduced_at && o->stream != TWS_STREAM_COMPUTE) add_reductions(f, o, set);
   begin_path(f, o, set);
 }
 
@@ -100,16 +119,16 @@ static tws_code keep_aside(const finder *f, const path_set *set, tws_tail_paths 
   out->items = tws_arena_alloc(f->arena, (size_t)set->count + 1, sizeof *out->items);
   if (!out->items) return no_memory(err);
   for (int i = 0; i < set->count; i++)
-    if (set->items[i].aside || set->items[i].to.after != f->meeting) out->items[out->count++] = set->items[i].to;
+    if (set->items[i].aside || set->items[i].to.after != f->from) out->items[out->count++] = set->items[i].to;
   return TWS_OK;
 }
 
 static tws_code keep_ended(finder *f, uint32_t op, path_set *set, tws_error *err) {
-  if (f->meets[op]) {
+  if (f->of->meets[op]) {
     set->count = 1;
     set->items[0] = (path){.to = {.after = f->meeting}};
   }
-  const tws_piece_time none = {0, 0}, *time = f->meets[op] ? &none : &f->times[op];
+  const tws_piece_time none = {0, 0}, *time = f->of->meets[op] ? &none : &f->of->times[op];
   f->items[op] = tws_arena_alloc(f->scratch, (size_t)set->count + 1, sizeof **f->items);
   if (!f->items[op]) return no_memory(err);
   for (int i = 0; i < set->count; i++) {
@@ -124,13 +143,26 @@ static tws_code keep_ended(finder *f, uint32_t op, path_set *set, tws_error *err
   return TWS_OK;
 }
 
+/* As an operation behind all others; what computes has waited for nothing before. */
+static tws_code reduce(finder *f, tws_error *err) {
+  const uint32_t op = f->plan->op_count, before = f->last[TWS_STREAM_COMPUTE];
+  for (int i = 0; before != TWS_NONE && i < f->count[before]; i++) f->known &= !f->items[before][i].aside;
+  f->items[op] = tws_arena_alloc(f->scratch, 1, sizeof **f->items);
+  if (!f->items[op]) return no_memory(err);
+  f->items[op]->to.after = f->from = TWS_TAIL_AFTER_REDUCED;
+  f->count[op] = 1;
+  f->last[TWS_STREAM_COMPUTE] = op;
+  return TWS_OK;
+}
+
 static tws_code find(finder *f, tws_tail_paths *out, tws_error *err) {
   path_set set;
   for (uint32_t op = 0; op < f->plan->op_count && f->known; op++) {
+    if (op == f->of->reduced_at) TWS_TRY(reduce(f, err));
     find_ready(f, op, &set);
-    if (f->meets[op]) {
+    if (f->of->meets[op]) {
       TWS_TRY(keep_aside(f, &set, &out[f->meeting], err));
-      f->meeting++;
+      f->from = ++f->meeting;
     }
     TWS_TRY(keep_ended(f, op, &set, err));
   }
@@ -157,7 +189,7 @@ static int has_own_layout(const tws_plan *plan) {
 
 static tws_code prepare(finder *f, tws_tail_paths **found, tws_error *err) {
   size_t meetings = 0;
-  for (uint32_t op = 0; op < f->plan->op_count; op++) meetings += f->meets[op];
+  for (uint32_t op = 0; op < f->plan->op_count; op++) meetings += f->of->meets[op];
   for (int q = 0; q < TWS_STREAM_COUNT; q++) f->last[q] = TWS_NONE;
   f->items = tws_arena_alloc(f->scratch, f->plan->op_count + 1u, sizeof *f->items);
   f->count = tws_arena_alloc(f->scratch, f->plan->op_count + 1u, sizeof *f->count);
@@ -165,9 +197,8 @@ static tws_code prepare(finder *f, tws_tail_paths **found, tws_error *err) {
   return f->items && f->count && *found ? TWS_OK : no_memory(err);
 }
 
-tws_code tws_tail_order_find(const tws_plan *plan, const uint8_t *meets, const tws_piece_time *times, tws_arena *arena,
-                             tws_tail_paths **out, tws_error *err) {
-  finder f = {.plan = plan, .meets = meets, .times = times, .arena = arena, .known = has_own_layout(plan)};
+tws_code tws_tail_order_find(const tws_tail_ops *of, tws_arena *arena, tws_tail_paths **out, tws_error *err) {
+  finder f = {.of = of, .plan = of->plan, .arena = arena, .known = has_own_layout(of->plan)};
   tws_tail_paths *found = NULL;
   *out = NULL;
   if (!f.known) return TWS_OK;

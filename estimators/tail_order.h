@@ -8,9 +8,14 @@
 
 #include "estimators/pieces.h"
 
-/* Before the stage's meetings of a plan with dependencies (per operation: whether it is one, and what it takes), and at
- * its end: out[meetings + 1]. NULL *out: they are not known, as other operations of the step decide. */
-tws_code tws_tail_order_find(const tws_plan *plan, const uint8_t *meets, const tws_piece_time *times, tws_arena *arena,
-                             tws_tail_paths **out, tws_error *err);
+typedef struct tws_tail_ops {
+  const tws_plan *plan;        /* with dependencies */
+  const uint8_t *meets;        /* per operation: whether it is a meeting */
+  const tws_piece_time *times; /* likewise: what it takes */
+  uint32_t reduced_at;         /* where it lacks reductions; TWS_NONE: nowhere */
+} tws_tail_ops;
+/* Before each meeting of the stage, and at the tail's end: out[meetings + 1]. NULL *out: they are not known, as other
+ * operations of the step decide. */
+tws_code tws_tail_order_find(const tws_tail_ops *of, tws_arena *arena, tws_tail_paths **out, tws_error *err);
 
 #endif

@@ -279,6 +279,7 @@ static tws_code lower_sample(tws_lower *l) {
     TWS_TRY(list_gradients(l, l->b.plan->arena, &l->sample->gradients));
   if (l->wanted->tail) tws_lower_step(l);
   l->sample->ordered = l->wanted->ordered;
+  l->sample->reduced = l->wanted->reduced;
   return l->wanted->ordered ? tws_builder_finish(&l->b) : l->b.failed;
 }
 

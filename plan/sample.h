@@ -60,7 +60,7 @@ typedef struct tws_plan_sample {
                    * A body's inputs are those of TWS_SAMPLE_STEPS micro-batches, a tail's those of one */
   tws_sample_part parts[TWS_SAMPLE_PARTS];
   int part_count;
-  int ordered;                /* tail: the plan has offsets and dependencies of its own */
+  int ordered, reduced;       /* tail: it has offsets and dependencies of its own; it lacks reductions */
   uint32_t reduced_at;        /* tail: the operation that reductions stand before, where it lacks them */
   int *layer_of;              /* per module of the network; lives in the plan's arena */
   tws_gradient_list gradients; /* body: where they are whole until the step ends; likewise */
