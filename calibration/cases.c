@@ -348,6 +348,7 @@ static tws_code count_cases(tws_dtype dtype, int64_t count, tws_case_list *list,
       tws_work_set_parameter(&work, "weight_decay", 0.01);
     }
     if (kernel == TWS_KERNEL_DEQUANTIZE) work.d[1] = 64, work.d[2] = 8;
+    if (kernel == TWS_KERNEL_DEQUANTIZE_TWICE) work.d[1] = 64, work.d[2] = 4, work.d[3] = 16;
     if (kernel == TWS_KERNEL_QUANTIZE_PARTS || kernel == TWS_KERNEL_DEQUANTIZE_PARTS)
       work.d[1] = work.d[2] = 1, work.d[3] = 2048, work.d[4] = 8;
     if (kernel == TWS_KERNEL_CAST) work.dtype2 = dtype == TWS_F32 ? TWS_BF16 : TWS_F32;

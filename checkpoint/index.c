@@ -89,6 +89,7 @@ static void add_frozen(tws_text *out, const tws_saved_index *x) {
   if (x->base && *x->base) add_member(out, "base", x->base);
   if (x->lora_r > 0) tws_text_add(out, ",\n\"lora\":{\"r\":%" PRId64 ",\"scale\":%.17g}", x->lora_r, x->lora_scale);
   if (x->block > 0) tws_text_add(out, ",\n\"quantized_block\":%" PRId64, x->block);
+  if (x->scale_block > 0) tws_text_add(out, ",\n\"quantized_scale_block\":%" PRId64, x->scale_block);
 }
 
 void tws_saved_write(const tws_saved_index *x, tws_text *out) {
@@ -456,6 +457,8 @@ static tws_code read_frozen(const reader *r) {
   if (cJSON_HasObjectItem(r->json->root, "base")) TWS_TRY(read_text(r, r->json->root, "base", &r->x->base));
   if (cJSON_HasObjectItem(r->json->root, "quantized_block"))
     TWS_TRY(read_count(r, r->json->root, "quantized_block", 2, MOST_COUNT, &r->x->block));
+  if (cJSON_HasObjectItem(r->json->root, "quantized_scale_block"))
+    TWS_TRY(read_count(r, r->json->root, "quantized_scale_block", 1, MOST_COUNT, &r->x->scale_block));
   if (!lora) return TWS_OK;
   if (!cJSON_IsObject(lora)) return bad(r, lora, "expected an object");
   TWS_TRY(read_count(r, lora, "r", 1, MOST_COUNT, &r->x->lora_r));

@@ -44,6 +44,7 @@ typedef struct tws_saved_index {
   int64_t lora_r;    /* 0: no adapters */
   double lora_scale; /* of what they add */
   int64_t block;     /* elements that share a scale in frozen parameters of few bits; 0: there are none */
+  int64_t scale_block; /* blocks whose scales are kept in 8 bits, together; 0: scales are float32 */
   tws_counters counters;
   tws_saved_entry *entries;
   tws_param *params; /* name, rows, columns, fused, groups, shape, experts, own_along, bits, frozen: the checkpoint has

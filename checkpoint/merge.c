@@ -55,7 +55,7 @@ static tws_code read_description(const char *path, description *out, tws_error *
 typedef struct rounding {
   tws_json *json; /* NULL: they were not */
   const cJSON *weights;
-  int64_t bits, block;
+  int64_t bits, block, scale_block;
 } rounding;
 
 static tws_code read_rounding(const char *path, rounding *out, tws_error *err) {
@@ -65,6 +65,7 @@ static tws_code read_rounding(const char *path, rounding *out, tws_error *err) {
   const cJSON *root = out->json->root;
   TWS_TRY(tws_json_int(out->json, root, "bits", 1, 4, 8, 0, &out->bits, err));
   TWS_TRY(tws_json_int(out->json, root, "block_size", 1, 2, INT32_MAX, 0, &out->block, err));
+  TWS_TRY(tws_json_int(out->json, root, "scale_block_size", 0, 0, INT32_MAX, 0, &out->scale_block, err));
   out->weights = cJSON_GetObjectItemCaseSensitive(root, "weights");
   if ((out->bits == 4 || out->bits == 8) && out->block % 2 == 0 && cJSON_IsArray(out->weights)) return TWS_OK;
   return tws_fail(err, TWS_INVALID, "convert the checkpoint again", "%s: bits, block_size or weights make no sense",
@@ -80,26 +81,45 @@ static int is_rounded(const rounding *r, const char *name) {
   return 0;
 }
 
-/* Rows of a weight as a training has it; transposed: the file has it as [in, out]. */
+/* to[columns][rows] = from[rows][columns], transposed. */
+static void turn(const float *from, float *to, int64_t rows, int64_t columns) {
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t k = 0; k < columns; k++) to[k * rows + i] = from[i * columns + k];
+}
+
+/* Blocks lie in rows, and groups of them reach over several. */
+static void round_rows(const rounding *r, float *weight, uint64_t count, uint8_t *codes, float *scales,
+                       float (*means)[2]) {
+  const uint64_t blocks = count / (uint64_t)r->block;
+  tws_quantize(weight, count, r->block, (int)r->bits, codes, scales);
+  if (r->scale_block > 0) { /* codes of scales lie behind those of weights */
+    tws_quantize_scales(scales, blocks, r->scale_block, codes + count, means);
+    tws_dequantize_scales(codes + count, (const float(*)[2])means, blocks, r->scale_block, scales);
+  }
+  tws_dequantize(codes, scales, count, r->block, (int)r->bits, weight);
+}
+
+/* A weight as a training has it; transposed: the file has it as [in, out]. */
 static tws_code round_weight(const rounding *r, const tws_safetensor *tensor, int transposed, float *weight,
                              tws_error *err) {
   if (!r->json || !is_rounded(r, tensor->name)) return TWS_OK;
-  const int64_t rows = tensor->shape[transposed], columns = tensor->shape[!transposed];
-  if (tensor->dims != 2 || columns % r->block != 0)
-    return tws_fail(err, TWS_INVALID, "is the adapter of this base?", "%s: its rows are no multiple of %lld elements",
-                    tensor->name, (long long)r->block);
-  float *row = tws_calloc((size_t)columns, sizeof *row), *scales = tws_calloc((size_t)columns, sizeof *scales);
-  uint8_t *codes = tws_calloc((size_t)columns, 1);
-  for (int64_t i = 0; i < rows && row && scales && codes; i++) {
-    const int64_t from = transposed ? i : i * columns, step = transposed ? rows : 1;
-    for (int64_t k = 0; k < columns; k++) row[k] = weight[from + k * step];
-    tws_quantize(row, (uint64_t)columns, r->block, (int)r->bits, codes, scales);
-    tws_dequantize(codes, scales, (uint64_t)columns, r->block, (int)r->bits, row);
-    for (int64_t k = 0; k < columns; k++) weight[from + k * step] = row[k];
-  }
-  const int failed = !row || !scales || !codes;
-  tws_free(row);
+  const int64_t rows = tensor->shape[transposed], columns = tensor->shape[!transposed], count = rows * columns;
+  const int64_t unit = r->block * (r->scale_block > 0 ? r->scale_block : 1);
+  if (tensor->dims != 2 || columns % r->block != 0 || count % unit != 0)
+    return tws_fail(err, TWS_INVALID, "is the adapter of this base?",
+                    "%s: it does not consist of blocks of %lld elements", tensor->name,
+                    (long long)(columns % r->block != 0 ? r->block : unit));
+  const size_t blocks = (size_t)(count / r->block);
+  float *turned = tws_calloc(transposed ? (size_t)count : 1, sizeof *turned);
+  float *scales = tws_calloc(blocks + 1, sizeof *scales), (*means)[2] = tws_calloc(blocks + 1, sizeof *means);
+  uint8_t *codes = tws_calloc((size_t)count + blocks + 1, 1);
+  const int failed = !turned || !scales || !means || !codes;
+  if (!failed && transposed) turn(weight, turned, columns, rows);
+  if (!failed) round_rows(r, transposed ? turned : weight, (uint64_t)count, codes, scales, means);
+  if (!failed && transposed) turn(turned, weight, rows, columns);
+  tws_free(turned);
   tws_free(scales);
+  tws_free(means);
   tws_free(codes);
   return failed ? tws_fail(err, TWS_MEMORY, NULL, "no memory to round tensor %s", tensor->name) : TWS_OK;
 }
@@ -299,6 +319,7 @@ void tws_adapter_rounding(const tws_saved_index *index, tws_text *out) {
     tws_text_add(out, "%s\n    \"%s\"", bits ? "," : "", tensors[i].name);
     bits = of;
   }
-  tws_text_add(out, "],\n  \"bits\": %d,\n  \"block_size\": %lld\n}\n", bits, (long long)index->block);
+  tws_text_add(out, "],\n  \"bits\": %d,\n  \"block_size\": %lld,\n  \"scale_block_size\": %lld\n}\n", bits,
+               (long long)index->block, (long long)index->scale_block);
   tws_arena_destroy(arena);
 }

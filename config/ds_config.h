@@ -200,7 +200,7 @@ typedef struct tws_config {
   } lora;
   struct {    /* twinspeed.frozen_quantization */
     int type; /* tws_quantization */
-    int64_t block;
+    int64_t block, scale_block;
   } quantization;
   struct tws_config_store *store; /* every key as given, for echo, schema and warnings */
   /* In the store; NULL: none given. */

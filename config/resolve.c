@@ -558,6 +558,16 @@ static tws_code check_linear_tiles(const rules *r) {
       "twinspeed.linear_tile_size gathers weights in parts, and twinspeed.shard_by_block whole layers at once");
 }
 
+static tws_code check_quantization(const rules *r) {
+  static const char key[] = "twinspeed.frozen_quantization.scale_block_size";
+  const int64_t most = 1 << 20, block = r->config->quantization.block, group = r->config->quantization.scale_block;
+  char hint[80];
+  if (group == 0 || group <= most / block) return TWS_OK;
+  snprintf(hint, sizeof hint, "use at most %lld", (long long)(most / block));
+  return REFUSE(r, key, TWS_INVALID, hint, "%s: %lld blocks of %lld elements are more than 2^20 elements", key,
+                (long long)group, (long long)block);
+}
+
 /* What ZeRO++ does beside plain stage 3 leaves other techniques out. */
 static tws_code check_zeropp(const rules *r) {
   static const char hpz[] = "zero_optimization.zero_hpz_partition_size";
@@ -626,8 +636,9 @@ static tws_code check_groups(const rules *r) {
 
 static tws_code check_rules(tws_config *config, tws_error *err) {
   static tws_code (*const checks[])(const rules *) = {
-      check_precision, check_reduction, check_offload,       check_delayed,      check_zenflow, check_parallelism,
-      check_optimizer, check_scheduler, check_recomputation, check_linear_tiles, check_zeropp,  check_groups};
+      check_precision,   check_reduction,    check_offload,   check_delayed,       check_zenflow,
+      check_parallelism, check_optimizer,    check_scheduler, check_recomputation, check_linear_tiles,
+      check_zeropp,      check_quantization, check_groups};
   tws_refusals refusals = {0};
   tws_error unheard;
   const rules r = {config, config->store, err ? err : &unheard};

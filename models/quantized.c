@@ -33,3 +33,22 @@ void tws_dequantize(const uint8_t *codes, const float *scales, uint64_t count, i
     values[i] = (bits == 8 ? (float)(int8_t)byte : level[i % 2 ? byte & 15 : byte >> 4]) * scales[i / (uint64_t)block];
   }
 }
+
+void tws_quantize_scales(const float *scales, uint64_t count, int64_t group, uint8_t *codes, float (*means)[2]) {
+  for (uint64_t g = 0; g < count / (uint64_t)group; g++, scales += group) {
+    double sum = 0;
+    float most = 0;
+    for (int64_t i = 0; i < group; i++) sum += (double)scales[i];
+    const float mean = (float)(sum / (double)group);
+    for (int64_t i = 0; i < group; i++) most = fmaxf(most, fabsf(scales[i] - mean));
+    const float inverse = most > 0 ? 127 / most : 0;
+    means[g][0] = mean;
+    means[g][1] = most / 127;
+    for (int64_t i = 0; i < group; i++) *codes++ = (uint8_t)(int8_t)lrintf((scales[i] - mean) * inverse);
+  }
+}
+
+void tws_dequantize_scales(const uint8_t *codes, const float (*means)[2], uint64_t count, int64_t group,
+                           float *scales) {
+  for (uint64_t i = 0; i < count; i++) scales[i] = tws_scale_of(codes[i], means[i / (uint64_t)group]);
+}

@@ -123,7 +123,7 @@ typedef struct tws_zero {
   uint8_t *persistent;                 /* stage 3 */
   uint32_t *unit;                      /* that a parameter belongs to, its first one's number; NULL: each for itself */
   uint32_t *gathered;                  /* stage 3: buffer of the gathered parameter (or its codes), or TWS_NONE */
-  uint32_t *gathered_scales;           /* likewise of its scales, where it is quantized */
+  uint32_t (*gathered_parts)[TWS_QUANTIZED_PARTS]; /* likewise of all that a quantized one is kept as */
   uint8_t *written;                    /* gradient has a contribution (of this step, or this micro-batch for buckets) */
   uint32_t *uses;                      /* contributions to a parameter's gradient in one backward pass */
   uint32_t *left;                      /* of them, still to come in this micro-batch */
@@ -379,13 +379,12 @@ int tws_module_goes_backward(const tws_lower *l, const tws_module *m);
 static inline int tws_is_frozen(const tws_lower *l, uint32_t param) {
   return l->network->params[param].frozen != 0;
 }
-/* quantized.c: parameters of few bits. TWS_INVALID: blocks that are no part of a row, with the nearest that are. */
+/* quantized.c: parameters of few bits. TWS_INVALID: blocks that are no part of a row, or groups of them that a rank has
+ * a part of, with the nearest that are not. */
 int tws_is_quantized(const tws_lower *l, uint32_t param);
 tws_code tws_quantized_begin(tws_lower *l);
 /* The state's entries, for `elements` of them that are stored from `first` on; nothing where there are none. */
 void tws_quantized_state(tws_lower *l, uint64_t first, uint64_t elements);
-/* Codes and scales of stored elements; returns 2. */
-int tws_quantized_stored(const tws_lower *l, uint64_t offset, uint64_t count, tws_operand out[2]);
 /* The whole parameter in the configuration's type, made for what comes next. */
 tws_operand tws_dequantized(tws_lower *l, uint32_t param);
 /* float8.c: products of layers in 8 bits. TWS_INVALID where none can be. */

@@ -197,12 +197,22 @@ static inline int tws_plan_has_program(const tws_config *config, tws_program pro
 double tws_program_share(const tws_config *config, tws_program program);
 
 /* Parameters of which the state has codes and scales (models/quantized.h): those stored from element `first` on. */
+enum { TWS_QUANTIZED_PARTS = 3 };
 typedef struct tws_quantized {
   uint64_t first;         /* in terms of tws_shard.storage_offset; TWS_NO_OFFSET: there are none */
   uint32_t codes, scales; /* buffers: of element first + i the code and the scale of its block */
+  uint32_t means;         /* of a group of blocks the mean of their scales, and the scale of what scales differ by;
+                             TWS_NONE: scales are float32 */
   int bits;               /* of a code, 4 or 8; 0: there are none */
-  int64_t block;          /* elements that share a scale; all offsets are multiples of it */
+  int64_t block;          /* elements that share a scale */
+  int64_t group;          /* blocks of a group; 0: scales are float32 */
 } tws_quantized;
+/* What `count` elements that are stored from `offset` on are kept as: codes, scales and means, as reads; how many. */
+int tws_quantized_stored(const tws_quantized *q, uint64_t offset, uint64_t count, tws_operand out[TWS_QUANTIZED_PARTS]);
+/* All offsets and counts of elements are multiples of it. */
+static inline int64_t tws_quantized_unit(const tws_quantized *q) {
+  return q->block * (q->group > 0 ? q->group : 1);
+}
 
 typedef struct tws_plan {
   tws_arena *arena;
@@ -271,10 +281,9 @@ void tws_plan_destroy(tws_plan *plan);
 static inline int tws_shard_is_quantized(const tws_plan *plan, const tws_shard *shard) {
   return plan->quantized.bits > 0 && shard->storage_offset >= plan->quantized.first;
 }
-/* The most elements, whole blocks of them, not above `most` where that is a block at least. */
+/* The most elements, whole units of them, not above `most`, which is a unit at least. */
 static inline uint64_t tws_quantized_chunk(const tws_plan *plan, uint64_t most) {
-  const uint64_t block = (uint64_t)plan->quantized.block;
-  return most < block ? block : most / block * block;
+  return most - most % (uint64_t)tws_quantized_unit(&plan->quantized);
 }
 /* NULL: its kernel has none. */
 static inline const tws_arguments *tws_op_arguments(const tws_plan *plan, const tws_op *op) {

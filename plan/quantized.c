@@ -1,5 +1,6 @@
-/* Frozen weights in few bits (models/quantized.h): the state has their codes and the scales of blocks, and every kernel
- * that reads such a weight gets it in the type of the computation, made right before in memory that lives as long. */
+/* Frozen weights in few bits (models/quantized.h): the state has their codes and the scales of blocks, which may be
+ * codes themselves, and every kernel that reads such a weight gets it in the type of the computation, made right before
+ * in memory that lives as long. */
 #include "models/quantized.h"
 
 #include <inttypes.h>
@@ -26,20 +27,62 @@ static tws_code refuse_block(const tws_lower *l, const tws_param *param, int64_t
                   param->name, param->columns, l->config->quantization.block);
 }
 
+/* Elements of a parameter that follow each other wherever it is, whole or divided, here or in files: those of a row
+ * that this rank has a part of, else the rows of each part that is joined in it. */
+static int64_t run_of(const tws_lower *l, uint32_t p) {
+  const tws_param *param = &l->network->params[p];
+  const uint32_t origin = tws_is_weight_tile(l, p) ? l->tile_of[p] : p;
+  const tws_param *whole = &l->b.plan->network->params[origin];
+  const int64_t groups = whole->groups > 1 ? whole->groups : 1;
+  int64_t rows = param->rows;
+  if (param->columns != whole->columns) return param->columns;
+  for (int i = 0; i < 3; i++) {
+    rows = tws_common_divisor(param->fused[i], rows);
+    rows = tws_common_divisor(whole->fused[i] / groups, rows);
+  }
+  return rows * param->columns;
+}
+
+/* Groups of scales are the same ones in every division of ranks, or refused. */
+static tws_code check_groups(const tws_lower *l) {
+  const int64_t block = l->config->quantization.block, group = l->config->quantization.scale_block;
+  const tws_param *odd = NULL;
+  int64_t common = 0, nearest = group, blocks = 0;
+  char hint[128];
+  for (uint32_t p = 0; p < l->network->param_count; p++) {
+    const int64_t run = tws_is_quantized(l, p) ? run_of(l, p) / block : 0;
+    common = tws_common_divisor(run, common);
+    if (odd || run % group == 0) continue;
+    odd = &l->network->params[p];
+    blocks = run;
+  }
+  if (!odd) return TWS_OK;
+  while (common % nearest != 0) nearest--;
+  snprintf(hint, sizeof hint, "the nearest scale_block_size that divides all weights' is %" PRId64 "; 0 keeps float32",
+           nearest);
+  return tws_fail(l->b.err, TWS_INVALID, hint,
+                  "twinspeed.frozen_quantization.scale_block_size: of %s %" PRId64
+                  " blocks follow each other on this rank or in files, no multiple of %" PRId64,
+                  odd->name, blocks, group);
+}
+
 tws_code tws_quantized_begin(tws_lower *l) {
   const int64_t block = l->config->quantization.block;
+  tws_quantized *q = &l->b.plan->quantized;
   const tws_param *odd = NULL;
   int64_t common = 0;
-  l->b.plan->quantized = (tws_quantized){.first = TWS_NO_OFFSET, .codes = TWS_NONE, .scales = TWS_NONE};
+  *q = (tws_quantized){.first = TWS_NO_OFFSET, .codes = TWS_NONE, .scales = TWS_NONE, .means = TWS_NONE};
   for (uint32_t p = 0; p < l->network->param_count; p++) {
     const tws_param *param = &l->network->params[p];
     if (!tws_is_quantized(l, p)) continue;
     common = tws_common_divisor(param->columns, common);
     if (!odd && (param->columns % block != 0 || block % 2 != 0)) odd = param;
-    l->b.plan->quantized.bits = param->bits;
-    l->b.plan->quantized.block = block;
+    q->bits = param->bits;
+    q->block = block;
+    q->group = l->config->quantization.scale_block;
   }
   if (odd) return refuse_block(l, odd, common, l->b.err);
+  if (q->group > 0) TWS_TRY(check_groups(l));
   if (common > 0 && l->zero.stage == 3 && l->config->zero.offload_param)
     return tws_fail(
         l->b.err, TWS_UNSUPPORTED,
@@ -62,36 +105,46 @@ void tws_quantized_state(tws_lower *l, uint64_t first, uint64_t elements) {
   q->first = first;
   q->codes = tws_builder_state(&l->b, &entry);
   entry.name = "scales of quantized parameters";
-  entry.dtype = TWS_F32;
+  entry.dtype = q->group > 0 ? TWS_U8 : TWS_F32;
   entry.elements = elements / (uint64_t)q->block;
   q->scales = tws_builder_state(&l->b, &entry);
+  if (q->group == 0) return;
+  entry.name = "means of quantized scales";
+  entry.dtype = TWS_F32;
+  entry.elements = 2 * elements / (uint64_t)tws_quantized_unit(q);
+  q->means = tws_builder_state(&l->b, &entry);
 }
 
-int tws_quantized_stored(const tws_lower *l, uint64_t offset, uint64_t count, tws_operand out[2]) {
-  const tws_quantized *q = &l->b.plan->quantized;
-  offset -= q->first;
-  out[0] = tws_read(q->codes, tws_code_bytes(offset, q->bits), tws_code_bytes(count, q->bits));
-  out[1] = tws_read(q->scales, offset / (uint64_t)q->block, count / (uint64_t)q->block);
-  return 2;
+/* In buffers that begin with the parameter's element 0. */
+static int parts_of(const tws_quantized *q, const uint32_t *buffers, uint64_t offset, uint64_t count,
+                    tws_operand *out) {
+  const uint64_t block = (uint64_t)q->block, unit = (uint64_t)tws_quantized_unit(q);
+  out[0] = tws_read(buffers[0], tws_code_bytes(offset, q->bits), tws_code_bytes(count, q->bits));
+  out[1] = tws_read(buffers[1], offset / block, count / block);
+  if (q->group > 0) out[2] = tws_read(buffers[2], 2 * offset / unit, 2 * count / unit);
+  return q->group > 0 ? 3 : 2;
+}
+
+int tws_quantized_stored(const tws_quantized *q, uint64_t offset, uint64_t count,
+                         tws_operand out[TWS_QUANTIZED_PARTS]) {
+  return parts_of(q, (const uint32_t[]){q->codes, q->scales, q->means}, offset - q->first, count, out);
 }
 
 tws_operand tws_dequantized(tws_lower *l, uint32_t param) {
   const tws_quantized *q = &l->b.plan->quantized;
   const tws_zero *z = &l->zero;
   const uint64_t count = tws_zero_numel(l, param);
-  tws_work work = tws_kernel_work(TWS_KERNEL_DEQUANTIZE, l->config->dtype, 0);
-  tws_operand operands[3];
-  if (z->stage == 3) {
-    operands[0] = tws_read(z->gathered[param], 0, tws_code_bytes(count, q->bits));
-    operands[1] = tws_read(z->gathered_scales[param], 0, count / (uint64_t)q->block);
-  } else {
-    tws_quantized_stored(l, z->flat_offset[param], count, operands);
-  }
-  operands[2] = tws_lower_scratch(l, "dequantized weight", l->config->dtype, count);
+  const tws_kernel kernel = q->group > 0 ? TWS_KERNEL_DEQUANTIZE_TWICE : TWS_KERNEL_DEQUANTIZE;
+  tws_work work = tws_kernel_work(kernel, l->config->dtype, 0);
+  tws_operand operands[TWS_QUANTIZED_PARTS + 1];
+  const int parts = z->stage == 3 ? parts_of(q, z->gathered_parts[param], 0, count, operands)
+                                  : tws_quantized_stored(q, z->flat_offset[param], count, operands);
+  operands[parts] = tws_lower_scratch(l, "dequantized weight", l->config->dtype, count);
   work.d[0] = (int64_t)count;
   work.d[1] = q->block;
   work.d[2] = q->bits;
-  tws_lower_compute(l, &work, operands, 3);
-  operands[2].access = TWS_READ;
-  return operands[2];
+  work.d[3] = q->group;
+  tws_lower_compute(l, &work, operands, parts + 1);
+  operands[parts].access = TWS_READ;
+  return operands[parts];
 }

@@ -196,11 +196,11 @@ static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
   z->part = scratch(l, n, sizeof *z->part);
   z->persistent = scratch(l, n, 1);
   z->gathered = scratch(l, n, sizeof *z->gathered);
-  z->gathered_scales = scratch(l, n, sizeof *z->gathered_scales);
+  z->gathered_parts = scratch(l, n, sizeof *z->gathered_parts);
   if (l->b.failed != TWS_OK) return;
   for (uint32_t p = 0; p < n; p++) {
     whole[p] = (int64_t)numel(l, p);
-    const int64_t unit = tws_is_quantized(l, p) ? l->config->quantization.block : 1; /* blocks stay whole */
+    const int64_t unit = tws_is_quantized(l, p) ? tws_quantized_unit(&l->b.plan->quantized) : 1; /* stays whole */
     z->part[p] = tws_zero3_part(whole[p] / unit, tws_zero_class_of(z, p)->ranks) * unit;
     sizes[p] = (uint64_t)z->part[p];
     z->gathered[p] = TWS_NONE;

@@ -59,23 +59,25 @@ static int segments_of(tws_lower *l, const tws_zero_class *c, uint32_t p, tws_op
     operands[1] = tws_all(&l->b, z->gathered[p], TWS_WRITE);
     return 2;
   }
-  tws_operand own[2];
-  uint32_t *const into[2] = {&z->gathered[p], &z->gathered_scales[p]};
-  tws_quantized_stored(l, z->flat_offset[p], part, own);
-  for (int i = 0; i < 2; i++) {
-    *into[i] = tws_builder_buffer(&l->b, i ? "gathered scales" : name, TWS_CATEGORY_GATHERED, i ? TWS_F32 : TWS_U8,
-                                  own[i].count * ranks, TWS_LIFETIME_OPS);
+  static const char *const names[TWS_QUANTIZED_PARTS] = {NULL, "gathered scales", "gathered means"};
+  tws_operand own[TWS_QUANTIZED_PARTS];
+  const int parts = tws_quantized_stored(&l->b.plan->quantized, z->flat_offset[p], part, own);
+  for (int i = 0; i < parts && l->b.failed == TWS_OK; i++) {
+    z->gathered_parts[p][i] =
+        tws_builder_buffer(&l->b, i ? names[i] : name, TWS_CATEGORY_GATHERED,
+                           (tws_dtype)l->b.plan->buffers[own[i].buffer].dtype, own[i].count * ranks, TWS_LIFETIME_OPS);
     operands[2 * i] = own[i];
-    operands[2 * i + 1] = tws_all(&l->b, *into[i], TWS_WRITE);
+    operands[2 * i + 1] = tws_all(&l->b, z->gathered_parts[p][i], TWS_WRITE);
   }
-  return 4;
+  z->gathered[p] = z->gathered_parts[p][0];
+  return 2 * parts;
 }
 
 static void gather_at_once(tws_lower *l, const uint32_t *params, uint32_t count) {
   tws_zero *z = &l->zero;
   if (l->b.failed != TWS_OK) return;
   const tws_zero_class *c = tws_zero_class_of(z, params[0]);
-  tws_operand *operands = tws_calloc(4 * (size_t)count, sizeof *operands);
+  tws_operand *operands = tws_calloc(2 * TWS_QUANTIZED_PARTS * (size_t)count, sizeof *operands);
   if (!operands) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
     return;

@@ -5,7 +5,13 @@
 static double bytes_of(const tws_lower *l, uint32_t param) {
   const double count = (double)tws_zero_numel(l, param);
   if (!tws_is_quantized(l, param)) return count * (double)tws_dtype_bytes(l->config->dtype);
-  return count * l->network->params[param].bits / 8 + count / (double)l->config->quantization.block * sizeof(float);
+  tws_operand parts[TWS_QUANTIZED_PARTS];
+  double bytes = 0;
+  const int many =
+      tws_quantized_stored(&l->b.plan->quantized, l->zero.flat_offset[param], tws_zero_numel(l, param), parts);
+  for (int i = 0; i < many; i++)
+    bytes += (double)(parts[i].count * tws_dtype_bytes((tws_dtype)l->b.plan->buffers[parts[i].buffer].dtype));
+  return bytes;
 }
 
 void tws_zero_sample_gathers(tws_lower *l) {

@@ -241,6 +241,7 @@ static void describe_training(const tws_training *t, tws_saved_index *x) {
   x->lora_r = config->lora.r;
   x->lora_scale = tws_lora_scale(config);
   x->block = t->plan->quantized.bits > 0 ? t->plan->quantized.block : 0;
+  x->scale_block = t->plan->quantized.bits > 0 ? t->plan->quantized.group : 0;
 }
 
 static void describe_state(const tws_training *t, tws_saved_index *x) {

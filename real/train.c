@@ -187,21 +187,40 @@ static int weights_in(const weight_buffers *to, int i, const tws_shard *shard, u
   return tws_state_clip(to->entry[i], first, count, skipped);
 }
 
+/* Scales of blocks from the first of `parts` on, codes of them with means where they are quantized too. */
+static tws_code put_scales(tws_training *t, const float *scales, const tws_operand *parts, tws_error *err) {
+  const tws_quantized *q = &t->plan->quantized;
+  const uint64_t count = parts[1].count;
+  if (q->group == 0)
+    return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, q->scales, parts[1].offset, scales, count, err);
+  float(*means)[2] = tws_calloc(count / (uint64_t)q->group + 1, sizeof *means);
+  uint8_t *codes = tws_calloc(count + 1, 1);
+  tws_code code = means && codes ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory to quantize scales with");
+  if (code == TWS_OK) {
+    tws_quantize_scales(scales, count, q->group, codes, means);
+    code = tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, q->scales, parts[1].offset, codes, count, err);
+  }
+  if (code == TWS_OK)
+    code = tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, q->means, parts[2].offset, means, parts[2].count, err);
+  tws_free(means);
+  tws_free(codes);
+  return code;
+}
+
 /* Codes and scales of a parameter's elements, the first of which is stored at `offset`. */
 tws_code tws_training_put_quantized(tws_training *t, uint64_t offset, const float *values, uint64_t count,
                                     tws_error *err) {
   const tws_quantized *q = &t->plan->quantized;
-  const uint64_t first = offset - q->first, blocks = count / (uint64_t)q->block, bytes = tws_code_bytes(count, q->bits);
-  float *scales = tws_calloc(blocks + 1, sizeof *scales);
-  uint8_t *codes = tws_calloc(bytes + 1, 1);
+  tws_operand parts[TWS_QUANTIZED_PARTS];
+  tws_quantized_stored(q, offset, count, parts);
+  float *scales = tws_calloc(parts[1].count + 1, sizeof *scales);
+  uint8_t *codes = tws_calloc(parts[0].count + 1, 1);
   tws_code code = scales && codes ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory to quantize weights with");
   if (code == TWS_OK) {
     tws_quantize(values, count, q->block, q->bits, codes, scales);
-    code =
-        tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, q->codes, tws_code_bytes(first, q->bits), codes, bytes, err);
+    code = tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, q->codes, parts[0].offset, codes, parts[0].count, err);
   }
-  if (code == TWS_OK)
-    code = tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, q->scales, first / (uint64_t)q->block, scales, blocks, err);
+  if (code == TWS_OK) code = put_scales(t, scales, parts, err);
   tws_free(scales);
   tws_free(codes);
   return code;

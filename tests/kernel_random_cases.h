@@ -180,6 +180,10 @@ static test_case random_case(int number) {
     case TWS_KERNEL_DEQUANTIZE:
       c.d[1] = 2 * draw(s, 20, 1, 40), c.d[0] = c.d[1] * (1 + c.d[0] % 90), c.d[2] = 4 * draw(s, 21, 1, 2);
       break;
+    case TWS_KERNEL_DEQUANTIZE_TWICE:
+      c.d[1] = 2 * draw(s, 20, 1, 40), c.d[2] = 4 * draw(s, 21, 1, 2), c.d[3] = draw(s, 22, 1, 70);
+      c.d[0] = c.d[1] * c.d[3] * (1 + c.d[0] % 9);
+      break;
     case TWS_KERNEL_QUANTIZE_PARTS:
     case TWS_KERNEL_DEQUANTIZE_PARTS:
       c.d[1] = 1 + c.d[1] % 5, c.d[2] = 1 + c.d[2] % 5, c.d[3] = 2 * draw(s, 20, 1, 40), c.d[4] = 4 * draw(s, 21, 1, 2);

@@ -881,6 +881,7 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       oracle_quantize(w, o);
       break;
     case TWS_KERNEL_DEQUANTIZE:
+    case TWS_KERNEL_DEQUANTIZE_TWICE:
       oracle_dequantize(w, o);
       break;
     case TWS_KERNEL_QUANTIZE_PARTS:

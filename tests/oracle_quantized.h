@@ -26,13 +26,19 @@ static inline double oracle_level(int code) {
   return (code < 7 ? -1 : code == 7 ? 0 : 1) * oracle_quantile(share) / oracle_quantile(most);
 }
 
+static inline int oracle_signed(int byte) {
+  return byte > 127 ? byte - 256 : byte;
+}
+
 static inline void oracle_dequantize(const tws_work *w, double **o) {
+  const int twice = w->code == TWS_KERNEL_DEQUANTIZE_TWICE;
   double level[16];
   for (int i = 0; i < 16; ++i) level[i] = oracle_level(i);
   for (int64_t i = 0; i < w->d[0]; ++i) {
     const int byte = (int)o[0][w->d[2] == 8 ? i : i / 2];
-    const double code = w->d[2] == 8 ? (byte > 127 ? byte - 256 : byte) : level[i % 2 ? byte % 16 : byte / 16];
-    o[2][i] = code * o[1][i / w->d[1]];
+    const double code = w->d[2] == 8 ? oracle_signed(byte) : level[i % 2 ? byte % 16 : byte / 16];
+    const double kept = o[1][i / w->d[1]], *means = twice ? o[2] + i / (w->d[1] * w->d[3]) * 2 : NULL;
+    o[2 + twice][i] = code * (twice ? means[0] + means[1] * oracle_signed((int)kept) : kept);
   }
 }
 

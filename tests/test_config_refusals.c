@@ -307,6 +307,9 @@ START_TEST(contradictions) {
       {"{" B "\"zero_optimization\": {\"stage\": 3, \"zero_quantized_nontrainable_weights\": true}, "
        "\"twinspeed\": {\"frozen_quantization\": {\"type\": \"nf4\"}}}",
        TWS_INVALID, "zero_quantized_nontrainable_weights is of 8 bits", "leave out one"},
+      {"{" B "\"twinspeed\": {\"frozen_quantization\": {\"type\": \"nf4\", \"block_size\": 8192, "
+       "\"scale_block_size\": 256}}}",
+       TWS_INVALID, "256 blocks of 8192 elements are more than 2^20", "use at most 128"},
       {"{" B "\"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 1}}", TWS_INVALID, "leaves nothing to divide",
        "stage to 0"},
       {"{" B "\"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 2, \"zero_hpz_partition_size\": 2}}",

@@ -146,6 +146,29 @@ START_TEST(quantized) {
 }
 END_TEST
 
+/* Scales in 8 bits: each is at most half a step away, a step is a 127th of what any of its group differs from their
+ * mean by, and equal ones are kept. */
+START_TEST(quantized_scales) {
+  enum { GROUP = 256, GROUPS = 50, COUNT = GROUP * GROUPS };
+  static float scales[COUNT], back[COUNT], means[GROUPS][2];
+  static uint8_t codes[COUNT];
+  for (int i = 0; i < COUNT; ++i) scales[i] = i < GROUP ? 0.125F : (float)fabs(tws_random_normal(4, 1, (uint64_t)i));
+  tws_quantize_scales(scales, COUNT, GROUP, codes, means);
+  tws_dequantize_scales(codes, (const float(*)[2])means, COUNT, GROUP, back);
+  for (int g = 0; g < GROUPS; ++g) {
+    double sum = 0, most = 0;
+    for (int i = g * GROUP; i < (g + 1) * GROUP; ++i) sum += (double)scales[i];
+    for (int i = g * GROUP; i < (g + 1) * GROUP; ++i) most = fmax(most, fabs((double)scales[i] - sum / GROUP));
+    for (int i = g * GROUP; i < (g + 1) * GROUP; ++i) {
+      const double error = fabs((double)back[i] - (double)scales[i]);
+      REQUIRE(error <= most / 254 + 1e-6 * (most + fabs(sum / GROUP)), "%g became %g", (double)scales[i],
+              (double)back[i]);
+    }
+  }
+  REQUIRE(back[0] == 0.125F, "%g", (double)back[0]);
+}
+END_TEST
+
 static float of_bits(uint32_t bits) {
   float value;
   memcpy(&value, &bits, sizeof value);
@@ -249,6 +272,7 @@ int main(void) {
   tcase_add_test(numbers, bf16_bits);
   tcase_add_test(numbers, f16_bits);
   tcase_add_test(numbers, quantized);
+  tcase_add_test(numbers, quantized_scales);
   tcase_add_test(numbers, float8_golden);
   tcase_add_test(numbers, float8_codes);
   tcase_add_test(numbers, float8_scales);

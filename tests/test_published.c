@@ -162,13 +162,13 @@ END_TEST
 /* To 3 %, beside 4-bit weights 6 %, no figure of it fitted; what ran out of memory does not fit. */
 START_TEST(memory_of_adapters) {
   tws_cases *cases = load(RUNS);
-  int alone = 0, several = 0, full = 0, quantized = 0;
+  int alone = 0, several = 0, full = 0, quantized = 0, scales = 0;
   for (int i = 0; i < cases->count; i++) {
     const tws_case *one = &cases->cases[i];
     tws_job *job;
     tws_case_prediction p;
     tws_error err = {0};
-    const int few = strstr(one->id, "-bnb.nf4-mb") != NULL;
+    const int twice = strstr(one->id, "-bnb.nf4-dq-mb") != NULL, few = twice || strstr(one->id, "-bnb.nf4-mb") != NULL;
     if (strncmp(one->id, "litgpt/lora-", 12) != 0 || (!few && !strstr(one->id, "-None-"))) continue;
     ck_assert_msg(tws_case_job(cases, i, &job, &err) == TWS_OK, "%s: %s", one->id, err.message);
     ck_assert_msg(tws_case_predict(one, job, NULL, &p, &err) == TWS_OK, "%s: %s", one->id, err.message);
@@ -176,7 +176,7 @@ START_TEST(memory_of_adapters) {
     if (one->measured_bytes > 0) {
       const double error = p.bytes / one->measured_bytes - 1;
       ck_assert_msg(fabs(error) < (few ? 0.06 : 0.03), "%s: memory is %+.1f %% off", one->id, 100 * error);
-      *(few ? &quantized : single ? &alone : &several) += 1;
+      *(twice ? &scales : few ? &quantized : single ? &alone : &several) += 1;
     } else {
       ck_assert_msg(p.bytes > 40e9, "%s ran out of memory: %g bytes", one->id, p.bytes);
       full++;
@@ -184,8 +184,9 @@ START_TEST(memory_of_adapters) {
     ck_assert_double_eq(one->measured_s, 0);
     tws_job_destroy(job);
   }
-  ck_assert_msg(alone == 6 && several == 8 && quantized == 4 && full >= 3,
-                "%d alone, %d on several GPUs, %d of 4 bits, %d full", alone, several, quantized, full);
+  ck_assert_msg(alone == 6 && several == 8 && quantized == 4 && scales == 2 && full >= 3,
+                "%d alone, %d on several GPUs, %d of 4 bits, %d with scales of 8, %d full", alone, several, quantized,
+                scales, full);
   tws_cases_destroy(cases);
 }
 END_TEST

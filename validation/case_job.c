@@ -356,8 +356,7 @@ static tws_code check_technique(const cJSON *row, tws_error *err) {
   if (strstr(peft, "dapter")) return lacks(err, "adapters that are not LoRA");
   if ((strstr(peft, "LoRA") || strstr(tws_case_text(row, NULL, "id"), "LoRA")) && lora_rank(row) == 0)
     return lacks(err, "the adapters are not stated");
-  if (strcmp(quant, "bnb.nf4-dq") == 0) return lacks(err, "quantised scales of quantised weights");
-  if (strncmp(quant, "bnb", 3) == 0 && strcmp(quant, "bnb.nf4") != 0) return lacks(err, "quantised weights");
+  if (strncmp(quant, "bnb", 3) == 0 && strncmp(quant, "bnb.nf4", 7) != 0) return lacks(err, "quantised weights");
   if (cJSON_IsString(tws_case_member(row, "parallel", "offload_activations")))
     return lacks(err, "offloaded activations");
   if (strncmp(recompute, "attn_", 5) == 0 || strncmp(recompute, "normalize", 9) == 0 ||
@@ -479,8 +478,10 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
     tws_text_add(text, ",\"lora\":{\"r\":%lld,\"lora_alpha\":16,\"lora_dropout\":%s,\"target_modules\":[\"q_proj\"%s]}",
                  lora_rank(row), is_nemo_lora(row) ? "0" : "0.05",
                  is_nemo_lora(row) ? "" : ",\"v_proj\""); /* LitGPT's: finetune/lora.py */
-  if (strcmp(tws_case_text(row, "parallel", "quant"), "bnb.nf4") == 0) /* its head too */
-    tws_text_add(text, ",\"frozen_quantization\":{\"type\":\"nf4\",\"skip_modules\":[]}");
+  const char *quant = tws_case_text(row, "parallel", "quant");
+  if (strncmp(quant, "bnb.nf4", 7) == 0) /* its head too; -dq: scales in 8 bits */
+    tws_text_add(text, ",\"frozen_quantization\":{\"type\":\"nf4\",\"scale_block_size\":%d,\"skip_modules\":[]}",
+                 strcmp(quant, "bnb.nf4-dq") == 0 ? 256 : 0);
   tws_text_add(text, ",\"vocabulary_multiple\":%d}}",
                strstr(runtime->name, "megatron") || strstr(runtime->name, "nemo") ? 128 * d->tensor : d->tensor);
 }

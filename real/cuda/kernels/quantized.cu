@@ -9,14 +9,29 @@ struct Levels {
   float of[16];
 };
 
-template <typename T, bool packs>
-__global__ void dequantize(const uint8_t *codes, const float *scales, T *w, int64_t pairs, int64_t pairs_of_block,
-                           int bits, Levels level) {
+// Scales of blocks, as they are or as codes beside the mean and the step of their group.
+struct Scales {
+  const float *of;
+  __device__ float operator()(int64_t block) const { return of[block]; }
+};
+struct CodedScales {
+  const signed char *codes;
+  const float *means;
+  int64_t group;
+  __device__ float operator()(int64_t block) const {
+    const float *mean = means + block / group * 2;
+    return mean[0] + (float)codes[block] * mean[1];
+  }
+};
+
+template <typename T, bool packs, typename S>
+__global__ void dequantize(const uint8_t *codes, S scales, T *w, int64_t pairs, int64_t pairs_of_block, int bits,
+                           Levels level) {
   __shared__ float levels[16];
   if (threadIdx.x < 16) levels[threadIdx.x] = level.of[threadIdx.x];
   __syncthreads();
   EACH_ITEM(i, pairs) {
-    const float scale = scales[i / pairs_of_block];
+    const float scale = scales(i / pairs_of_block);
     float first, second;
     if (bits == 8) {
       const char2 two = packs ? reinterpret_cast<const char2 *>(codes)[i]
@@ -37,20 +52,29 @@ __global__ void dequantize(const uint8_t *codes, const float *scales, T *w, int6
   }
 }
 
-template <typename T, bool packs>
-tws_code run(const tws_cuda_call *call, const Levels &level, tws_error *err) {
+template <typename T, bool packs, typename S>
+tws_code run(const tws_cuda_call *call, const S &scales, T *w, tws_error *err) {
+  const Levels level = {TWS_NF4_LEVELS};
   const int64_t pairs = call->work->d[0] / 2;
-  LAUNCH((dequantize<T, packs>), grid_for(call, pairs, BLOCK), BLOCK, 0, call, in<uint8_t>(call, 0), in<float>(call, 1),
-         out<T>(call, 2), pairs, call->work->d[1] / 2, (int)call->work->d[2], level);
+  LAUNCH((dequantize<T, packs, S>), grid_for(call, pairs, BLOCK), BLOCK, 0, call, in<uint8_t>(call, 0), scales, w,
+         pairs, call->work->d[1] / 2, (int)call->work->d[2], level);
   return launched(err);
+}
+
+template <typename S>
+tws_code run_to(const tws_cuda_call *call, const S &scales, int to, tws_error *err) {
+  FOR_TYPE(call->dtype[to], T,
+           return packable<2>(in<uint8_t>(call, 0), 2) && packable<2>(out<T>(call, to), 2)
+                      ? run<T, true>(call, scales, out<T>(call, to), err)
+                      : run<T, false>(call, scales, out<T>(call, to), err));
 }
 
 }  // namespace
 
 tws_code tws_cuda_dequantize(const tws_cuda_call *call, tws_error *err) {
-  const Levels level = {TWS_NF4_LEVELS};
-  FOR_TYPE(call->dtype[2], T,
-           return packable<2>(in<uint8_t>(call, 0), 2) && packable<2>(out<T>(call, 2), 2)
-                      ? run<T, true>(call, level, err)
-                      : run<T, false>(call, level, err));
+  return run_to(call, Scales{in<float>(call, 1)}, 2, err);
+}
+
+tws_code tws_cuda_dequantize_twice(const tws_cuda_call *call, tws_error *err) {
+  return run_to(call, CodedScales{in<signed char>(call, 1), in<float>(call, 2), call->work->d[3]}, 3, err);
 }
