@@ -12,6 +12,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "compat/deepspeed_autotuner.h"
 #include "job/fit.h"
 #include "job/simulate.h"
 
@@ -25,6 +26,10 @@ typedef struct tws_tune_space {
   int micro_count;   /* fixed batch: its divisors; free: powers of two */
   int64_t max_micro; /* 0: 64 when free, unlimited under a fixed batch */
   int64_t min_micro; /* smaller ones are left out, unless they are listed */
+  /* num > 0, free batch on GPUs: of all devices the points that DeepSpeed's autotuner would run (its fast mode), were
+   * its experiments as estimated; params, activation_bytes 0: as estimated. stages, accumulation and the machine are
+   * filled in. */
+  tws_ds_tuning deepspeed;
   int64_t accumulation[TWS_TUNE_LIST];
   int accumulation_count; /* free batch only: 1; of a pipeline four times its stages */
   tws_recompute recompute[3];
@@ -177,6 +182,9 @@ double tws_tune_least_devices(const tws_tune_request *request);
 
 /* The points of a space, in order; the caller frees *points with tws_free. */
 tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err);
+
+/* Whether a point fits and the longest path of its plan, or why it is rejected; of pipelines roughly. */
+tws_code tws_tune_estimate(const tws_tune_request *request, tws_tune_candidate *candidate, tws_error *err);
 
 double tws_tune_throughput(const tws_tune_candidate *candidate); /* samples/s: measured is not used here */
 

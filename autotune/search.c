@@ -60,6 +60,10 @@ static tws_code estimate_candidate(const tws_tune_request *request, tws_tune_can
   return code == TWS_OK ? TWS_OK : tws_fail_in(err, code, "%s", c->name);
 }
 
+tws_code tws_tune_estimate(const tws_tune_request *request, tws_tune_candidate *candidate, tws_error *err) {
+  return estimate_candidate(request, candidate, ROUGH, err);
+}
+
 /* Memory grows with the micro batch: a point with at least twice a micro batch that did not fit, and no less
  * accumulation, is not worth a plan. (Twice, because packing buffers is not quite monotonic.) */
 static int differ_in_batch_only(const tws_variant *p, const tws_variant *q) {

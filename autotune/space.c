@@ -1,6 +1,7 @@
 /* The points of a search space and the configurations they stand for. */
 #include <stdio.h>
 #include "autotune/autotune.h"
+#include "autotune/deepspeed_space.h"
 #include "autotune/space_axes.h"
 
 /* Dimensions with their defaults filled in. */
@@ -199,6 +200,7 @@ static void nearest_batches(const dimensions *d, char *hint, size_t size) {
 
 tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err) {
   dimensions d;
+  if (tws_tune_is_deepspeeds(request)) return tws_tune_deepspeeds(request, points, count, err);
   TWS_TRY(fill_dimensions(request, &d, err));
   TWS_TRY(tws_axes_check_experts(request, err));
   point_list list = {0};

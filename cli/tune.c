@@ -239,6 +239,13 @@ static tws_code read_section(options *o, const tws_config *config, tws_tune_spac
     return tws_fail(err, TWS_UNSUPPORTED, "use throughput, latency or flops, or give --objective",
                     "autotuning.metric: \"%s\" is a part of a step, and whole steps are compared", a.metric);
   if (a.fast != 1) return TWS_OK;
+  space->deepspeed = (tws_ds_tuning){.params = a.params,
+                                     .activation_bytes = a.activation_bytes,
+                                     .start = config->micro_batch_size,
+                                     .min_micro = a.min_micro,
+                                     .max_micro = o->max_micro_batch,
+                                     .max_train_batch = a.max_train_batch,
+                                     .num = a.list_size > 0 ? (int)a.list_size : 3};
   if (!o->recomputes) space->recompute[space->recompute_count++] = config->recompute;
   if (!o->axes) o->axes = "off";
   return TWS_OK;

@@ -28,6 +28,137 @@ int tws_ds_micro_batches(int64_t min, int64_t max, int num, int64_t max_train_ba
   return count + 1;
 }
 
+/* ---- its fast mode ---- */
+
+enum { MOST_RUNS = 256 };
+#define GAIN 0.05
+
+typedef struct search {
+  const tws_ds_tuning *t;
+  tws_ds_experiment run;
+  void *user;
+  int stage, ended;
+  int64_t cap; /* largest micro batch that the user allows */
+  int64_t ran[MOST_RUNS];
+  int count;
+  double best;
+  int64_t best_micro;
+} search;
+
+static double try_one(search *s, int64_t micro, int64_t accumulation) {
+  const double speed = s->ended ? 0 : s->run(s->user, s->stage, micro, accumulation);
+  s->ended |= speed < 0;
+  if (speed > s->best) {
+    s->best = speed;
+    s->best_micro = micro;
+  }
+  return speed > 0 ? speed : 0;
+}
+
+static double try_limit(search *s, int64_t micro) {
+  const double speed = try_one(s, micro, s->t->accumulation);
+  if (speed > 0 && s->count < MOST_RUNS) s->ran[s->count++] = micro;
+  return speed;
+}
+
+static int has_run(const search *s, int64_t micro) {
+  for (int i = 0; i < s->count; i++)
+    if (s->ran[i] == micro) return 1;
+  return 0;
+}
+
+/* 0: none runs. */
+static int64_t smallest(search *s, int64_t previous, double *speed) {
+  const int64_t first = previous > 0 ? previous : s->t->start, least = s->t->min_micro;
+  *speed = try_limit(s, first);
+  if (*speed > 0) return first;
+  if (previous > 0 || first == least) return 0;
+  *speed = try_limit(s, least);
+  return *speed > 0 ? least : 0;
+}
+
+/* What memory promises and 5 % more or less; else halves, until that is no more than 5 % better. */
+static int64_t largest(search *s, int64_t low, double before, int64_t promised) {
+  int64_t high = promised < s->cap ? promised : s->cap;
+  const int64_t near[] = {(105 * high + 99) / 100, high, 95 * high / 100};
+  for (int i = 0; i < 3; i++) {
+    if (near[i] > s->cap) continue;
+    if (has_run(s, near[i]) || try_limit(s, near[i]) > 0) return near[i];
+  }
+  while (low <= high && !s->ended) {
+    const int64_t middle = (low + high) / 2;
+    const double speed = has_run(s, middle) ? -1 : try_limit(s, middle);
+    if (speed == 0) {
+      high = middle - 1;
+      continue;
+    }
+    low = middle + 1;
+    if (speed > 0 && before > 0 && (speed - before) / before < GAIN) break;
+    if (speed > 0) before = speed;
+  }
+  return low - 1;
+}
+
+static void try_list(search *s, int64_t min, int64_t max) {
+  const tws_ds_tuning *t = s->t;
+  const int gpus = t->gpus_per_node * t->nodes;
+  const int64_t batch = t->max_train_batch > 0 ? t->max_train_batch * t->model_parallel / gpus
+                                               : max * t->accumulation / t->model_parallel;
+  int64_t list[MOST_RUNS];
+  const int all = tws_ds_micro_batches(min, max, t->num, t->max_train_batch, t->accumulation, gpus, t->model_parallel,
+                                       list, MOST_RUNS);
+  const int count = all < MOST_RUNS ? all : MOST_RUNS;
+  double best = 0;
+  for (int i = 0; i < count; i++) best = try_one(s, list[i], batch / list[i]);
+  const int64_t low = count > 1 ? list[count - 2] + 1 : min;
+  const int64_t stride = (max - low) / 3 > 0 ? (max - low) / 3 : 1;
+  for (int64_t micro = low + (max - low - 1) / stride * stride; micro >= low && low < max; micro -= stride) {
+    const double speed = try_one(s, micro, batch / micro);
+    if (!(speed > best * (1 + GAIN))) break;
+    best = speed;
+  }
+}
+
+static int64_t tune_stage(search *s, int64_t previous) {
+  const tws_ds_tuning *t = s->t;
+  const double left = t->device_bytes - tws_ds_instantiation_bytes(t->params, t->gpus_per_node, t->nodes,
+                                                                   t->model_parallel, t->fp16, s->stage);
+  double speed;
+  if (!(t->activation_bytes > 0) || !(left > t->activation_bytes)) return 0;
+  const int64_t promised = (int64_t)(left / t->activation_bytes);
+  s->count = 0;
+  s->best = 0;
+  s->best_micro = 0;
+  if (promised < previous) return 0;
+  const int64_t min = smallest(s, previous, &speed);
+  const int64_t max = min > 0 ? largest(s, min, speed, promised) : 0;
+  if (max < 1 || max < previous) return 0;
+  try_list(s, min, max);
+  return max;
+}
+
+int tws_ds_tune(const tws_ds_tuning *tuning, tws_ds_experiment run, void *user) {
+  tws_ds_tuning t = *tuning;
+  if (t.min_micro < 1) t.min_micro = 1;
+  if (t.max_micro < 1) t.max_micro = 1024;
+  if (t.accumulation < 1) t.accumulation = 1;
+  if (t.start < 1) t.start = 1;
+  if (t.num < 1) t.num = 3;
+  search s = {.t = &t, .run = run, .user = user, .cap = t.max_micro};
+  const int64_t of_batch =
+      t.max_train_batch > 0 ? t.max_train_batch * t.model_parallel / (t.gpus_per_node * t.nodes) : s.cap;
+  if (of_batch < s.cap) s.cap = of_batch;
+  int64_t previous = 0, best_micro = 0;
+  for (s.stage = 0; s.stage < 4 && !s.ended; s.stage++) {
+    if (!(t.stages >> s.stage & 1)) continue;
+    const int64_t max = tune_stage(&s, previous);
+    if (max < 1 || s.best_micro <= best_micro) continue;
+    best_micro = s.best_micro;
+    previous = max;
+  }
+  return s.ended ? -1 : 0;
+}
+
 static void add_initials(const char *key, tws_text *out) {
   for (const char *c = key; *c; c++)
     if (*c != '_' && (c == key || c[-1] == '_')) tws_text_add_bytes(out, c, 1);

@@ -18,6 +18,22 @@ double tws_ds_instantiation_bytes(double params, int gpus_per_node, int nodes, i
 int tws_ds_micro_batches(int64_t min, int64_t max, int num, int64_t max_train_batch_size, int64_t accumulation,
                          int gpus, int model_parallel, int64_t *list, int capacity);
 
+/* What its fast mode runs (tune(), tune_space()): at each stage the smallest and the largest micro batch, the list of
+ * those between, and smaller ones than the largest while each is 5 % better. Stages that hold no micro batch more than
+ * an earlier one's largest are left out. 0 of the limits: DeepSpeed's own (1, 1024, none). */
+typedef struct tws_ds_tuning {
+  double params, activation_bytes, device_bytes; /* activations of one sequence; of one GPU */
+  int gpus_per_node, nodes, model_parallel, fp16;
+  unsigned stages;             /* 1 << stage */
+  int64_t accumulation, start; /* start: the user's micro batch, or 1 */
+  int64_t min_micro, max_micro, max_train_batch;
+  int num; /* micro batches of a list, about */
+} tws_ds_tuning;
+/* One experiment: samples a second, 0 where it does not run, less to end the search. */
+typedef double (*tws_ds_experiment)(void *user, int stage, int64_t micro, int64_t accumulation);
+/* -1: ended early. */
+int tws_ds_tune(const tws_ds_tuning *tuning, tws_ds_experiment run, void *user);
+
 /* One tuned key of an experiment. */
 typedef enum tws_ds_kind { TWS_DS_NUMBER, TWS_DS_BOOL, TWS_DS_WORD } tws_ds_kind;
 typedef struct tws_ds_setting {

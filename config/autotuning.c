@@ -19,7 +19,11 @@ tws_autotuning tws_config_autotuning(const tws_config *config) {
                           .trials = integer(config, "autotuning.tuner_num_trials"),
                           .early_stopping = integer(config, "autotuning.tuner_early_stopping"),
                           .min_micro = integer(config, "autotuning.min_train_micro_batch_size_per_gpu"),
-                          .max_micro = integer(config, "autotuning.max_train_micro_batch_size_per_gpu")};
+                          .max_micro = integer(config, "autotuning.max_train_micro_batch_size_per_gpu"),
+                          .max_train_batch = integer(config, "autotuning.max_train_batch_size"),
+                          .list_size = integer(config, "autotuning.num_tuning_micro_batch_sizes"),
+                          .params = (double)integer(config, "autotuning.model_info.num_params"),
+                          .activation_bytes = (double)integer(config, "autotuning.model_info.activation_mem_per_gpu")};
 }
 
 int tws_autotuning_is_read(const char *line) {

@@ -10,7 +10,9 @@ typedef struct tws_autotuning {
   const char *metric, *tuner;    /* live as long as the configuration */
   int64_t first_step, last_step; /* start_profile_step, end_profile_step */
   int64_t trials, early_stopping;
-  int64_t min_micro, max_micro;
+  int64_t min_micro, max_micro, max_train_batch;
+  int64_t list_size;               /* num_tuning_micro_batch_sizes */
+  double params, activation_bytes; /* of model_info, which measured them: of one sequence on one GPU */
 } tws_autotuning;
 tws_autotuning tws_config_autotuning(const tws_config *config);
 /* Whether a line of tws_config_no_effect() is about one of these keys. */
