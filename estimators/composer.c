@@ -5,6 +5,7 @@
 #include "estimators/chunks.h"
 #include "estimators/ends.h"
 #include "estimators/overlap.h"
+#include "estimators/rank_kinds.h"
 #include "estimators/rhythm.h"
 #include "plan/fold.h"
 #include "plan/pipeline_grid.h"
@@ -16,13 +17,6 @@ typedef struct programs {
   tws_pipeline_program *stage;
   struct programs *next;
 } programs;
-
-typedef struct ranks { /* of a topology */
-  tws_topology topology;
-  int stage, offloads, alone; /* of ZeRO, the optimizer; whether one rank stands for each stage of a pipeline */
-  int spread[TWS_AXIS_COUNT];
-  struct ranks *next;
-} ranks;
 
 typedef struct fewer { /* of a network */
   const tws_network *network;
@@ -72,7 +66,7 @@ struct tws_composer {
   programs *programs;
   size_t program_bytes;
   tws_arena *program_arena;
-  ranks *ranks;
+  tws_rank_kind *ranks;
   fewer *fewer;
   tws_sample_memory *memory;
   tws_rhythm_orders *orders; /* of pipelines */
@@ -147,48 +141,6 @@ tws_composer_counts tws_composer_count(const tws_composer *c) {
   tws_composer_counts counts = c->counts;
   counts.tails = c->ends.lowered + c->ends.moves.count;
   return counts;
-}
-
-static int is_same(const tws_topology *a, const tws_topology *b) {
-  if (a->axes != b->axes) return 0;
-  for (int i = 0; i < a->axes; i++)
-    if (a->axis[i] != b->axis[i] || a->dim[i] != b->dim[i]) return 0;
-  return 1;
-}
-
-static int beside_first(const tws_node_mapping *m, const tws_topology *t, tws_axes axes) {
-  const int size = tws_topology_size(t, axes), node = tws_mapping_node(m, 0);
-  int count = 0;
-  for (int i = 0; i < size; i++) count += tws_mapping_node(m, tws_topology_member(t, 0, axes, i)) == node;
-  return count;
-}
-
-static tws_code find_ranks(tws_composer *c, const tws_plan_request *request, const ranks **out, tws_error *err) {
-  const int stage = request->config->zero.stage, offloads = request->config->zero.offload_optimizer != 0;
-  const tws_topology *t = &request->topology;
-  for (ranks *r = c->ranks; r; r = r->next)
-    if (r->stage == stage && r->offloads == offloads && is_same(&r->topology, t)) {
-      *out = r;
-      return TWS_OK;
-    }
-  const tws_node_mapping mapping = tws_machine_mapping(c->machine, tws_topology_world(t));
-  tws_plan_request whole = *request;
-  tws_rank_set set;
-  ranks *r = tws_arena_alloc(c->arena, 1, sizeof *r);
-  if (!r) return no_memory(err);
-  whole.max_accumulation = 0;
-  const tws_code code = tws_estimate_ranks(&whole, c->machine, &set, err);
-  *r = (ranks){.topology = *t,
-               .stage = stage,
-               .offloads = offloads,
-               .alone = set.count == tws_topology_size(t, TWS_AXES_PIPE),
-               .next = c->ranks};
-  tws_rank_set_free(&set);
-  TWS_TRY(code);
-  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) r->spread[axis] = beside_first(&mapping, t, 1u << axis);
-  c->ranks = r;
-  *out = r;
-  return TWS_OK;
 }
 
 /* ---- a step ---- */
@@ -567,7 +519,7 @@ static int same_chunks(const tws_step_ends *a, const tws_step_ends *b) {
 /* Whether a step is like the last but for its number of micro-batches. */
 static int same_stages(const step *s, const tws_plan_request *request, const tws_pipeline_shape *shape) {
   return s->shape.kind == shape->kind && s->shape.stages == shape->stages &&
-         s->shape.virtual_stages == shape->virtual_stages && is_same(&s->topology, &request->topology);
+         s->shape.virtual_stages == shape->virtual_stages && tws_topology_is_same(&s->topology, &request->topology);
 }
 
 /* A new step of this shape; what it was made of before is gone. */
@@ -577,7 +529,7 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
   tws_composer *c = s->c;
   const tws_plan_request *request = s->request;
   if (tws_reserve(&c->legs, &c->leg_capacity, n * LEGS, sizeof *c->legs)) return no_memory(err);
-  if (!is_same(&s->topology, &request->topology)) memset(c->legs, 0, n * LEGS * sizeof *c->legs);
+  if (!tws_topology_is_same(&s->topology, &request->topology)) memset(c->legs, 0, n * LEGS * sizeof *c->legs);
   tws_arena_destroy(s->arena);
   *s = (step){.c = c,
               .request = request,
@@ -657,7 +609,7 @@ static int offloads_behind(const tws_config *config) {
 }
 
 /* Streams of their own, and ranks that differ. */
-static int is_exact(const step *s, const ranks *r) {
+static int is_exact(const step *s, const tws_rank_kind *r) {
   const tws_config *config = s->request->config;
   if (!r->alone || (s->bounded ? !s->moves_exact : !s->chunks_exact)) return 0;
   if (tws_config_offloads(config) && !offloads_behind(config)) return 0;
@@ -745,14 +697,14 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   const tws_pipeline_shape shape = tws_pipeline_shape_of(request->config, stages, request->config->accumulation_steps);
   const double bytes = limits ? limits->bytes : 0, seconds = limits ? limits->seconds : 0;
   step *s = &c->last;
-  const ranks *r = NULL;
+  const tws_rank_kind *r = NULL;
   const tws_step_ends *t = NULL;
   tws_piece_key k;
   int is_new;
   *out = (tws_composed){.exact = 0};
   s->exact = 0;
   TWS_TRY(tws_pipeline_check(&shape, err));
-  TWS_TRY(find_ranks(c, request, &r, err));
+  TWS_TRY(tws_rank_kind_find(&c->ranks, request, c->machine, c->memory, c->arena, &r, err));
   TWS_TRY(tws_ends_find(&c->ends, request, r->alone, &t, err));
   c->counts.composed++;
   if (tws_reserve(&c->met_s, &c->met_capacity, (size_t)(stages * t->most_met), sizeof *c->met_s)) return no_memory(err);

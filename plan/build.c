@@ -478,6 +478,49 @@ void tws_plan_sample_free(tws_plan_sample *sample) {
   *sample = (tws_plan_sample){.plan = NULL};
 }
 
+/* Ranks of a sequence differ in the rows of positions that they look up, and in what they update. */
+static int looks_up_positions(const tws_network *network) {
+  for (uint32_t m = 0; m < network->module_count; m++)
+    if (network->modules[m].type == TWS_MODULE_EMBEDDING && network->modules[m].param[1] != TWS_NONE) return 1;
+  return 0;
+}
+
+static int has_alike_modules(const tws_local *a, const tws_local *b) {
+  int alike = a->network->module_count == b->network->module_count;
+  for (uint32_t m = 0; alike && m < a->network->module_count; m++) {
+    const uint32_t *param = a->network->modules[m].param;
+    const int adds = param[1] != TWS_NONE || param[2] != TWS_NONE;
+    alike =
+        a->modules[m].rows == b->modules[m].rows && (!adds || a->modules[m].skips_vector == b->modules[m].skips_vector);
+  }
+  return alike;
+}
+
+tws_code tws_plan_ranks_alike(const tws_plan_request *request, tws_sample_memory *memory, int *alike, tws_error *err) {
+  const tws_config *c = request->config;
+  const tws_axes tensor = 1u << TWS_AXIS_MODEL;
+  const int ranks = tws_topology_size(&request->topology, tensor);
+  const tws_sample_request wanted = {.plan = request, .memory = memory};
+  tws_plan_sample none;
+  tws_local first = {.network = NULL};
+  *alike = (ranks == 1 || !tws_config_bf16_masters(c) || !c->stochastic_rounding) &&
+           (c->sequence_ranks == 1 || (c->zero.stage == 0 && !looks_up_positions(request->network)));
+  for (int i = 0; i < ranks && ranks > 1 && *alike; i++) {
+    tws_plan_request r = *request;
+    tws_lower l = {.chunk_count = 0};
+    r.rank = tws_topology_member(&r.topology, 0, tensor, i);
+    tws_code code = begin(&r, &wanted, &none, &l, err);
+    if (code == TWS_OK) code = make_groups(&l, err);
+    if (code == TWS_OK) code = make_local(&l, err);
+    if (code == TWS_OK && i == 0) first = l.local; /* the memory has it */
+    if (code == TWS_OK && i > 0) *alike = has_alike_modules(&first, &l.local);
+    end(&l);
+    tws_plan_destroy(l.b.plan);
+    TWS_TRY(code);
+  }
+  return TWS_OK;
+}
+
 struct tws_moves {
   tws_lower l;
   tws_config config;

@@ -77,6 +77,10 @@ enum { TWS_SAMPLE_STEPS = 3 }; /* none of a body's two micro-batches is the last
 tws_code tws_plan_sample_make(const tws_sample_request *request, tws_plan_sample *out, tws_error *err);
 void tws_plan_sample_free(tws_plan_sample *sample);
 
+/* Whether all ranks that work on one replica's layers have plans that differ in arguments alone: no rank adds biases or
+ * positions for others, has fewer words of the vocabulary, or rounds other runs of elements. */
+tws_code tws_plan_ranks_alike(const tws_plan_request *request, tws_sample_memory *memory, int *alike, tws_error *err);
+
 /* Operations [first, end) of a plan. */
 typedef struct tws_op_range {
   uint32_t first, end;

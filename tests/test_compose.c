@@ -54,8 +54,9 @@ static double mutated_work(void *user, const tws_plan *plan, uint32_t index) {
 
 static double random_message(void *user, const tws_topology *topology, int rank, int peer, uint64_t bytes) {
   const uint64_t seed = *(const uint64_t *)user;
-  (void)topology;
-  return 30 * random_seconds(seed + bytes, (uint64_t)rank * 1000 + (uint64_t)peer, 2); /* often in the way */
+  const int from = tws_topology_index(topology, rank, TWS_AXES_PIPE);
+  const int to = tws_topology_index(topology, peer, TWS_AXES_PIPE);
+  return 30 * random_seconds(seed + bytes, (uint64_t)from * 1000 + (uint64_t)to, 2); /* often in the way */
 }
 
 static double message_of_run(void *user, uint32_t rank, uint32_t op) {
@@ -71,7 +72,8 @@ static double message_of_run(void *user, uint32_t rank, uint32_t op) {
 typedef struct planned {
   double step_s;
   uint64_t live_bytes;
-  tws_path_result paths[MOST_RANKS]; /* per stage, where one rank stands for each */
+  int ranks;                         /* that were planned: as many of each stage */
+  tws_path_result paths[MOST_RANKS]; /* of the first of these */
 } planned;
 
 /* At these costs of works; NULL: the machine's. */
@@ -80,6 +82,7 @@ static planned plan_all(const tws_plan_request *job, const tws_machine *machine,
   tws_rank_set set;
   planned out = {0};
   ck_assert(tws_estimate_ranks(job, machine, &set, &err) == TWS_OK);
+  out.ranks = set.count;
   tws_plan **plans = calloc((size_t)set.count, sizeof *plans);
   const double **seconds = calloc((size_t)set.count, sizeof *seconds);
   for (int i = 0; i < set.count; i++) {
@@ -127,7 +130,7 @@ typedef struct tally {
   int exact[2], bounded; /* exact: without, with a pipeline */
   int accounts;          /* exact, and so is what is exposed by axis */
   int beside;            /* exact: reductions of stage 1 ran beside the last backward pass */
-  int coded;             /* exact: of stage 3 */
+  int sharded;           /* exact: of stage 3 */
   int offloaded;         /* exact: with the optimizer on the host */
 } tally;
 
@@ -200,6 +203,20 @@ static tws_config draw_offloaded(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
+/* Likewise jobs of stage 3 with tensor ranks, most of which have no biases that one of them adds. */
+enum { RANKED = 1 << 23 };
+static tws_config draw_ranked(uint64_t seed, shape *s, int *world) {
+  tws_config c;
+  for (uint64_t near = 0;; near++) {
+    c = legal_job(seed + (near << 32), s, world);
+    if (c.zero.stage == 3 && c.tensor_ranks > 1 && c.sequence_ranks == 1) break;
+  }
+  c.zero.overlap_comm = c.tensor_overlap = 0;
+  s->llama |= draw(seed, 620, 8) > 0;
+  if (draw(seed, 621, 4)) s->vocabulary += c.tensor_ranks - s->vocabulary % c.tensor_ranks;
+  return c;
+}
+
 static void draw_job(uint64_t seed, int64_t more_layers, int64_t longer, drawn_job *j) {
   tws_error err = {0};
   ck_assert(tws_profile_load("a100-80gb", &j->profile, &err) == TWS_OK);
@@ -209,10 +226,11 @@ static void draw_job(uint64_t seed, int64_t more_layers, int64_t longer, drawn_j
   j->machine = (tws_machine){&j->cluster, j->profile};
   shape s;
   int world;
-  j->config = seed >= OFFLOADED ? draw_offloaded(seed, &s, &world)
-              : seed >= CODED   ? draw_coded(seed, &s, &world)
-              : seed >= BESIDE  ? draw_beside(seed, &s, &world)
-                                : legal_job(seed, &s, &world);
+  j->config = seed >= RANKED      ? draw_ranked(seed, &s, &world)
+              : seed >= OFFLOADED ? draw_offloaded(seed, &s, &world)
+              : seed >= CODED     ? draw_coded(seed, &s, &world)
+              : seed >= BESIDE    ? draw_beside(seed, &s, &world)
+                                  : legal_job(seed, &s, &world);
   s.layers += more_layers;
   j->config.train_batch_size *= longer;
   j->config.accumulation_steps *= longer;
@@ -283,8 +301,9 @@ static int check_account(tws_composer *composer, const tws_plan_request *job, co
   ck_assert_msg(code == TWS_OK || (code == TWS_UNSUPPORTED && (beside || !composed.exact)), "seed %d: %s", (int)seed,
                 err.message);
   const double most = 1e-12 * whole->step_s;
-  for (int i = 0; i < tws_topology_size(&job->topology, TWS_AXES_PIPE) && code == TWS_OK; i++) {
-    const tws_path_result *path = &whole->paths[i];
+  const int stages = tws_topology_size(&job->topology, TWS_AXES_PIPE);
+  for (int i = 0; i < stages && code == TWS_OK; i++) {
+    const tws_path_result *path = &whole->paths[i * whole->ranks / stages];
     ck_assert_msg(fabs(own[i].bubble_s - path->bubble_s) <= most, "seed %d, stage %d: %.15g s waited, %.15g s planned",
                   (int)seed, i, own[i].bubble_s, path->bubble_s);
     for (int axis = 0; axis < TWS_REPORT_COUNT; axis++)
@@ -341,7 +360,7 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
   seen->accounts += check_account(composer, &j.request, &whole, beside, seed);
   seen->exact[pipeline] += composed.exact;
   seen->beside += composed.exact && config->zero.stage == 1 && config->zero.overlap_comm;
-  seen->coded += composed.exact && config->zero.stage == 3;
+  seen->sharded += composed.exact && config->zero.stage == 3;
   seen->offloaded += composed.exact && config->zero.offload_optimizer;
   seen->bounded += !composed.exact;
   tws_composer_destroy(composer);
@@ -372,7 +391,17 @@ START_TEST(coded_moves_compose) {
   const uint64_t jobs = job_count() / 4;
   for (uint64_t seed = 1; seed <= jobs; seed++)
     check_job(CODED + seed, seed % 8 ? 6000 + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
-  ck_assert_int_gt(seen.coded, (int)jobs / 2);
+  ck_assert_int_gt(seen.sharded, (int)jobs / 2);
+}
+END_TEST
+
+START_TEST(ranks_that_are_alike_compose) {
+  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
+  const uint64_t jobs = job_count() / 4;
+  for (uint64_t seed = 1; seed <= jobs; seed++)
+    check_job(RANKED + seed, seed % 8 ? 8000 + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
+  ck_assert_int_gt(seen.sharded, (int)jobs / 4);
+  ck_assert_int_gt(seen.bounded, (int)jobs / 8);
 }
 END_TEST
 
@@ -536,13 +565,10 @@ int main(void) {
   const struct {
     const char *name;
     const TTest *test;
-  } cases[] = {{"plans", composed_steps_are_the_plans},
-               {"beside", overlapped_reductions_compose},
-               {"coded", coded_moves_compose},
-               {"offloaded", offloaded_updates_compose},
-               {"long", long_steps_compose},
-               {"mutants", mutants_are_noticed},
-               {"offloaded mutants", offloaded_mutants_are_noticed},
+  } cases[] = {{"plans", composed_steps_are_the_plans},  {"beside", overlapped_reductions_compose},
+               {"coded", coded_moves_compose},           {"ranks", ranks_that_are_alike_compose},
+               {"offloaded", offloaded_updates_compose}, {"long", long_steps_compose},
+               {"mutants", mutants_are_noticed},         {"offloaded mutants", offloaded_mutants_are_noticed},
                {"machine", machine_costs_compose}};
   Suite *suite = suite_create("compose");
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) { /* CK_RUN_CASE runs one of them */

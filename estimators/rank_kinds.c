@@ -1,0 +1,59 @@
+#include "estimators/rank_kinds.h"
+
+int tws_topology_is_same(const tws_topology *a, const tws_topology *b) {
+  if (a->axes != b->axes) return 0;
+  for (int i = 0; i < a->axes; i++)
+    if (a->axis[i] != b->axis[i] || a->dim[i] != b->dim[i]) return 0;
+  return 1;
+}
+
+static int beside_first(const tws_node_mapping *m, const tws_topology *t, tws_axes axes) {
+  const int size = tws_topology_size(t, axes), node = tws_mapping_node(m, 0);
+  int count = 0;
+  for (int i = 0; i < size; i++) count += tws_mapping_node(m, tws_topology_member(t, 0, axes, i)) == node;
+  return count;
+}
+
+/* One rank stands for each stage of a pipeline where no others count, or those that do are like it. */
+static tws_code stand_alone(const tws_plan_request *request, const tws_machine *machine,
+                            const tws_node_mapping *mapping, tws_sample_memory *memory, int *alone, tws_error *err) {
+  tws_plan_request whole = *request;
+  tws_rank_set every = {NULL, 0}, some = {NULL, 0};
+  whole.max_accumulation = 0;
+  tws_code code = tws_estimate_ranks(&whole, machine, &every, err);
+  if (code == TWS_OK) code = tws_representatives(&request->topology, mapping, request->config->zero.stage, &some, err);
+  const int even = every.count == some.count && tws_mapping_is_even(mapping, &request->topology);
+  *alone = every.count == tws_topology_size(&request->topology, TWS_AXES_PIPE);
+  if (code == TWS_OK && even && !*alone) code = tws_plan_ranks_alike(request, memory, alone, err);
+  tws_rank_set_free(&every);
+  tws_rank_set_free(&some);
+  return code;
+}
+
+tws_code tws_rank_kind_find(tws_rank_kind **kinds, const tws_plan_request *request, const tws_machine *machine,
+                            tws_sample_memory *memory, tws_arena *arena, const tws_rank_kind **out, tws_error *err) {
+  const tws_config *config = request->config;
+  const tws_topology *t = &request->topology;
+  const int stage = config->zero.stage, offloads = config->zero.offload_optimizer != 0;
+  const int knobs = (config->tensor_sequence_parallel != 0) + 2 * (config->expert_tensor_parallel != 0) +
+                    4 * (tws_config_bf16_masters(config) && config->stochastic_rounding);
+  for (tws_rank_kind *r = *kinds; r; r = r->next)
+    if (r->stage == stage && r->offloads == offloads && r->knobs == knobs && r->network == request->network &&
+        tws_topology_is_same(&r->topology, t)) {
+      *out = r;
+      return TWS_OK;
+    }
+  const tws_node_mapping mapping = tws_machine_mapping(machine, tws_topology_world(t));
+  tws_rank_kind *r = tws_arena_alloc(arena, 1, sizeof *r);
+  if (!r) return tws_fail(err, TWS_MEMORY, NULL, "no memory for composed steps");
+  *r = (tws_rank_kind){.topology = *t,
+                       .network = request->network,
+                       .stage = stage,
+                       .offloads = offloads,
+                       .knobs = knobs,
+                       .next = *kinds};
+  TWS_TRY(stand_alone(request, machine, &mapping, memory, &r->alone, err));
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) r->spread[axis] = beside_first(&mapping, t, 1u << axis);
+  *out = *kinds = r;
+  return TWS_OK;
+}

@@ -1,0 +1,22 @@
+/* Which ranks a composed step is made from: one of each stage of a pipeline where it speaks for all that an estimate
+ * looks at. Internal to estimators/. */
+#ifndef TWS_ESTIMATORS_RANK_KINDS_H
+#define TWS_ESTIMATORS_RANK_KINDS_H
+
+#include "estimators/estimators.h"
+#include "plan/sample.h"
+
+typedef struct tws_rank_kind { /* of requests with a topology, and with equal knobs that tell ranks apart */
+  tws_topology topology;
+  const tws_network *network;
+  int stage, offloads, knobs; /* stage of ZeRO; of the optimizer */
+  int alone;                  /* one rank stands for each stage of a pipeline */
+  int spread[TWS_AXIS_COUNT]; /* ranks of a group along one axis that are on one node */
+  struct tws_rank_kind *next;
+} tws_rank_kind;
+/* Kept in `kinds`, which live in the arena. */
+tws_code tws_rank_kind_find(tws_rank_kind **kinds, const tws_plan_request *request, const tws_machine *machine,
+                            tws_sample_memory *memory, tws_arena *arena, const tws_rank_kind **out, tws_error *err);
+int tws_topology_is_same(const tws_topology *a, const tws_topology *b);
+
+#endif
