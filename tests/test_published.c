@@ -191,6 +191,43 @@ START_TEST(memory_of_adapters) {
 }
 END_TEST
 
+/* Megatron's small tests with experts: each layer has them, as wide as the row says or a dense layer is, divided among
+ * tensor ranks as dense layers are, or the row is refused. */
+START_TEST(memory_of_tests_with_experts) {
+  tws_cases *cases = load(RUNS);
+  int planned = 0, narrow = 0, refused = 0;
+  for (int i = 0; i < cases->count; i++) {
+    const tws_case *one = &cases->cases[i];
+    const cJSON *stated = cJSON_GetObjectItem(cJSON_GetObjectItem(one->row, "all_args"), "moe-ffn-hidden-size");
+    tws_job *job;
+    tws_case_prediction p;
+    tws_error err = {0};
+    if (strncmp(one->id, "mlm-golden-moe-gpt3_", 20) != 0) continue;
+    if (strstr(one->id, "_etp2_")) {
+      ck_assert_int_eq(tws_case_job(cases, i, &job, &err), TWS_UNSUPPORTED);
+      ck_assert_msg(strstr(err.message, "other tensor ranks") != NULL, "%s", err.message);
+      refused++;
+      continue;
+    }
+    ck_assert_msg(tws_case_job(cases, i, &job, &err) == TWS_OK, "%s: %s", one->id, err.message);
+    const double inner = cJSON_IsNumber(stated) ? stated->valuedouble : 2048, attention = 4 * 512 * 512;
+    const double experts = 8 * 2 * 512 * inner, tables = (50257 + 1024) * 512.0;
+    const double want = 12 * (attention + experts) + tables, found = (double)tws_network_params(job->network, 0);
+    ck_assert_msg(fabs(found / want - 1) < 0.01, "%s: %g parameters, not %g", one->id, found, want);
+    ck_assert_int_eq(job->config->expert_tensor_parallel, job->config->tensor_ranks > 1);
+    ck_assert_int_eq(tws_case_predict(one, job, NULL, &p, &err), TWS_OK);
+    ck_assert_msg(fabs(p.bytes / one->measured_bytes - 1) < 0.1, "%s: %g bytes, measured %g", one->id, p.bytes,
+                  one->measured_bytes);
+    tws_job_destroy(job);
+    narrow += cJSON_IsNumber(stated);
+    planned++;
+  }
+  ck_assert_msg(planned >= 4 && narrow >= 1 && refused >= 1, "%d planned, %d narrow, %d refused", planned, narrow,
+                refused);
+  tws_cases_destroy(cases);
+}
+END_TEST
+
 /* ZeRO-3 with the optimizer on the host: short sequences hold most before the first step, as their script partitions a
  * model that is whole on each device. */
 START_TEST(memory_of_offloaded_runs) {
@@ -421,6 +458,7 @@ int main(void) {
   tcase_add_test(tests, doubtful_runs_are_not_scored);
   tcase_add_test(tests, formula_counts_the_networks_products);
   tcase_add_test(tests, memory_of_adapters);
+  tcase_add_test(tests, memory_of_tests_with_experts);
   tcase_add_test(tests, memory_of_offloaded_runs);
   tcase_add_test(tests, memory_of_runs_of_stage_2);
   tcase_add_test(tests, memory_of_runs_with_partitioned_checkpoints);

@@ -44,6 +44,22 @@ static void write_deepseek(const cJSON *row, tws_text *text) {
                (long long)tws_case_number(row, "model", "layers"), (long long)tws_case_number(row, "model", "seq_len"));
 }
 
+/* Megatron's small tests: GPT-2's layers, in each of them experts as wide as a dense layer unless the test says another
+ * width (Megatron-LM, --moe-ffn-hidden-size), each token whole to --moe-router-topk of them. */
+static void write_test(const cJSON *row, tws_text *text) {
+  const double hidden = tws_case_number(row, "model", "hidden"), dense = tws_case_number(row, "model", "ffn");
+  const double stated = tws_case_number(row, "all_args", "moe-ffn-hidden-size");
+  const double inner = stated > 0 ? stated : dense > 0 ? dense : 4 * hidden;
+  tws_text_add(text,
+               "{\"model_type\":\"gpt2\",\"n_layer\":%lld,\"n_embd\":%lld,\"n_head\":%lld,\"n_inner\":%lld,"
+               "\"n_positions\":%lld,\"vocab_size\":%lld,\"num_experts\":%lld,\"expert_interval\":1,\"topk\":%lld}",
+               (long long)tws_case_number(row, "model", "layers"), (long long)hidden,
+               (long long)tws_case_number(row, "model", "heads"), (long long)inner,
+               (long long)tws_case_number(row, "model", "seq_len"), (long long)tws_case_vocabulary(row),
+               (long long)tws_case_number(row, "model", "num_experts"),
+               (long long)tws_case_number(row, "model", "moe_topk"));
+}
+
 static int find(const cJSON *row) {
   int at = (int)(sizeof models / sizeof *models) - 1;
   while (at >= 0 && !strstr(tws_case_text(row, "model", "name"), models[at].name)) at--;
@@ -55,13 +71,17 @@ int tws_case_has_experts(const cJSON *row) {
 }
 
 int tws_case_knows_experts(const cJSON *row) {
-  return find(row) >= 0 || is_deepseek(row) || tws_case_is_gpt_with_experts(row);
+  return find(row) >= 0 || is_deepseek(row) || tws_case_is_gpt_with_experts(row) || tws_case_is_small_test(row);
 }
 
 void tws_case_write_experts(const cJSON *row, tws_text *text) {
   const int at = find(row);
   if (tws_case_is_gpt_with_experts(row)) {
     write_gpt(row, text);
+    return;
+  }
+  if (tws_case_is_small_test(row)) {
+    write_test(row, text);
     return;
   }
   if (is_deepseek(row)) {

@@ -474,6 +474,7 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
     tws_text_add(text, ",\"tensor_sequence_parallel\":true");
   /* benchmarks spread tokens evenly over experts: nobody gets more than an even share, and nothing is dropped */
   if (d->experts > 1) tws_text_add(text, ",\"expert_parallel_size\":%d,\"expert_capacity_factor\":1", d->experts);
+  if (d->experts > 1 && tws_case_divides_experts(row)) tws_text_add(text, ",\"expert_tensor_parallel\":true");
   if (lora_rank(row) > 0)
     tws_text_add(text, ",\"lora\":{\"r\":%lld,\"lora_alpha\":16,\"lora_dropout\":%s,\"target_modules\":[\"q_proj\"%s]}",
                  lora_rank(row), is_nemo_lora(row) ? "0" : "0.05",

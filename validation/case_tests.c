@@ -10,7 +10,12 @@ static int is_test(const cJSON *row) {
 
 /* The small models, 12 layers 512 wide, of which most tests are. */
 static int is_small(const cJSON *row) {
-  return is_test(row) && strncmp(tws_case_text(row, "model", "name"), "gpt3_mcore", 10) == 0;
+  const char *name = tws_case_text(row, "model", "name");
+  return is_test(row) && (strncmp(name, "gpt3_mcore", 10) == 0 || strncmp(name, "gpt3_moe_mcore", 14) == 0);
+}
+
+int tws_case_is_small_test(const cJSON *row) {
+  return is_small(row) && tws_case_number(row, "model", "hidden") == 512;
 }
 
 /* Steps of 0.1 s are the host's: deterministic kernels of models that no GPU notices. */
@@ -43,6 +48,13 @@ int tws_case_keeps_scores(const cJSON *row) {
   return is_small(row) && (!is_named(row, "_te_") || (!is_named(row, "resume") && !is_named(row, "loss_fusion")));
 }
 
+/* Megatron's --expert-tensor-parallel-size is that of dense layers where nothing else is said. */
+int tws_case_divides_experts(const cJSON *row) {
+  const double tensor = tws_case_number(row, "parallel", "tp"),
+               stated = tws_case_number(row, "all_args", "expert-tensor-parallel-size");
+  return tws_case_is_small_test(row) && tensor > 1 && (!(stated > 0) || stated == tensor);
+}
+
 const char *tws_case_test_lacks(const cJSON *row) {
   static const struct {
     const char *word, *reason;
@@ -55,8 +67,12 @@ const char *tws_case_test_lacks(const cJSON *row) {
                {"dist_optimizer_instances", "sharding inside a part of the replicas"},
                {"_frozen_", "frozen parameters"},
                {"modelopt_distill", "distillation"},
+               {"dist_muon", "an optimizer that is shared out otherwise than ours"},
                {"defer_embedding", "gradients of the embedding that wait"}};
   for (size_t i = 0; is_small(row) && i < sizeof known / sizeof *known; i++)
     if (is_named(row, known[i].word)) return known[i].reason;
+  if (tws_case_has_experts(row) && tws_case_is_small_test(row) && tws_case_number(row, "parallel", "tp") > 1 &&
+      !tws_case_divides_experts(row))
+    return "experts divided among other tensor ranks than dense layers";
   return NULL;
 }
