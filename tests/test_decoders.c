@@ -271,11 +271,11 @@ static int sequence_length(const cJSON *family) {
 }
 
 static const char *config_text(const cJSON *family, double clipping, const char *recompute) {
-  static char text[320];
+  static char text[384];
   snprintf(text, sizeof text,
            "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_clipping\": %g, \"optimizer\": {\"type\": \"AdamW\", "
            "\"params\": {\"lr\": 0.001, \"betas\": [0.9, 0.999], \"eps\": 1e-8, \"weight_decay\": 0}}, \"twinspeed\": "
-           "{\"sequence_length\": %d, \"target_length\": %d, \"recompute\": \"%s\"}}",
+           "{\"sequence_length\": %d, \"target_length\": %d, \"expert_capacity_factor\": 0, \"recompute\": \"%s\"}}",
            TEXTS, clipping, sequence_length(family), target_length(family), recompute);
   return text;
 }
@@ -460,12 +460,13 @@ static void *run_rank(void *raw) {
 }
 
 static const char *division_text(const cJSON *family, int d) {
-  static char text[640];
+  static char text[704];
   snprintf(
       text, sizeof text,
       "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_clipping\": 1, %s, \"optimizer\": {\"type\": \"AdamW\", "
       "\"params\": {\"lr\": 0.001, \"betas\": [0.9, 0.999], \"eps\": 1e-8, \"weight_decay\": 0}}, \"twinspeed\": "
-      "{\"sequence_length\": %d, \"target_length\": %d, \"tensor_sequence_parallel\": %s}}",
+      "{\"sequence_length\": %d, \"target_length\": %d, \"expert_capacity_factor\": 0, \"tensor_sequence_parallel\": "
+      "%s}}",
       divisions[d].samples, divisions[d].keys, sequence_length(family), target_length(family),
       d == DIVISIONS - 1 ? "true" : "false");
   return text;

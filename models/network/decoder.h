@@ -116,6 +116,19 @@ tws_code tws_decoder_read_turned(tws_network_builder *b, int64_t interval, tws_d
  * missing keys. */
 tws_code tws_decoder_read_routing(tws_network_builder *b, const char *count, int64_t experts, int64_t choices,
                                   double auxiliary, tws_decoder *d, tws_error *err);
+/* Experts as DeepSeek-V3 has them, in one group: sigmoids choose them, behind some layers that have none and beside an
+ * inner part that all tokens go through. The keys that count them, and what stands for missing keys. */
+typedef struct tws_decoder_scored {
+  const char *experts_key, *shared_key;
+  int64_t experts, choices, inner, shared, dense_layers;
+  int renormalizes;
+  double scale;
+} tws_decoder_scored;
+#define TWS_SCORED_KEYS                                                                                    \
+  "moe_intermediate_size", "num_local_experts", "num_experts_per_tok", "first_k_dense_replace", "n_group", \
+      "topk_group", "norm_topk_prob", "routed_scaling_factor", "output_router_logits", "num_nextn_predict_layers"
+tws_code tws_decoder_read_scored(tws_network_builder *b, const tws_decoder_scored *usual, tws_decoder *d,
+                                 tws_error *err);
 /* The layer of experts: what is added to the residual stream. At most TWS_EXPERT_MODULES modules. */
 enum { TWS_EXPERT_MODULES = 14 };
 uint32_t tws_decoder_add_experts(tws_network_builder *b, const tws_decoder *d, int layer, uint32_t x);

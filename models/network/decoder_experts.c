@@ -23,6 +23,43 @@ tws_code tws_decoder_read_routing(tws_network_builder *b, const char *count, int
   return TWS_OK;
 }
 
+static tws_code read_dense_layers(tws_network_builder *b, int64_t first, tws_decoder *d, tws_error *err) {
+  int64_t layers = 0;
+  TWS_TRY(tws_build_size(b, "num_hidden_layers", NULL, 1, TWS_MAX_LAYERS, 0, &layers, err));
+  TWS_TRY(tws_json_int(b->json, b->json->root, "first_k_dense_replace", 0, 0, TWS_MAX_LAYERS, first, &first, err));
+  uint8_t *dense = tws_arena_alloc(b->net->arena, (size_t)layers, 1);
+  if (!dense) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the model's graph");
+  for (int64_t layer = 0; layer < layers; layer++) dense[layer] = layer < first;
+  d->dense = dense;
+  return TWS_OK;
+}
+
+/* Biases that balance experts are 0 here, and the loss for the token after the next is left out. */
+tws_code tws_decoder_read_scored(tws_network_builder *b, const tws_decoder_scored *usual, tws_decoder *d,
+                                 tws_error *err) {
+  const tws_json *json = b->json;
+  int64_t one, shared;
+  TWS_TRY(tws_decoder_read_routing(b, usual->experts_key, usual->experts, usual->choices, 0, d, err));
+  d->routing.auxiliary = 0;
+  d->routing.sigmoid = d->routing.biased = 1;
+  TWS_TRY(tws_json_bool(json, json->root, "norm_topk_prob", 0, usual->renormalizes, &d->routing.renormalizes, err));
+  TWS_TRY(tws_json_number(json, json->root, "routed_scaling_factor", 0, 0, 1e6, usual->scale, &d->routing.scale, err));
+  TWS_TRY(tws_json_int(json, json->root, "n_group", 0, 1, 1, 1, &one, err)); /* published models have one */
+  TWS_TRY(tws_json_int(json, json->root, "topk_group", 0, 1, 1, 1, &one, err));
+  if (cJSON_HasObjectItem(json->root, "num_nextn_predict_layers"))
+    tws_text_add(&b->notes, "num_nextn_predict_layers has no effect: the next token alone is predicted\n");
+  TWS_TRY(read_dense_layers(b, usual->dense_layers, d, err));
+  TWS_TRY(tws_json_int(json, json->root, usual->shared_key, 0, 0, 1024, usual->shared, &shared, err));
+  TWS_TRY(
+      tws_build_size(b, "moe_intermediate_size", NULL, 0, TWS_MAX_WIDTH / 2048, usual->inner, &d->expert_inner, err));
+  d->expert_block = "mlp";
+  d->shared_name = "shared_experts";
+  d->shared_inner = shared * d->expert_inner;
+  tws_build_known_keys(b, usual->experts_key);
+  tws_build_known_keys(b, usual->shared_key);
+  return TWS_OK;
+}
+
 /* An inner part: gate and up in one product, SwiGLU, down. */
 static uint32_t add_shared(tws_network_builder *b, const tws_decoder *d, int layer, const char *name, uint32_t x) {
   const int64_t hidden = b->net->hidden, inner = d->shared_inner, rows[3] = {inner, inner, 0};
