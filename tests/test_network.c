@@ -431,6 +431,7 @@ static const struct refusal {
     {TINY("electra") ",\n\"architectures\":[\"ElectraForPreTraining\"]}", TWS_UNSUPPORTED, "ElectraForPreTraining",
      ":2:1"},
     {TINY("glm4_moe") ",\n\"n_group\":2}", TWS_INVALID, "n_group", ":2:1"},
+    {TINY("solar_open") ",\n\"first_k_dense_replace\":1}", TWS_INVALID, "first_k_dense_replace", ":2:1"},
     {TINY("olmoe") ",\n\"clip_qkv\":8}", TWS_UNSUPPORTED, "clip_qkv", ":2:1"},
     {TINY("hunyuan_v1_dense") ",\n\"use_qk_norm\":false}", TWS_UNSUPPORTED, "use_qk_norm", ":2:1"},
     {TINY("hunyuan_v1_dense") ",\n\"use_cla\":true}", TWS_UNSUPPORTED, "use_cla", ":2:1"},
