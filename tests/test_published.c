@@ -228,6 +228,30 @@ START_TEST(memory_of_tests_with_experts) {
 }
 END_TEST
 
+/* Megatron's BERT in a pipeline: what its last stage holds, with nothing fitted to it. */
+START_TEST(memory_of_berts_tests) {
+  tws_cases *cases = load(RUNS);
+  int planned = 0;
+  for (int i = 0; i < cases->count; i++) {
+    const tws_case *one = &cases->cases[i];
+    tws_job *job;
+    tws_case_prediction p;
+    tws_error err = {0};
+    if (strncmp(one->id, "mlm-golden-bert-bert_mcore", 26) != 0) continue;
+    ck_assert_msg(tws_case_job(cases, i, &job, &err) == TWS_OK, "%s: %s", one->id, err.message);
+    ck_assert_int_eq(tws_topology_world(&job->topology), 8);
+    ck_assert_int_eq(job->config->virtual_stages, job->config->pipeline_stages == 4 ? 3 : 1);
+    ck_assert_int_eq(tws_case_predict(one, job, NULL, &p, &err), TWS_OK);
+    ck_assert_msg(fabs(p.bytes / one->measured_bytes - 1) < 0.03, "%s: %g bytes, measured %g", one->id, p.bytes,
+                  one->measured_bytes);
+    tws_job_destroy(job);
+    planned++;
+  }
+  ck_assert_int_ge(planned, 2);
+  tws_cases_destroy(cases);
+}
+END_TEST
+
 /* ZeRO-3 with the optimizer on the host: short sequences hold most before the first step, as their script partitions a
  * model that is whole on each device. */
 START_TEST(memory_of_offloaded_runs) {
@@ -459,6 +483,7 @@ int main(void) {
   tcase_add_test(tests, formula_counts_the_networks_products);
   tcase_add_test(tests, memory_of_adapters);
   tcase_add_test(tests, memory_of_tests_with_experts);
+  tcase_add_test(tests, memory_of_berts_tests);
   tcase_add_test(tests, memory_of_offloaded_runs);
   tcase_add_test(tests, memory_of_runs_of_stage_2);
   tcase_add_test(tests, memory_of_runs_with_partitioned_checkpoints);

@@ -24,6 +24,7 @@ void tws_case_write_experts(const cJSON *row, tws_text *text);
 double tws_case_vocabulary(const cJSON *row);
 double tws_case_gpus(const cJSON *row);
 int tws_case_times_a_host(const cJSON *row);       /* what was timed is no GPU */
+int tws_case_is_bert_test(const cJSON *row);
 int tws_case_is_small_test(const cJSON *row);      /* of Megatron's, 512 wide */
 int tws_case_divides_experts(const cJSON *row);    /* such a test's tensor ranks divide experts, too */
 int tws_case_drops(const cJSON *row);              /* layers drop what they hand on */

@@ -29,7 +29,7 @@ static int answers_questions(const cJSON *row) {
 
 int tws_case_encoder(const cJSON *row) {
   const char *name = tws_case_text(row, "model", "name");
-  if (answers_questions(row)) return 1;
+  if (answers_questions(row) || tws_case_is_bert_test(row)) return 1;
   return strstr(tws_case_text(row, "hardware", "framework"), "HF Trainer") &&
          (strncmp(name, "DistilBERT", 10) == 0 || strncmp(name, "BERT", 4) == 0);
 }
@@ -39,7 +39,7 @@ void tws_case_write_encoder(const cJSON *row, tws_text *text) {
   const long long hidden = (long long)tws_case_number(row, "model", "hidden");
   const long long heads = (long long)tws_case_number(row, "model", "heads");
   const long long ffn = (long long)tws_case_number(row, "model", "ffn");
-  const long long vocabulary = (long long)tws_case_number(row, "model", "vocab");
+  const long long vocabulary = (long long)tws_case_vocabulary(row);
   if (strncmp(tws_case_text(row, "model", "name"), "Distil", 6) == 0)
     tws_text_add(text,
                  "{\"model_type\":\"distilbert\",\"architectures\":[\"DistilBertForSequenceClassification\"],"
@@ -51,8 +51,10 @@ void tws_case_write_encoder(const cJSON *row, tws_text *text) {
                  "{\"model_type\":\"bert\",\"architectures\":[\"%s\"],"
                  "\"num_hidden_layers\":%lld,\"hidden_size\":%lld,\"num_attention_heads\":%lld,"
                  "\"intermediate_size\":%lld,\"vocab_size\":%lld,\"max_position_embeddings\":512}",
-                 answers_questions(row) ? "BertForQuestionAnswering" : "BertForSequenceClassification", layers, hidden,
-                 heads, ffn, vocabulary);
+                 answers_questions(row)       ? "BertForQuestionAnswering"
+                 : tws_case_is_bert_test(row) ? "BertForPreTraining"
+                                              : "BertForSequenceClassification",
+                 layers, hidden, heads, ffn, vocabulary);
 }
 
 /* BigScience's figures of two nodes (experiments/tr3m-1B3.md) were read in the shell that the allocation opens, which

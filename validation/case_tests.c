@@ -18,6 +18,11 @@ int tws_case_is_small_test(const cJSON *row) {
   return is_small(row) && tws_case_number(row, "model", "hidden") == 512;
 }
 
+/* BERT large with the loss of sentences, on one node. */
+int tws_case_is_bert_test(const cJSON *row) {
+  return is_test(row) && strncmp(tws_case_text(row, "model", "name"), "bert_mcore", 10) == 0;
+}
+
 /* Steps of 0.1 s are the host's: deterministic kernels of models that no GPU notices. */
 int tws_case_times_a_host(const cJSON *row) {
   return is_small(row);
@@ -29,12 +34,14 @@ static int is_named(const cJSON *row, const char *word) {
 
 double tws_case_vocabulary(const cJSON *row) {
   const double stated = tws_case_number(row, "model", "vocab");
-  return stated > 0 || !is_small(row) ? stated : 50257; /* GPT-2's byte pairs */
+  if (stated > 0) return stated;
+  return is_small(row) ? 50257 : tws_case_is_bert_test(row) ? 30522 : 0; /* GPT-2's byte pairs, BERT's word pieces */
 }
 
 double tws_case_gpus(const cJSON *row) {
   const double stated = tws_case_number(row, "hardware", "n_gpus");
-  return stated > 0 || !is_small(row) || is_named(row, "_1node") ? stated : 8; /* nodes: 1, gpus: 8 */
+  if (stated > 0 || is_named(row, "_1node")) return stated;
+  return is_small(row) || tws_case_is_bert_test(row) ? 8 : 0; /* nodes: 1, gpus: 8 */
 }
 
 /* Megatron's default of 0.1, which its tests leave and its release runs do not. */
@@ -45,6 +52,7 @@ int tws_case_drops(const cJSON *row) {
 /* Of layers of Transformer Engine's ("te"), those that resume a checkpoint or fuse the loss say nothing of attention;
  * the others ask for unfused scores, which Megatron's own layers have. */
 int tws_case_keeps_scores(const cJSON *row) {
+  if (tws_case_is_bert_test(row)) return 1;
   return is_small(row) && (!is_named(row, "_te_") || (!is_named(row, "resume") && !is_named(row, "loss_fusion")));
 }
 
@@ -65,7 +73,6 @@ const char *tws_case_test_lacks(const cJSON *row) {
                {"_zp_z3", "Megatron's own FSDP"},
                {"_fsdp2_", "PyTorch's FSDP under Megatron"},
                {"dist_optimizer_instances", "sharding inside a part of the replicas"},
-               {"_frozen_", "frozen parameters"},
                {"modelopt_distill", "distillation"},
                {"dist_muon", "an optimizer that is shared out otherwise than ours"},
                {"defer_embedding", "gradients of the embedding that wait"}};
