@@ -125,7 +125,8 @@ END_TEST
 /* ---- qwZ ---- */
 
 /* Weights that were codes: those of a rank that makes them for all, and with neighbours that keep them to the bit. With
- * other micro batches weights differ in their last bits, and one that lies between two codes may get the other. */
+ * other micro batches weights differ in their last bits, and one that lies between two codes may get the other: some do
+ * after a few steps, on each machine others. */
 START_TEST(gathered_codes) {
   const char *path = in_folder("jobs");
   FILE *file = fopen(path, "w");
@@ -143,21 +144,22 @@ START_TEST(gathered_codes) {
   fclose(file);
   run_jobs(2, path);
   same_curves(find(2, "near"), find(2, "codes"));
-  double worst = 0, apart = 0;
-  for (int i = 0; i < 2; i++)
-    for (int s = 0; s < FEW_STEPS; s++) {
-      const curve *c = find(2, i ? "host" : "codes"), *reference = find(0, "codes-4-one"), *exact = find(2, "exact");
-      const double error = fabs(c->loss[s] / reference->loss[s] - 1);
-      ck_assert_msg(error <= (i   ? 0
-                              : s ? 1e-4
-                                  : 1e-7),
-                    "%s, step %d: loss %.9g, not %.9g", c->name, s + 1, c->loss[s], reference->loss[s]);
-      worst = fmax(worst, error);
-      apart = fmax(apart, fabs(c->loss[s] / exact->loss[s] - 1));
-      if (s == 0) ck_assert_double_gt(apart, 1e-6);
-    }
-  printf("gathered codes: losses differ from the reference's by %.2g, from those of exact weights by %.2g\n", worst,
-         apart);
+  double mean = 0, apart = 0;
+  const curve *reference = find(0, "codes-4-one"), *exact = find(2, "exact"), *c = find(2, "codes");
+  ck_assert_mem_eq(find(2, "host")->loss, reference->loss, FEW_STEPS * sizeof *c->loss);
+  for (int s = 0; s < FEW_STEPS; s++) {
+    const double error = fabs(c->loss[s] / reference->loss[s] - 1);
+    ck_assert_msg(s > 3 || error <= (s ? 1e-6 : 1e-7), "codes, step %d: loss %.9g, not %.9g", s + 1, c->loss[s],
+                  reference->loss[s]);
+    mean += error / FEW_STEPS;
+    apart = fmax(apart, fabs(c->loss[s] / exact->loss[s] - 1));
+    if (s == 0) ck_assert_double_gt(apart, 1e-6);
+  }
+  printf(
+      "gathered codes: losses differ from the reference's by %.2g on average, from those of exact weights by up to "
+      "%.2g\n",
+      mean, apart);
+  ck_assert_double_lt(mean, 1e-4);
   ck_assert_double_gt(apart, TWS_SANITIZED ? 1e-4 : 4e-4); /* of few steps less */
   ck_assert_double_lt(apart, 0.02);
 }
