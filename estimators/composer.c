@@ -7,6 +7,7 @@
 #include "estimators/overlap.h"
 #include "estimators/rank_kinds.h"
 #include "estimators/rhythm.h"
+#include "models/hardware/runtime.h"
 #include "plan/fold.h"
 #include "plan/pipeline_grid.h"
 
@@ -112,6 +113,7 @@ tws_code tws_composer_create(const tws_machine *machine, const tws_costs *others
                                   .message = message_seconds,
                                   .launches = host_launches,
                                   .host_op_s = tws_profile_host_op_s(machine->profile),
+                                  .in_turns = tws_profile_issues_in_turns(machine->profile),
                                   .serial = tws_profile_serial_streams(machine->profile),
                                   .user = (void *)(uintptr_t)machine};
   c->ends = (tws_ends){.costs = &c->costs,
@@ -249,7 +251,7 @@ static double stretch_of(const step *s, int stage) {
     launches += times * t->move_launches[later];
   }
   const double host = launches * s->c->costs.host_op_s;
-  return tws_host_stretch(kernel, host);
+  return tws_host_stretch(kernel, host, s->c->costs.in_turns);
 }
 
 static double message_of(void *user, int stage, int peer, uint64_t bytes) {

@@ -87,8 +87,8 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t work, const tws_mach
 /* How much longer kernels take that a host launches in host_s and a device runs in device_s: launches run ahead, so the
  * longer of the two counts, but neither hides all of the other where they are near, as long and short kernels take
  * turns: the 2.5th root of the sum of their powers (an exponent fitted to half of a group of runs, docs/accuracy.md).
- */
-double tws_host_stretch(double device_s, double host_s);
+ * Where launches do not run ahead (in_turns), they add up. */
+double tws_host_stretch(double device_s, double host_s, int in_turns);
 /* The same of a rank's passes. What a whole plan's works cost is tws_plan_work_seconds() with kernels of the device
  * stretched by this. */
 double tws_plan_host_stretch(const tws_plan *plan, const tws_machine *machine);

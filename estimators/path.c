@@ -73,8 +73,9 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
 }
 
 #define LIMITS_MEET 2.5
-double tws_host_stretch(double device_s, double host_s) {
-  return device_s > 0 ? pow(1 + pow(host_s / device_s, LIMITS_MEET), 1 / LIMITS_MEET) : 1;
+double tws_host_stretch(double device_s, double host_s, int in_turns) {
+  const double meet = in_turns ? 1 : LIMITS_MEET;
+  return device_s > 0 ? pow(1 + pow(host_s / device_s, meet), 1 / meet) : 1;
 }
 
 /* Over the layers of a rank's forward and backward passes, whose kernels are stretched alike. The optimizer's few are
@@ -92,7 +93,7 @@ double tws_plan_host_stretch(const tws_plan *plan, const tws_machine *machine) {
     host += host_op_s * tws_profile_host_launches(machine->profile, &plan->works[op->work]);
   }
   tws_free(cost);
-  return tws_host_stretch(device, host);
+  return tws_host_stretch(device, host, tws_profile_issues_in_turns(machine->profile));
 }
 
 double tws_plan_launched_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch,

@@ -16,6 +16,7 @@ typedef struct tws_costs {
   double (*message)(void *user, const tws_topology *topology, int rank, int peer, uint64_t bytes);
   double (*launches)(void *user, const tws_work *work); /* of host_op_s; NULL: 1 */
   double host_op_s; /* see tws_plan_host_stretch() */
+  int in_turns;     /* tws_host_stretch() */
   int serial;       /* one queue for all streams */
   void *user;
 } tws_costs;

@@ -208,6 +208,33 @@ START_TEST(launches_limit_small_steps) {
 }
 END_TEST
 
+/* Launches that run ahead hide behind the device or hide it; those that are issued in turns with it do neither. */
+START_TEST(launches_in_turns_add_up) {
+  ck_assert_double_eq_tol(tws_host_stretch(2, 1, 1), 1.5, 1e-12);
+  ck_assert_double_lt(tws_host_stretch(2, 1, 0), 1.1);
+  double step_s[2];
+  for (int turns = 0; turns < 2; turns++) {
+    tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
+    tws_job *job;
+    tws_profile *profile = profile_under("h100-sxm", "nemo");
+    tws_estimate estimate;
+    tws_error err = {0};
+    spec.model = "gpt2";
+    spec.cluster = "h100";
+    spec.dtype = "bf16";
+    spec.micro_batch = 4;
+    ck_assert_msg(tws_job_load(&spec, &job, &err) == TWS_OK, "%s", err.message);
+    if (turns) tws_profile_issue_in_turns(profile);
+    tws_job_set_profile(job, profile);
+    ck_assert_int_eq(tws_job_estimate(job, &estimate, NULL, &err), TWS_OK);
+    step_s[turns] = estimate.step_s;
+    tws_job_destroy(job);
+  }
+  ck_assert_double_gt(step_s[1], 1.1 * step_s[0]);
+  ck_assert_double_lt(step_s[1], 2 * step_s[0]);
+}
+END_TEST
+
 START_TEST(styles_hold_and_cost_what_their_row_says) {
   double own, eager;
   tws_error err = {0};
@@ -404,6 +431,7 @@ int main(void) {
   tcase_add_test(tests, products_and_activations_of_their_software);
   tcase_add_test(tests, launches_limit_small_steps);
   tcase_add_test(tests, styles_hold_and_cost_what_their_row_says);
+  tcase_add_test(tests, launches_in_turns_add_up);
   tcase_add_test(tests, hosts_step_as_fast_as_software_lets_them);
   tcase_add_test(tests, experts_cost_what_software_makes_of_them);
   tcase_add_test(tests, batched_products_cost_what_was_measured);

@@ -118,9 +118,21 @@ static int is_before(const cJSON *row, const char *release) {
 /* Recipes that take all-to-alls of slots: they name no moe_flex_dispatcher_backend, or alltoall. */
 static const struct {
   const char *model, *gpu, *before;
-} all_to_alls[] = {{"GPT OSS", "", "26.04"},     {"GPT OSS", "GB200", "26.06"},   {"GPT OSS", "B200", "26.06"},
-                   {"GPT OSS", "H100", "26.06"}, {"Qwen3_235B", "B300", "26.04"}, {"Qwen3_235B", "B200", "27"},
-                   {"Qwen3_235B", "H100", "27"}};
+} all_to_alls[] = {{"Qwen3_30B", "B200", "26.02.01"}, {"GPT OSS", "", "26.04"},     {"GPT OSS", "GB200", "26.06"},
+                   {"GPT OSS", "B200", "26.06"},      {"GPT OSS", "H100", "26.06"}, {"Qwen3_235B", "B300", "26.04"},
+                   {"Qwen3_235B", "B200", "27"},      {"Qwen3_235B", "H100", "27"}};
+
+/* Recipes with moe_a2a_overlap whose kernels are not in CUDA graphs; pipelines have chunks then. */
+static const struct {
+  const char *model, *gpu, *before;
+} overlapped[] = {{"Qwen3_30B", "H100", "26.02.01"}, {"Qwen3_235B", "B300", "26.04"}, {"Qwen3_235B", "H100", "27"}};
+
+int tws_case_issues_in_turns(const cJSON *row) {
+  if (!(tws_case_number(row, "parallel", "vpp") > 1)) return 0;
+  for (size_t i = 0; i < sizeof overlapped / sizeof *overlapped; i++)
+    if (is_of(row, overlapped[i].model, overlapped[i].gpu) && is_before(row, overlapped[i].before)) return 1;
+  return 0;
+}
 
 /* Recipes with MXFP8 since 26.06 whose cuda_graph_impl is full_iteration. */
 static int captures_steps(const cJSON *row) {

@@ -16,6 +16,7 @@ int tws_case_has_experts(const cJSON *row);
 int tws_case_knows_experts(const cJSON *row);
 int tws_case_is_gpt_with_experts(const cJSON *row);
 const char *tws_case_experts_runtime(const cJSON *row); /* of Megatron-Bridge's releases of 2026 */
+int tws_case_issues_in_turns(const cJSON *row);         /* tws_profile_issue_in_turns() */
 int tws_case_recomputes_experts(const cJSON *row);      /* norms and activations, which its recipes have */
 void tws_case_write_experts(const cJSON *row, tws_text *text);
 

@@ -174,6 +174,7 @@ static tws_code apply_software(const cJSON *row, tws_profile *profile, tws_error
   TWS_TRY(tws_profile_set_runtime(profile, runtime_of(row), err));
   if (is_selective(row)) tws_profile_recompute_scores(profile);
   if (tws_case_flag(row, "parallel", "ep_overlap")) tws_profile_overlap_experts(profile);
+  if (tws_case_issues_in_turns(row)) tws_profile_issue_in_turns(profile);
   if (tws_case_drops(row)) tws_profile_keep_masks(profile);
   return TWS_OK;
 }

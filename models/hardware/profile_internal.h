@@ -90,6 +90,7 @@ struct tws_profile {
   double host_op_s;                         /* the host issues a kernel of a plan in this time; 0: it never limits */
   double expert_op_s;                       /* tws_runtime */
   int experts_overlap;                      /* tws_profile_overlap_experts() */
+  int issued_in_turns;                      /* tws_profile_issue_in_turns() */
   int one_hot_experts;                      /* tws_runtime */
   double added_bytes[TWS_KERNEL_COUNT];     /* that software moves beside a kernel's operands, for each element */
   tws_family *families;

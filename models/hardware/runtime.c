@@ -390,6 +390,14 @@ void tws_profile_overlap_experts(tws_profile *profile) {
   profile->experts_overlap = 1;
 }
 
+void tws_profile_issue_in_turns(tws_profile *profile) {
+  profile->issued_in_turns = 1;
+}
+
+int tws_profile_issues_in_turns(const tws_profile *profile) {
+  return profile->issued_in_turns;
+}
+
 void tws_profile_recompute_scores(tws_profile *profile) {
   profile->scores_recomputed = profile->attention_unfused;
 }

@@ -114,6 +114,11 @@ const tws_runtime *tws_profile_runtime(const tws_profile *profile); /* never NUL
  * overlap_moe_expert_parallel_comm), where software sends each once: they are no longer on their way than those take.
  */
 void tws_profile_overlap_experts(tws_profile *profile);
+/* One thread of the host issues parts of a micro-batch's forward pass and of another's backward pass in turns and waits
+ * for the device between them (Megatron-Core's overlap_moe_expert_parallel_comm in interleaved pipelines): launches
+ * never run ahead, so that the host's time and the device's add up. */
+void tws_profile_issue_in_turns(tws_profile *profile);
+int tws_profile_issues_in_turns(const tws_profile *profile);
 /* Scores of unfused attention are made again in backward (selective recomputation of Korthikanti et al., 2022). */
 void tws_profile_recompute_scores(tws_profile *profile);
 int tws_profile_recomputes_scores(const tws_profile *profile);
