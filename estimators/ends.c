@@ -162,9 +162,9 @@ static tws_code find_end(making *m, int stage, tws_tail_pieces *out, tws_error *
 /* Whether copies of gradients to the host wait for all reductions: else they go between them, or these in an order that
  * the moves of a step have not (plan/offload.c). */
 static int copies_behind(const tws_plan_request *request) {
-  return !tws_network_has_experts(request->network) &&
-         (tws_topology_size(&request->topology, TWS_AXES_PIPE) > 1 ||
-          tws_topology_size(&request->topology, 1u << TWS_AXIS_MODEL) > 1);
+  const tws_topology *t = &request->topology;
+  const int later = tws_topology_size(t, TWS_AXES_PIPE) > 1 || tws_topology_size(t, 1u << TWS_AXIS_MODEL) > 1;
+  return later && !tws_network_has_experts(request->network);
 }
 
 /* At stage 1 the ranks that share parameters reduce gradients of the last micro-batch: behind or beside it. */

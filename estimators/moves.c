@@ -11,6 +11,11 @@ typedef struct gathers {
   int in_order; /* all of it is on the stream that computes; else only least_s is known */
 } gathers;
 
+typedef struct reduced_part { /* elements of gradients, and the number of their reduction */
+  uint64_t first, end;
+  uint32_t reduction;
+} reduced_part;
+
 typedef struct reductions { /* of a stage, with one size of buckets */
   tws_stage_layers layers;
   tws_piece_time time[2]; /* of the first micro-batch and of a later one; stage 1: of the last, nothing */
@@ -18,6 +23,10 @@ typedef struct reductions { /* of a stage, with one size of buckets */
   int in_order;
   struct tws_overlapped beside; /* stage 1: what is known of them where they run beside a backward pass */
   uint32_t *reduced;            /* per gradient: so many reductions, and it is reduced; NULL: nothing is known */
+  const reduced_part *parts;    /* stage 1: in their order; NULL: not known */
+  const double *seconds;        /* stage 1: per reduction */
+  const tws_gradient_list *gradients;
+  uint32_t part_count;
   struct reductions *next;
 } reductions;
 
@@ -165,27 +174,51 @@ static tws_code find_gradients(tws_kept_moves *kept, lowered *l, tws_error *err)
   return TWS_OK;
 }
 
+static tws_code sample_parts(tws_kept_moves *kept, lowered *l, tws_op_range range, reductions *out, tws_error *err) {
+  const tws_plan *plan = tws_moves_plan(l->moves);
+  uint32_t most = 0;
+  TWS_TRY(find_gradients(kept, l, err));
+  for (uint32_t op = range.first; op < range.end; op++) most += plan->ops[op].operand_count;
+  double *seconds = tws_arena_alloc_unset(kept->arena, range.end - range.first + 1u, sizeof *seconds);
+  reduced_part *parts = tws_arena_alloc_unset(kept->arena, most + 1u, sizeof *parts);
+  if (!seconds || !parts) return no_memory(err);
+  for (uint32_t op = range.first; op < range.end; op++) {
+    const tws_op *o = &plan->ops[op];
+    seconds[op - range.first] = l->seconds[o->work];
+    for (int k = 0; k < o->operand_count; k++) {
+      const tws_operand *r = &plan->operands[o->operand_first + (uint32_t)k];
+      if (r->buffer != plan->gradients) return TWS_OK;
+      parts[out->part_count++] = (reduced_part){r->offset, r->offset + r->count, op - range.first};
+    }
+  }
+  out->parts = parts;
+  out->seconds = seconds;
+  out->gradients = l->gradients;
+  return TWS_OK;
+}
+
 /* Of which gradients each reduction is; those that are in several parts are of several. */
 static tws_code sample_beside(tws_kept_moves *kept, lowered *l, tws_op_range range, reductions *out, tws_error *err) {
   const tws_plan *plan = tws_moves_plan(l->moves);
   const uint32_t count = range.end - range.first;
-  uint32_t most = 0, used = 0;
+  uint32_t most = 0, used = 0, at = 0;
   TWS_TRY(find_gradients(kept, l, err));
   const tws_gradient_list *g = l->gradients;
   for (uint32_t op = range.first; op < range.end; op++) most += plan->ops[op].operand_count;
-  double *seconds = tws_arena_alloc(kept->arena, count + 1u, sizeof *seconds);
-  uint32_t *first = tws_arena_alloc(kept->arena, count + 1u, sizeof *first);
-  uint32_t *of = tws_arena_alloc(kept->arena, most + count + g->count + 1u, sizeof *of);
+  double *seconds = tws_arena_alloc_unset(kept->arena, count + 1u, sizeof *seconds);
+  uint32_t *first = tws_arena_alloc_unset(kept->arena, count + 1u, sizeof *first);
+  uint32_t *of = tws_arena_alloc_unset(kept->arena, most + count + g->count + 1u, sizeof *of);
   uint32_t *reduced = tws_arena_alloc(kept->arena, g->count + 1u, sizeof *reduced);
   if (!seconds || !first || !of || !reduced) return no_memory(err);
+  first[0] = 0;
   for (uint32_t i = 0; i < count; i++) {
     const tws_op *op = &plan->ops[range.first + i];
     seconds[i] = l->seconds[op->work];
     for (int k = 0; k < op->operand_count; k++) {
       const tws_operand *r = &plan->operands[op->operand_first + (uint32_t)k];
       if (r->buffer != plan->gradients) return TWS_OK;
-      for (uint32_t at = tws_gradient_at(g, r->offset); at < g->count && g->items[at].first < r->offset + r->count;
-           at++) {
+      if (at >= g->count || g->items[at].first != r->offset) at = tws_gradient_at(g, r->offset); /* most follow */
+      for (; at < g->count && g->items[at].first < r->offset + r->count; at++) {
         reduced[at] = i + 1;
         of[used++] = at;
       }
@@ -220,8 +253,10 @@ static tws_code sample_reductions(tws_kept_moves *kept, const tws_plan_request *
   out->in_order = 1;
   for (int i = 0; i < 2; i++)
     TWS_TRY(add_range(kept, l, ranges[i], &out->time[i], &out->launches[i], out->axis_s[i], &out->in_order, err));
-  const int beside = request->config->zero.stage == 1 && !kept->costs->serial && !(out->time[0].kernel > 0);
-  return beside ? sample_beside(kept, l, ranges[0], out, err) : TWS_OK;
+  if (request->config->zero.stage != 1 || kept->costs->serial || out->time[0].kernel > 0) return TWS_OK;
+  const int alone = tws_topology_size(&request->topology, TWS_AXES_PIPE) == 1; /* nothing is beside in pipelines */
+  if (alone) TWS_TRY(sample_beside(kept, l, ranges[0], out, err));
+  return sample_parts(kept, l, ranges[0], out, err);
 }
 
 static tws_code find_reductions(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
@@ -309,16 +344,20 @@ static tws_code run_beside(const tws_kept_moves *kept, const reductions *r, tws_
   return TWS_OK;
 }
 
-/* What a copy waits for that reads gradients. 0: none of them is reduced. */
+/* What a copy waits for that reads gradients: of those that it reads in part, too, what is reduced last. 0: none is. */
 static int find_reduced(const reductions *r, const tws_tail_pieces *t, tws_tail_path *p) {
-  const tws_gradient_list *g = r->beside.gradients;
-  uint32_t needed = p->elements ? 0 : r->beside.count;
-  for (uint32_t at = tws_gradient_at(g, p->first); at < g->count && g->items[at].first < p->first + p->elements; at++)
-    if (r->reduced[at] > needed) needed = r->reduced[at];
+  const tws_gradient_list *g = r->gradients;
+  const uint32_t from = tws_gradient_at(g, p->first), last = tws_gradient_at(g, p->first + p->elements - 1);
+  uint64_t first = p->elements && from < g->count ? g->items[from].first : 0, end = p->first + p->elements;
+  if (last < g->count && g->items[last].first < end) end = g->items[last].first + g->items[last].elements;
+  if (!p->elements) end = UINT64_MAX;
+  uint32_t needed = 0;
+  for (uint32_t i = 0; i < r->part_count; i++)
+    if (r->parts[i].first < end && first < r->parts[i].end) needed = r->parts[i].reduction + 1;
   p->after = t->reduced_after;
   p->time.kernel += t->reduced_time.kernel;
   p->time.other += t->reduced_time.other;
-  for (uint32_t i = 0; i < needed; i++) p->time.other += r->beside.seconds[i];
+  for (uint32_t i = 0; i < needed; i++) p->time.other += r->seconds[i];
   return needed > 0;
 }
 
@@ -332,7 +371,7 @@ static tws_code wait_for_reduced(tws_kept_moves *kept, const reductions *r, tws_
     memcpy(items, ends->items, (size_t)ends->count * sizeof *items);
     ends->items = items;
     for (int i = 0; i < ends->count; i++)
-      if (items[i].after == TWS_TAIL_AFTER_REDUCED) t->exact &= r->reduced && find_reduced(r, t, &items[i]);
+      if (items[i].after == TWS_TAIL_AFTER_REDUCED) t->exact &= r->parts && find_reduced(r, t, &items[i]);
   }
   return TWS_OK;
 }

@@ -14,17 +14,20 @@ static int beside_first(const tws_node_mapping *m, const tws_topology *t, tws_ax
   return count;
 }
 
-/* One rank stands for each stage of a pipeline where no others count, or those that do are like it. */
+/* Where several count, one stands for them if the others are like it. */
 static tws_code stand_alone(const tws_plan_request *request, const tws_machine *machine,
-                            const tws_node_mapping *mapping, tws_sample_memory *memory, int *alone, tws_error *err) {
+                            const tws_node_mapping *mapping, tws_sample_memory *memory, tws_rank_kind *kind,
+                            tws_error *err) {
   tws_plan_request whole = *request;
   tws_rank_set every = {NULL, 0}, some = {NULL, 0};
   whole.max_accumulation = 0;
   tws_code code = tws_estimate_ranks(&whole, machine, &every, err);
-  if (code == TWS_OK) code = tws_representatives(&request->topology, mapping, request->config->zero.stage, &some, err);
-  const int even = every.count == some.count && tws_mapping_is_even(mapping, &request->topology);
-  *alone = every.count == tws_topology_size(&request->topology, TWS_AXES_PIPE);
-  if (code == TWS_OK && even && !*alone) code = tws_plan_ranks_alike(request, memory, alone, err);
+  kind->alone = kind->single = every.count == tws_topology_size(&request->topology, TWS_AXES_PIPE);
+  if (code == TWS_OK && !kind->single) {
+    code = tws_representatives(&request->topology, mapping, request->config->zero.stage, &some, err);
+    if (code == TWS_OK && every.count == some.count && tws_mapping_is_even(mapping, &request->topology))
+      code = tws_plan_ranks_alike(request, memory, &kind->alone, err);
+  }
   tws_rank_set_free(&every);
   tws_rank_set_free(&some);
   return code;
@@ -34,12 +37,13 @@ tws_code tws_rank_kind_find(tws_rank_kind **kinds, const tws_plan_request *reque
                             tws_sample_memory *memory, tws_arena *arena, const tws_rank_kind **out, tws_error *err) {
   const tws_config *config = request->config;
   const tws_topology *t = &request->topology;
-  const int stage = config->zero.stage, offloads = config->zero.offload_optimizer != 0;
+  const int offloads = config->zero.stage > 0 && config->zero.offload_optimizer != 0;
+  const int stage = offloads || config->zero.stage == 3 ? config->zero.stage : 0;
   const int knobs = (config->tensor_sequence_parallel != 0) + 2 * (config->expert_tensor_parallel != 0) +
-                    4 * (tws_config_bf16_masters(config) && config->stochastic_rounding);
+                    4 * (tws_config_bf16_masters(config) && config->stochastic_rounding) + 8 * config->zero.stage;
   for (tws_rank_kind *r = *kinds; r; r = r->next)
-    if (r->stage == stage && r->offloads == offloads && r->knobs == knobs && r->network == request->network &&
-        tws_topology_is_same(&r->topology, t)) {
+    if (r->stage == stage && r->offloads == offloads && tws_topology_is_same(&r->topology, t) &&
+        (r->single || (r->knobs == knobs && r->network == request->network))) {
       *out = r;
       return TWS_OK;
     }
@@ -52,7 +56,7 @@ tws_code tws_rank_kind_find(tws_rank_kind **kinds, const tws_plan_request *reque
                        .offloads = offloads,
                        .knobs = knobs,
                        .next = *kinds};
-  TWS_TRY(stand_alone(request, machine, &mapping, memory, &r->alone, err));
+  TWS_TRY(stand_alone(request, machine, &mapping, memory, r, err));
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) r->spread[axis] = beside_first(&mapping, t, 1u << axis);
   *out = *kinds = r;
   return TWS_OK;

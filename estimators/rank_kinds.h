@@ -8,9 +8,11 @@
 
 typedef struct tws_rank_kind { /* of requests with a topology, and with equal knobs that tell ranks apart */
   tws_topology topology;
-  const tws_network *network;
-  int stage, offloads, knobs; /* stage of ZeRO; of the optimizer */
+  int stage, offloads;        /* of ZeRO, the optimizer, where these matter */
   int alone;                  /* one rank stands for each stage of a pipeline */
+  int single;                 /* as no other counts, in whatever network; else: */
+  const tws_network *network;
+  int knobs;
   int spread[TWS_AXIS_COUNT]; /* ranks of a group along one axis that are on one node */
   struct tws_rank_kind *next;
 } tws_rank_kind;

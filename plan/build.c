@@ -93,7 +93,7 @@ static tws_code make_groups(tws_lower *l, tws_error *err) {
     const tws_divides divides = tws_axis_divides((tws_axis)axis);
     const int inside = divides == TWS_DIVIDES_TOKENS || divides == TWS_DIVIDES_WEIGHTS;
     const int exchanges =
-        (inside || exchanges_slots(plan, l->config, (tws_axis)axis)) && plan->position.ranks[axis] > 1;
+        plan->position.ranks[axis] > 1 && (inside || exchanges_slots(plan, l->config, (tws_axis)axis));
     l->group[axis] = exchanges ? tws_lower_group(l, 1u << axis) : TWS_NONE;
   }
   return l->b.failed;
@@ -248,9 +248,9 @@ static void expect(tws_lower *l) {
 
 static tws_code list_gradients(tws_lower *l, tws_arena *arena, tws_gradient_list *out) {
   const uint32_t n = l->network->param_count;
-  tws_gradient_place *at = tws_lower_memory(l, n, sizeof *at);
-  out->items = tws_arena_alloc(arena, n + 1u, sizeof *out->items);
-  if (!out->items) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  tws_gradient_place *at = tws_arena_alloc_unset(l->scratch, n + 1u, sizeof *at); /* of those that are used */
+  out->items = tws_arena_alloc_unset(arena, n + 1u, sizeof *out->items);
+  if (!out->items || !at) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   if (l->b.failed != TWS_OK) return l->b.failed;
   for (int c = l->chunk_count; c-- > 0;) /* the first module that uses it is the last in a backward pass */
     for (uint32_t m = l->chunks[c].end, first; m-- > l->chunks[c].first;) {
