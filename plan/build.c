@@ -246,38 +246,14 @@ static void expect(tws_lower *l) {
   tws_builder_expect(&l->b, visits < MOST ? visits : MOST);
 }
 
-static tws_code list_gradients(tws_lower *l, tws_arena *arena, tws_gradient_list *out) {
-  const uint32_t n = l->network->param_count;
-  tws_gradient_place *at = tws_arena_alloc_unset(l->scratch, n + 1u, sizeof *at); /* of those that are used */
-  out->items = tws_arena_alloc_unset(arena, n + 1u, sizeof *out->items);
-  if (!out->items || !at) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-  if (l->b.failed != TWS_OK) return l->b.failed;
-  for (int c = l->chunk_count; c-- > 0;) /* the first module that uses it is the last in a backward pass */
-    for (uint32_t m = l->chunks[c].end, first; m-- > l->chunks[c].first;) {
-      const int layer = l->sample->layer_of[l->local.modules[m].origin];
-      for (first = m; first > 0 && l->sample->layer_of[l->local.modules[first - 1].origin] == layer;) first--;
-      for (uint32_t i = 0; i < TWS_MODULE_PARAMS; i++) {
-        const uint32_t p = l->network->modules[m].param[i];
-        if (p == TWS_NONE) continue;
-        at[p].layer = layer;
-        at[p].which = (m - first) * TWS_MODULE_PARAMS + i;
-      }
-    }
-  for (uint32_t i = 0; i < n; i++) {
-    const uint32_t p = (uint32_t)l->zero.order[i];
-    if (!l->zero.uses[p] || tws_is_frozen(l, p)) continue;
-    at[p].first = l->zero.flat_offset[p];
-    at[p].elements = tws_zero_numel(l, p);
-    out->items[out->count++] = at[p];
-  }
-  return TWS_OK;
-}
-
 static tws_code lower_sample(tws_lower *l) {
   tws_pipeline_sample(l);
   if (!l->wanted->tail && l->zero.flat_gradients && l->b.failed == TWS_OK)
-    TWS_TRY(list_gradients(l, l->b.plan->arena, &l->sample->gradients));
-  if (l->wanted->tail) tws_lower_step(l);
+    TWS_TRY(tws_sample_gradients(l, l->b.plan->arena, &l->sample->gradients));
+  if (l->wanted->tail)
+    tws_lower_step(l);
+  else
+    tws_sample_params(l);
   l->sample->ordered = l->wanted->ordered;
   l->sample->reduced = l->wanted->reduced;
   return l->wanted->ordered ? tws_builder_finish(&l->b) : l->b.failed;
@@ -475,6 +451,8 @@ tws_code tws_plan_sample_make(const tws_sample_request *request, tws_plan_sample
 
 void tws_plan_sample_free(tws_plan_sample *sample) {
   tws_plan_destroy(sample->plan);
+  tws_free(sample->moved);
+  tws_free(sample->events);
   *sample = (tws_plan_sample){.plan = NULL};
 }
 
@@ -590,7 +568,23 @@ tws_code tws_moves_at_least(tws_moves *m, tws_op_range *out, tws_error *err) {
 tws_code tws_moves_gradients(tws_moves *m, tws_arena *arena, tws_gradient_list *out, tws_error *err) {
   m->l.b.err = err;
   *out = (tws_gradient_list){NULL, 0};
-  return m->l.zero.stage == 1 ? list_gradients(&m->l, arena, out) : TWS_OK;
+  return m->l.zero.stage == 1 ? tws_sample_gradients(&m->l, arena, out) : TWS_OK;
+}
+
+tws_code tws_moves_of_gradients(tws_moves *m, int64_t elements, uint32_t micro_batch, tws_arena *arena,
+                                tws_moved_gradients *out, tws_error *err) {
+  m->l.b.err = err;
+  m->config.zero.reduce_bucket_size = elements;
+  tws_zero_make_buckets(&m->l);
+  tws_zero_sample_gradients(&m->l, micro_batch, arena, out);
+  return m->l.b.failed;
+}
+
+tws_code tws_moves_of_params(tws_moves *m, tws_arena *arena, tws_moved_params *out, tws_error *err) {
+  m->l.b.err = err;
+  *out = (tws_moved_params){NULL, NULL, 0, 0};
+  if (m->l.zero.stage == 3) tws_zero_sample_params(&m->l, arena, out);
+  return m->l.b.failed;
 }
 
 tws_code tws_moves_of_buckets(tws_moves *m, int64_t elements, tws_op_range out[2], tws_error *err) {

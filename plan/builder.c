@@ -88,9 +88,14 @@ void tws_builder_begin(tws_builder *b, uint32_t buffer) {
     b->plan->buffers[buffer].first_op = b->plan->op_count;
 }
 
+void tws_builder_begin_after(tws_builder *b, uint32_t buffer, uint32_t op) {
+  if (b->failed == TWS_OK) b->pieces[buffer].after = op + 1;
+}
+
 void tws_builder_pieces(tws_builder *b, uint32_t buffer, const uint64_t *starts, uint32_t count) {
   if (b->failed != TWS_OK || !starts || !count) return;
-  b->pieces[buffer] = (struct tws_pieces){.start = starts, .count = count};
+  b->pieces[buffer].start = starts;
+  b->pieces[buffer].count = count;
 }
 
 /* Of what tells works of one plan apart most often; the comparison sees to the rest. */

@@ -28,12 +28,14 @@ typedef struct tws_builder {
     const uint64_t *start;
     uint32_t count;
     uint32_t first_cell;
+    uint32_t after; /* 1 + the operation that its first one waits for; 0: none */
   } * pieces;
   size_t pieces_capacity;
   /* what the next operations belong to */
   tws_phase phase;
   uint32_t module, micro_batch;
   tws_repetition repeats; /* of a long plan; else zeros */
+  uint32_t *held;         /* of a plan in step, per buffer: the operation until which its memory is kept; else NULL */
 } tws_builder;
 
 /* A plan of one rank alone, with an arena and without anything in it; NULL: no memory. For tws_plan_destroy(). */
@@ -51,6 +53,8 @@ uint32_t tws_builder_buffer(tws_builder *b, const char *name, tws_category categ
 uint32_t tws_builder_state(tws_builder *b, const tws_state_entry *entry);
 /* The buffer lives from the next operation on, whoever uses it first. */
 void tws_builder_begin(tws_builder *b, uint32_t buffer);
+/* Its first operation waits for this one, which is on another stream. */
+void tws_builder_begin_after(tws_builder *b, uint32_t buffer, uint32_t op);
 /* starts: ascending first elements of the pieces, starts[0] = 0; lives as long as the plan's arena */
 void tws_builder_pieces(tws_builder *b, uint32_t buffer, const uint64_t *starts, uint32_t count);
 

@@ -1,6 +1,12 @@
 /* Which operations have to wait for operations of other streams: those that touch the same piece of a buffer, those
  * that last used the memory a new buffer is laid on, and the one before on the same channel. One sweep in issue order,
- * after the layout. */
+ * after the layout.
+ *
+ * Where streams keep step (tws_plan.in_step: overlapped ZeRO 2 and 3), memory makes nobody wait, so that times do not
+ * depend on the layout. What gathers and reduces follows what computes, as DeepSpeed's streams do: it waits for the
+ * computation that was issued before it, and every micro-batch and the step's end begin when all is reduced. A sweep
+ * before the layout says when the stream that computes has waited for the last user of a buffer; until then the layout
+ * keeps its memory. Who is issued later, on whatever stream, then knows it to be free. */
 #include <string.h>
 
 #include "plan/builder.h"
@@ -27,6 +33,7 @@ typedef struct finisher {
   uint32_t *first_piece;             /* per operand: where it begins */
   uint32_t *ending;                  /* buffers by last operation: first of a list */
   uint32_t *ending_next;             /* per buffer */
+  int placed;                        /* buffers have places */
   tws_history history[TWS_TIER_COUNT];
 } finisher;
 
@@ -78,6 +85,9 @@ static void wait_for_all(finisher *f, uint32_t op) {
 
 static void begin_buffer(finisher *f, uint32_t index) {
   const tws_buffer *buffer = &f->plan->buffers[index];
+  const uint32_t after = f->b->pieces[index].after;
+  if (after) require_place(f, f->stream[after - 1], f->position[after - 1]);
+  if (!f->placed) return;
   tws_history_require(&f->history[buffer->tier], buffer->offset, tws_layout_bytes(buffer->bytes), f->touched,
                       f->streams, f->needed);
 }
@@ -200,9 +210,20 @@ static tws_code prepare_sweep(finisher *f, tws_arena *scratch) {
   return TWS_OK;
 }
 
+/* What gathers and reduces in a micro-batch waits for what computes; what comes behind it, for all that it reduced. */
+static void keep_step(finisher *f, uint32_t op, const uint32_t *last, uint32_t *reduced) {
+  const tws_op *o = &f->plan->ops[op], *before = op > 0 ? o - 1 : o;
+  const int ends = o->phase == TWS_PHASE_STEP, compute = f->stream_index[TWS_STREAM_COMPUTE];
+  const int moves = o->stream == TWS_STREAM_GATHER || o->stream == TWS_STREAM_REDUCE;
+  if (o->micro_batch != before->micro_batch || ends != (before->phase == TWS_PHASE_STEP))
+    *reduced = last[f->stream_index[TWS_STREAM_REDUCE]];
+  if (*reduced) require_place(f, f->stream[*reduced - 1], f->position[*reduced - 1]);
+  if (moves && !ends && last[compute]) require_place(f, (uint32_t)compute, f->position[last[compute] - 1]);
+}
+
 static void sweep_operations(finisher *f) {
   tws_plan *plan = f->plan;
-  uint32_t last[TWS_STREAM_COUNT], on_channel[TWS_CHANNEL_COUNT]; /* operation + 1 */
+  uint32_t last[TWS_STREAM_COUNT], on_channel[TWS_CHANNEL_COUNT], reduced = 0; /* operation + 1 */
   memset(last, 0, sizeof last);
   memset(on_channel, 0, sizeof on_channel);
   for (uint32_t op = 0; op < plan->op_count && f->b->failed == TWS_OK; op++) {
@@ -230,11 +251,53 @@ static void sweep_operations(finisher *f) {
       if (before) require_place(f, f->stream[before - 1], f->position[before - 1]);
       on_channel[o->channel] = op + 1;
     }
+    if (f->plan->in_step) keep_step(f, op, last, &reduced);
     wait_for_all(f, op);
     for (int i = 0; i < o->operand_count; i++) mark_operand(f, op, &operands[i]);
     last[stream] = op + 1;
-    release_ending(f, op);
+    if (f->placed) release_ending(f, op);
   }
+}
+
+/* ---- before the layout ---- */
+
+/* Per stream and place: the first computation that is known to come behind it. */
+static uint32_t *first_behind(const finisher *f, uint32_t stream, tws_arena *scratch) {
+  const uint32_t compute = f->stream_index[TWS_STREAM_COMPUTE];
+  uint32_t *behind = tws_arena_alloc_unset(scratch, f->length[stream] + 1u, sizeof *behind), place = 0;
+  for (uint32_t i = 0; behind && i < f->length[compute]; i++) {
+    const uint32_t op = f->at[compute][i], done = f->clock[(size_t)op * f->streams + stream];
+    while (place < done) behind[++place] = op;
+  }
+  while (behind && place < f->length[stream]) behind[++place] = f->plan->op_count;
+  return behind;
+}
+
+/* Until when each buffer keeps its memory: computations behind its last user on another stream may have it. */
+static int find_held(finisher *f, tws_arena *scratch) {
+  const uint32_t compute = f->stream_index[TWS_STREAM_COMPUTE];
+  uint32_t *held = f->b->held = tws_arena_alloc_unset(scratch, f->plan->buffer_count + 1u, sizeof *held);
+  if (!held) return -1;
+  for (uint32_t i = 0; i < f->plan->buffer_count; i++) held[i] = f->plan->buffers[i].last_op;
+  for (uint32_t k = 0; k < f->streams; k++) {
+    const uint32_t *behind = k == compute ? NULL : first_behind(f, k, scratch);
+    if (k == compute) continue;
+    if (!behind) return -1;
+    for (uint32_t i = 0; i < f->plan->buffer_count; i++) {
+      const uint32_t place = f->touched[(size_t)i * f->streams + k];
+      if (place && behind[place] > held[i] + 1) held[i] = behind[place] - 1;
+    }
+  }
+  return 0;
+}
+
+static tws_code sweep_before_layout(finisher *f, tws_arena *scratch) {
+  if (prepare_sweep(f, scratch) != TWS_OK) return f->b->failed;
+  sweep_operations(f);
+  if (f->b->failed == TWS_OK && find_held(f, scratch)) return tws_builder_fail(f->b, TWS_MEMORY, "no memory");
+  f->plan->dep_count = 0;
+  for (uint32_t op = 0; op < f->plan->op_count; op++) f->plan->ops[op].dep_count = f->plan->ops[op].awaited = 0;
+  return f->b->failed;
 }
 
 tws_code tws_builder_finish(tws_builder *b) {
@@ -243,10 +306,16 @@ tws_code tws_builder_finish(tws_builder *b) {
   tws_arena *scratch = tws_arena_create();
   if (!scratch) return tws_builder_fail(b, TWS_MEMORY, "no memory");
   find_streams(&f);
+  if (b->plan->in_step && sweep_before_layout(&f, scratch) != TWS_OK) {
+    tws_arena_destroy(scratch);
+    return b->failed;
+  }
+  f.placed = 1;
   /* On a single stream order is all there is. */
   if (tws_layout_make(b, scratch) == TWS_OK && f.streams > 1 && prepare_sweep(&f, scratch) == TWS_OK)
     sweep_operations(&f);
   for (int t = 0; t < TWS_TIER_COUNT; t++) tws_history_free(&f.history[t]);
   tws_arena_destroy(scratch);
+  b->held = NULL;
   return b->failed;
 }

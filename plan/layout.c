@@ -38,6 +38,11 @@ static uint64_t padded(const layout *l, uint64_t bytes) {
   return (tws_layout_bytes(bytes) + l->alignment - 1) / l->alignment * l->alignment;
 }
 
+/* The operation until which a buffer has its memory. */
+static uint32_t end_of(const layout *l, uint32_t buffer) {
+  return l->b->held ? l->b->held[buffer] : l->plan->buffers[buffer].last_op;
+}
+
 /* Computations of modules are the same on all replicas. */
 static int computes_module(const tws_op *op) {
   return op->kind == TWS_OP_COMPUTE && op->module != TWS_NONE;
@@ -237,7 +242,7 @@ static uint64_t take_again(layout *l, uint32_t i, uint32_t distance, uint64_t by
   const tws_buffer *buffers = l->plan->buffers;
   uint32_t other = i;
   for (uint32_t k = 0; k < distance && other != TWS_NONE; k++) other = l->step_before[other];
-  if (distance == 0 || other == TWS_NONE || buffers[other].last_op >= buffers[i].first_op) return UINT64_MAX;
+  if (distance == 0 || other == TWS_NONE || end_of(l, other) >= buffers[i].first_op) return UINT64_MAX;
   return take_exactly(&l->space, l->offset[other], bytes) ? l->offset[other] : UINT64_MAX;
 }
 
@@ -419,8 +424,8 @@ static int index_lifetimes(layout *l, tws_arena *scratch) {
     if (b->lifetime != TWS_LIFETIME_OPS || b->last_op == TWS_NONE) continue;
     l->starting_next[i] = l->starting[b->first_op];
     l->starting[b->first_op] = i;
-    l->ending_next[i] = l->ending[b->last_op];
-    l->ending[b->last_op] = i;
+    l->ending_next[i] = l->ending[end_of(l, i)];
+    l->ending[end_of(l, i)] = i;
   }
   return 0;
 }

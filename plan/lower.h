@@ -134,6 +134,7 @@ typedef struct tws_zero {
   uint32_t *bucket_params; /* grouped by bucket */
   uint32_t *bucket_of;     /* per parameter */
   uint64_t *slot;          /* per parameter: offset in its bucket */
+  uint32_t flushed[2];     /* 1 + the last operations of the last but one and the last bucket of a micro-batch; or 0 */
   tws_zero3_schedule schedule;
   tws_secondary secondary;
   tws_hops hops;
@@ -330,7 +331,20 @@ typedef struct tws_lower {
   uint8_t *param_stages;            /* per parameter: 1 an earlier stage has it too, 2 a later one */
   const tws_sample_request *wanted; /* NULL: the whole program; else a sample of it */
   tws_plan_sample *sample;          /* likewise */
+  const tws_gradient_place
+      *places; /* likewise: where parameters are used first (sample_places.c); NULL: not asked for */
 } tws_lower;
+
+/* sample_places.c: per parameter, its layer and its number there, layer -1 where it has none; NULL: no memory.
+ * Gradients that are whole until the step ends, into `arena`. */
+const tws_gradient_place *tws_sample_place(tws_lower *l);
+tws_code tws_sample_gradients(tws_lower *l, tws_arena *arena, tws_gradient_list *out);
+/* Of a body where gradients are not whole: a parameter or its gradient is there now; all parameters that always are;
+ * a visit begins; a module has added to a gradient. */
+void tws_sample_moved(tws_lower *l, uint32_t param, uint32_t buffer, uint64_t first);
+void tws_sample_params(tws_lower *l);
+void tws_sample_visit(tws_lower *l, const tws_visit *visit);
+void tws_sample_contributed(tws_lower *l, uint32_t param);
 
 /* recompute.c: l->kept, of values that exist whole */
 void tws_recompute_decide(tws_lower *l);
@@ -523,6 +537,9 @@ void tws_zero_micro_end(tws_lower *l);
 /* zero_moves.c, for samples (plan/sample.h): gathers of a micro-batch; what it gathers and reduces at least; what the
  * first micro-batch (0) and a later one (1) reduce. */
 void tws_zero_sample_gathers(tws_lower *l);
+/* Likewise, what belongs to which gradient and parameter, in the order in which it is done: into `arena`. */
+void tws_zero_sample_gradients(tws_lower *l, uint32_t micro_batch, tws_arena *arena, tws_moved_gradients *out);
+void tws_zero_sample_params(tws_lower *l, tws_arena *arena, tws_moved_params *out);
 void tws_zero_sample_least(tws_lower *l);
 void tws_zero_sample_reductions(tws_lower *l, uint32_t micro_batch);
 tws_operand tws_zero_param(tws_lower *l, uint32_t param);

@@ -365,6 +365,7 @@ static void enter_context(tws_lower *l, tws_chunk *chunk, tws_context *context, 
 
 static void run_visits(tws_lower *l, uint32_t first, uint32_t end) {
   for (uint32_t i = first; i < end && l->b.failed == TWS_OK; i++) {
+    tws_sample_visit(l, &l->chunk->visits.items[i]);
     tws_zero_before(l, i);
     tws_checkpoints_before(l, i);
     tws_lower_visit(l, &l->chunk->visits.items[i]);

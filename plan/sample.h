@@ -50,6 +50,22 @@ typedef struct tws_gradient_list { /* in the order of their memory */
   uint32_t count;
 } tws_gradient_list;
 
+/* Where a body's operations find a parameter, or leave its gradient until that is reduced. */
+typedef struct tws_moved_place {
+  uint32_t buffer;
+  uint64_t first, elements; /* there; places in one buffer follow one another */
+  int layer;                /* see tws_gradient_place */
+  uint32_t which;
+} tws_moved_place;
+
+/* Before this operation a module is visited (layer -1: none, but the whole pass), or all is issued that one module
+ * adds to a parameter's gradient. */
+typedef struct tws_sample_event {
+  uint32_t op;
+  int layer;      /* of the module; of the parameter (tws_gradient_place) */
+  uint32_t which; /* of the parameter; TWS_NONE: a visit */
+} tws_sample_event;
+
 typedef struct tws_sample_chunk {
   int first_layer, end_layer;
 } tws_sample_chunk;
@@ -64,6 +80,11 @@ typedef struct tws_plan_sample {
   uint32_t reduced_at;        /* tail: the operation that reductions stand before, where it lacks them */
   int *layer_of;              /* per module of the network; lives in the plan's arena */
   tws_gradient_list gradients; /* body: where they are whole until the step ends; likewise */
+  tws_moved_place *moved;      /* body: where gradients are not whole until the step ends */
+  uint32_t moved_count;
+  tws_sample_event *events; /* likewise, in their order */
+  uint32_t event_count;
+  size_t moved_capacity, event_capacity;
   int layer_count;            /* of the network */
   int alike_first, alike_end; /* its longest range of layers that are alike but for their place */
   tws_sample_chunk *chunks;   /* tail: of the stage; likewise */
@@ -104,6 +125,37 @@ tws_code tws_moves_at_least(tws_moves *moves, tws_op_range *out, tws_error *err)
 /* With buckets of so many elements: what the first micro-batch and a later one reduce at stages 2 and 3; at stage 1 the
  * first range is what the last micro-batch reduces when it has ended, the second empty. */
 tws_code tws_moves_of_buckets(tws_moves *moves, int64_t elements, tws_op_range out[2], tws_error *err);
+/* Stages 2 and 3, with buckets of so many elements: what becomes of each gradient when it is complete, in that order.
+ * Operations `padded` fill what is behind it, `reduced` reduce the bucket that it completes. */
+typedef struct tws_moved_gradient {
+  int layer; /* see tws_gradient_place */
+  uint32_t which, bucket;
+  tws_op_range padded, reduced;
+} tws_moved_gradient;
+typedef struct tws_moved_gradients {
+  tws_moved_gradient *items;
+  uint32_t count, buckets;
+} tws_moved_gradients;
+/* Of the first micro-batch (0) or a later one; into `arena`. */
+tws_code tws_moves_of_gradients(tws_moves *moves, int64_t elements, uint32_t micro_batch, tws_arena *arena,
+                                tws_moved_gradients *out, tws_error *err);
+/* Stage 3: a parameter that operation `op` gathers. */
+typedef struct tws_moved_param {
+  int layer; /* see tws_gradient_place */
+  uint32_t which, op;
+} tws_moved_param;
+typedef struct tws_moved_visit { /* what is gathered before a module is visited */
+  int layer;                     /* -1: of none */
+  int backward;
+  tws_op_range gathered;
+  uint32_t first, end; /* of tws_moved_params.items */
+} tws_moved_visit;
+typedef struct tws_moved_params {
+  tws_moved_visit *visits;
+  tws_moved_param *items;
+  uint32_t visit_count, count;
+} tws_moved_params;
+tws_code tws_moves_of_params(tws_moves *moves, tws_arena *arena, tws_moved_params *out, tws_error *err);
 /* Stage 1: the gradients that it reduces, once buckets have been made; into `arena`. */
 tws_code tws_moves_gradients(tws_moves *moves, tws_arena *arena, tws_gradient_list *out, tws_error *err);
 

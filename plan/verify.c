@@ -138,6 +138,26 @@ static tws_code run_clocks(verifier *v) {
   return TWS_OK;
 }
 
+/* Of a plan in step: who moves parameters and gradients comes behind what computes, and micro-batches behind what those
+ * before them reduced. */
+static tws_code check_pace(verifier *v) {
+  const tws_plan *plan = v->plan;
+  uint32_t computed = 0, reduced = 0, all_reduced = 0; /* places */
+  for (uint32_t op = 0; op < plan->op_count && plan->in_step; op++) {
+    const tws_op *o = &plan->ops[op], *before = op > 0 ? o - 1 : o;
+    const int ends = o->phase == TWS_PHASE_STEP,
+              moves = o->stream == TWS_STREAM_GATHER || o->stream == TWS_STREAM_REDUCE;
+    if (o->micro_batch != before->micro_batch || ends != (before->phase == TWS_PHASE_STEP)) all_reduced = reduced;
+    if (moves && !ends && v->clock[op].position[TWS_STREAM_COMPUTE] < computed)
+      return complain_of(v, op, "does not wait for what computes", TWS_NONE);
+    if (v->clock[op].position[TWS_STREAM_REDUCE] < all_reduced)
+      return complain_of(v, op, "does not wait for what was reduced", TWS_NONE);
+    if (o->stream == TWS_STREAM_COMPUTE) computed = v->position[op];
+    if (o->stream == TWS_STREAM_REDUCE) reduced = v->position[op];
+  }
+  return TWS_OK;
+}
+
 static void operand_bytes(const tws_plan *plan, const tws_operand *operand, uint64_t *begin, uint64_t *end) {
   const tws_buffer *buffer = &plan->buffers[operand->buffer];
   size_t size = tws_dtype_bytes((tws_dtype)buffer->dtype);
@@ -284,6 +304,7 @@ tws_code tws_plan_verify(const tws_plan *plan, tws_error *err) {
   if (code == TWS_OK) code = check_lifetimes(&v);
   if (code == TWS_OK) code = run_clocks(&v);
   if (code == TWS_OK) code = check_channels(&v);
+  if (code == TWS_OK) code = check_pace(&v);
   if (code == TWS_OK) code = make_pieces(&v);
   if (code == TWS_OK) code = replay_operations(&v);
   tws_arena_destroy(v.scratch);

@@ -573,6 +573,7 @@ static void flush_sharded_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *
 }
 
 static void flush_bucket(tws_lower *l, tws_bucket *bucket) {
+  tws_zero *z = &l->zero;
   if (l->b.failed != TWS_OK) return;
   /* From the first bucket on, also on ranks that keep nothing of it: so that all replicas need the same memory. */
   tws_builder_begin(&l->b, l->b.plan->gradients);
@@ -583,14 +584,16 @@ static void flush_bucket(tws_lower *l, tws_bucket *bucket) {
   uint64_t *flat = tws_calloc(bucket->count + 1u, sizeof *flat);
   if (!operands || !flat) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-  } else if (l->zero.stage == 3 && l->zero.ranks > 1) {
+  } else if (z->stage == 3 && z->ranks > 1) {
     flush_sharded_bucket(l, bucket, operands, flat);
-    tws_groups_add_up(l, l->zero.bucket_params + bucket->first, bucket->count);
+    tws_groups_add_up(l, z->bucket_params + bucket->first, bucket->count);
   } else {
     flush_flat_bucket(l, bucket, operands, flat);
   }
   tws_free(operands);
   tws_free(flat);
+  z->flushed[0] = z->flushed[1];
+  z->flushed[1] = l->b.plan->op_count;
   bucket->buffer = TWS_NONE;
   l->b.module = module;
 }
@@ -634,6 +637,7 @@ tws_code tws_zero_begin(tws_lower *l) {
   if (l->b.failed != TWS_OK) return l->b.failed;
   if (z->ranks == 1 && z->stage == 3 && l->offload.param_tier == TWS_TIER_DEVICE)
     z->stage = 2; /* nothing to shard: parameters stay where they are */
+  l->b.plan->in_step = l->overlap && z->stage >= 2 && z->ranks > 1 && !tws_config_offloads(l->config);
   count_uses(l);
   if (l->config->zero.by_block && z->stage >= 2) find_units(l);
   tws_zero_make_classes(l);
@@ -654,6 +658,7 @@ void tws_zero_micro_begin(tws_lower *l) {
   memcpy(z->left, z->uses, l->network->param_count * sizeof *z->left);
   if (!z->flat_gradients) memset(z->written, 0, l->network->param_count);
   for (uint32_t i = 0; i < z->bucket_count; i++) z->buckets[i].pending = z->buckets[i].count;
+  z->flushed[0] = z->flushed[1] = 0;
   tws_fetch_begin(l, TWS_FETCH_MICRO_BATCH);
 }
 
@@ -730,6 +735,10 @@ tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate) {
     uint64_t *starts = tws_arena_alloc(l->b.plan->arena, bucket->count, sizeof *starts);
     for (uint32_t i = 0; starts && i < bucket->count; i++) starts[i] = z->slot[z->bucket_params[bucket->first + i]];
     tws_builder_pieces(&l->b, bucket->buffer, starts, bucket->count);
+    for (uint32_t i = 0; starts && i < bucket->count; i++)
+      tws_sample_moved(l, z->bucket_params[bucket->first + i], bucket->buffer, starts[i]);
+    /* one is filled while another is reduced, as DeepSpeed does with two buffers in turn */
+    if (l->b.plan->in_step && z->flushed[0]) tws_builder_begin_after(&l->b, bucket->buffer, z->flushed[0] - 1);
     if (z->ranks == 1 && l->b.micro_batch > 0) {
       bring_sums(l, bucket);
       *accumulate = 1;
@@ -743,6 +752,7 @@ tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate) {
 
 void tws_zero_contributed(tws_lower *l, uint32_t param) {
   tws_zero *z = &l->zero;
+  tws_sample_contributed(l, param);
   if (--z->left[param] > 0 || !reduces_now(l)) return;
   tws_bucket *bucket = &z->buckets[z->bucket_of[param]];
   if (z->stage == 3) { /* padding must be finite: it takes part in the norm */
@@ -753,30 +763,6 @@ void tws_zero_contributed(tws_lower *l, uint32_t param) {
     l->b.module = module;
   }
   if (--bucket->pending == 0) flush_bucket(l, bucket);
-}
-
-static void kept_runs_of(tws_lower *l, const tws_zero_class *c, tws_zero_kind kind_of, tws_zero_run run) {
-  const tws_zero *z = &l->zero;
-  /* this rank keeps [begin, end) of the stored range; the rest, padding, counts with the last run */
-  const uint64_t begin = tws_zero_kept_first(z, c), end = begin + c->partition;
-  const uint64_t base = z->flat_gradients ? 0 : begin - c->kept;
-  uint64_t first = begin;
-  int kind = -1;
-  for (uint32_t i = c->first; i < c->end; i++) {
-    uint32_t p = (uint32_t)z->order[i];
-    uint64_t size = z->stage == 3 ? (uint64_t)z->part[p] : numel(l, p);
-    int next = kind_of(l, p);
-    if (!size || z->flat_offset[p] + size <= begin || z->flat_offset[p] >= end || next == kind) continue;
-    uint64_t at = z->flat_offset[p] > begin ? z->flat_offset[p] : begin;
-    if (kind >= 0 && at > first) run(l, kind, first - base, at - first);
-    kind = next;
-    first = at;
-  }
-  if (kind >= 0 && end > first) run(l, kind, first - base, end - first);
-}
-
-void tws_zero_kept_runs(tws_lower *l, tws_zero_kind kind_of, tws_zero_run run) {
-  for (uint32_t k = 0; k < l->zero.trained_count; k++) kept_runs_of(l, &l->zero.classes[k], kind_of, run);
 }
 
 static void fill_kept(tws_lower *l, uint64_t first, uint64_t count) {

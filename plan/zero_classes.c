@@ -58,3 +58,27 @@ void tws_zero_make_classes(tws_lower *l) {
   }
   tws_groups_begin(l);
 }
+
+static void kept_runs_of(tws_lower *l, const tws_zero_class *c, tws_zero_kind kind_of, tws_zero_run run) {
+  const tws_zero *z = &l->zero;
+  /* this rank keeps [begin, end) of the stored range; the rest, padding, counts with the last run */
+  const uint64_t begin = tws_zero_kept_first(z, c), end = begin + c->partition;
+  const uint64_t base = z->flat_gradients ? 0 : begin - c->kept;
+  uint64_t first = begin;
+  int kind = -1;
+  for (uint32_t i = c->first; i < c->end; i++) {
+    uint32_t p = (uint32_t)z->order[i];
+    uint64_t size = z->stage == 3 ? (uint64_t)z->part[p] : tws_zero_numel(l, p);
+    int next = kind_of(l, p);
+    if (!size || z->flat_offset[p] + size <= begin || z->flat_offset[p] >= end || next == kind) continue;
+    uint64_t at = z->flat_offset[p] > begin ? z->flat_offset[p] : begin;
+    if (kind >= 0 && at > first) run(l, kind, first - base, at - first);
+    kind = next;
+    first = at;
+  }
+  if (kind >= 0 && end > first) run(l, kind, first - base, end - first);
+}
+
+void tws_zero_kept_runs(tws_lower *l, tws_zero_kind kind_of, tws_zero_run run) {
+  for (uint32_t k = 0; k < l->zero.trained_count; k++) kept_runs_of(l, &l->zero.classes[k], kind_of, run);
+}

@@ -50,6 +50,72 @@ void tws_zero_sample_reductions(tws_lower *l, uint32_t micro_batch) {
     }
 }
 
+void tws_zero_sample_gradients(tws_lower *l, uint32_t micro_batch, tws_arena *arena, tws_moved_gradients *out) {
+  const tws_zero *z = &l->zero;
+  const tws_plan *plan = l->b.plan;
+  const tws_gradient_place *at = tws_sample_place(l);
+  out->items = tws_arena_alloc(arena, z->completed_count + 1u, sizeof *out->items);
+  if (!out->items) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  out->count = 0;
+  out->buckets = z->bucket_count;
+  l->b.phase = TWS_PHASE_BACKWARD;
+  l->b.module = TWS_NONE;
+  l->b.micro_batch = micro_batch;
+  tws_zero_micro_begin(l);
+  for (uint32_t i = 0; i < z->completed_count && at && l->b.failed == TWS_OK; i++) {
+    const uint32_t p = z->completed[i], first = plan->op_count;
+    int accumulate;
+    for (uint32_t use = 0; use < z->uses[p]; use++) {
+      tws_zero_gradient(l, p, &accumulate);
+      tws_zero_contributed(l, p);
+    }
+    const int pads =
+        z->stage == 3 && (uint64_t)z->part[p] * (uint64_t)tws_zero_class_of(z, p)->ranks > tws_zero_numel(l, p);
+    const uint32_t padded = first + (uint32_t)pads;
+    out->items[out->count++] =
+        (tws_moved_gradient){at[p].layer, at[p].which, z->bucket_of[p], {first, padded}, {padded, plan->op_count}};
+  }
+}
+
+/* The operation of a range that gathers into this buffer. */
+static uint32_t gather_of(const tws_plan *plan, tws_op_range range, uint32_t buffer) {
+  for (uint32_t op = range.first; op < range.end; op++)
+    for (uint32_t i = 0; i < plan->ops[op].operand_count; i++)
+      if (plan->operands[plan->ops[op].operand_first + i].buffer == buffer) return op;
+  return TWS_NONE;
+}
+
+void tws_zero_sample_params(tws_lower *l, tws_arena *arena, tws_moved_params *out) {
+  const tws_zero3_schedule *s = &l->zero.schedule;
+  const tws_visit_list *visits = &l->chunk->visits;
+  const tws_plan *plan = l->b.plan;
+  const tws_gradient_place *at = tws_sample_place(l);
+  out->visits = tws_arena_alloc(arena, visits->count + 1u, sizeof *out->visits);
+  out->items = tws_arena_alloc(arena, s->param_count + 1u, sizeof *out->items);
+  if (!out->visits || !out->items) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  for (uint32_t v = 0; v < visits->count && at && l->b.failed == TWS_OK; v++) {
+    const tws_zero3_actions *a = &s->actions[v];
+    const uint32_t module = visits->items[v].module;
+    tws_moved_visit *to = &out->visits[out->visit_count++];
+    *to = (tws_moved_visit){.layer = module == TWS_NONE ? -1 : l->sample->layer_of[l->local.modules[module].origin],
+                            .backward = v >= l->chunk->forward_visits,
+                            .gathered.first = plan->op_count,
+                            .first = out->count};
+    tws_zero_before(l, v);
+    to->gathered.end = plan->op_count;
+    for (int prefetched = 0; prefetched < 2; prefetched++) {
+      const uint32_t first = prefetched ? a->prefetch_first : a->gather_first;
+      for (uint32_t i = first; i < first + (prefetched ? a->prefetch_count : a->gather_count); i++) {
+        const uint32_t p = s->params[i];
+        out->items[out->count++] =
+            (tws_moved_param){at[p].layer, at[p].which, gather_of(plan, to->gathered, l->zero.gathered[p])};
+      }
+    }
+    to->end = out->count;
+    tws_zero_after(l, v);
+  }
+}
+
 void tws_zero_sample_least(tws_lower *l) {
   const tws_zero *z = &l->zero;
   double gathered = 0; /* bytes */

@@ -1,0 +1,80 @@
+/* Where samples of a body have parameters and gradients. */
+#include "plan/lower.h"
+
+/* The first module that uses a parameter is the last in a backward pass. */
+const tws_gradient_place *tws_sample_place(tws_lower *l) {
+  if (l->places) return l->places;
+  tws_gradient_place *at = tws_lower_memory(l, l->network->param_count, sizeof *at);
+  for (uint32_t p = 0; at && p < l->network->param_count; p++) at[p].layer = -1;
+  for (int c = l->chunk_count; c-- > 0 && at;)
+    for (uint32_t m = l->chunks[c].end, first; m-- > l->chunks[c].first;) {
+      const int layer = l->sample->layer_of[l->local.modules[m].origin];
+      for (first = m; first > 0 && l->sample->layer_of[l->local.modules[first - 1].origin] == layer;) first--;
+      for (uint32_t i = 0; i < TWS_MODULE_PARAMS; i++) {
+        const uint32_t p = l->network->modules[m].param[i];
+        if (p == TWS_NONE) continue;
+        at[p].layer = layer;
+        at[p].which = (m - first) * TWS_MODULE_PARAMS + i;
+      }
+    }
+  return l->places = at;
+}
+
+tws_code tws_sample_gradients(tws_lower *l, tws_arena *arena, tws_gradient_list *out) {
+  const uint32_t n = l->network->param_count;
+  const tws_gradient_place *at = tws_sample_place(l);
+  out->items = tws_arena_alloc(arena, n + 1u, sizeof *out->items);
+  if (!out->items) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  if (l->b.failed != TWS_OK) return l->b.failed;
+  for (uint32_t i = 0; i < n; i++) {
+    const uint32_t p = (uint32_t)l->zero.order[i];
+    if (!l->zero.uses[p] || tws_is_frozen(l, p)) continue;
+    out->items[out->count] = at[p];
+    out->items[out->count].first = l->zero.flat_offset[p];
+    out->items[out->count++].elements = (uint64_t)tws_param_numel(&l->network->params[p]);
+  }
+  return TWS_OK;
+}
+
+static int is_moved(const tws_lower *l) {
+  return l->wanted && !l->wanted->tail && !l->zero.flat_gradients && l->b.failed == TWS_OK;
+}
+
+void tws_sample_moved(tws_lower *l, uint32_t param, uint32_t buffer, uint64_t first) {
+  tws_plan_sample *s = l->sample;
+  if (!is_moved(l)) return;
+  const tws_gradient_place *at = tws_sample_place(l);
+  if (!at || tws_reserve(&s->moved, &s->moved_capacity, s->moved_count + 1u, sizeof *s->moved)) {
+    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+    return;
+  }
+  const uint64_t elements = (uint64_t)tws_param_numel(&l->network->params[param]);
+  s->moved[s->moved_count++] = (tws_moved_place){buffer, first, elements, at[param].layer, at[param].which};
+}
+
+void tws_sample_params(tws_lower *l) {
+  for (uint32_t i = 0; i < l->network->param_count && l->zero.stage != 3 && is_moved(l); i++) {
+    const uint32_t p = (uint32_t)l->zero.order[i];
+    if (l->zero.uses[p]) tws_sample_moved(l, p, l->b.plan->parameters, l->zero.flat_offset[p]);
+  }
+}
+
+static void add_event(tws_lower *l, int layer, uint32_t which) {
+  tws_plan_sample *s = l->sample;
+  if (tws_reserve(&s->events, &s->event_capacity, s->event_count + 1u, sizeof *s->events)) {
+    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+    return;
+  }
+  s->events[s->event_count++] = (tws_sample_event){l->b.plan->op_count, layer, which};
+}
+
+void tws_sample_visit(tws_lower *l, const tws_visit *visit) {
+  if (!is_moved(l)) return;
+  const int root = visit->module == TWS_NONE;
+  add_event(l, root ? -1 : l->sample->layer_of[l->local.modules[visit->module].origin], TWS_NONE);
+}
+
+void tws_sample_contributed(tws_lower *l, uint32_t param) {
+  const tws_gradient_place *at = is_moved(l) ? tws_sample_place(l) : NULL;
+  if (at) add_event(l, at[param].layer, at[param].which);
+}
