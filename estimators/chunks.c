@@ -199,3 +199,11 @@ tws_code tws_chunk_compose(const tws_chunk_source *from, tws_composed_chunk *chu
   chunk->tail = NULL;
   return TWS_OK;
 }
+
+const tws_sample_pieces *tws_composed_layer(const tws_composed_chunk *chunk, int at, int *layer) {
+  const int head = chunk->head_end - chunk->head->first_layer;
+  *layer = at < head ? at : at < head + chunk->between ? head : -1;
+  if (*layer >= 0) return chunk->head;
+  *layer = at - head - chunk->between + chunk->tail_first - chunk->tail->first_layer;
+  return chunk->tail;
+}

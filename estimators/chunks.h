@@ -15,6 +15,7 @@ typedef struct tws_layer_range {
 typedef struct tws_body {
   struct tws_body_sample *samples;
   struct tws_body_overlap *overlaps; /* estimators/overlap.h */
+  struct tws_body_beside *besides;   /* estimators/beside.h */
 } tws_body;
 
 /* A network without layers [first, end), which are alike as those around them are. */
@@ -50,5 +51,7 @@ typedef struct tws_composed_chunk {
 
 /* From few layers, where those between are equal to the last digit; else the whole chunk is sampled. */
 tws_code tws_chunk_compose(const tws_chunk_source *from, tws_composed_chunk *chunk, tws_error *err);
+/* A chunk's layer number `at` in the sample that tells of it. */
+const tws_sample_pieces *tws_composed_layer(const tws_composed_chunk *chunk, int at, int *layer);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "estimators/beside.h"
 #include "estimators/chunks.h"
 #include "estimators/ends.h"
 #include "estimators/overlap.h"
@@ -55,6 +56,7 @@ typedef struct step {
   int64_t bytes_of; /* micro-batches that stages' peaks are of; 0: not known */
   int has_times, ran, exact;
   tws_body_overlap *overlap; /* of these, too; NULL: there are no reductions beside, or they are not known */
+  tws_body_beside *beside;   /* stages 2 and 3: what runs beside the layers; NULL: nothing, or it is not known */
   int moves_exact; /* of the ends that are looked at: what ZeRO does is known, and done one after another */
 } step;
 
@@ -245,7 +247,7 @@ static double stretch_of(const step *s, int stage) {
       add_piece(&p->event[1][e], s->shape.micro_batches - 1, &kernel, &launches);
     }
   }
-  for (int later = 0; later < 2 && s->moves_exact; later++) {
+  for (int later = 0; later < 2 && (s->moves_exact || s->beside); later++) {
     const double times = later ? s->shape.micro_batches - 1 : 1;
     kernel += times * t->moves[later].kernel;
     launches += times * t->move_launches[later];
@@ -382,6 +384,7 @@ static tws_code run_pipeline(step *s, tws_error *err) {
 static double beside_tail(const step *s, int exact) {
   const tws_tail_pieces *t = &s->tails->stage[0];
   const int later = s->shape.micro_batches > 1;
+  if (t->in_step) return tws_overlap_gathered(t, s->stretch[0]);
   if (!t->overlapped) return 0;
   return tws_overlap_gathered(t, s->stretch[0]) +
          (exact ? tws_overlap_waited(t, s->overlap, later, s->stretch[0], s->c->ended) : 0);
@@ -596,10 +599,16 @@ static tws_code step_bytes(step *s, double limit, tws_composed *out, tws_error *
   return TWS_OK;
 }
 
-/* What runs beside the last backward pass. */
+/* What runs beside the last backward pass, or beside all. */
 static tws_code find_overlap(step *s, tws_error *err) {
-  const tws_overlapped *o = s->tails->stage[0].overlapped;
+  const tws_tail_pieces *t = &s->tails->stage[0];
+  const tws_overlapped *o = t->overlapped;
   s->overlap = NULL;
+  s->beside = NULL;
+  if (t->beside && s->bounded && s->chunks_in_order) {
+    TWS_TRY(tws_beside_find(t->beside, &s->chunks[0], s->body, s->c->arena, &s->beside, err));
+    if (!s->beside->known) s->beside = NULL;
+  }
   if (!o) return TWS_OK;
   if (tws_reserve(&s->c->ended, &s->c->ended_capacity, o->count + 1u, sizeof *s->c->ended)) return no_memory(err);
   return tws_overlap_find(o, &s->chunks[0], s->body, s->c->arena, &s->overlap, err);
@@ -613,7 +622,7 @@ static int offloads_behind(const tws_config *config) {
 /* Streams of their own, and ranks that differ. */
 static int is_exact(const step *s, const tws_rank_kind *r) {
   const tws_config *config = s->request->config;
-  if (!r->alone || (s->bounded ? !s->moves_exact : !s->chunks_exact)) return 0;
+  if (!r->alone || (s->bounded ? !s->moves_exact && !s->beside : !s->chunks_exact)) return 0;
   if (tws_config_offloads(config) && !offloads_behind(config)) return 0;
   if (rings(config)) return 0;
   if (s->tails->stage[0].overlaps && !(s->overlap && s->overlap->known)) return 0;
@@ -656,6 +665,12 @@ tws_code tws_compose_account(tws_composer *c, tws_composed_account *out, tws_err
     if (code == TWS_OK) end_passes(s, 0);
   }
   const double last = code == TWS_OK ? run_tails(s, out) : 0;
+  if (s->beside) {
+    double axis_s[TWS_PIECE_AXES] = {0};
+    if (tws_beside_seconds(s->beside, s->shape.micro_batches, s->stretch[0], out) < 0) code = no_memory(err);
+    tws_overlap_expose(&s->tails->stage[0], s->stretch[0], axis_s);
+    tws_expose(out, 1, axis_s);
+  }
   for (int i = 0; i < s->shape.stages && code == TWS_OK; i++) {
     tws_rhythm_stage *stage = &s->stages[i];
     add_passes(s, i, &out[i]);
@@ -745,7 +760,13 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   }
   if (stages > 1 && !s->ran) TWS_TRY(run_pipeline(s, err));
   s->ran = 1;
-  out->step_s = with_moves(s, run_tails(s, NULL));
+  if (exact && s->beside) {
+    s->end_s[0][0] = tws_beside_seconds(s->beside, s->shape.micro_batches, s->stretch[0], NULL);
+    if (s->end_s[0][0] < 0) return no_memory(err);
+    out->step_s = run_tails(s, NULL);
+  } else {
+    out->step_s = with_moves(s, run_tails(s, NULL));
+  }
   if (out->step_s >= 0) out->step_s += beside_tail(s, exact);
   if (out->step_s >= 0) return add_between(c, request, &out->step_s, err);
   return tws_fail(err, TWS_INTERNAL, NULL, "stages wait for each other at a step's end");

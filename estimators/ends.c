@@ -52,6 +52,7 @@ typedef struct making {
   tws_ends *c;
   const tws_plan_request *request;
   const tws_piece_key *key; /* a tail's */
+  int in_step;              /* stages 2 and 3 reduce and gather beside the layers (estimators/beside.h) */
   int stages, apart;        /* apart: reductions are made for each size of buckets, and the rest without them */
   int overlaps;             /* they run beside the last backward pass */
   partition *cut;
@@ -63,7 +64,12 @@ static tws_code sample_tail(const making *m, int stage, int reduced, tws_tail_pi
   partition *cut = m->cut;
   tws_plan_request r = *m->request;
   tws_plan_sample sample;
+  tws_config alone = *m->request->config;
   r.rank = tws_pipeline_grid_stage(&r.topology, 0, stage);
+  if (m->in_step) { /* it begins when all is reduced */
+    alone.zero.overlap_comm = 0;
+    r.config = &alone;
+  }
   const int shared = reduced && !tws_config_offloads(r.config);
   const tws_sample_request wanted = {.plan = &r,
                                      .tail = 1,
@@ -148,6 +154,11 @@ static tws_code find_end(making *m, int stage, tws_tail_pieces *out, tws_error *
     m->known = e;
   }
   out->overlaps = m->overlaps;
+  out->in_step = m->in_step && out->gathers;
+  if (m->in_step && !out->gathers) { /* what is beside the update is not known */
+    m->in_step = 0;
+    TWS_TRY(sample_tail(m, stage, 0, out, err));
+  }
   if (!m->apart) return TWS_OK;
   tws_plan_request r = *m->request;
   r.rank = tws_pipeline_grid_stage(&r.topology, 0, stage);
@@ -176,6 +187,8 @@ static void find_reductions(const tws_ends *c, const tws_plan_request *request, 
   m->overlaps = reduces && z->overlap_comm && !c->costs->serial;
   m->apart = reduces && (alone || m->stages == 1); /* else stages are lowered one by one */
   if (tws_config_offloads(request->config) && (m->overlaps || !copies_behind(request))) m->apart = 0;
+  m->in_step = z->stage == 2 && z->overlap_comm && !c->costs->serial && m->stages == 1 &&
+               tws_topology_size(&request->topology, replicas) > 1 && !tws_config_offloads(request->config);
 }
 
 static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const tws_piece_key *key, int alone,
@@ -187,7 +200,7 @@ static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const t
   find_reductions(c, request, key, alone, &m);
   tws_end_key(key, &of_end);
   if (m.apart) of_end.config.zero.reduce_bucket_size = 0;
-  if (m.apart && !tws_config_offloads(request->config)) of_end.config.zero.overlap_comm = 0;
+  if ((m.apart && !tws_config_offloads(request->config)) || m.in_step) of_end.config.zero.overlap_comm = 0;
   memset(&of_cut.config.zero, 0, sizeof of_cut.config.zero);
   tws_piece_entry *cuts = tws_piece_look_up(&c->partitions, &of_cut, &is_new);
   tws_piece_entry *ends = tws_piece_look_up(&c->stages, &of_end, &is_new);

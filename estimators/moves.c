@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "estimators/beside.h"
 #include "estimators/overlap.h"
 
 typedef struct gathers {
@@ -22,6 +23,7 @@ typedef struct reductions { /* of a stage, with one size of buckets */
   double launches[2], axis_s[2][TWS_PIECE_AXES];
   int in_order;
   struct tws_overlapped beside; /* stage 1: what is known of them where they run beside a backward pass */
+  const tws_beside_moves *moves; /* stages 2 and 3, in the same way; NULL: likewise */
   uint32_t *reduced;            /* per gradient: so many reductions, and it is reduced; NULL: nothing is known */
   const reduced_part *parts;    /* stage 1: in their order; NULL: not known */
   const double *seconds;        /* stage 1: per reduction */
@@ -237,6 +239,46 @@ static tws_code sample_beside(tws_kept_moves *kept, lowered *l, tws_op_range ran
   return TWS_OK;
 }
 
+/* ---- beside all passes ---- */
+
+/* What operations of a range cost, where they run beside the layers. */
+static tws_code list_ops(const tws_kept_moves *kept, lowered *l, tws_op_range range, int gather,
+                         const tws_beside_op **out, tws_error *err) {
+  const tws_plan *plan = tws_moves_plan(l->moves);
+  tws_beside_op *ops = tws_arena_alloc(kept->arena, range.end - range.first + 1u, sizeof *ops);
+  double launches = 0, axis_s[TWS_PIECE_AXES] = {0};
+  int in_order = 1;
+  if (!ops) return no_memory(err);
+  *out = ops;
+  for (uint32_t op = range.first; op < range.end; op++, ops++) {
+    const tws_op *o = &plan->ops[op];
+    TWS_TRY(add_range(kept, l, (tws_op_range){op, op + 1}, &ops->time, &launches, axis_s, &in_order, err));
+    ops->axis = (uint8_t)tws_piece_axis(tws_report_of_op(plan, o));
+    ops->channel = o->channel;
+    ops->gathers = (uint8_t)gather;
+  }
+  return TWS_OK;
+}
+
+static tws_code find_beside(tws_kept_moves *kept, const tws_plan_request *request, lowered *l,
+                            const tws_beside_moves **out, tws_error *err) {
+  tws_beside_moves *b = tws_arena_alloc(kept->arena, 1, sizeof *b);
+  if (!b) return no_memory(err);
+  for (uint32_t later = 0; later < 2; later++) {
+    tws_moved_gradients *g = &b->gradients[later];
+    tws_op_range range = {tws_moves_plan(l->moves)->op_count, 0};
+    TWS_TRY(tws_moves_of_gradients(l->moves, request->config->zero.reduce_bucket_size, later, kept->arena, g, err));
+    range.end = tws_moves_plan(l->moves)->op_count;
+    b->first_reduction[later] = range.first;
+    TWS_TRY(list_ops(kept, l, range, 0, &b->reduces[later], err));
+    for (uint32_t i = 0; i < g->count; i++)
+      for (uint32_t op = g->items[i].padded.first; op < g->items[i].padded.end; op++)
+        ((tws_beside_op *)(uintptr_t)b->reduces[later])[op - range.first].computes = 1;
+  }
+  *out = b;
+  return TWS_OK;
+}
+
 static tws_code sample_reductions(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
                                   const tws_stage_layers *layers, const int *bounds, reductions *out, tws_error *err) {
   const tws_piece_key k = key_of_reductions(tail);
@@ -253,6 +295,7 @@ static tws_code sample_reductions(tws_kept_moves *kept, const tws_plan_request *
   out->in_order = 1;
   for (int i = 0; i < 2; i++)
     TWS_TRY(add_range(kept, l, ranges[i], &out->time[i], &out->launches[i], out->axis_s[i], &out->in_order, err));
+  if (request->config->zero.stage == 2) return find_beside(kept, request, l, &out->moves, err);
   if (request->config->zero.stage != 1 || kept->costs->serial || out->time[0].kernel > 0) return TWS_OK;
   const int alone = tws_topology_size(&request->topology, TWS_AXES_PIPE) == 1; /* nothing is beside in pipelines */
   if (alone) TWS_TRY(sample_beside(kept, l, ranges[0], out, err));
@@ -298,10 +341,11 @@ tws_code tws_moves_of_micro_batches(tws_kept_moves *kept, const tws_plan_request
   if (coded && beside) return TWS_OK;
   TWS_TRY(find_gathers(kept, request, tail, &g, err));
   if (!coded) t->moves_s = g->least_s;
-  if (beside) return TWS_OK;
+  if (tws_config_offloads(request->config)) return TWS_OK;
   TWS_TRY(find_reductions(kept, request, tail, &all, NULL, &r, err));
-  t->moves_exact = g->in_order && r->in_order;
-  for (int later = 0; later < 2 && t->moves_exact; later++) {
+  if (t->in_step) t->beside = r->moves;
+  t->moves_exact = !beside && g->in_order && r->in_order;
+  for (int later = 0; later < 2 && (t->moves_exact || t->beside); later++) {
     t->moves[later].kernel = g->time[later].kernel + r->time[later].kernel;
     t->moves[later].other = g->time[later].other + r->time[later].other;
     t->move_launches[later] = g->launches[later] + r->launches[later];

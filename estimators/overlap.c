@@ -2,15 +2,6 @@
 
 #include <math.h>
 
-/* A chunk's layer number `at` in the sample that tells of it. */
-static const tws_sample_pieces *layer_of(const tws_composed_chunk *chunk, int at, int *layer) {
-  const int head = chunk->head_end - chunk->head->first_layer;
-  *layer = at < head ? at : at < head + chunk->between ? head : -1;
-  if (*layer >= 0) return chunk->head;
-  *layer = at - head - chunk->between + chunk->tail_first - chunk->tail->first_layer;
-  return chunk->tail;
-}
-
 static uint32_t find(const tws_overlapped *o, int layer, uint32_t which) {
   if (layer < 0 || layer >= o->layers) return TWS_NONE;
   for (uint32_t i = o->layer_first[layer]; i < o->layer_first[layer + 1]; i++)
@@ -29,7 +20,7 @@ typedef struct walk { /* against the order of time */
 
 static int add_layer(walk *w, int event, int at) {
   int layer;
-  const tws_sample_pieces *s = layer_of(w->chunk, at, &layer);
+  const tws_sample_pieces *s = tws_composed_layer(w->chunk, at, &layer);
   const tws_completions *all = s->completions[w->later][event];
   if (!all || !s->layer[w->later][event]) return 0;
   for (uint32_t i = 0; i < all[layer].count; i++) {
@@ -118,6 +109,22 @@ double tws_overlap_gathered(const tws_tail_pieces *tail, double stretch) {
     gathers += g->seconds;
   }
   return (gathered > 0 ? gathered : 0) - gathers;
+}
+
+void tws_overlap_expose(const tws_tail_pieces *tail, double stretch, double *axis_s) {
+  double end = 0, to;
+  for (int i = 0; i < tail->gather_count; i++) {
+    const tws_tail_gather *g = &tail->gathers[i];
+    const double ready = -seconds_of(&g->behind, stretch);
+    end = (i == 0 || ready > end ? ready : end) + g->seconds;
+    axis_s[g->axis] -= g->seconds;
+  }
+  to = end;
+  for (int i = tail->gather_count; i-- > 0 && to > 0;) { /* one after another, for as long as nothing else is done */
+    const double from = to - tail->gathers[i].seconds > 0 ? to - tail->gathers[i].seconds : 0;
+    axis_s[tail->gathers[i].axis] += to - from;
+    to = from;
+  }
 }
 
 double tws_overlap_waited(const tws_tail_pieces *tail, tws_body_overlap *body, int later, double stretch,

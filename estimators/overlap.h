@@ -43,5 +43,7 @@ double tws_overlap_waited(const tws_tail_pieces *tail, tws_body_overlap *body, i
                           double *ended);
 /* By how many seconds a tail is longer than one that gathers parameters behind all else: no more than 0. */
 double tws_overlap_gathered(const tws_tail_pieces *tail, double stretch);
+/* By how much more or less is exposed then: added to seconds by axis (TWS_PIECE_AXES). */
+void tws_overlap_expose(const tws_tail_pieces *tail, double stretch, double *axis_s);
 
 #endif

@@ -402,6 +402,114 @@ static tws_code read_completions(reader *r, const tws_sample_part *part, const t
   return TWS_OK;
 }
 
+/* ---- where passes meet what ZeRO moves ---- */
+
+typedef struct placed_mark {
+  tws_mark mark;
+  int layer; /* of the pass */
+} placed_mark;
+
+typedef struct marker {
+  reader *r;
+  uint32_t *first_place; /* per buffer: in sample->moved, or TWS_NONE */
+  placed_mark *items;
+  size_t count, capacity;
+  int layer, failed;
+  tws_piece_time now; /* in it */
+} marker;
+
+static void put_mark(marker *m, tws_mark_kind kind, int layer, int own, uint32_t which) {
+  if (tws_reserve(&m->items, &m->capacity, m->count + 1, sizeof *m->items)) {
+    m->failed = 1;
+    return;
+  }
+  placed_mark *p = &m->items[m->count++];
+  *p = (placed_mark){.mark = {.kind = (uint8_t)kind, .layer = own, .which = which}, .layer = layer};
+  if (layer == m->layer) p->mark.at = m->now;
+}
+
+/* What an operation reads of parameters, and writes of gradients. */
+static void mark_operands(marker *m, const tws_op *o) {
+  const tws_plan_sample *s = m->r->sample;
+  for (int k = 0; k < o->operand_count; k++) {
+    const tws_operand *w = &m->r->plan->operands[o->operand_first + (uint32_t)k];
+    const tws_mark_kind kind = w->access & TWS_WRITE ? TWS_MARK_WRITES : TWS_MARK_READS;
+    for (uint32_t i = m->first_place[w->buffer]; i < s->moved_count && s->moved[i].buffer == w->buffer; i++) {
+      const tws_moved_place *of = &s->moved[i];
+      if (of->first + of->elements > w->offset && of->first < w->offset + w->count)
+        put_mark(m, kind, m->layer, of->layer, of->which);
+    }
+  }
+}
+
+/* Visits, and gradients that modules have added to, before operation `op`; at the end of a part none but these. */
+static void mark_events(marker *m, uint32_t *next, uint32_t op, int at_end) {
+  const tws_plan_sample *s = m->r->sample;
+  for (; *next < s->event_count && s->events[*next].op <= op; ++*next) {
+    const tws_sample_event *e = &s->events[*next];
+    if (e->which != TWS_NONE)
+      put_mark(m, TWS_MARK_WRITTEN, m->layer, e->layer, e->which);
+    else if (at_end)
+      return;
+    else if (e->layer >= 0)
+      put_mark(m, TWS_MARK_VISIT, e->layer, e->layer, 0);
+  }
+}
+
+static void mark_part(marker *m, const tws_sample_part *part, const tws_sample_pieces *of) {
+  const tws_sample_event *events = m->r->sample->events;
+  double launches = 0;
+  uint32_t next = 0;
+  m->count = 0;
+  m->layer = part->action == TWS_ACTION_FORWARD ? of->first_layer : of->first_layer + of->layers - 1;
+  m->now = (tws_piece_time){0, 0};
+  while (next < m->r->sample->event_count &&
+         (events[next].op < part->first_op || (events[next].op == part->first_op && events[next].which != TWS_NONE)))
+    next++;
+  for (uint32_t op = part->first_op; op < part->end_op; op++) {
+    const tws_op *o = &m->r->plan->ops[op];
+    const int layer = layer_of(m->r, o, m->layer);
+    mark_events(m, &next, op, 0);
+    if (layer != m->layer) m->now = (tws_piece_time){0, 0};
+    m->layer = layer;
+    if (is_move(m->r->plan, o)) continue;
+    mark_operands(m, o);
+    add_time(m->r, o, &m->now, &launches, NULL);
+  }
+  mark_events(m, &next, part->end_op, 1);
+}
+
+/* Of a pass that is cut by layer. */
+static tws_code read_marks(reader *r, const tws_sample_part *part, tws_sample_pieces *out, tws_error *err) {
+  const tws_plan_sample *s = r->sample;
+  if (!s->moved_count) return TWS_OK;
+  marker m = {.r = r, .first_place = tws_calloc(r->plan->buffer_count + 1u, sizeof *m.first_place)};
+  tws_marks *of = tws_arena_alloc(r->arena, (size_t)out->layers + 1, sizeof *of);
+  m.failed = !m.first_place || !of;
+  if (!m.failed) {
+    memset(m.first_place, 0xff, r->plan->buffer_count * sizeof *m.first_place); /* TWS_NONE */
+    for (uint32_t i = s->moved_count; i-- > 0;) m.first_place[s->moved[i].buffer] = i;
+    mark_part(&m, part, out);
+  }
+  tws_mark *items = m.failed ? NULL : tws_arena_alloc_unset(r->arena, m.count + 1, sizeof *items);
+  if (items) {
+    for (size_t i = 0; i < m.count; i++) of[m.items[i].layer - out->first_layer].count++;
+    for (int i = 0; i < out->layers; i++) {
+      of[i].items = items;
+      items += of[i].count;
+      of[i].count = 0;
+    }
+    for (size_t i = 0; i < m.count; i++) {
+      tws_marks *to = &of[m.items[i].layer - out->first_layer];
+      to->items[to->count++] = m.items[i].mark;
+    }
+    out->marks[part->micro_batch][tws_context_event_of(part->event, part->action)] = of;
+  }
+  tws_free(m.first_place);
+  tws_free(m.items);
+  return items ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
+}
+
 static tws_code no_pieces(tws_error *err) {
   return tws_fail(err, TWS_UNSUPPORTED, NULL, "a chunk sends and receives in more ways than its pieces say");
 }
@@ -422,6 +530,7 @@ static tws_code read_part(reader *r, const tws_sample_part *part, tws_sample_pie
   if (!pieces) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
   if (cut_by_layer(r, part, out, pieces) && join(out, pieces, part->action != TWS_ACTION_FORWARD, whole)) {
     out->layer[part->micro_batch][event] = pieces;
+    TWS_TRY(read_marks(r, part, out, err));
     return read_completions(r, part, pieces, out, err);
   }
   memcpy(r->message, kept, sizeof kept);
@@ -431,9 +540,12 @@ static tws_code read_part(reader *r, const tws_sample_part *part, tws_sample_pie
   return TWS_OK;
 }
 
-static int has_two_streams_alone(const tws_plan *plan, uint32_t ops, const tws_costs *costs) {
-  for (uint32_t op = 0; op < ops && !costs->serial; op++)
-    if (plan->ops[op].stream != TWS_STREAM_COMPUTE && plan->ops[op].stream != TWS_STREAM_P2P) return 0;
+/* moves: those of what ZeRO moves may be there, too. */
+static int has_two_streams_alone(const tws_plan *plan, int moves, const tws_costs *costs) {
+  uint32_t known = 1u << TWS_STREAM_COMPUTE | 1u << TWS_STREAM_P2P;
+  if (moves) known |= 1u << TWS_STREAM_GATHER | 1u << TWS_STREAM_REDUCE;
+  for (uint32_t op = 0; op < plan->op_count && !costs->serial; op++)
+    if (!(known >> plan->ops[op].stream & 1)) return 0;
   return 1;
 }
 
@@ -444,7 +556,7 @@ tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_requ
   memset(out, 0, sizeof *out);
   out->first_layer = request->first_layer;
   out->layers = request->end_layer - request->first_layer;
-  out->in_order = has_two_streams_alone(plan, plan->op_count, costs);
+  out->in_order = has_two_streams_alone(plan, activations, costs);
   out->exact = !activations && out->in_order;
   r.layers_alone = !out->exact;
   TWS_TRY(prepare(&r, err));
@@ -505,6 +617,7 @@ static int read_gathers(reader *r, uint32_t first, tws_tail_pieces *out) {
     if (!out->gathers || !is_gather(plan, o)) return 0;
     tws_tail_gather *g = &out->gathers[out->gather_count++];
     g->seconds = seconds_of(r, o->work);
+    g->axis = tws_piece_axis(tws_report_of_op(plan, o));
     for (uint32_t before = first; before > 0 && !touches_parameters(plan, &plan->ops[before - 1], o); before--)
       add_time(r, &plan->ops[before - 1], &g->behind, &none, NULL);
   }
@@ -536,7 +649,8 @@ static tws_code read_waits(reader *r, tws_tail_pieces *out, tws_error *err) {
     all |= is_step && shared;
     add_time(r, o, &total, &none, NULL);
   }
-  if (!all || !read_gathers(r, op, out)) return TWS_OK;
+  if (!read_gathers(r, op, out)) out->gathers = NULL;
+  if (!all || !out->gathers) return TWS_OK;
   for (int i = 0; i < out->wait_count; i++) {
     waits[i].to_the_end.kernel = total.kernel - waits[i].to_the_end.kernel;
     waits[i].to_the_end.other = total.other - waits[i].to_the_end.other;
@@ -622,7 +736,7 @@ tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *cost
   reader r = {.sample = sample, .plan = plan, .costs = costs, .arena = arena};
   tws_tail_paths *ends = NULL;
   memset(out, 0, sizeof *out);
-  out->exact = has_two_streams_alone(plan, plan->op_count, costs);
+  out->exact = has_two_streams_alone(plan, 0, costs);
   TWS_TRY(prepare(&r, err));
   read_lifetimes(&r, 0);
   out->steps = tws_arena_alloc(arena, 2u * plan->op_count + 2u, sizeof *out->steps);

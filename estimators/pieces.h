@@ -102,6 +102,20 @@ typedef struct tws_completions { /* of a layer */
   uint32_t count;
 } tws_completions;
 
+/* Where a layer's pass meets what ZeRO moves: before a visit of a module, before it reads a parameter or writes a
+ * gradient, behind a module that adds to it. */
+typedef enum tws_mark_kind { TWS_MARK_VISIT, TWS_MARK_READS, TWS_MARK_WRITES, TWS_MARK_WRITTEN } tws_mark_kind;
+typedef struct tws_mark {
+  tws_piece_time at; /* since the layer's piece began */
+  int layer;         /* of the sample: the parameter's own */
+  uint32_t which;    /* tws_gradient_place */
+  uint8_t kind;
+} tws_mark;
+typedef struct tws_marks { /* of a layer, in the order of its operations */
+  tws_mark *items;
+  uint32_t count;
+} tws_marks;
+
 /* The first gradient of a list that reaches behind an element of their buffer; the count: none does. */
 uint32_t tws_gradient_at(const tws_gradient_list *list, uint64_t element);
 
@@ -112,7 +126,8 @@ typedef struct tws_sample_pieces {
   tws_piece *layer[2][TWS_CONTEXT_EVENTS]; /* [layer - first_layer]; NULL: not known by layer */
   /* Likewise: gradients that are whole in memory, where a forward or backward pass writes them last. */
   tws_completions *completions[2][TWS_CONTEXT_EVENTS];
-  int in_order;                            /* nothing runs on other streams than those that compute and send */
+  tws_marks *marks[2][TWS_CONTEXT_EVENTS]; /* likewise: where gradients are in buckets */
+  int in_order; /* nothing but what ZeRO moves runs on other streams than those that compute and send */
   int exact;                               /* there are no other streams than those that compute and send */
   int closed;                              /* buffers of a context are its own alone: bytes are exact */
   double input_bytes;                      /* of one micro-batch */
@@ -154,6 +169,7 @@ typedef struct tws_tail_wait {
 typedef struct tws_tail_gather {
   tws_piece_time behind; /* what the tail still does when it may begin */
   double seconds;
+  int axis; /* tws_piece_axis() */
 } tws_tail_gather;
 typedef struct tws_tail_pieces {
   tws_tail_step *steps;
@@ -177,6 +193,8 @@ typedef struct tws_tail_pieces {
   int gather_count;
   tws_piece_time step_time;                /* without these */
   int overlaps;                            /* they do run beside it */
+  int in_step;                             /* stages 2 and 3: so do reductions and gathers of all micro-batches */
+  const struct tws_beside_moves *beside;   /* these (estimators/beside.h); NULL: only a bound is known */
   const struct tws_overlapped *overlapped; /* how (estimators/overlap.h); NULL: only a bound is known */
   tws_piece_time counted; /* kernels of the device before the update, which count for the host's stretch */
   double launches;

@@ -23,7 +23,7 @@ const tws_gradient_place *tws_sample_place(tws_lower *l) {
 tws_code tws_sample_gradients(tws_lower *l, tws_arena *arena, tws_gradient_list *out) {
   const uint32_t n = l->network->param_count;
   const tws_gradient_place *at = tws_sample_place(l);
-  out->items = tws_arena_alloc(arena, n + 1u, sizeof *out->items);
+  out->items = tws_arena_alloc_unset(arena, n + 1u, sizeof *out->items);
   if (!out->items) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   if (l->b.failed != TWS_OK) return l->b.failed;
   for (uint32_t i = 0; i < n; i++) {

@@ -217,6 +217,25 @@ static tws_config draw_ranked(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
+/* Likewise jobs of stages 2 and 3 whose gathers and reductions run beside the layers. */
+enum { IN_STEP = 1 << 24 };
+static tws_config draw_in_step(uint64_t seed, shape *s, int *world) {
+  tws_config c;
+  for (uint64_t near = 0;; near++) {
+    c = legal_job(seed + (near << 32), s, world);
+    const int alone = c.sequence_ranks == 1 || draw(seed, 601, 8) == 0; /* else ranks lie unevenly on nodes */
+    if (c.pipeline_stages == 1 && *world > c.tensor_ranks && alone) break;
+  }
+  c.zero.stage = 2;
+  c.zero.overlap_comm = 1;
+  c.zero.secondary_ranks = c.zero.node_ranks = c.zero.shard_ranks = c.linear_tile_size = 0;
+  c.zero.quantized_weights = c.zero.quantized_gradients = c.zero.hierarchical_gather = 0;
+  c.sequence_algorithm = 0;
+  c.tensor_overlap = 0;
+  c.zero.reduce_scatter = (int)draw(seed, 600, 2);
+  return c;
+}
+
 static void draw_job(uint64_t seed, int64_t more_layers, int64_t longer, drawn_job *j) {
   tws_error err = {0};
   ck_assert(tws_profile_load("a100-80gb", &j->profile, &err) == TWS_OK);
@@ -226,7 +245,8 @@ static void draw_job(uint64_t seed, int64_t more_layers, int64_t longer, drawn_j
   j->machine = (tws_machine){&j->cluster, j->profile};
   shape s;
   int world;
-  j->config = seed >= RANKED      ? draw_ranked(seed, &s, &world)
+  j->config = seed >= IN_STEP     ? draw_in_step(seed, &s, &world)
+              : seed >= RANKED    ? draw_ranked(seed, &s, &world)
               : seed >= OFFLOADED ? draw_offloaded(seed, &s, &world)
               : seed >= CODED     ? draw_coded(seed, &s, &world)
               : seed >= BESIDE    ? draw_beside(seed, &s, &world)
@@ -386,6 +406,15 @@ START_TEST(overlapped_reductions_compose) {
 }
 END_TEST
 
+START_TEST(moves_beside_layers_compose) {
+  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
+  const uint64_t jobs = job_count() / 2;
+  for (uint64_t seed = 1; seed <= jobs; seed++)
+    check_job(IN_STEP + seed, seed % 8 ? 7000 + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
+  ck_assert_int_gt(seen.exact[0], (int)jobs * 3 / 4);
+}
+END_TEST
+
 START_TEST(coded_moves_compose) {
   tally seen = {{0, 0}, 0, 0, 0, 0, 0};
   const uint64_t jobs = job_count() / 4;
@@ -465,7 +494,7 @@ static void mutate_job(uint64_t seed, killed *k) {
   draw_job(seed, 6, 1, &j);
   j.config.accumulation_steps += j.config.accumulation_steps == 1;
   mutant m = {.seed = 1000 + seed, .victim = -1, .takes_over = -1};
-  const int spares = j.config.pipeline_stages > 1 || (j.config.zero.stage == 1 && j.config.zero.overlap_comm);
+  const int spares = j.config.pipeline_stages > 1 || (j.config.zero.stage > 0 && j.config.zero.overlap_comm);
   tws_composed_account before, account;
   const double whole = spares ? -1 : compose_mutant(&j.request, &j.machine, &m, &before);
   tws_plan *plan = NULL;
@@ -569,7 +598,7 @@ int main(void) {
                {"coded", coded_moves_compose},           {"ranks", ranks_that_are_alike_compose},
                {"offloaded", offloaded_updates_compose}, {"long", long_steps_compose},
                {"mutants", mutants_are_noticed},         {"offloaded mutants", offloaded_mutants_are_noticed},
-               {"machine", machine_costs_compose}};
+               {"machine", machine_costs_compose},       {"in step", moves_beside_layers_compose}};
   Suite *suite = suite_create("compose");
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) { /* CK_RUN_CASE runs one of them */
     TCase *c = tcase_create(cases[i].name);

@@ -1,0 +1,53 @@
+/* Stages 2 and 3 with overlap_comm: gathers and reductions run beside the layers of every micro-batch. Nothing waits
+ * for memory (tws_plan.in_step), so who waits for whom is known. A gather begins when the layers come to the visit that
+ * it is issued at, a reduction when its bucket is complete, both behind what is before them on their stream and
+ * channel. The layers wait for what they read, and before they fill a third bucket for the first. A micro-batch begins
+ * when all of the one before is reduced. So each kind is gone through once, event by event. Internal to estimators/. */
+#ifndef TWS_ESTIMATORS_BESIDE_H
+#define TWS_ESTIMATORS_BESIDE_H
+
+#include "estimators/chunks.h"
+#include "estimators/composer.h"
+
+typedef struct tws_beside_op {
+  tws_piece_time time;
+  uint8_t axis, channel; /* tws_piece_axis(); tws_channel */
+  uint8_t computes;      /* it runs on the stream that computes */
+  uint8_t gathers;       /* or on that of gathers; else on that of reductions */
+} tws_beside_op;
+
+/* What is moved in the first micro-batch and in a later one. Operations are those of a plan from `first` on. */
+typedef struct tws_beside_moves {
+  tws_moved_gradients gradients[2];
+  const tws_beside_op *reduces[2];
+  uint32_t first_reduction[2];
+  tws_moved_params params[2];
+  const tws_beside_op *gathers[2];
+  uint32_t first_gather[2];
+} tws_beside_moves;
+
+typedef struct
+    tws_beside_event { /* where a body comes to it; `waits`: for an operation that has begun, else begins it */
+  tws_piece_time at;
+  const tws_beside_op *op;
+  uint32_t number; /* of the operation, in the order of events */
+  uint8_t waits;
+} tws_beside_event;
+
+typedef struct tws_body_beside { /* kept with a body */
+  const tws_beside_moves *of;
+  int known; /* the body's pieces tell; else nothing below is set */
+  tws_beside_event *events[2];
+  uint32_t count[2], ops[2];
+  tws_piece_time whole[2]; /* of the layers alone */
+  struct tws_body_beside *next;
+} tws_body_beside;
+/* Of a body whose chunk is the whole network. */
+tws_code tws_beside_find(const tws_beside_moves *moves, const tws_composed_chunk *chunk, tws_body *body,
+                         tws_arena *arena, tws_body_beside **out, tws_error *err);
+
+/* Seconds of so many micro-batches; less than 0: no memory. account: what is exposed by axis goes there, or NULL. */
+double tws_beside_seconds(const tws_body_beside *beside, int64_t micro_batches, double stretch,
+                          tws_composed_account *account);
+
+#endif
