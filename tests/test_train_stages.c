@@ -141,7 +141,7 @@ START_TEST(lion) {
                       reference->loss[s]);
         if (limit < 0.01 && error > worst) worst = error;
       }
-      ck_assert_double_lt(c->loss[c->steps - 1], (c->steps == STEPS ? 0.9 : 0.92) * c->loss[0]); /* it learns */
+      ck_assert_double_lt(c->loss[c->steps - 1], (TWS_SANITIZED ? 0.95 : 0.92) * c->loss[0]); /* it learns */
     }
   }
   printf("Lion: largest relative difference of a loss: %.2g\n", worst);
@@ -235,7 +235,7 @@ START_TEST(adagrad) {
               "\"weight_decay\":0.01}},\"gradient_clipping\":1.0,\"train_batch_size\":8,"
               "\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":%d,\"reduce_bucket_size\":20000"
               "%s},\"twinspeed\":{\"sequence_length\":32,\"seed\":7}}\n",
-              stage, host ? "-host" : "", FEW_STEPS, stage, offload[host]);
+              stage, host ? "-host" : "", STEPS, stage, offload[host]); /* the first steps overshoot */
     }
     fclose(file);
     run_jobs(k, jobs);
