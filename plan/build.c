@@ -474,29 +474,44 @@ static int has_alike_modules(const tws_local *a, const tws_local *b) {
   return alike;
 }
 
+/* One rank's part of the network, which goes with the lowering that made it. */
+typedef struct rank_part {
+  tws_plan_request request;
+  tws_lower l;
+} rank_part;
+
+static tws_code begin_part(const tws_plan_request *request, const tws_sample_request *wanted, int rank, rank_part *part,
+                           tws_error *err) {
+  part->request = *request;
+  part->request.rank = rank;
+  part->l = (tws_lower){.chunk_count = 0};
+  TWS_TRY(begin(&part->request, wanted, NULL, &part->l, err));
+  TWS_TRY(make_groups(&part->l, err));
+  return make_local(&part->l, err);
+}
+
+static void end_part(rank_part *part) {
+  end(&part->l);
+  tws_plan_destroy(part->l.b.plan);
+}
+
 tws_code tws_plan_ranks_alike(const tws_plan_request *request, tws_sample_memory *memory, int *alike, tws_error *err) {
   const tws_config *c = request->config;
   const tws_axes tensor = 1u << TWS_AXIS_MODEL;
   const int ranks = tws_topology_size(&request->topology, tensor);
   const tws_sample_request wanted = {.plan = request, .memory = memory};
-  tws_plan_sample none;
-  tws_local first = {.network = NULL};
+  rank_part first, other;
   *alike = (ranks == 1 || !tws_config_bf16_masters(c) || !c->stochastic_rounding) &&
            (c->sequence_ranks == 1 || (c->zero.stage == 0 && !looks_up_positions(request->network)));
-  for (int i = 0; i < ranks && ranks > 1 && *alike; i++) {
-    tws_plan_request r = *request;
-    tws_lower l = {.chunk_count = 0};
-    r.rank = tws_topology_member(&r.topology, 0, tensor, i);
-    tws_code code = begin(&r, &wanted, &none, &l, err);
-    if (code == TWS_OK) code = make_groups(&l, err);
-    if (code == TWS_OK) code = make_local(&l, err);
-    if (code == TWS_OK && i == 0) first = l.local; /* the memory has it */
-    if (code == TWS_OK && i > 0) *alike = has_alike_modules(&first, &l.local);
-    end(&l);
-    tws_plan_destroy(l.b.plan);
-    TWS_TRY(code);
+  if (ranks == 1 || !*alike) return TWS_OK;
+  tws_code code = begin_part(request, &wanted, tws_topology_member(&request->topology, 0, tensor, 0), &first, err);
+  for (int i = 1; code == TWS_OK && i < ranks && *alike; i++) {
+    code = begin_part(request, &wanted, tws_topology_member(&request->topology, 0, tensor, i), &other, err);
+    if (code == TWS_OK) *alike = has_alike_modules(&first.l.local, &other.l.local);
+    end_part(&other);
   }
-  return TWS_OK;
+  end_part(&first);
+  return code;
 }
 
 struct tws_moves {

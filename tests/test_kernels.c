@@ -488,6 +488,12 @@ static int compare_places(const tws_work *w) {
   return pairs;
 }
 
+/* Kernels whose fourth size divides others: of a block, or of a group of blocks. */
+static int counts_blocks(tws_kernel kernel) {
+  return kernel == TWS_KERNEL_QUANTIZE_PARTS || kernel == TWS_KERNEL_DEQUANTIZE_PARTS ||
+         kernel == TWS_KERNEL_DEQUANTIZE_TWICE;
+}
+
 START_TEST(in_place) {
   static const uint32_t flags[] = {0, TWS_RESIDUAL | TWS_RMS, TWS_RESIDUAL | TWS_BIAS};
   int pairs = 0;
@@ -496,7 +502,7 @@ START_TEST(in_place) {
     for (int variant = 0; variant < (is_count ? 1 : 3); ++variant)
       for (int64_t count = 1; count < (is_count ? 40000 : 400); count = count * 3 + 5) {
         tws_work w = {.code = (uint8_t)kernel, .flags = flags[variant], .d = {count, (int64_t[]){8, 37, 264}[variant]}};
-        if (kernel == TWS_KERNEL_QUANTIZE_PARTS || kernel == TWS_KERNEL_DEQUANTIZE_PARTS) w.d[3] = 8; /* a block */
+        if (counts_blocks((tws_kernel)kernel)) w.d[3] = 8;
         for (int type = 0; type < 2; ++type) {
           w.dtype = w.dtype2 = (uint8_t)(type ? TWS_BF16 : TWS_F32);
           pairs += compare_places(&w);
