@@ -1,5 +1,6 @@
 #include "estimators/beside.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- events of a body ---- */
@@ -10,18 +11,26 @@ typedef struct maker {
   int later;
   tws_piece_time since;             /* layers before the one at hand */
   uint32_t *left, *pending;         /* per gradient: writes to come; per bucket: gradients */
+  uint32_t *completes;              /* per bucket: the gradient that is its last in the moves' sample */
   uint8_t *begun;                   /* per bucket */
   uint32_t *by_layer, *layer_first; /* gradients by layer; per layer: where they begin there */
   int layers;
-  uint32_t *reading; /* per item of moved parameters: event number + 1 of its gather, until it is waited for */
-  uint32_t visit;    /* next of moved parameters */
+  uint32_t
+      *gathered; /* per parameter (place_of()): 1 + the number of its gather, until that is waited for; NOT_MOVED */
+  int param_layers;
+  uint32_t most_params; /* of a layer */
+  uint32_t visit;       /* next of moved parameters */
   uint32_t flushed[2];
   uint32_t completed;
+  /* 1 + numbers: of the last on a channel; of one that ends in the micro-batch, as then all before it do. */
+  uint32_t last_gather, done_gather;
+  uint32_t on_channel[TWS_CHANNEL_COUNT]; /* 1 + the number of the last gather there */
   tws_beside_event *events;
   size_t count, capacity;
   uint32_t ops;
   int failed; /* 1: it is not known, 2: no memory */
 } maker;
+#define NOT_MOVED UINT32_MAX
 
 static void put(maker *m, tws_piece_time at, const tws_beside_op *op, uint32_t waits_for) {
   if (m->failed) return;
@@ -31,7 +40,13 @@ static void put(maker *m, tws_piece_time at, const tws_beside_op *op, uint32_t w
   }
   m->events[m->count++] = (tws_beside_event){
       {m->since.kernel + at.kernel, m->since.other + at.other}, op, waits_for ? waits_for - 1 : m->ops, waits_for > 0};
-  m->ops += !waits_for;
+  if (waits_for) return;
+  m->ops++;
+  if (op->gathers) {
+    if (op->channel != TWS_CHANNEL_NONE) m->last_gather = m->on_channel[op->channel] = m->ops;
+  } else if (!op->computes && m->on_channel[op->channel] > m->done_gather) {
+    m->done_gather = m->on_channel[op->channel]; /* it is reduced behind it */
+  }
 }
 
 /* A parameter's layer in the whole network, for a mark in a sample's layer that stands for layer `at`: its own, a
@@ -47,64 +62,67 @@ static int layer_in_whole(const tws_composed_chunk *chunk, const tws_sample_piec
 static uint32_t gradient_of(const maker *m, int layer, uint32_t which) {
   if (layer < 0 || layer >= m->layers) return TWS_NONE;
   for (uint32_t i = m->layer_first[layer]; i < m->layer_first[layer + 1]; i++)
-    if (m->moves->gradients[m->later].items[m->by_layer[i]].which == which) return m->by_layer[i];
+    if (m->moves->reductions[m->later]->gradients.items[m->by_layer[i]].which == which) return m->by_layer[i];
   return TWS_NONE;
 }
 
 static void begin_bucket(maker *m, tws_piece_time at, uint32_t gradient) {
-  const uint32_t bucket = m->moves->gradients[m->later].items[gradient].bucket;
+  const uint32_t bucket = m->moves->reductions[m->later]->gradients.items[gradient].bucket;
   if (m->begun[bucket]) return;
   m->begun[bucket] = 1;
   if (m->flushed[0]) put(m, at, NULL, m->flushed[0]);
 }
 
 static void complete(maker *m, tws_piece_time at, uint32_t gradient) {
-  const tws_moved_gradients *all = &m->moves->gradients[m->later];
+  const tws_beside_reductions *r = m->moves->reductions[m->later];
+  const tws_moved_gradients *all = &r->gradients;
   const tws_moved_gradient *g = &all->items[gradient];
-  const tws_beside_op *ops = m->moves->reduces[m->later];
-  const uint32_t first = m->moves->first_reduction[m->later];
   m->completed++;
-  for (uint32_t op = g->padded.first; op < g->padded.end; op++) put(m, at, &ops[op - first], 0);
+  for (uint32_t op = g->padded.first; op < g->padded.end; op++) put(m, at, &r->ops[op - r->first], 0);
   if (--m->pending[g->bucket]) return;
-  for (uint32_t i = 0; i < all->count; i++) { /* the sample's last may be another than the body's */
-    const tws_moved_gradient *last = &all->items[i];
-    if (last->bucket != g->bucket || last->reduced.first == last->reduced.end) continue;
-    for (uint32_t op = last->reduced.first; op < last->reduced.end; op++) put(m, at, &ops[op - first], 0);
-  }
+  const tws_moved_gradient *last = &all->items[m->completes[g->bucket]];
+  for (uint32_t op = last->reduced.first; op < last->reduced.end; op++) put(m, at, &r->ops[op - r->first], 0);
   m->flushed[0] = m->flushed[1];
   m->flushed[1] = m->ops;
 }
 
-/* What is gathered before the next visit. */
-static void gather(maker *m, tws_piece_time at) {
-  const tws_moved_params *p = &m->moves->params[m->later];
-  const tws_moved_visit *v = &p->visits[m->visit++];
-  const uint32_t before = m->ops, first = m->moves->first_gather[m->later];
-  for (uint32_t op = v->gathered.first; op < v->gathered.end; op++)
-    put(m, at, &m->moves->gathers[m->later][op - first], 0);
-  for (uint32_t i = v->first; i < v->end; i++)
-    m->reading[i] = p->items[i].op == TWS_NONE ? 0 : before + p->items[i].op - v->gathered.first + 1;
+static uint32_t *place_of(const maker *m, int layer, uint32_t which) {
+  const int known = layer >= 0 && layer < m->param_layers && which < m->most_params;
+  return known ? &m->gathered[(size_t)layer * m->most_params + which] : NULL;
 }
 
+static void gather(maker *m, tws_piece_time at, const tws_beside_gathers *g, const tws_moved_visit *v) {
+  const uint32_t before = m->ops;
+  for (uint32_t op = v->gathered.first; op < v->gathered.end; op++) put(m, at, &g->ops[op - g->first], 0);
+  for (uint32_t i = v->first; i < v->end; i++) {
+    const tws_moved_param *p = &g->params.items[i];
+    if (p->op != TWS_NONE) *place_of(m, p->layer, p->which) = before + p->op - v->gathered.first + 1;
+  }
+}
+
+/* What is gathered before the next visit, which has to be this one. */
 static void visit(maker *m, tws_piece_time at, int layer, int backward) {
-  const tws_moved_params *p = &m->moves->params[m->later];
-  if (!p->visit_count) return;
-  const tws_moved_visit *v = &p->visits[m->visit];
-  if (m->visit >= p->visit_count || v->layer != layer || v->backward != backward)
+  const tws_beside_gathers *g = m->moves->gathers[m->later];
+  const tws_moved_visit *v = &g->params.visits[m->visit];
+  if (m->visit >= g->params.visit_count || v->layer != layer || v->backward != backward) {
     m->failed = m->failed ? m->failed : 1;
-  else
-    gather(m, at);
-}
-
-/* The latest gather of a parameter, unless something has waited for it. */
-static void read_param(maker *m, tws_piece_time at, int layer, uint32_t which) {
-  const tws_moved_params *p = &m->moves->params[m->later];
-  for (uint32_t i = m->visit ? p->visits[m->visit - 1].end : 0; i-- > 0;) {
-    if (p->items[i].layer != layer || p->items[i].which != which) continue;
-    if (m->reading[i]) put(m, at, NULL, m->reading[i]);
-    m->reading[i] = 0;
     return;
   }
+  m->visit++;
+  gather(m, at, g, v);
+}
+
+/* Unless something has waited for the parameter's latest gather. */
+static void read_param(maker *m, tws_piece_time at, int layer, uint32_t which) {
+  uint32_t *gathered = place_of(m, layer, which);
+  if (!gathered || *gathered == NOT_MOVED) {
+    m->failed = m->failed ? m->failed : 1;
+    return;
+  }
+  if (!*gathered) return;
+  if (*gathered > m->done_gather) m->done_gather = *gathered;
+  put(m, at, NULL, *gathered);
+  *gathered = 0;
 }
 
 static void go_through(maker *m, int event, int at, int counting) {
@@ -120,7 +138,7 @@ static void go_through(maker *m, int event, int at, int counting) {
     const int whole = m->chunk->of.first + at;
     const int own = layer_in_whole(m->chunk, s, layer + s->first_layer, whole, k->layer);
     if (k->kind == TWS_MARK_VISIT || k->kind == TWS_MARK_READS) {
-      if (counting || !m->moves->params[m->later].visit_count) continue;
+      if (counting || !m->moves->gathers[m->later]->params.visit_count) continue;
       if (k->kind == TWS_MARK_VISIT)
         visit(m, k->at, whole, event == TWS_CONTEXT_BACKWARD);
       else
@@ -146,19 +164,21 @@ static void pass_through(maker *m, int counting) {
   const tws_composed_chunk *c = m->chunk;
   const int tail = c->tail ? c->tail->first_layer + c->tail->layers - c->tail_first : 0;
   const int layers = c->head_end - c->head->first_layer + c->between + tail;
-  const tws_moved_params *p = &m->moves->params[m->later];
+  const tws_moved_params *p = &m->moves->gathers[m->later]->params;
   m->since = (tws_piece_time){0, 0};
+  if (!counting && !m->later && m->moves->begin->params.visit_count)
+    gather(m, m->since, m->moves->begin, m->moves->begin->params.visits);
   for (int backward = 0; backward < 2; backward++) {
     while (!counting && m->visit < p->visit_count && p->visits[m->visit].layer < 0 &&
            p->visits[m->visit].backward == backward)
-      gather(m, (tws_piece_time){0, 0});
+      visit(m, (tws_piece_time){0, 0}, p->visits[m->visit].layer, backward);
     for (int i = 0; i < layers && !m->failed; i++)
       go_through(m, backward ? TWS_CONTEXT_BACKWARD : TWS_CONTEXT_FORWARD, backward ? layers - 1 - i : i, counting);
   }
 }
 
 static int index_gradients(maker *m, tws_arena *scratch) {
-  const tws_moved_gradients *g = &m->moves->gradients[m->later];
+  const tws_moved_gradients *g = &m->moves->reductions[m->later]->gradients;
   m->layers = 0;
   for (uint32_t i = 0; i < g->count; i++) {
     if (g->items[i].layer < 0) return 0;
@@ -169,32 +189,39 @@ static int index_gradients(maker *m, tws_arena *scratch) {
   m->left = tws_arena_alloc(scratch, g->count + 1u, sizeof *m->left);
   m->pending = tws_arena_alloc(scratch, g->buckets + 1u, sizeof *m->pending);
   m->begun = tws_arena_alloc(scratch, g->buckets + 1u, 1);
-  m->reading = tws_arena_alloc(scratch, m->moves->params[m->later].count + 1u, sizeof *m->reading);
-  if (!m->by_layer || !first || !m->left || !m->pending || !m->begun || !m->reading) {
+  m->completes = tws_arena_alloc(scratch, g->buckets + 1u, sizeof *m->completes);
+  if (!m->by_layer || !first || !m->left || !m->pending || !m->begun || !m->completes) {
     m->failed = 2;
     return 0;
   }
   for (uint32_t i = 0; i < g->count; i++) {
     first[g->items[i].layer + 2]++; /* two further on, which filling makes good */
     m->pending[g->items[i].bucket]++;
+    if (g->items[i].reduced.first < g->items[i].reduced.end) m->completes[g->items[i].bucket] = i;
   }
   for (int layer = 0; layer < m->layers; layer++) first[layer + 2] += first[layer + 1];
   for (uint32_t i = 0; i < g->count; i++) m->by_layer[first[g->items[i].layer + 1]++] = i;
   return 1;
 }
 
-/* Whether all that is gathered is there when the micro-batch ends: someone waits for it, or it is reduced behind it. */
-static int ends_whole(const maker *m) {
-  uint32_t open[TWS_CHANNEL_COUNT] = {0}; /* number + 1 of the last gather that nobody is known to be behind */
-  for (size_t i = 0; i < m->count; i++) {
-    const tws_beside_event *e = &m->events[i];
-    for (int c = 0; c < TWS_CHANNEL_COUNT && e->waits; c++)
-      if (open[c] == e->number + 1) open[c] = 0;
-    if (!e->waits && !e->op->computes) open[e->op->channel] = e->op->gathers ? e->number + 1 : 0;
-  }
-  for (int c = 0; c < TWS_CHANNEL_COUNT; c++)
-    if (open[c]) return 0;
-  return 1;
+/* Parameters that are gathered, of which none has been yet; 0: not all are told of, or no memory (m->failed is 2). */
+static int index_params(maker *m, tws_arena *scratch) {
+  const tws_beside_gathers *all[] = {m->moves->begin, m->moves->gathers[0], m->moves->gathers[1]};
+  for (int k = 0; k < 3; k++)
+    for (uint32_t i = 0; i < all[k]->params.count; i++) {
+      const tws_moved_param *p = &all[k]->params.items[i];
+      if (p->layer < 0) return 0;
+      if (p->layer >= m->param_layers) m->param_layers = p->layer + 1;
+      if (p->which >= m->most_params) m->most_params = p->which + 1;
+    }
+  const size_t places = (size_t)m->param_layers * m->most_params;
+  m->gathered = tws_arena_alloc_unset(scratch, places + 1, sizeof *m->gathered);
+  m->failed = m->gathered ? m->failed : 2;
+  for (size_t i = 0; i < places && m->gathered; i++) m->gathered[i] = NOT_MOVED;
+  for (int k = 0; k < 3 && m->gathered; k++)
+    for (uint32_t i = 0; i < all[k]->params.count; i++)
+      *place_of(m, all[k]->params.items[i].layer, all[k]->params.items[i].which) = 0;
+  return m->gathered != NULL;
 }
 
 static int make_events(const tws_beside_moves *moves, const tws_composed_chunk *chunk, int later, tws_arena *arena,
@@ -202,12 +229,13 @@ static int make_events(const tws_beside_moves *moves, const tws_composed_chunk *
   maker m = {.moves = moves, .chunk = chunk, .later = later};
   tws_arena *scratch = tws_arena_create();
   if (!scratch) return 2;
-  if (!chunk->head || !index_gradients(&m, scratch)) m.failed = m.failed ? m.failed : 1;
+  if (!chunk->head || !index_gradients(&m, scratch) || !index_params(&m, scratch)) m.failed = m.failed ? m.failed : 1;
   if (!m.failed) pass_through(&m, 1);
   if (!m.failed) pass_through(&m, 0);
-  if (m.completed != moves->gradients[later].count || m.visit != moves->params[later].visit_count)
-    m.failed = m.failed ? m.failed : 1;
-  if (!m.failed && !ends_whole(&m)) m.failed = 1;
+  /* what has no channel may end in the next micro-batch: codes of parameters that nobody reads any more */
+  const int whole = m.completed == moves->reductions[later]->gradients.count &&
+                    m.visit == moves->gathers[later]->params.visit_count && m.done_gather >= m.last_gather;
+  if (!m.failed && !whole) m.failed = 1;
   if (!m.failed) {
     out->events[later] = tws_arena_alloc_unset(arena, m.count + 1, sizeof *m.events);
     if (out->events[later])
@@ -253,7 +281,8 @@ typedef struct walk {
   double stretch, now, moves_end[2]; /* of streams: reductions, gathers */
   double channel_end[TWS_CHANNEL_COUNT];
   uint32_t on_stream[2], on_channel[TWS_CHANNEL_COUNT]; /* number + 1 of the last */
-  moved *moved;
+  moved *moved;                                         /* from `most` on: what is carried over */
+  uint32_t most, carried;
   tws_composed_account *account;
   double axis_s[TWS_PIECE_AXES];
 } walk;
@@ -297,16 +326,37 @@ static void wait_for(walk *w, uint32_t number) {
   w->now = until;
 }
 
-/* One micro-batch, from its beginning at 0 on, until all is reduced. */
-static void go(walk *w, int later) {
-  const tws_body_beside *b = w->of;
-  tws_piece_time before = {0, 0};
+/* What of the last micro-batch still runs on the stream of gathers, in its order, from the beginning of the next. */
+static void carry_over(walk *w, const moved *m) {
+  if (!m->op->gathers || m->end <= w->now) return;
+  const double ready = m->ready - w->now;
+  w->moved[w->most + w->carried] =
+      (moved){ready, m->end - w->now, ready > 0 && w->carried ? w->most + w->carried : 0, m->op};
+  w->carried++;
+}
+
+static void begin_micro_batch(walk *w, int64_t number) {
+  const uint32_t before = w->carried, ops = number > 0 ? w->of->ops[number > 1] : 0;
+  w->carried = 0;
+  for (uint32_t i = 0; i < before; i++) carry_over(w, &w->moved[w->most + i]);
+  for (uint32_t i = 0; i < ops; i++)
+    if (w->moved[i].op) carry_over(w, &w->moved[i]);
   w->now = 0;
+  memset(w->moved, 0, w->most * sizeof *w->moved);
   memset(w->moves_end, 0, sizeof w->moves_end);
   memset(w->channel_end, 0, sizeof w->channel_end);
   memset(w->on_stream, 0, sizeof w->on_stream);
   memset(w->on_channel, 0, sizeof w->on_channel);
   memset(w->axis_s, 0, sizeof w->axis_s);
+  if (!w->carried) return;
+  w->on_stream[1] = w->most + w->carried;
+  w->moves_end[1] = w->moved[w->on_stream[1] - 1].end;
+}
+
+/* One micro-batch, from its beginning at 0 on, until all is reduced. */
+static void go(walk *w, int later) {
+  const tws_body_beside *b = w->of;
+  tws_piece_time before = {0, 0};
   for (uint32_t i = 0; i < b->count[later]; i++) {
     const tws_beside_event *e = &b->events[later][i];
     w->now += seconds_of(w, (tws_piece_time){e->at.kernel - before.kernel, e->at.other - before.other});
@@ -323,20 +373,26 @@ static void go(walk *w, int later) {
   if (w->on_stream[0]) wait_for(w, w->on_stream[0] - 1);
 }
 
+/* Micro-batches that begin alike are alike: all others are as one that leaves what it found. */
 double tws_beside_seconds(const tws_body_beside *beside, int64_t micro_batches, double stretch,
-                          tws_composed_account *account) {
+                          tws_composed_account *account, double *behind_s) {
   walk w = {.of = beside, .stretch = stretch, .account = account};
-  double seconds = 0;
-  w.moved = tws_calloc((beside->ops[0] > beside->ops[1] ? beside->ops[0] : beside->ops[1]) + 1u, sizeof *w.moved);
-  for (int later = 0; later < 2 && w.moved; later++) {
-    const double times = later ? (double)(micro_batches - 1) : 1;
-    if (times < 1) break;
-    go(&w, later);
-    seconds += times * w.now;
+  double seconds = 0, found = 0;
+  w.most = beside->ops[0] > beside->ops[1] ? beside->ops[0] : beside->ops[1];
+  w.moved = tws_calloc(3 * (size_t)w.most + 1, sizeof *w.moved);
+  if (!w.moved) return -1;
+  for (int64_t i = 0, times; i < micro_batches; i += times) {
+    begin_micro_batch(&w, i);
+    const double carried = w.moves_end[1], near = i > 0 ? 1e-13 * seconds / (double)i : 0;
+    const int alike = i > 0 && (w.carried == 0 || (i > 1 && fabs(carried - found) <= near));
+    found = carried;
+    go(&w, i > 0);
+    times = alike ? micro_batches - i : 1;
+    seconds += (double)times * w.now;
     for (int axis = 0; axis < TWS_REPORT_COUNT && account; axis++)
-      if (tws_report_has(axis)) account->axis_exposed_s[axis] += times * w.axis_s[tws_piece_axis(axis)];
+      if (tws_report_has(axis)) account->axis_exposed_s[axis] += (double)times * w.axis_s[tws_piece_axis(axis)];
   }
-  if (!w.moved) seconds = -1;
+  *behind_s = w.moves_end[1] > w.now ? w.moves_end[1] - w.now : 0;
   tws_free(w.moved);
   return seconds;
 }

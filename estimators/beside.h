@@ -16,18 +16,25 @@ typedef struct tws_beside_op {
   uint8_t gathers;       /* or on that of gathers; else on that of reductions */
 } tws_beside_op;
 
-/* What is moved in the first micro-batch and in a later one. Operations are those of a plan from `first` on. */
-typedef struct tws_beside_moves {
-  tws_moved_gradients gradients[2];
-  const tws_beside_op *reduces[2];
-  uint32_t first_reduction[2];
-  tws_moved_params params[2];
-  const tws_beside_op *gathers[2];
-  uint32_t first_gather[2];
+/* Operations are those of a plan from `first` on. */
+typedef struct tws_beside_reductions {
+  tws_moved_gradients gradients;
+  const tws_beside_op *ops;
+  uint32_t first;
+} tws_beside_reductions;
+typedef struct tws_beside_gathers {
+  tws_moved_params params;
+  const tws_beside_op *ops;
+  uint32_t first;
+} tws_beside_gathers;
+typedef struct tws_beside_moves {  /* in the first micro-batch, and in a later one */
+  const tws_beside_gathers *begin; /* before the first */
+  const tws_beside_gathers *gathers[2];
+  const tws_beside_reductions *reductions[2];
 } tws_beside_moves;
 
-typedef struct
-    tws_beside_event { /* where a body comes to it; `waits`: for an operation that has begun, else begins it */
+/* Where a body comes to it; `waits`: for an operation that has begun, else begins it. */
+typedef struct tws_beside_event {
   tws_piece_time at;
   const tws_beside_op *op;
   uint32_t number; /* of the operation, in the order of events */
@@ -46,8 +53,9 @@ typedef struct tws_body_beside { /* kept with a body */
 tws_code tws_beside_find(const tws_beside_moves *moves, const tws_composed_chunk *chunk, tws_body *body,
                          tws_arena *arena, tws_body_beside **out, tws_error *err);
 
-/* Seconds of so many micro-batches; less than 0: no memory. account: what is exposed by axis goes there, or NULL. */
+/* Seconds of so many micro-batches; less than 0: no memory. account: what is exposed by axis goes there, or NULL;
+ * *behind_s: for how long something then still goes on that nobody waits for. */
 double tws_beside_seconds(const tws_body_beside *beside, int64_t micro_batches, double stretch,
-                          tws_composed_account *account);
+                          tws_composed_account *account, double *behind_s);
 
 #endif

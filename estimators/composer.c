@@ -57,7 +57,7 @@ typedef struct step {
   int has_times, ran, exact;
   tws_body_overlap *overlap; /* of these, too; NULL: there are no reductions beside, or they are not known */
   tws_body_beside *beside;   /* stages 2 and 3: what runs beside the layers; NULL: nothing, or it is not known */
-  int moves_exact; /* of the ends that are looked at: what ZeRO does is known, and done one after another */
+  int moves_exact;           /* of the ends that are looked at: what ZeRO does is known, and done one after another */
 } step;
 
 struct tws_composer {
@@ -667,7 +667,8 @@ tws_code tws_compose_account(tws_composer *c, tws_composed_account *out, tws_err
   const double last = code == TWS_OK ? run_tails(s, out) : 0;
   if (s->beside) {
     double axis_s[TWS_PIECE_AXES] = {0};
-    if (tws_beside_seconds(s->beside, s->shape.micro_batches, s->stretch[0], out) < 0) code = no_memory(err);
+    double behind_s;
+    if (tws_beside_seconds(s->beside, s->shape.micro_batches, s->stretch[0], out, &behind_s) < 0) code = no_memory(err);
     tws_overlap_expose(&s->tails->stage[0], s->stretch[0], axis_s);
     tws_expose(out, 1, axis_s);
   }
@@ -761,9 +762,11 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   if (stages > 1 && !s->ran) TWS_TRY(run_pipeline(s, err));
   s->ran = 1;
   if (exact && s->beside) {
-    s->end_s[0][0] = tws_beside_seconds(s->beside, s->shape.micro_batches, s->stretch[0], NULL);
+    double behind_s = 0;
+    s->end_s[0][0] = tws_beside_seconds(s->beside, s->shape.micro_batches, s->stretch[0], NULL, &behind_s);
     if (s->end_s[0][0] < 0) return no_memory(err);
     out->step_s = run_tails(s, NULL);
+    if (s->end_s[0][0] + behind_s > out->step_s) out->exact = s->exact = 0; /* more than the end of the step hides */
   } else {
     out->step_s = with_moves(s, run_tails(s, NULL));
   }

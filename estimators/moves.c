@@ -6,10 +6,12 @@
 #include "estimators/overlap.h"
 
 typedef struct gathers {
-  double least_s;         /* of gathers and reductions of a micro-batch, where they are not in few bits or among few */
-  tws_piece_time time[2]; /* of the first micro-batch, whose gathers neighbours keep, and of a later one */
+  double least_s; /* of gathers and reductions of a micro-batch, where they are not in few bits or among few */
+  /* Of the first micro-batch, whose gathers neighbours keep, with those for the whole step; and of a later one. */
+  tws_piece_time time[2];
   double launches[2], axis_s[2][TWS_PIECE_AXES];
-  int in_order; /* all of it is on the stream that computes; else only least_s is known */
+  int in_order;                        /* all of it is on the stream that computes; else only least_s is known */
+  tws_beside_gathers begin, beside[2]; /* where they run beside the layers; begin: those for the whole step */
 } gathers;
 
 typedef struct reduced_part { /* elements of gradients, and the number of their reduction */
@@ -17,16 +19,23 @@ typedef struct reduced_part { /* elements of gradients, and the number of their 
   uint32_t reduction;
 } reduced_part;
 
+typedef struct beside_both { /* what both kinds of moves do beside the layers */
+  const gathers *gathers;
+  tws_beside_moves moves;
+  struct beside_both *next;
+} beside_both;
+
 typedef struct reductions { /* of a stage, with one size of buckets */
   tws_stage_layers layers;
   tws_piece_time time[2]; /* of the first micro-batch and of a later one; stage 1: of the last, nothing */
   double launches[2], axis_s[2][TWS_PIECE_AXES];
   int in_order;
-  struct tws_overlapped beside; /* stage 1: what is known of them where they run beside a backward pass */
-  const tws_beside_moves *moves; /* stages 2 and 3, in the same way; NULL: likewise */
-  uint32_t *reduced;            /* per gradient: so many reductions, and it is reduced; NULL: nothing is known */
-  const reduced_part *parts;    /* stage 1: in their order; NULL: not known */
-  const double *seconds;        /* stage 1: per reduction */
+  struct tws_overlapped beside;     /* stage 1: what is known of them where they run beside a backward pass */
+  tws_beside_reductions in_step[2]; /* stages 2 and 3, in the same way */
+  struct beside_both *both;
+  uint32_t *reduced;         /* per gradient: so many reductions, and it is reduced; NULL: nothing is known */
+  const reduced_part *parts; /* stage 1: in their order; NULL: not known */
+  const double *seconds;     /* stage 1: per reduction */
   const tws_gradient_list *gradients;
   uint32_t part_count;
   struct reductions *next;
@@ -127,6 +136,37 @@ static tws_code add_range(const tws_kept_moves *kept, lowered *l, tws_op_range r
   return TWS_OK;
 }
 
+/* What operations of a range cost, where they run beside the layers. */
+static tws_code list_ops(const tws_kept_moves *kept, lowered *l, tws_op_range range, int gather,
+                         const tws_beside_op **out, tws_error *err) {
+  const tws_plan *plan = tws_moves_plan(l->moves);
+  tws_beside_op *ops = tws_arena_alloc(kept->arena, range.end - range.first + 1u, sizeof *ops);
+  double launches = 0, axis_s[TWS_PIECE_AXES] = {0};
+  int in_order = 1;
+  if (!ops) return no_memory(err);
+  *out = ops;
+  for (uint32_t op = range.first; op < range.end; op++, ops++) {
+    const tws_op *o = &plan->ops[op];
+    TWS_TRY(add_range(kept, l, (tws_op_range){op, op + 1}, &ops->time, &launches, axis_s, &in_order, err));
+    ops->axis = (uint8_t)tws_piece_axis(tws_report_of_op(plan, o));
+    ops->channel = o->channel;
+    ops->gathers = (uint8_t)gather;
+  }
+  return TWS_OK;
+}
+
+/* Of one micro-batch; begin: of what stays whole for the step, before the first. */
+static tws_code add_gathers(const tws_kept_moves *kept, lowered *l, int begin, int later, tws_beside_gathers *b,
+                            gathers *g, tws_error *err) {
+  tws_op_range range = {tws_moves_plan(l->moves)->op_count, 0};
+  TWS_TRY(begin ? tws_moves_of_begin(l->moves, kept->arena, &b->params, err)
+                : tws_moves_of_params(l->moves, kept->arena, &b->params, err));
+  range.end = tws_moves_plan(l->moves)->op_count;
+  b->first = range.first;
+  TWS_TRY(add_range(kept, l, range, &g->time[later], &g->launches[later], g->axis_s[later], &g->in_order, err));
+  return list_ops(kept, l, range, 1, &b->ops, err);
+}
+
 static tws_code find_gathers(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
                              const gathers **out, tws_error *err) {
   static const tws_stage_layers all;
@@ -144,10 +184,8 @@ static tws_code find_gathers(tws_kept_moves *kept, const tws_plan_request *reque
   TWS_TRY(lower_moves(kept, request, tail, &all, NULL, &l, err));
   tws_piece_time least = {0, 0};
   g->in_order = 1;
-  for (int later = 0; later < 2; later++) {
-    TWS_TRY(tws_moves_of_gathers(l->moves, &range, err));
-    TWS_TRY(add_range(kept, l, range, &g->time[later], &g->launches[later], g->axis_s[later], &g->in_order, err));
-  }
+  if (!tws_config_offloads(request->config)) TWS_TRY(add_gathers(kept, l, 1, 0, &g->begin, g, err));
+  for (int later = 0; later < 2; later++) TWS_TRY(add_gathers(kept, l, 0, later, &g->beside[later], g, err));
   TWS_TRY(tws_moves_at_least(l->moves, &range, err));
   TWS_TRY(add_range(kept, l, range, &least, &launches, least_s, &g->in_order, err));
   g->least_s = least.other;
@@ -239,63 +277,68 @@ static tws_code sample_beside(tws_kept_moves *kept, lowered *l, tws_op_range ran
   return TWS_OK;
 }
 
+/* In any size of buckets. */
+static tws_code find_lowered(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
+                             const tws_stage_layers *layers, const int *bounds, lowered **out, tws_error *err) {
+  const tws_piece_key k = key_of_reductions(tail);
+  for (int i = 0; i < TWS_LOWERED_MOVES; i++) {
+    lowered *l = *out = kept->lowered[i];
+    if (l && l->known && memcmp(&l->layers, layers, sizeof *layers) == 0 && memcmp(&l->reductions, &k, sizeof k) == 0)
+      return TWS_OK;
+  }
+  return lower_moves(kept, request, tail, layers, bounds, out, err);
+}
+
 /* ---- beside all passes ---- */
 
-/* What operations of a range cost, where they run beside the layers. */
-static tws_code list_ops(const tws_kept_moves *kept, lowered *l, tws_op_range range, int gather,
-                         const tws_beside_op **out, tws_error *err) {
-  const tws_plan *plan = tws_moves_plan(l->moves);
-  tws_beside_op *ops = tws_arena_alloc(kept->arena, range.end - range.first + 1u, sizeof *ops);
-  double launches = 0, axis_s[TWS_PIECE_AXES] = {0};
-  int in_order = 1;
-  if (!ops) return no_memory(err);
-  *out = ops;
-  for (uint32_t op = range.first; op < range.end; op++, ops++) {
-    const tws_op *o = &plan->ops[op];
-    TWS_TRY(add_range(kept, l, (tws_op_range){op, op + 1}, &ops->time, &launches, axis_s, &in_order, err));
-    ops->axis = (uint8_t)tws_piece_axis(tws_report_of_op(plan, o));
-    ops->channel = o->channel;
-    ops->gathers = (uint8_t)gather;
+static tws_code list_reductions(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
+                                reductions *r, tws_error *err) {
+  lowered *l;
+  TWS_TRY(find_lowered(kept, request, tail, &r->layers, NULL, &l, err));
+  for (uint32_t later = 0; later < 2; later++) {
+    tws_beside_reductions *b = &r->in_step[later];
+    tws_moved_gradients *g = &b->gradients;
+    tws_op_range range = {tws_moves_plan(l->moves)->op_count, 0};
+    TWS_TRY(tws_moves_of_gradients(l->moves, request->config->zero.reduce_bucket_size, later, kept->arena, g, err));
+    range.end = tws_moves_plan(l->moves)->op_count;
+    b->first = range.first;
+    TWS_TRY(list_ops(kept, l, range, 0, &b->ops, err));
+    for (uint32_t i = 0; i < g->count; i++)
+      for (uint32_t op = g->items[i].padded.first; op < g->items[i].padded.end; op++)
+        ((tws_beside_op *)(uintptr_t)b->ops)[op - range.first].computes = 1;
   }
   return TWS_OK;
 }
 
-static tws_code find_beside(tws_kept_moves *kept, const tws_plan_request *request, lowered *l,
-                            const tws_beside_moves **out, tws_error *err) {
-  tws_beside_moves *b = tws_arena_alloc(kept->arena, 1, sizeof *b);
-  if (!b) return no_memory(err);
-  for (uint32_t later = 0; later < 2; later++) {
-    tws_moved_gradients *g = &b->gradients[later];
-    tws_op_range range = {tws_moves_plan(l->moves)->op_count, 0};
-    TWS_TRY(tws_moves_of_gradients(l->moves, request->config->zero.reduce_bucket_size, later, kept->arena, g, err));
-    range.end = tws_moves_plan(l->moves)->op_count;
-    b->first_reduction[later] = range.first;
-    TWS_TRY(list_ops(kept, l, range, 0, &b->reduces[later], err));
-    for (uint32_t i = 0; i < g->count; i++)
-      for (uint32_t op = g->items[i].padded.first; op < g->items[i].padded.end; op++)
-        ((tws_beside_op *)(uintptr_t)b->reduces[later])[op - range.first].computes = 1;
+/* Both, of which each goes with many others. */
+static tws_code find_both(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
+                          const gathers *g, reductions *r, const tws_beside_moves **out, tws_error *err) {
+  beside_both *b = r->both;
+  if (!b) TWS_TRY(list_reductions(kept, request, tail, r, err));
+  while (b && b->gathers != g) b = b->next;
+  if (!b) {
+    b = tws_arena_alloc(kept->arena, 1, sizeof *b);
+    if (!b) return no_memory(err);
+    *b = (beside_both){.gathers = g, .moves = {.begin = &g->begin}, .next = r->both};
+    for (int later = 0; later < 2; later++) {
+      b->moves.gathers[later] = &g->beside[later];
+      b->moves.reductions[later] = &r->in_step[later];
+    }
+    r->both = b;
   }
-  *out = b;
+  *out = &b->moves;
   return TWS_OK;
 }
 
 static tws_code sample_reductions(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
                                   const tws_stage_layers *layers, const int *bounds, reductions *out, tws_error *err) {
-  const tws_piece_key k = key_of_reductions(tail);
-  lowered *l = NULL;
+  lowered *l;
   tws_op_range ranges[2];
-  for (int i = 0; i < TWS_LOWERED_MOVES && !l; i++) {
-    lowered *at = kept->lowered[i];
-    if (at && at->known && memcmp(&at->layers, layers, sizeof *layers) == 0 &&
-        memcmp(&at->reductions, &k, sizeof k) == 0)
-      l = at;
-  }
-  if (!l) TWS_TRY(lower_moves(kept, request, tail, layers, bounds, &l, err));
+  TWS_TRY(find_lowered(kept, request, tail, layers, bounds, &l, err));
   TWS_TRY(tws_moves_of_buckets(l->moves, request->config->zero.reduce_bucket_size, ranges, err));
   out->in_order = 1;
   for (int i = 0; i < 2; i++)
     TWS_TRY(add_range(kept, l, ranges[i], &out->time[i], &out->launches[i], out->axis_s[i], &out->in_order, err));
-  if (request->config->zero.stage == 2) return find_beside(kept, request, l, &out->moves, err);
   if (request->config->zero.stage != 1 || kept->costs->serial || out->time[0].kernel > 0) return TWS_OK;
   const int alone = tws_topology_size(&request->topology, TWS_AXES_PIPE) == 1; /* nothing is beside in pipelines */
   if (alone) TWS_TRY(sample_beside(kept, l, ranges[0], out, err));
@@ -303,14 +346,13 @@ static tws_code sample_reductions(tws_kept_moves *kept, const tws_plan_request *
 }
 
 static tws_code find_reductions(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
-                                const tws_stage_layers *layers, const int *bounds, const reductions **out,
-                                tws_error *err) {
+                                const tws_stage_layers *layers, const int *bounds, reductions **out, tws_error *err) {
   tws_piece_key k = key_of_reductions(tail);
   int is_new;
   k.config.zero.reduce_bucket_size = request->config->zero.reduce_bucket_size;
   tws_piece_entry *e = tws_piece_look_up(&kept->reductions, &k, &is_new);
   if (!e) return no_memory(err);
-  for (const reductions *r = e->value; r; r = r->next)
+  for (reductions *r = e->value; r; r = r->next)
     if (memcmp(&r->layers, layers, sizeof *layers) == 0) {
       *out = r;
       return TWS_OK;
@@ -332,18 +374,20 @@ tws_code tws_moves_of_micro_batches(tws_kept_moves *kept, const tws_plan_request
   static const tws_stage_layers all;
   const tws_zero_config *z = &request->config->zero;
   const gathers *g = NULL;
-  const reductions *r = NULL;
+  reductions *r = NULL;
   if (z->stage < 2) return TWS_OK;
   /* of these nothing is a bound that always holds */
   const int coded = tws_config_secondary_ranks(request->config) || tws_config_shard_ranks(request->config) ||
                     tws_config_quantizes_weights(request->config) || tws_config_quantizes_gradients(request->config);
   const int beside = tws_config_offloads(request->config) || (z->overlap_comm && !kept->costs->serial);
-  if (coded && beside) return TWS_OK;
+  if (coded && beside && !t->in_step) return TWS_OK;
   TWS_TRY(find_gathers(kept, request, tail, &g, err));
   if (!coded) t->moves_s = g->least_s;
   if (tws_config_offloads(request->config)) return TWS_OK;
   TWS_TRY(find_reductions(kept, request, tail, &all, NULL, &r, err));
-  if (t->in_step) t->beside = r->moves;
+  /* targets of two losses are counted beside what is gathered for the whole step */
+  if (t->in_step && (!g->begin.params.count || tws_network_losses(request->network) < 2))
+    TWS_TRY(find_both(kept, request, tail, g, r, &t->beside, err));
   t->moves_exact = !beside && g->in_order && r->in_order;
   for (int later = 0; later < 2 && (t->moves_exact || t->beside); later++) {
     t->moves[later].kernel = g->time[later].kernel + r->time[later].kernel;
@@ -422,7 +466,7 @@ static tws_code wait_for_reduced(tws_kept_moves *kept, const reductions *r, tws_
 
 tws_code tws_moves_that_wait(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
                              const tws_stage_layers *layers, const int *bounds, tws_tail_pieces *t, tws_error *err) {
-  const reductions *r = NULL;
+  reductions *r = NULL;
   TWS_TRY(find_reductions(kept, request, tail, layers, bounds, &r, err));
   if (t->overlaps) return run_beside(kept, r, t, err);
   tws_tail_step *steps = tws_arena_alloc(kept->arena, (size_t)t->step_count + 1, sizeof *steps);

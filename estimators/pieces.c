@@ -411,7 +411,7 @@ typedef struct placed_mark {
 
 typedef struct marker {
   reader *r;
-  uint32_t *first_place; /* per buffer: in sample->moved, or TWS_NONE */
+  uint32_t *first_place, *end_place; /* per buffer: in sample->moved, or TWS_NONE */
   placed_mark *items;
   size_t count, capacity;
   int layer, failed;
@@ -428,16 +428,31 @@ static void put_mark(marker *m, tws_mark_kind kind, int layer, int own, uint32_t
   if (layer == m->layer) p->mark.at = m->now;
 }
 
+/* The first place of an operand's buffer that reaches behind where the operand begins. */
+static uint32_t place_at(const marker *m, const tws_operand *w) {
+  const tws_plan_sample *s = m->r->sample;
+  uint32_t low = m->first_place[w->buffer], high = m->end_place[w->buffer];
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (s->moved[middle].first + s->moved[middle].elements <= w->offset)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
 /* What an operation reads of parameters, and writes of gradients. */
 static void mark_operands(marker *m, const tws_op *o) {
   const tws_plan_sample *s = m->r->sample;
   for (int k = 0; k < o->operand_count; k++) {
     const tws_operand *w = &m->r->plan->operands[o->operand_first + (uint32_t)k];
     const tws_mark_kind kind = w->access & TWS_WRITE ? TWS_MARK_WRITES : TWS_MARK_READS;
-    for (uint32_t i = m->first_place[w->buffer]; i < s->moved_count && s->moved[i].buffer == w->buffer; i++) {
+    if (m->first_place[w->buffer] == TWS_NONE) continue;
+    for (uint32_t i = place_at(m, w); i < s->moved_count; i++) {
       const tws_moved_place *of = &s->moved[i];
-      if (of->first + of->elements > w->offset && of->first < w->offset + w->count)
-        put_mark(m, kind, m->layer, of->layer, of->which);
+      if (of->buffer != w->buffer || of->first >= w->offset + w->count) break;
+      put_mark(m, kind, m->layer, of->layer, of->which);
     }
   }
 }
@@ -483,12 +498,14 @@ static void mark_part(marker *m, const tws_sample_part *part, const tws_sample_p
 static tws_code read_marks(reader *r, const tws_sample_part *part, tws_sample_pieces *out, tws_error *err) {
   const tws_plan_sample *s = r->sample;
   if (!s->moved_count) return TWS_OK;
-  marker m = {.r = r, .first_place = tws_calloc(r->plan->buffer_count + 1u, sizeof *m.first_place)};
+  marker m = {.r = r, .first_place = tws_calloc(2u * r->plan->buffer_count + 2u, sizeof *m.first_place)};
   tws_marks *of = tws_arena_alloc(r->arena, (size_t)out->layers + 1, sizeof *of);
   m.failed = !m.first_place || !of;
   if (!m.failed) {
+    m.end_place = m.first_place + r->plan->buffer_count + 1;
     memset(m.first_place, 0xff, r->plan->buffer_count * sizeof *m.first_place); /* TWS_NONE */
     for (uint32_t i = s->moved_count; i-- > 0;) m.first_place[s->moved[i].buffer] = i;
+    for (uint32_t i = 0; i < s->moved_count; i++) m.end_place[s->moved[i].buffer] = i + 1;
     mark_part(&m, part, out);
   }
   tws_mark *items = m.failed ? NULL : tws_arena_alloc_unset(r->arena, m.count + 1, sizeof *items);
@@ -624,18 +641,24 @@ static int read_gathers(reader *r, uint32_t first, tws_tail_pieces *out) {
   return 1;
 }
 
+/* What stays whole for the step is gathered when it begins: with what micro-batches gather, unless it comes from the
+ * host. */
+static uint32_t own_begin(const reader *r) {
+  return r->sample->ordered ? 0 : r->sample->begun;
+}
+
 /* Who waits for reductions that run beside the last backward pass. They are done in the order of their stream, and on
  * one channel with what replicas exchange: behind the first of that nobody waits any more. */
 static tws_code read_waits(reader *r, tws_tail_pieces *out, tws_error *err) {
   const tws_plan *plan = r->plan;
   tws_piece_time total = {0, 0};
   double none = 0;
-  uint32_t most = 1, op = 0;
+  uint32_t most = 1, op;
   int begun = 0, all = 0;
   for (uint32_t i = 0; i < plan->op_count; i++) most += 1u + plan->ops[i].operand_count;
   tws_tail_wait *waits = tws_arena_alloc(r->arena, most, sizeof *waits);
   if (!waits) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
-  for (; op < plan->op_count && !is_gather(plan, &plan->ops[op]); op++) {
+  for (op = own_begin(r); op < plan->op_count && !is_gather(plan, &plan->ops[op]); op++) {
     const tws_op *o = &plan->ops[op];
     const int is_step = o->phase == TWS_PHASE_STEP, shared = o->channel == TWS_CHANNEL_REPLICAS;
     if (is_step && !begun) out->step_time = total;
@@ -696,6 +719,7 @@ static void read_tail_steps(reader *r, uint32_t reduced_at, const tws_tail_paths
     alive += r->begin[op];
     out->peak = larger(out->peak, alive);
     alive -= r->end[op];
+    if (op < own_begin(r)) continue;
     count_before_update(r, o, out);
     if (op == reduced_at) begin_reduced(out);
     if ((!out->exact || ends) && o->stream != TWS_STREAM_COMPUTE && !updates) continue;

@@ -180,8 +180,9 @@ typedef struct tws_tail_pieces {
   int reduced_after;           /* behind so many meetings, */
   tws_piece_time reduced_time; /* so long after the last of them */
   double moves_s; /* of a micro-batch's gathers and reductions, where it has any: at least */
-  /* All that ZeRO does beside the layers, on the stream that computes, in the first micro-batch and in a later one:
-   * where moves_exact is set. None of this is a sampled tail's (estimators/moves.h). */
+  /* All that ZeRO does beside the layers, on the stream that computes, in the first micro-batch, with what is gathered
+   * for the whole step, and in a later one: where moves_exact is set. None of this is a sampled tail's
+   * (estimators/moves.h). */
   tws_piece_time moves[2];
   double move_launches[2], move_axis_s[2][TWS_PIECE_AXES];
   int moves_exact;

@@ -289,6 +289,7 @@ static tws_code lower(tws_lower *l, tws_error *err) {
   l->b.module = TWS_NONE;
   if (lower_between(l)) return tws_builder_finish(&l->b);
   tws_zero_step_begin(l);
+  if (l->wanted) l->sample->begun = l->b.plan->op_count;
   tws_delayed_update(l);
   if (!l->wanted || l->wanted->tail) tws_lower_count_targets(l);
   if (l->wanted) return lower_sample(l);
@@ -572,10 +573,6 @@ static tws_code sample_range(tws_moves *m, void (*sample)(tws_lower *), tws_op_r
   return m->l.b.failed;
 }
 
-tws_code tws_moves_of_gathers(tws_moves *m, tws_op_range *out, tws_error *err) {
-  return sample_range(m, tws_zero_sample_gathers, out, err);
-}
-
 tws_code tws_moves_at_least(tws_moves *m, tws_op_range *out, tws_error *err) {
   return sample_range(m, tws_zero_sample_least, out, err);
 }
@@ -599,6 +596,13 @@ tws_code tws_moves_of_params(tws_moves *m, tws_arena *arena, tws_moved_params *o
   m->l.b.err = err;
   *out = (tws_moved_params){NULL, NULL, 0, 0};
   if (m->l.zero.stage == 3) tws_zero_sample_params(&m->l, arena, out);
+  return m->l.b.failed;
+}
+
+tws_code tws_moves_of_begin(tws_moves *m, tws_arena *arena, tws_moved_params *out, tws_error *err) {
+  m->l.b.err = err;
+  *out = (tws_moved_params){NULL, NULL, 0, 0};
+  if (m->l.zero.stage == 3) tws_zero_sample_begin(&m->l, arena, out);
   return m->l.b.failed;
 }
 

@@ -124,10 +124,10 @@ typedef struct tws_zero {
   uint32_t *unit;                      /* that a parameter belongs to, its first one's number; NULL: each for itself */
   uint32_t *gathered;                  /* stage 3: buffer of the gathered parameter (or its codes), or TWS_NONE */
   uint32_t (*gathered_parts)[TWS_QUANTIZED_PARTS]; /* likewise of all that a quantized one is kept as */
-  uint8_t *written;                    /* gradient has a contribution (of this step, or this micro-batch for buckets) */
-  uint32_t *uses;                      /* contributions to a parameter's gradient in one backward pass */
-  uint32_t *left;                      /* of them, still to come in this micro-batch */
-  uint32_t *completed;                 /* parameters in the order in which their gradients become complete */
+  uint8_t *written;    /* gradient has a contribution (of this step, or this micro-batch for buckets) */
+  uint32_t *uses;      /* contributions to a parameter's gradient in one backward pass */
+  uint32_t *left;      /* of them, still to come in this micro-batch */
+  uint32_t *completed; /* parameters in the order in which their gradients become complete */
   uint32_t completed_count;
   tws_bucket *buckets;
   uint32_t bucket_count;
@@ -534,14 +534,15 @@ void tws_zero_micro_begin(tws_lower *l);
 void tws_zero_before(tws_lower *l, uint32_t visit);
 void tws_zero_after(tws_lower *l, uint32_t visit);
 void tws_zero_micro_end(tws_lower *l);
-/* zero_moves.c, for samples (plan/sample.h): gathers of a micro-batch; what it gathers and reduces at least; what the
- * first micro-batch (0) and a later one (1) reduce. */
-void tws_zero_sample_gathers(tws_lower *l);
-/* Likewise, what belongs to which gradient and parameter, in the order in which it is done: into `arena`. */
-void tws_zero_sample_gradients(tws_lower *l, uint32_t micro_batch, tws_arena *arena, tws_moved_gradients *out);
-void tws_zero_sample_params(tws_lower *l, tws_arena *arena, tws_moved_params *out);
+/* zero_moves.c, for samples (plan/sample.h): what a micro-batch gathers and reduces at least; what the first
+ * micro-batch (0) and a later one (1) reduce. */
 void tws_zero_sample_least(tws_lower *l);
 void tws_zero_sample_reductions(tws_lower *l, uint32_t micro_batch);
+/* Likewise, what belongs to which gradient, and to which parameter that a micro-batch or the step's beginning gathers,
+ * in the order in which it is done: into `arena`. */
+void tws_zero_sample_gradients(tws_lower *l, uint32_t micro_batch, tws_arena *arena, tws_moved_gradients *out);
+void tws_zero_sample_params(tws_lower *l, tws_arena *arena, tws_moved_params *out);
+void tws_zero_sample_begin(tws_lower *l, tws_arena *arena, tws_moved_params *out);
 tws_operand tws_zero_param(tws_lower *l, uint32_t param);
 /* Where a gradient contribution is written; *accumulate says whether to add. Calls come in order of contribution. */
 tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate);

@@ -21,13 +21,13 @@ typedef struct tws_sample_request {
   const tws_plan_request *plan; /* of a training step; max_accumulation and state are not looked at */
   int tail;                     /* of request->plan->rank; else a body: */
   int first_layer, end_layer;   /* pipeline layers (as pipeline.partition counts them) */
-  int goes_on; /* the chunk goes on behind: gradients of parameters that it uses too have begun there */
-  int split;   /* weight gradients are put off, as in zero-bubble schedules */
-  int reduced; /* a tail: without reductions that wait for it, which tws_moves_of_buckets() makes */
-  int moves;   /* a tail: of which tws_moves is made */
-  int ordered; /* a tail: with the places of buffers and the dependencies that follow from what it has alone */
-  const int *bounds;         /* a tail: of all blocks, where they are known (tws_plan_sample.bounds); else NULL */
-  int alike_known;           /* which layers are alike is not asked for */
+  int goes_on;       /* the chunk goes on behind: gradients of parameters that it uses too have begun there */
+  int split;         /* weight gradients are put off, as in zero-bubble schedules */
+  int reduced;       /* a tail: without reductions that wait for it, which tws_moves_of_buckets() makes */
+  int moves;         /* a tail: of which tws_moves is made */
+  int ordered;       /* a tail: with the places of buffers and the dependencies that follow from what it has alone */
+  const int *bounds; /* a tail: of all blocks, where they are known (tws_plan_sample.bounds); else NULL */
+  int alike_known;   /* which layers are alike is not asked for */
   tws_sample_memory *memory; /* NULL: nothing is kept */
 } tws_sample_request;
 
@@ -76,9 +76,10 @@ typedef struct tws_plan_sample {
                    * A body's inputs are those of TWS_SAMPLE_STEPS micro-batches, a tail's those of one */
   tws_sample_part parts[TWS_SAMPLE_PARTS];
   int part_count;
-  int ordered, reduced;       /* tail: it has offsets and dependencies of its own; it lacks reductions */
-  uint32_t reduced_at;        /* tail: the operation that reductions stand before, where it lacks them */
-  int *layer_of;              /* per module of the network; lives in the plan's arena */
+  int ordered, reduced;        /* tail: it has offsets and dependencies of its own; it lacks reductions */
+  uint32_t reduced_at;         /* tail: the operation that reductions stand before, where it lacks them */
+  uint32_t begun;              /* tail: operations before this one gather what stays whole for the step */
+  int *layer_of;               /* per module of the network; lives in the plan's arena */
   tws_gradient_list gradients; /* body: where they are whole until the step ends; likewise */
   tws_moved_place *moved;      /* body: where gradients are not whole until the step ends */
   uint32_t moved_count;
@@ -118,8 +119,6 @@ void tws_moves_destroy(tws_moves *moves); /* NULL is allowed */
 const tws_plan *tws_moves_plan(const tws_moves *moves);
 /* The tail without reductions, where nothing is offloaded; before all others. The moves keep it. */
 tws_code tws_moves_of_tail(tws_moves *moves, tws_plan_sample *out, tws_error *err);
-/* What a micro-batch gathers (stage 3). */
-tws_code tws_moves_of_gathers(tws_moves *moves, tws_op_range *out, tws_error *err);
 /* What it gathers and reduces (stages 2 and 3) at least, each in one collective that has no operands. */
 tws_code tws_moves_at_least(tws_moves *moves, tws_op_range *out, tws_error *err);
 /* With buckets of so many elements: what the first micro-batch and a later one reduce at stages 2 and 3; at stage 1 the
@@ -141,7 +140,7 @@ tws_code tws_moves_of_gradients(tws_moves *moves, int64_t elements, uint32_t mic
                                 tws_moved_gradients *out, tws_error *err);
 /* Stage 3: a parameter that operation `op` gathers. */
 typedef struct tws_moved_param {
-  int layer; /* see tws_gradient_place */
+  int layer; /* see tws_gradient_place; -1: samples do not tell who reads it */
   uint32_t which, op;
 } tws_moved_param;
 typedef struct tws_moved_visit { /* what is gathered before a module is visited */
@@ -155,7 +154,10 @@ typedef struct tws_moved_params {
   tws_moved_param *items;
   uint32_t visit_count, count;
 } tws_moved_params;
+/* What a micro-batch gathers; the first that is asked for gathers what neighbours keep for those behind it. */
 tws_code tws_moves_of_params(tws_moves *moves, tws_arena *arena, tws_moved_params *out, tws_error *err);
+/* What stays whole for the step is gathered when it begins, as if before a visit. */
+tws_code tws_moves_of_begin(tws_moves *moves, tws_arena *arena, tws_moved_params *out, tws_error *err);
 /* Stage 1: the gradients that it reduces, once buckets have been made; into `arena`. */
 tws_code tws_moves_gradients(tws_moves *moves, tws_arena *arena, tws_gradient_list *out, tws_error *err);
 

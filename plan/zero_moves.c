@@ -14,14 +14,6 @@ static double bytes_of(const tws_lower *l, uint32_t param) {
   return bytes;
 }
 
-void tws_zero_sample_gathers(tws_lower *l) {
-  if (l->zero.stage != 3) return;
-  for (uint32_t v = 0; v < l->chunk->visits.count && l->b.failed == TWS_OK; v++) {
-    tws_zero_before(l, v);
-    tws_zero_after(l, v);
-  }
-}
-
 /* Bucket by bucket: they are complete in this order wherever all ranks share all parameters, and cost the same in any.
  */
 void tws_zero_sample_reductions(tws_lower *l, uint32_t micro_batch) {
@@ -85,35 +77,52 @@ static uint32_t gather_of(const tws_plan *plan, tws_op_range range, uint32_t buf
   return TWS_NONE;
 }
 
+/* Before the operations that gather them. */
+static tws_moved_visit *begin_visit(tws_lower *l, int layer, int backward, tws_moved_params *out) {
+  tws_moved_visit *v = &out->visits[out->visit_count++];
+  *v = (tws_moved_visit){
+      .layer = layer, .backward = backward, .gathered.first = l->b.plan->op_count, .first = out->count};
+  return v;
+}
+
+static void add_gathered(tws_lower *l, const tws_moved_visit *v, uint32_t param, tws_moved_params *out) {
+  const tws_gradient_place *at = tws_sample_place(l);
+  const uint32_t op = gather_of(l->b.plan, v->gathered, l->zero.gathered[param]);
+  const int told = !tws_is_quantized(l, param); /* else samples do not say who reads it */
+  if (at) out->items[out->count++] = (tws_moved_param){told ? at[param].layer : -1, at[param].which, op};
+}
+
 void tws_zero_sample_params(tws_lower *l, tws_arena *arena, tws_moved_params *out) {
   const tws_zero3_schedule *s = &l->zero.schedule;
   const tws_visit_list *visits = &l->chunk->visits;
-  const tws_plan *plan = l->b.plan;
-  const tws_gradient_place *at = tws_sample_place(l);
   out->visits = tws_arena_alloc(arena, visits->count + 1u, sizeof *out->visits);
   out->items = tws_arena_alloc(arena, s->param_count + 1u, sizeof *out->items);
   if (!out->visits || !out->items) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-  for (uint32_t v = 0; v < visits->count && at && l->b.failed == TWS_OK; v++) {
+  for (uint32_t v = 0; v < visits->count && l->b.failed == TWS_OK; v++) {
     const tws_zero3_actions *a = &s->actions[v];
     const uint32_t module = visits->items[v].module;
-    tws_moved_visit *to = &out->visits[out->visit_count++];
-    *to = (tws_moved_visit){.layer = module == TWS_NONE ? -1 : l->sample->layer_of[l->local.modules[module].origin],
-                            .backward = v >= l->chunk->forward_visits,
-                            .gathered.first = plan->op_count,
-                            .first = out->count};
+    const int layer = module == TWS_NONE ? -1 : l->sample->layer_of[l->local.modules[module].origin];
+    tws_moved_visit *to = begin_visit(l, layer, v >= l->chunk->forward_visits, out);
     tws_zero_before(l, v);
-    to->gathered.end = plan->op_count;
-    for (int prefetched = 0; prefetched < 2; prefetched++) {
-      const uint32_t first = prefetched ? a->prefetch_first : a->gather_first;
-      for (uint32_t i = first; i < first + (prefetched ? a->prefetch_count : a->gather_count); i++) {
-        const uint32_t p = s->params[i];
-        out->items[out->count++] =
-            (tws_moved_param){at[p].layer, at[p].which, gather_of(plan, to->gathered, l->zero.gathered[p])};
-      }
-    }
+    to->gathered.end = l->b.plan->op_count;
+    for (uint32_t i = 0; i < a->gather_count; i++) add_gathered(l, to, s->params[a->gather_first + i], out);
+    for (uint32_t i = 0; i < a->prefetch_count; i++) add_gathered(l, to, s->params[a->prefetch_first + i], out);
     to->end = out->count;
     tws_zero_after(l, v);
   }
+}
+
+void tws_zero_sample_begin(tws_lower *l, tws_arena *arena, tws_moved_params *out) {
+  out->visits = tws_arena_alloc(arena, 1, sizeof *out->visits);
+  out->items = tws_arena_alloc(arena, l->network->param_count + 1u, sizeof *out->items);
+  if (!out->visits || !out->items) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  if (l->b.failed != TWS_OK) return;
+  tws_moved_visit *to = begin_visit(l, -1, 0, out);
+  tws_zero_step_begin(l);
+  to->gathered.end = l->b.plan->op_count;
+  for (uint32_t p = 0; p < l->network->param_count; p++)
+    if (l->zero.persistent[p]) add_gathered(l, to, p, out);
+  to->end = out->count;
 }
 
 void tws_zero_sample_least(tws_lower *l) {

@@ -224,12 +224,16 @@ static tws_config draw_in_step(uint64_t seed, shape *s, int *world) {
   for (uint64_t near = 0;; near++) {
     c = legal_job(seed + (near << 32), s, world);
     const int alone = c.sequence_ranks == 1 || draw(seed, 601, 8) == 0; /* else ranks lie unevenly on nodes */
-    if (c.pipeline_stages == 1 && *world > c.tensor_ranks && alone) break;
+    const int sharded = c.zero.stage == 3 && (c.tensor_ranks == 1 || draw(seed, 602, 8) == 0);
+    if (c.pipeline_stages == 1 && *world > c.tensor_ranks && alone && (seed % 2 == 0 || sharded)) break;
   }
-  c.zero.stage = 2;
   c.zero.overlap_comm = 1;
-  c.zero.secondary_ranks = c.zero.node_ranks = c.zero.shard_ranks = c.linear_tile_size = 0;
-  c.zero.quantized_weights = c.zero.quantized_gradients = c.zero.hierarchical_gather = 0;
+  c.zero.shard_ranks = c.zero.hierarchical_gather = c.linear_tile_size = 0;
+  if (seed % 2 == 0) {
+    c.zero.stage = 2;
+    c.zero.secondary_ranks = c.zero.node_ranks = 0;
+    c.zero.quantized_weights = c.zero.quantized_gradients = 0;
+  }
   c.sequence_algorithm = 0;
   c.tensor_overlap = 0;
   c.zero.reduce_scatter = (int)draw(seed, 600, 2);
@@ -412,6 +416,7 @@ START_TEST(moves_beside_layers_compose) {
   for (uint64_t seed = 1; seed <= jobs; seed++)
     check_job(IN_STEP + seed, seed % 8 ? 7000 + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
   ck_assert_int_gt(seen.exact[0], (int)jobs * 3 / 4);
+  ck_assert_int_gt(seen.sharded, (int)jobs * 3 / 8);
 }
 END_TEST
 
@@ -528,9 +533,15 @@ static void mutate_job(uint64_t seed, killed *k) {
   drop_job(&j);
 }
 
-/* The same of what the host does, and of what goes there and comes back, where much has time to spare: a step that
- * lacks one is the plan that lacks it, and not the whole one wherever that plan is another. */
-static void mutate_offloaded(uint64_t seed, killed *k) {
+/* Whether an operation runs beside those that compute: what goes to the host, is done there and comes back, and what
+ * overlapped steps gather and reduce. */
+static int runs_beside(uint64_t seed, const tws_op *o) {
+  return o->stream >= TWS_STREAM_COPY_IN || (seed >= IN_STEP && o->stream != TWS_STREAM_COMPUTE);
+}
+
+/* The same of what runs beside, where much has time to spare: a step that lacks one is the plan that lacks it, and not
+ * the whole one wherever that plan is another. */
+static void mutate_beside(uint64_t seed, killed *k) {
   tws_error err = {0};
   drawn_job j;
   draw_job(seed, 6, 1, &j);
@@ -540,11 +551,11 @@ static void mutate_offloaded(uint64_t seed, killed *k) {
   const double whole = compose_mutant(&j.request, &j.machine, &m, account);
   tws_plan *plan;
   ck_assert(tws_plan_build(&j.request, &plan, &err) == TWS_OK);
-  uint32_t aside = 0, seen = 0;
-  for (uint32_t op = 0; op < plan->op_count; op++) aside += plan->ops[op].stream >= TWS_STREAM_COPY_IN;
+  uint32_t beside = 0, seen = 0;
+  for (uint32_t op = 0; op < plan->op_count; op++) beside += runs_beside(seed, &plan->ops[op]);
   for (uint32_t op = 0; op < plan->op_count && whole > 0; op++) {
     uint64_t cost_seed = m.seed;
-    if (plan->ops[op].stream < TWS_STREAM_COPY_IN || seen++ % (1 + aside / 3)) continue;
+    if (!runs_beside(seed, &plan->ops[op]) || seen++ % (1 + beside / 3)) continue;
     for (int kind = 0; kind < 3; kind++) {
       m.victim = random_work(&cost_seed, plan, plan->ops[op].work);
       m.times = kind == 1 ? 2 : 0;
@@ -561,9 +572,10 @@ static void mutate_offloaded(uint64_t seed, killed *k) {
   drop_job(&j);
 }
 
-START_TEST(offloaded_mutants_are_noticed) {
+START_TEST(mutants_beside_are_noticed) {
+  static const uint64_t from[] = {OFFLOADED, IN_STEP};
   killed k = {{0}, {0}, {0}, {0}};
-  for (uint64_t seed = 1; seed <= MUTATED_JOBS; seed++) mutate_offloaded(OFFLOADED + seed, &k);
+  for (uint64_t seed = 1; seed <= MUTATED_JOBS; seed++) mutate_beside(from[_i] + seed, &k);
   for (int kind = 0; kind < 3; kind++) {
     ck_assert_int_ge(k.made[kind], MUTATED_JOBS);
     ck_assert_int_ge(k.noticed[kind], k.made[kind] / 3);
@@ -594,15 +606,21 @@ int main(void) {
   const struct {
     const char *name;
     const TTest *test;
-  } cases[] = {{"plans", composed_steps_are_the_plans},  {"beside", overlapped_reductions_compose},
-               {"coded", coded_moves_compose},           {"ranks", ranks_that_are_alike_compose},
-               {"offloaded", offloaded_updates_compose}, {"long", long_steps_compose},
-               {"mutants", mutants_are_noticed},         {"offloaded mutants", offloaded_mutants_are_noticed},
-               {"machine", machine_costs_compose},       {"in step", moves_beside_layers_compose}};
+    int loops;
+  } cases[] = {{"plans", composed_steps_are_the_plans, 1},
+               {"beside", overlapped_reductions_compose, 1},
+               {"coded", coded_moves_compose, 1},
+               {"ranks", ranks_that_are_alike_compose, 1},
+               {"offloaded", offloaded_updates_compose, 1},
+               {"in step", moves_beside_layers_compose, 1},
+               {"long", long_steps_compose, 1},
+               {"mutants", mutants_are_noticed, 1},
+               {"mutants beside", mutants_beside_are_noticed, 2},
+               {"machine", machine_costs_compose, 1}};
   Suite *suite = suite_create("compose");
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) { /* CK_RUN_CASE runs one of them */
     TCase *c = tcase_create(cases[i].name);
-    tcase_add_test(c, cases[i].test);
+    tcase_add_loop_test(c, cases[i].test, 0, cases[i].loops);
     suite_add_tcase(suite, c);
   }
   return run_suite(suite);
