@@ -3,270 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- events of a body ---- */
-
-typedef struct maker {
-  const tws_beside_moves *moves;
-  const tws_composed_chunk *chunk;
-  int later;
-  tws_piece_time since;             /* layers before the one at hand */
-  uint32_t *left, *pending;         /* per gradient: writes to come; per bucket: gradients */
-  uint32_t *completes;              /* per bucket: the gradient that is its last in the moves' sample */
-  uint8_t *begun;                   /* per bucket */
-  uint32_t *by_layer, *layer_first; /* gradients by layer; per layer: where they begin there */
-  int layers;
-  uint32_t
-      *gathered; /* per parameter (place_of()): 1 + the number of its gather, until that is waited for; NOT_MOVED */
-  int param_layers;
-  uint32_t most_params; /* of a layer */
-  uint32_t visit;       /* next of moved parameters */
-  uint32_t flushed[2];
-  uint32_t completed;
-  /* 1 + numbers: of the last on a channel; of one that ends in the micro-batch, as then all before it do. */
-  uint32_t last_gather, done_gather;
-  uint32_t on_channel[TWS_CHANNEL_COUNT]; /* 1 + the number of the last gather there */
-  tws_beside_event *events;
-  size_t count, capacity;
-  uint32_t ops;
-  int failed; /* 1: it is not known, 2: no memory */
-} maker;
-#define NOT_MOVED UINT32_MAX
-
-static void put(maker *m, tws_piece_time at, const tws_beside_op *op, uint32_t waits_for) {
-  if (m->failed) return;
-  if (tws_reserve(&m->events, &m->capacity, m->count + 1, sizeof *m->events)) {
-    m->failed = 2;
-    return;
-  }
-  m->events[m->count++] = (tws_beside_event){
-      {m->since.kernel + at.kernel, m->since.other + at.other}, op, waits_for ? waits_for - 1 : m->ops, waits_for > 0};
-  if (waits_for) return;
-  m->ops++;
-  if (op->gathers) {
-    if (op->channel != TWS_CHANNEL_NONE) m->last_gather = m->on_channel[op->channel] = m->ops;
-  } else if (!op->computes && m->on_channel[op->channel] > m->done_gather) {
-    m->done_gather = m->on_channel[op->channel]; /* it is reduced behind it */
-  }
-}
-
-/* A parameter's layer in the whole network, for a mark in a sample's layer that stands for layer `at`: its own, a
- * neighbour's that it shares a kernel with, or one outside those that are alike. */
-static int layer_in_whole(const tws_composed_chunk *chunk, const tws_sample_pieces *s, int layer, int at, int own) {
-  const int apart = own - layer;
-  if (apart >= -1 && apart <= 1) return at + apart;
-  if (s == chunk->head && own < chunk->head_end) return own;
-  const int left_out = chunk->head_end + chunk->between - chunk->tail_first;
-  return chunk->tail && s == chunk->tail && own >= chunk->tail_first ? own + left_out : own;
-}
-
-static uint32_t gradient_of(const maker *m, int layer, uint32_t which) {
-  if (layer < 0 || layer >= m->layers) return TWS_NONE;
-  for (uint32_t i = m->layer_first[layer]; i < m->layer_first[layer + 1]; i++)
-    if (m->moves->reductions[m->later]->gradients.items[m->by_layer[i]].which == which) return m->by_layer[i];
-  return TWS_NONE;
-}
-
-static void begin_bucket(maker *m, tws_piece_time at, uint32_t gradient) {
-  const uint32_t bucket = m->moves->reductions[m->later]->gradients.items[gradient].bucket;
-  if (m->begun[bucket]) return;
-  m->begun[bucket] = 1;
-  if (m->flushed[0]) put(m, at, NULL, m->flushed[0]);
-}
-
-static void complete(maker *m, tws_piece_time at, uint32_t gradient) {
-  const tws_beside_reductions *r = m->moves->reductions[m->later];
-  const tws_moved_gradients *all = &r->gradients;
-  const tws_moved_gradient *g = &all->items[gradient];
-  m->completed++;
-  for (uint32_t op = g->padded.first; op < g->padded.end; op++) put(m, at, &r->ops[op - r->first], 0);
-  if (--m->pending[g->bucket]) return;
-  const tws_moved_gradient *last = &all->items[m->completes[g->bucket]];
-  for (uint32_t op = last->reduced.first; op < last->reduced.end; op++) put(m, at, &r->ops[op - r->first], 0);
-  m->flushed[0] = m->flushed[1];
-  m->flushed[1] = m->ops;
-}
-
-static uint32_t *place_of(const maker *m, int layer, uint32_t which) {
-  const int known = layer >= 0 && layer < m->param_layers && which < m->most_params;
-  return known ? &m->gathered[(size_t)layer * m->most_params + which] : NULL;
-}
-
-static void gather(maker *m, tws_piece_time at, const tws_beside_gathers *g, const tws_moved_visit *v) {
-  const uint32_t before = m->ops;
-  for (uint32_t op = v->gathered.first; op < v->gathered.end; op++) put(m, at, &g->ops[op - g->first], 0);
-  for (uint32_t i = v->first; i < v->end; i++) {
-    const tws_moved_param *p = &g->params.items[i];
-    if (p->op != TWS_NONE) *place_of(m, p->layer, p->which) = before + p->op - v->gathered.first + 1;
-  }
-}
-
-/* What is gathered before the next visit, which has to be this one. */
-static void visit(maker *m, tws_piece_time at, int layer, int backward) {
-  const tws_beside_gathers *g = m->moves->gathers[m->later];
-  const tws_moved_visit *v = &g->params.visits[m->visit];
-  if (m->visit >= g->params.visit_count || v->layer != layer || v->backward != backward) {
-    m->failed = m->failed ? m->failed : 1;
-    return;
-  }
-  m->visit++;
-  gather(m, at, g, v);
-}
-
-/* Unless something has waited for the parameter's latest gather. */
-static void read_param(maker *m, tws_piece_time at, int layer, uint32_t which) {
-  uint32_t *gathered = place_of(m, layer, which);
-  if (!gathered || *gathered == NOT_MOVED) {
-    m->failed = m->failed ? m->failed : 1;
-    return;
-  }
-  if (!*gathered) return;
-  if (*gathered > m->done_gather) m->done_gather = *gathered;
-  put(m, at, NULL, *gathered);
-  *gathered = 0;
-}
-
-static void go_through(maker *m, int event, int at, int counting) {
-  int layer;
-  const tws_sample_pieces *s = tws_composed_layer(m->chunk, at, &layer);
-  if (!s->marks[m->later][event] || !s->layer[m->later][event]) {
-    m->failed = 1;
-    return;
-  }
-  const tws_marks *marks = &s->marks[m->later][event][layer];
-  for (uint32_t i = 0; i < marks->count && !m->failed; i++) {
-    const tws_mark *k = &marks->items[i];
-    const int whole = m->chunk->of.first + at;
-    const int own = layer_in_whole(m->chunk, s, layer + s->first_layer, whole, k->layer);
-    if (k->kind == TWS_MARK_VISIT || k->kind == TWS_MARK_READS) {
-      if (counting || !m->moves->gathers[m->later]->params.visit_count) continue;
-      if (k->kind == TWS_MARK_VISIT)
-        visit(m, k->at, whole, event == TWS_CONTEXT_BACKWARD);
-      else
-        read_param(m, k->at, own, k->which);
-      continue;
-    }
-    const uint32_t gradient = gradient_of(m, own, k->which);
-    if (gradient == TWS_NONE) {
-      m->failed = 1;
-    } else if (counting) {
-      m->left[gradient] += k->kind == TWS_MARK_WRITTEN;
-    } else if (k->kind == TWS_MARK_WRITES) {
-      begin_bucket(m, k->at, gradient);
-    } else if (--m->left[gradient] == 0) {
-      complete(m, k->at, gradient);
-    }
-  }
-  m->since.kernel += s->layer[m->later][event][layer].time.kernel;
-  m->since.other += s->layer[m->later][event][layer].time.other;
-}
-
-static void pass_through(maker *m, int counting) {
-  const tws_composed_chunk *c = m->chunk;
-  const int tail = c->tail ? c->tail->first_layer + c->tail->layers - c->tail_first : 0;
-  const int layers = c->head_end - c->head->first_layer + c->between + tail;
-  const tws_moved_params *p = &m->moves->gathers[m->later]->params;
-  m->since = (tws_piece_time){0, 0};
-  if (!counting && !m->later && m->moves->begin->params.visit_count)
-    gather(m, m->since, m->moves->begin, m->moves->begin->params.visits);
-  for (int backward = 0; backward < 2; backward++) {
-    while (!counting && m->visit < p->visit_count && p->visits[m->visit].layer < 0 &&
-           p->visits[m->visit].backward == backward)
-      visit(m, (tws_piece_time){0, 0}, p->visits[m->visit].layer, backward);
-    for (int i = 0; i < layers && !m->failed; i++)
-      go_through(m, backward ? TWS_CONTEXT_BACKWARD : TWS_CONTEXT_FORWARD, backward ? layers - 1 - i : i, counting);
-  }
-}
-
-static int index_gradients(maker *m, tws_arena *scratch) {
-  const tws_moved_gradients *g = &m->moves->reductions[m->later]->gradients;
-  m->layers = 0;
-  for (uint32_t i = 0; i < g->count; i++) {
-    if (g->items[i].layer < 0) return 0;
-    if (g->items[i].layer >= m->layers) m->layers = g->items[i].layer + 1;
-  }
-  m->by_layer = tws_arena_alloc(scratch, g->count + 1u, sizeof *m->by_layer);
-  uint32_t *first = m->layer_first = tws_arena_alloc(scratch, (size_t)m->layers + 2, sizeof *first);
-  m->left = tws_arena_alloc(scratch, g->count + 1u, sizeof *m->left);
-  m->pending = tws_arena_alloc(scratch, g->buckets + 1u, sizeof *m->pending);
-  m->begun = tws_arena_alloc(scratch, g->buckets + 1u, 1);
-  m->completes = tws_arena_alloc(scratch, g->buckets + 1u, sizeof *m->completes);
-  if (!m->by_layer || !first || !m->left || !m->pending || !m->begun || !m->completes) {
-    m->failed = 2;
-    return 0;
-  }
-  for (uint32_t i = 0; i < g->count; i++) {
-    first[g->items[i].layer + 2]++; /* two further on, which filling makes good */
-    m->pending[g->items[i].bucket]++;
-    if (g->items[i].reduced.first < g->items[i].reduced.end) m->completes[g->items[i].bucket] = i;
-  }
-  for (int layer = 0; layer < m->layers; layer++) first[layer + 2] += first[layer + 1];
-  for (uint32_t i = 0; i < g->count; i++) m->by_layer[first[g->items[i].layer + 1]++] = i;
-  return 1;
-}
-
-/* Parameters that are gathered, of which none has been yet; 0: not all are told of, or no memory (m->failed is 2). */
-static int index_params(maker *m, tws_arena *scratch) {
-  const tws_beside_gathers *all[] = {m->moves->begin, m->moves->gathers[0], m->moves->gathers[1]};
-  for (int k = 0; k < 3; k++)
-    for (uint32_t i = 0; i < all[k]->params.count; i++) {
-      const tws_moved_param *p = &all[k]->params.items[i];
-      if (p->layer < 0) return 0;
-      if (p->layer >= m->param_layers) m->param_layers = p->layer + 1;
-      if (p->which >= m->most_params) m->most_params = p->which + 1;
-    }
-  const size_t places = (size_t)m->param_layers * m->most_params;
-  m->gathered = tws_arena_alloc_unset(scratch, places + 1, sizeof *m->gathered);
-  m->failed = m->gathered ? m->failed : 2;
-  for (size_t i = 0; i < places && m->gathered; i++) m->gathered[i] = NOT_MOVED;
-  for (int k = 0; k < 3 && m->gathered; k++)
-    for (uint32_t i = 0; i < all[k]->params.count; i++)
-      *place_of(m, all[k]->params.items[i].layer, all[k]->params.items[i].which) = 0;
-  return m->gathered != NULL;
-}
-
-static int make_events(const tws_beside_moves *moves, const tws_composed_chunk *chunk, int later, tws_arena *arena,
-                       tws_body_beside *out) {
-  maker m = {.moves = moves, .chunk = chunk, .later = later};
-  tws_arena *scratch = tws_arena_create();
-  if (!scratch) return 2;
-  if (!chunk->head || !index_gradients(&m, scratch) || !index_params(&m, scratch)) m.failed = m.failed ? m.failed : 1;
-  if (!m.failed) pass_through(&m, 1);
-  if (!m.failed) pass_through(&m, 0);
-  /* what has no channel may end in the next micro-batch: codes of parameters that nobody reads any more */
-  const int whole = m.completed == moves->reductions[later]->gradients.count &&
-                    m.visit == moves->gathers[later]->params.visit_count && m.done_gather >= m.last_gather;
-  if (!m.failed && !whole) m.failed = 1;
-  if (!m.failed) {
-    out->events[later] = tws_arena_alloc_unset(arena, m.count + 1, sizeof *m.events);
-    if (out->events[later])
-      memcpy(out->events[later], m.events, m.count * sizeof *m.events);
-    else
-      m.failed = 2;
-    out->count[later] = (uint32_t)m.count;
-    out->ops[later] = m.ops;
-    out->whole[later] = m.since;
-  }
-  tws_free(m.events);
-  tws_arena_destroy(scratch);
-  return m.failed;
-}
-
-tws_code tws_beside_find(const tws_beside_moves *moves, const tws_composed_chunk *chunk, tws_body *body,
-                         tws_arena *arena, tws_body_beside **out, tws_error *err) {
-  tws_body_beside *b = body->besides;
-  while (b && b->of != moves) b = b->next;
-  *out = b;
-  if (b) return TWS_OK;
-  b = tws_arena_alloc(arena, 1, sizeof *b);
-  int failed = b ? make_events(moves, chunk, 0, arena, b) : 2;
-  if (!failed) failed = make_events(moves, chunk, 1, arena, b);
-  if (failed == 2) return tws_fail(err, TWS_MEMORY, NULL, "no memory for what runs beside the layers");
-  b->of = moves;
-  b->known = !failed;
-  b->next = body->besides;
-  *out = body->besides = b;
-  return TWS_OK;
-}
+#include "estimators/beside_events.h"
 
 /* ---- going through them ---- */
 
@@ -277,7 +14,7 @@ typedef struct moved {
 } moved;
 
 typedef struct walk {
-  const tws_body_beside *of;
+  const tws_beside_events *of;
   double stretch, now, moves_end[2]; /* of streams: reductions, gathers */
   double channel_end[TWS_CHANNEL_COUNT];
   uint32_t on_stream[2], on_channel[TWS_CHANNEL_COUNT]; /* number + 1 of the last */
@@ -355,10 +92,10 @@ static void begin_micro_batch(walk *w, int64_t number) {
 
 /* One micro-batch, from its beginning at 0 on, until all is reduced. */
 static void go(walk *w, int later) {
-  const tws_body_beside *b = w->of;
+  const tws_beside_events *b = w->of;
   tws_piece_time before = {0, 0};
-  for (uint32_t i = 0; i < b->count[later]; i++) {
-    const tws_beside_event *e = &b->events[later][i];
+  for (size_t i = 0; i < b->count[later]; i++) {
+    const tws_beside_event *e = &b->items[later][i];
     w->now += seconds_of(w, (tws_piece_time){e->at.kernel - before.kernel, e->at.other - before.other});
     before = e->at;
     if (e->waits)
@@ -374,25 +111,116 @@ static void go(walk *w, int later) {
 }
 
 /* Micro-batches that begin alike are alike: all others are as one that leaves what it found. */
-double tws_beside_seconds(const tws_body_beside *beside, int64_t micro_batches, double stretch,
-                          tws_composed_account *account, double *behind_s) {
-  walk w = {.of = beside, .stretch = stretch, .account = account};
+static double walk_through(walk *w, tws_body_beside *beside, int64_t micro_batches, double *behind_s) {
   double seconds = 0, found = 0;
-  w.most = beside->ops[0] > beside->ops[1] ? beside->ops[0] : beside->ops[1];
-  w.moved = tws_calloc(3 * (size_t)w.most + 1, sizeof *w.moved);
-  if (!w.moved) return -1;
   for (int64_t i = 0, times; i < micro_batches; i += times) {
-    begin_micro_batch(&w, i);
-    const double carried = w.moves_end[1], near = i > 0 ? 1e-13 * seconds / (double)i : 0;
-    const int alike = i > 0 && (w.carried == 0 || (i > 1 && fabs(carried - found) <= near));
+    begin_micro_batch(w, i);
+    const double carried = w->moves_end[1], near = i > 0 ? 1e-13 * seconds / (double)i : 0;
+    const int alike = i > 0 && (w->carried == 0 || (i > 1 && fabs(carried - found) <= near));
     found = carried;
-    go(&w, i > 0);
+    go(w, i > 0);
     times = alike ? micro_batches - i : 1;
-    seconds += (double)times * w.now;
-    for (int axis = 0; axis < TWS_REPORT_COUNT && account; axis++)
-      if (tws_report_has(axis)) account->axis_exposed_s[axis] += (double)times * w.axis_s[tws_piece_axis(axis)];
+    seconds += (double)times * w->now;
+    if (carried <= 0 && w->moves_end[1] <= w->now) {
+      beside->timed |= i > 0 ? 2 : 1;
+      *(i > 0 ? &beside->later_s : &beside->first_s) = w->now;
+    }
+    for (int axis = 0; axis < TWS_REPORT_COUNT && w->account; axis++)
+      if (tws_report_has(axis)) w->account->axis_exposed_s[axis] += (double)times * w->axis_s[tws_piece_axis(axis)];
   }
-  *behind_s = w.moves_end[1] > w.now ? w.moves_end[1] - w.now : 0;
-  tws_free(w.moved);
+  *behind_s = w->moves_end[1] > w->now ? w->moves_end[1] - w->now : 0;
   return seconds;
+}
+
+/* ---- what is kept ---- */
+
+enum { KEPT = 8 };
+struct tws_beside_memory {
+  struct {
+    const tws_body *body;
+    tws_beside_trace trace;
+    int failed;
+  } traces[KEPT];
+  struct {
+    const tws_body_beside *beside;
+    tws_beside_events events;
+  } events[KEPT];
+  int next_trace, next_events;
+  moved *moved;
+  size_t moved_capacity;
+};
+
+tws_beside_memory *tws_beside_memory_create(void) {
+  return tws_calloc(1, sizeof(tws_beside_memory));
+}
+
+void tws_beside_memory_destroy(tws_beside_memory *m) {
+  if (!m) return;
+  for (int i = 0; i < KEPT; i++) {
+    tws_beside_trace_free(&m->traces[i].trace);
+    tws_beside_events_free(&m->events[i].events);
+  }
+  tws_free(m->moved);
+  tws_free(m);
+}
+
+static const tws_beside_trace *find_trace(const tws_beside_source *from, int *failed) {
+  tws_beside_memory *m = from->memory;
+  int at = 0;
+  while (at < KEPT && m->traces[at].body != from->body) at++;
+  if (at == KEPT) {
+    at = m->next_trace;
+    m->next_trace = (at + 1) % KEPT;
+    m->traces[at].body = from->body;
+    m->traces[at].failed = tws_beside_trace_make(from->chunk, &m->traces[at].trace);
+  }
+  *failed = m->traces[at].failed;
+  return &m->traces[at].trace;
+}
+
+static const tws_beside_events *find_events(const tws_beside_source *from, const tws_body_beside *beside, int *failed) {
+  tws_beside_memory *m = from->memory;
+  *failed = 0;
+  for (int i = 0; i < KEPT; i++)
+    if (m->events[i].beside == beside) return &m->events[i].events;
+  const tws_beside_trace *trace = find_trace(from, failed);
+  if (*failed) return NULL;
+  const int at = m->next_events;
+  m->events[at].beside = NULL;
+  *failed = tws_beside_events_make(from->moves, trace, &m->events[at].events);
+  if (*failed) return NULL;
+  m->events[at].beside = beside;
+  m->next_events = (at + 1) % KEPT;
+  return &m->events[at].events;
+}
+
+tws_code tws_beside_find(const tws_beside_source *from, tws_body_beside **out, tws_error *err) {
+  tws_body_beside *b = from->body->besides;
+  int failed = 2;
+  while (b && b->of != from->moves) b = b->next;
+  *out = b;
+  if (b) return TWS_OK;
+  b = tws_arena_alloc(from->arena, 1, sizeof *b);
+  if (b) find_events(from, b, &failed);
+  if (failed == 2) return tws_fail(err, TWS_MEMORY, NULL, "no memory for what runs beside the layers");
+  *b = (tws_body_beside){.of = from->moves, .known = !failed, .next = from->body->besides};
+  *out = from->body->besides = b;
+  return TWS_OK;
+}
+
+double tws_beside_seconds(const tws_beside_source *from, tws_body_beside *beside, int64_t micro_batches, double stretch,
+                          tws_composed_account *account, double *behind_s) {
+  int failed;
+  if (beside->stretch < stretch || beside->stretch > stretch) beside->timed = 0;
+  beside->stretch = stretch;
+  *behind_s = 0;
+  if (!account && beside->timed == (micro_batches > 1 ? 3 : beside->timed | 1))
+    return beside->first_s + (double)(micro_batches - 1) * (micro_batches > 1 ? beside->later_s : 0);
+  walk w = {.of = find_events(from, beside, &failed), .stretch = stretch, .account = account};
+  if (!w.of) return -1;
+  w.most = w.of->ops[0] > w.of->ops[1] ? w.of->ops[0] : w.of->ops[1];
+  tws_beside_memory *m = from->memory;
+  if (tws_reserve(&m->moved, &m->moved_capacity, 3 * (size_t)w.most + 1, sizeof *m->moved)) return -1;
+  w.moved = m->moved;
+  return walk_through(&w, beside, micro_batches, behind_s);
 }

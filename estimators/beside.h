@@ -33,29 +33,33 @@ typedef struct tws_beside_moves {  /* in the first micro-batch, and in a later o
   const tws_beside_reductions *reductions[2];
 } tws_beside_moves;
 
-/* Where a body comes to it; `waits`: for an operation that has begun, else begins it. */
-typedef struct tws_beside_event {
-  tws_piece_time at;
-  const tws_beside_op *op;
-  uint32_t number; /* of the operation, in the order of events */
-  uint8_t waits;
-} tws_beside_event;
-
-typedef struct tws_body_beside { /* kept with a body */
+/* Of a body whose chunk is the whole network, and kept with it; its events are not. */
+typedef struct tws_body_beside {
   const tws_beside_moves *of;
-  int known; /* the body's pieces tell; else nothing below is set */
-  tws_beside_event *events[2];
-  uint32_t count[2], ops[2];
-  tws_piece_time whole[2]; /* of the layers alone */
+  int known;      /* the body's pieces tell; else nothing below is set */
+  int timed;      /* 1: first_s is known, 2: later_s, of micro-batches that begin and end with nothing left over */
+  double stretch; /* that these are of */
+  double first_s, later_s;
   struct tws_body_beside *next;
 } tws_body_beside;
-/* Of a body whose chunk is the whole network. */
-tws_code tws_beside_find(const tws_beside_moves *moves, const tws_composed_chunk *chunk, tws_body *body,
-                         tws_arena *arena, tws_body_beside **out, tws_error *err);
+
+/* Traces and events of those that were asked for last. */
+typedef struct tws_beside_memory tws_beside_memory;
+tws_beside_memory *tws_beside_memory_create(void);         /* NULL: no memory */
+void tws_beside_memory_destroy(tws_beside_memory *memory); /* NULL is allowed */
+
+typedef struct tws_beside_source {
+  tws_beside_memory *memory;
+  const tws_beside_moves *moves;
+  const tws_composed_chunk *chunk;
+  tws_body *body;
+  tws_arena *arena;
+} tws_beside_source;
+tws_code tws_beside_find(const tws_beside_source *from, tws_body_beside **out, tws_error *err);
 
 /* Seconds of so many micro-batches; less than 0: no memory. account: what is exposed by axis goes there, or NULL;
  * *behind_s: for how long something then still goes on that nobody waits for. */
-double tws_beside_seconds(const tws_body_beside *beside, int64_t micro_batches, double stretch,
+double tws_beside_seconds(const tws_beside_source *from, tws_body_beside *beside, int64_t micro_batches, double stretch,
                           tws_composed_account *account, double *behind_s);
 
 #endif

@@ -73,7 +73,8 @@ struct tws_composer {
   fewer *fewer;
   tws_sample_memory *memory;
   tws_rhythm_orders *orders; /* of pipelines */
-  leg *legs;                 /* [stage][LEGS] of the last step's topology: that were asked for */
+  tws_beside_memory *beside;
+  leg *legs; /* [stage][LEGS] of the last step's topology: that were asked for */
   size_t leg_capacity;
   step last;
   double *ended, *met_s; /* room for times of reductions, and of meetings of stages */
@@ -104,7 +105,8 @@ tws_code tws_composer_create(const tws_machine *machine, const tws_costs *others
   if (c) c->program_arena = tws_arena_create();
   if (c) c->memory = tws_sample_memory_create();
   if (c) c->orders = tws_rhythm_orders_create();
-  if (!c || !c->arena || !c->program_arena || !c->memory || !c->orders) {
+  if (c) c->beside = tws_beside_memory_create();
+  if (!c || !c->beside || !c->arena || !c->program_arena || !c->memory || !c->orders) {
     tws_composer_destroy(c);
     *out = NULL;
     return no_memory(err);
@@ -138,6 +140,7 @@ void tws_composer_destroy(tws_composer *c) {
   tws_arena_destroy(c->program_arena);
   tws_sample_memory_destroy(c->memory);
   tws_rhythm_orders_destroy(c->orders);
+  tws_beside_memory_destroy(c->beside);
   tws_free(c);
 }
 
@@ -599,14 +602,24 @@ static tws_code step_bytes(step *s, double limit, tws_composed *out, tws_error *
   return TWS_OK;
 }
 
-/* What runs beside the last backward pass, or beside all. */
-static tws_code find_overlap(step *s, tws_error *err) {
+static tws_beside_source beside_source(const step *s) {
+  return (tws_beside_source){.memory = s->c->beside,
+                             .moves = s->tails->stage[0].beside,
+                             .chunk = &s->chunks[0],
+                             .body = s->body,
+                             .arena = s->c->arena};
+}
+
+/* What runs beside the last backward pass, or beside all; of ranks that differ a bound is known without it. */
+static tws_code find_overlap(step *s, const tws_rank_kind *r, tws_error *err) {
   const tws_tail_pieces *t = &s->tails->stage[0];
   const tws_overlapped *o = t->overlapped;
   s->overlap = NULL;
   s->beside = NULL;
+  if (!r->alone) return TWS_OK;
   if (t->beside && s->bounded && s->chunks_in_order) {
-    TWS_TRY(tws_beside_find(t->beside, &s->chunks[0], s->body, s->c->arena, &s->beside, err));
+    const tws_beside_source from = beside_source(s);
+    TWS_TRY(tws_beside_find(&from, &s->beside, err));
     if (!s->beside->known) s->beside = NULL;
   }
   if (!o) return TWS_OK;
@@ -667,8 +680,10 @@ tws_code tws_compose_account(tws_composer *c, tws_composed_account *out, tws_err
   const double last = code == TWS_OK ? run_tails(s, out) : 0;
   if (s->beside) {
     double axis_s[TWS_PIECE_AXES] = {0};
+    const tws_beside_source from = beside_source(s);
     double behind_s;
-    if (tws_beside_seconds(s->beside, s->shape.micro_batches, s->stretch[0], out, &behind_s) < 0) code = no_memory(err);
+    if (tws_beside_seconds(&from, s->beside, s->shape.micro_batches, s->stretch[0], out, &behind_s) < 0)
+      code = no_memory(err);
     tws_overlap_expose(&s->tails->stage[0], s->stretch[0], axis_s);
     tws_expose(out, 1, axis_s);
   }
@@ -743,7 +758,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   s->shape = shape;
   s->tails = t;
   s->moves_exact = s->bounded && s->chunks_in_order && t->stage[0].moves_exact;
-  TWS_TRY(find_overlap(s, err));
+  TWS_TRY(find_overlap(s, r, err));
   const int exact = is_exact(s, r);
   TWS_TRY(find_stretch(s, exact, err));
   if (stages == 1) {
@@ -762,8 +777,9 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   if (stages > 1 && !s->ran) TWS_TRY(run_pipeline(s, err));
   s->ran = 1;
   if (exact && s->beside) {
-    double behind_s = 0;
-    s->end_s[0][0] = tws_beside_seconds(s->beside, s->shape.micro_batches, s->stretch[0], NULL, &behind_s);
+    const tws_beside_source from = beside_source(s);
+    double behind_s;
+    s->end_s[0][0] = tws_beside_seconds(&from, s->beside, s->shape.micro_batches, s->stretch[0], NULL, &behind_s);
     if (s->end_s[0][0] < 0) return no_memory(err);
     out->step_s = run_tails(s, NULL);
     if (s->end_s[0][0] + behind_s > out->step_s) out->exact = s->exact = 0; /* more than the end of the step hides */

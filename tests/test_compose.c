@@ -552,7 +552,7 @@ static void mutate_beside(uint64_t seed, killed *k) {
   tws_plan *plan;
   ck_assert(tws_plan_build(&j.request, &plan, &err) == TWS_OK);
   uint32_t beside = 0, seen = 0;
-  for (uint32_t op = 0; op < plan->op_count; op++) beside += runs_beside(seed, &plan->ops[op]);
+  for (uint32_t op = 0; op < plan->op_count; op++) beside += (uint32_t)runs_beside(seed, &plan->ops[op]);
   for (uint32_t op = 0; op < plan->op_count && whole > 0; op++) {
     uint64_t cost_seed = m.seed;
     if (!runs_beside(seed, &plan->ops[op]) || seen++ % (1 + beside / 3)) continue;

@@ -1,0 +1,347 @@
+/* Where a body's layers come to what ZeRO moves: traces of bodies, and the events that moves make of them. */
+#include "estimators/beside_events.h"
+
+#include <string.h>
+
+/* ---- traces ---- */
+
+typedef struct place {    /* of a parameter */
+  uint32_t left, read_at; /* writes of its gradient to come; the visit that it was read in last */
+  uint8_t begun;
+} place;
+
+typedef struct tracer {
+  const tws_composed_chunk *chunk;
+  tws_beside_trace *to;
+  int later, layers;
+  uint32_t params, visits; /* most of a layer; so far */
+  place *places;
+  tws_piece_time since; /* layers before the one at hand */
+  int failed;           /* 1: it is not known, 2: no memory */
+} tracer;
+
+/* A parameter's layer in the whole network, for a mark in a sample's layer that stands for layer `at`: its own, a
+ * neighbour's that it shares a kernel with, or one outside those that are alike. */
+static int layer_in_whole(const tws_composed_chunk *chunk, const tws_sample_pieces *s, int layer, int at, int own) {
+  const int apart = own - layer;
+  if (apart >= -1 && apart <= 1) return at + apart;
+  if (s == chunk->head && own < chunk->head_end) return own;
+  const int left_out = chunk->head_end + chunk->between - chunk->tail_first;
+  return chunk->tail && s == chunk->tail && own >= chunk->tail_first ? own + left_out : own;
+}
+
+static void put_entry(tracer *t, tws_trace_list *to, const tws_trace_entry *entry) {
+  if (tws_reserve(&to->items, &to->capacity, to->count + 1, sizeof *to->items))
+    t->failed = 2;
+  else
+    to->items[to->count++] = *entry;
+}
+
+static void add_entry(tracer *t, tws_trace_kind kind, tws_piece_time at, int layer, uint32_t which, int backward) {
+  const tws_trace_entry entry = {
+      {t->since.kernel + at.kernel, t->since.other + at.other}, layer, which, (uint8_t)kind, (uint8_t)backward};
+  put_entry(t, &t->to->all[t->later], &entry);
+  if (kind == TWS_TRACE_BEGINS || kind == TWS_TRACE_COMPLETE) put_entry(t, &t->to->gradients[t->later], &entry);
+}
+
+static void add_mark(tracer *t, const tws_mark *k, int whole, int own, int backward) {
+  place *p = own >= 0 && own < t->layers ? &t->places[(size_t)own * t->params + k->which] : NULL;
+  switch ((tws_mark_kind)k->kind) {
+    case TWS_MARK_VISIT:
+      t->visits++;
+      add_entry(t, TWS_TRACE_VISIT, k->at, whole, 0, backward);
+      return;
+    case TWS_MARK_READS:
+      if (p && p->read_at == t->visits) return;
+      if (p) p->read_at = t->visits;
+      add_entry(t, TWS_TRACE_READS, k->at, own, k->which, backward);
+      return;
+    case TWS_MARK_WRITES:
+      if (p && !p->begun) add_entry(t, TWS_TRACE_BEGINS, k->at, own, k->which, backward);
+      if (p) p->begun = 1;
+      break;
+    case TWS_MARK_WRITTEN:
+      if (p && --p->left == 0) add_entry(t, TWS_TRACE_COMPLETE, k->at, own, k->which, backward);
+  }
+  if (!p) t->failed = 1; /* a gradient of no layer */
+}
+
+static void trace_layer(tracer *t, int at, int backward, int counting) {
+  const int event = backward ? TWS_CONTEXT_BACKWARD : TWS_CONTEXT_FORWARD, whole = t->chunk->of.first + at;
+  int layer;
+  const tws_sample_pieces *s = tws_composed_layer(t->chunk, at, &layer);
+  if (!s->marks[t->later][event] || !s->layer[t->later][event]) {
+    t->failed = 1;
+    return;
+  }
+  const tws_marks *marks = &s->marks[t->later][event][layer];
+  for (uint32_t i = 0; i < marks->count && !t->failed; i++) {
+    const tws_mark *k = &marks->items[i];
+    const int own = layer_in_whole(t->chunk, s, layer + s->first_layer, whole, k->layer);
+    if (!counting)
+      add_mark(t, k, whole, own, backward);
+    else if (k->kind == TWS_MARK_WRITTEN && own >= 0 && own < t->layers)
+      t->places[(size_t)own * t->params + k->which].left++;
+  }
+  t->since.kernel += s->layer[t->later][event][layer].time.kernel;
+  t->since.other += s->layer[t->later][event][layer].time.other;
+}
+
+static void most_params(const tws_sample_pieces *s, uint32_t *most) {
+  for (int later = 0; later < 2; later++)
+    for (int e = 0; e < TWS_CONTEXT_EVENTS; e++)
+      for (int layer = 0; layer < s->layers && s->marks[later][e]; layer++)
+        for (uint32_t i = 0; i < s->marks[later][e][layer].count; i++)
+          if (s->marks[later][e][layer].items[i].which >= *most) *most = s->marks[later][e][layer].items[i].which + 1;
+}
+
+int tws_beside_trace_make(const tws_composed_chunk *c, tws_beside_trace *to) {
+  tracer t = {.chunk = c, .to = to, .params = 1};
+  for (int later = 0; later < 2; later++) to->all[later].count = to->gradients[later].count = 0;
+  if (!c->head) return 1;
+  const int tail = c->tail ? c->tail->first_layer + c->tail->layers - c->tail_first : 0;
+  t.layers = c->head_end - c->head->first_layer + c->between + tail;
+  most_params(c->head, &t.params);
+  if (c->tail) most_params(c->tail, &t.params);
+  const size_t bytes = (size_t)t.layers * t.params * sizeof *t.places;
+  t.places = tws_calloc(bytes + 1, 1);
+  if (!t.places) return 2;
+  for (t.later = 0; t.later < 2 && !t.failed; t.later++) {
+    memset(t.places, 0, bytes);
+    for (int counting = 1; counting >= 0; counting--) {
+      t.since = (tws_piece_time){0, 0};
+      for (int pass = 0; pass < 2 && !t.failed; pass++) {
+        t.visits++;
+        if (!counting) add_entry(&t, TWS_TRACE_PASS, (tws_piece_time){0, 0}, -1, 0, pass);
+        for (int i = 0; i < t.layers && !t.failed; i++) trace_layer(&t, pass ? t.layers - 1 - i : i, pass, counting);
+      }
+    }
+    to->whole[t.later] = t.since;
+  }
+  tws_free(t.places);
+  return t.failed;
+}
+
+void tws_beside_trace_free(tws_beside_trace *trace) {
+  for (int later = 0; later < 2; later++) {
+    tws_free(trace->all[later].items);
+    tws_free(trace->gradients[later].items);
+  }
+}
+
+/* ---- events ---- */
+
+typedef struct maker {
+  const tws_beside_moves *moves;
+  int later;
+  uint32_t *pending;                /* per bucket: gradients */
+  uint32_t *completes;              /* per bucket: the gradient that is its last in the moves' sample */
+  uint8_t *begun;                   /* per bucket */
+  uint32_t *by_layer, *layer_first; /* gradients by layer; per layer: where they begin there */
+  int layers;
+  uint32_t *gathered; /* per parameter (place_of()): 1 + number of its gather, until that is waited for; NOT_MOVED */
+  int param_layers;
+  uint32_t most_params; /* of a layer */
+  uint32_t visit;       /* next of moved parameters */
+  uint32_t flushed[2];
+  uint32_t completed;
+  /* 1 + numbers: of the last on a channel; of one that ends in the micro-batch, as then all before it do. */
+  uint32_t last_gather, done_gather;
+  uint32_t on_channel[TWS_CHANNEL_COUNT]; /* 1 + the number of the last gather there */
+  tws_beside_events *to;
+  uint32_t ops;
+  int failed; /* 1: it is not known, 2: no memory */
+} maker;
+#define NOT_MOVED UINT32_MAX
+
+static void put(maker *m, tws_piece_time at, const tws_beside_op *op, uint32_t waits_for) {
+  if (m->failed) return;
+  tws_beside_events *to = m->to;
+  const int later = m->later;
+  if (tws_reserve(&to->items[later], &to->capacity[later], to->count[later] + 1, sizeof *to->items[later])) {
+    m->failed = 2;
+    return;
+  }
+  to->items[later][to->count[later]++] = (tws_beside_event){at, op, waits_for ? waits_for - 1 : m->ops, waits_for > 0};
+  if (waits_for) return;
+  m->ops++;
+  if (op->gathers) {
+    if (op->channel != TWS_CHANNEL_NONE) m->last_gather = m->on_channel[op->channel] = m->ops;
+  } else if (!op->computes && m->on_channel[op->channel] > m->done_gather) {
+    m->done_gather = m->on_channel[op->channel]; /* it is reduced behind it */
+  }
+}
+
+static uint32_t gradient_of(const maker *m, int layer, uint32_t which) {
+  const tws_moved_gradients *all = &m->moves->reductions[m->later]->gradients;
+  const tws_moved_gradient *next = &all->items[m->completed]; /* most are complete in their order */
+  if (m->completed < all->count && next->layer == layer && next->which == which) return m->completed;
+  if (layer < 0 || layer >= m->layers) return TWS_NONE;
+  for (uint32_t i = m->layer_first[layer]; i < m->layer_first[layer + 1]; i++)
+    if (all->items[m->by_layer[i]].which == which) return m->by_layer[i];
+  return TWS_NONE;
+}
+
+static void begin_bucket(maker *m, tws_piece_time at, uint32_t gradient) {
+  const uint32_t bucket = m->moves->reductions[m->later]->gradients.items[gradient].bucket;
+  if (m->begun[bucket]) return;
+  m->begun[bucket] = 1;
+  if (m->flushed[0]) put(m, at, NULL, m->flushed[0]);
+}
+
+static void complete(maker *m, tws_piece_time at, uint32_t gradient) {
+  const tws_beside_reductions *r = m->moves->reductions[m->later];
+  const tws_moved_gradients *all = &r->gradients;
+  const tws_moved_gradient *g = &all->items[gradient];
+  m->completed++;
+  for (uint32_t op = g->padded.first; op < g->padded.end; op++) put(m, at, &r->ops[op - r->first], 0);
+  if (--m->pending[g->bucket]) return;
+  const tws_moved_gradient *last = &all->items[m->completes[g->bucket]];
+  for (uint32_t op = last->reduced.first; op < last->reduced.end; op++) put(m, at, &r->ops[op - r->first], 0);
+  m->flushed[0] = m->flushed[1];
+  m->flushed[1] = m->ops;
+}
+
+static uint32_t *place_of(const maker *m, int layer, uint32_t which) {
+  const int known = layer >= 0 && layer < m->param_layers && which < m->most_params;
+  return known ? &m->gathered[(size_t)layer * m->most_params + which] : NULL;
+}
+
+static void gather(maker *m, tws_piece_time at, const tws_beside_gathers *g, const tws_moved_visit *v) {
+  const uint32_t before = m->ops;
+  for (uint32_t op = v->gathered.first; op < v->gathered.end; op++) put(m, at, &g->ops[op - g->first], 0);
+  for (uint32_t i = v->first; i < v->end; i++) {
+    const tws_moved_param *p = &g->params.items[i];
+    if (p->op != TWS_NONE) *place_of(m, p->layer, p->which) = before + p->op - v->gathered.first + 1;
+  }
+}
+
+/* What is gathered before the next visit, which has to be this one. */
+static void visit(maker *m, tws_piece_time at, int layer, int backward) {
+  const tws_beside_gathers *g = m->moves->gathers[m->later];
+  const tws_moved_visit *v = &g->params.visits[m->visit];
+  if (m->visit >= g->params.visit_count || v->layer != layer || v->backward != backward) {
+    m->failed = m->failed ? m->failed : 1;
+    return;
+  }
+  m->visit++;
+  gather(m, at, g, v);
+}
+
+/* Unless something has waited for the parameter's latest gather. */
+static void read_param(maker *m, tws_piece_time at, int layer, uint32_t which) {
+  uint32_t *gathered = place_of(m, layer, which);
+  if (!gathered || *gathered == NOT_MOVED) {
+    m->failed = m->failed ? m->failed : 1;
+    return;
+  }
+  if (!*gathered) return;
+  if (*gathered > m->done_gather) m->done_gather = *gathered;
+  put(m, at, NULL, *gathered);
+  *gathered = 0;
+}
+
+/* What is gathered before a pass begins: for the step, and by visits of no module. */
+static void begin_pass(maker *m, tws_piece_time at, int backward) {
+  const tws_beside_gathers *begin = m->moves->begin;
+  const tws_moved_params *p = &m->moves->gathers[m->later]->params;
+  if (!m->later && !backward && begin->params.visit_count) gather(m, at, begin, begin->params.visits);
+  while (m->visit < p->visit_count && p->visits[m->visit].layer < 0 && p->visits[m->visit].backward == backward)
+    visit(m, at, p->visits[m->visit].layer, backward);
+}
+
+static void go_through(maker *m, const tws_trace_entry *e) {
+  uint32_t gradient;
+  switch ((tws_trace_kind)e->kind) {
+    case TWS_TRACE_PASS:
+      begin_pass(m, e->at, e->backward);
+      return;
+    case TWS_TRACE_VISIT:
+      visit(m, e->at, e->layer, e->backward);
+      return;
+    case TWS_TRACE_READS:
+      read_param(m, e->at, e->layer, e->which);
+      return;
+    case TWS_TRACE_BEGINS:
+    case TWS_TRACE_COMPLETE:
+      gradient = gradient_of(m, e->layer, e->which);
+      if (gradient == TWS_NONE)
+        m->failed = 1;
+      else if (e->kind == TWS_TRACE_BEGINS)
+        begin_bucket(m, e->at, gradient);
+      else
+        complete(m, e->at, gradient);
+  }
+}
+
+static int index_gradients(maker *m, tws_arena *scratch) {
+  const tws_moved_gradients *g = &m->moves->reductions[m->later]->gradients;
+  m->layers = 0;
+  for (uint32_t i = 0; i < g->count; i++) {
+    if (g->items[i].layer < 0) return 0;
+    if (g->items[i].layer >= m->layers) m->layers = g->items[i].layer + 1;
+  }
+  m->by_layer = tws_arena_alloc(scratch, g->count + 1u, sizeof *m->by_layer);
+  uint32_t *first = m->layer_first = tws_arena_alloc(scratch, (size_t)m->layers + 2, sizeof *first);
+  m->pending = tws_arena_alloc(scratch, g->buckets + 1u, sizeof *m->pending);
+  m->begun = tws_arena_alloc(scratch, g->buckets + 1u, 1);
+  m->completes = tws_arena_alloc(scratch, g->buckets + 1u, sizeof *m->completes);
+  if (!m->by_layer || !first || !m->pending || !m->begun || !m->completes) {
+    m->failed = 2;
+    return 0;
+  }
+  for (uint32_t i = 0; i < g->count; i++) {
+    first[g->items[i].layer + 2]++; /* two further on, which filling makes good */
+    m->pending[g->items[i].bucket]++;
+    if (g->items[i].reduced.first < g->items[i].reduced.end) m->completes[g->items[i].bucket] = i;
+  }
+  for (int layer = 0; layer < m->layers; layer++) first[layer + 2] += first[layer + 1];
+  for (uint32_t i = 0; i < g->count; i++) m->by_layer[first[g->items[i].layer + 1]++] = i;
+  return 1;
+}
+
+/* Parameters that are gathered, of which none has been yet; 0: not all are told of, or no memory (m->failed is 2). */
+static int index_params(maker *m, tws_arena *scratch) {
+  const tws_beside_gathers *all[] = {m->moves->begin, m->moves->gathers[0], m->moves->gathers[1]};
+  for (int k = 0; k < 3; k++)
+    for (uint32_t i = 0; i < all[k]->params.count; i++) {
+      const tws_moved_param *p = &all[k]->params.items[i];
+      if (p->layer < 0) return 0;
+      if (p->layer >= m->param_layers) m->param_layers = p->layer + 1;
+      if (p->which >= m->most_params) m->most_params = p->which + 1;
+    }
+  const size_t places = (size_t)m->param_layers * m->most_params;
+  m->gathered = tws_arena_alloc_unset(scratch, places + 1, sizeof *m->gathered);
+  m->failed = m->gathered ? m->failed : 2;
+  for (size_t i = 0; i < places && m->gathered; i++) m->gathered[i] = NOT_MOVED;
+  for (int k = 0; k < 3 && m->gathered; k++)
+    for (uint32_t i = 0; i < all[k]->params.count; i++)
+      *place_of(m, all[k]->params.items[i].layer, all[k]->params.items[i].which) = 0;
+  return m->gathered != NULL;
+}
+
+int tws_beside_events_make(const tws_beside_moves *moves, const tws_beside_trace *trace, tws_beside_events *to) {
+  int failed = 0;
+  for (int later = 0; later < 2 && !failed; later++) {
+    maker m = {.moves = moves, .later = later, .to = to};
+    tws_arena *scratch = tws_arena_create();
+    if (!scratch) return 2;
+    to->count[later] = 0;
+    if (!index_gradients(&m, scratch) || !index_params(&m, scratch)) m.failed = m.failed ? m.failed : 1;
+    const size_t gathers = moves->begin->params.count + moves->gathers[later]->params.visit_count;
+    const tws_trace_list *list = gathers ? &trace->all[later] : &trace->gradients[later];
+    for (size_t i = 0; i < list->count && !m.failed; i++) go_through(&m, &list->items[i]);
+    tws_arena_destroy(scratch);
+    /* what has no channel may end in the next micro-batch: codes of parameters that nobody reads any more */
+    const int whole = m.completed == moves->reductions[later]->gradients.count &&
+                      m.visit == moves->gathers[later]->params.visit_count && m.done_gather >= m.last_gather;
+    failed = m.failed || whole ? m.failed : 1;
+    to->ops[later] = m.ops;
+    to->whole[later] = trace->whole[later];
+  }
+  return failed;
+}
+
+void tws_beside_events_free(tws_beside_events *events) {
+  for (int later = 0; later < 2; later++) tws_free(events->items[later]);
+}
