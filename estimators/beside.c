@@ -167,12 +167,13 @@ void tws_beside_memory_destroy(tws_beside_memory *m) {
 static const tws_beside_trace *find_trace(const tws_beside_source *from, int *failed) {
   tws_beside_memory *m = from->memory;
   int at = 0;
-  while (at < KEPT && m->traces[at].body != from->body) at++;
+  const int gathers = tws_beside_gathers_any(from->moves);
+  while (at < KEPT && (m->traces[at].body != from->body || m->traces[at].trace.gathers < gathers)) at++;
   if (at == KEPT) {
     at = m->next_trace;
     m->next_trace = (at + 1) % KEPT;
     m->traces[at].body = from->body;
-    m->traces[at].failed = tws_beside_trace_make(from->chunk, &m->traces[at].trace);
+    m->traces[at].failed = tws_beside_trace_make(from->chunk, gathers, &m->traces[at].trace);
   }
   *failed = m->traces[at].failed;
   return &m->traces[at].trace;

@@ -7,14 +7,14 @@
 
 typedef struct place {    /* of a parameter */
   uint32_t left, read_at; /* writes of its gradient to come; the visit that it was read in last */
-  uint8_t begun;
+  size_t begun;           /* 1 + where its gradient begins in the trace */
 } place;
 
 typedef struct tracer {
   const tws_composed_chunk *chunk;
   tws_beside_trace *to;
   int later, layers;
-  uint32_t params, visits; /* most of a layer; so far */
+  uint32_t params, visits, completed; /* most of a layer; so far; gradients */
   place *places;
   tws_piece_time since; /* layers before the one at hand */
   int failed;           /* 1: it is not known, 2: no memory */
@@ -30,40 +30,52 @@ static int layer_in_whole(const tws_composed_chunk *chunk, const tws_sample_piec
   return chunk->tail && s == chunk->tail && own >= chunk->tail_first ? own + left_out : own;
 }
 
-static void put_entry(tracer *t, tws_trace_list *to, const tws_trace_entry *entry) {
-  if (tws_reserve(&to->items, &to->capacity, to->count + 1, sizeof *to->items))
+static void add_entry(tracer *t, tws_trace_kind kind, tws_piece_time at, int layer, uint32_t which, int backward) {
+  tws_beside_trace *to = t->to;
+  size_t *count = &to->count[t->later];
+  if (*count == to->capacity[t->later] &&
+      tws_reserve(&to->items[t->later], &to->capacity[t->later], *count + 1, sizeof **to->items)) {
     t->failed = 2;
-  else
-    to->items[to->count++] = *entry;
+    return;
+  }
+  to->items[t->later][(*count)++] = (tws_trace_entry){{t->since.kernel + at.kernel, t->since.other + at.other},
+                                                      layer,
+                                                      which,
+                                                      t->completed,
+                                                      (uint8_t)kind,
+                                                      (uint8_t)backward};
 }
 
-static void add_entry(tracer *t, tws_trace_kind kind, tws_piece_time at, int layer, uint32_t which, int backward) {
-  const tws_trace_entry entry = {
-      {t->since.kernel + at.kernel, t->since.other + at.other}, layer, which, (uint8_t)kind, (uint8_t)backward};
-  put_entry(t, &t->to->all[t->later], &entry);
-  if (kind == TWS_TRACE_BEGINS || kind == TWS_TRACE_COMPLETE) put_entry(t, &t->to->gradients[t->later], &entry);
+static void begin_gradient(tracer *t, const tws_mark *k, place *p, int own, int backward) {
+  if (p->begun) return;
+  add_entry(t, TWS_TRACE_BEGINS, k->at, own, k->which, backward);
+  p->begun = t->to->count[t->later];
+}
+
+static void complete_gradient(tracer *t, const tws_mark *k, place *p, int own, int backward) {
+  if (--p->left) return;
+  add_entry(t, TWS_TRACE_COMPLETE, k->at, own, k->which, backward);
+  if (!t->failed && p->begun) t->to->items[t->later][p->begun - 1].number = t->completed;
+  t->completed++;
 }
 
 static void add_mark(tracer *t, const tws_mark *k, int whole, int own, int backward) {
   place *p = own >= 0 && own < t->layers ? &t->places[(size_t)own * t->params + k->which] : NULL;
-  switch ((tws_mark_kind)k->kind) {
-    case TWS_MARK_VISIT:
-      t->visits++;
-      add_entry(t, TWS_TRACE_VISIT, k->at, whole, 0, backward);
-      return;
-    case TWS_MARK_READS:
-      if (p && p->read_at == t->visits) return;
-      if (p) p->read_at = t->visits;
-      add_entry(t, TWS_TRACE_READS, k->at, own, k->which, backward);
-      return;
-    case TWS_MARK_WRITES:
-      if (p && !p->begun) add_entry(t, TWS_TRACE_BEGINS, k->at, own, k->which, backward);
-      if (p) p->begun = 1;
-      break;
-    case TWS_MARK_WRITTEN:
-      if (p && --p->left == 0) add_entry(t, TWS_TRACE_COMPLETE, k->at, own, k->which, backward);
+  if ((k->kind == TWS_MARK_VISIT || k->kind == TWS_MARK_READS) && !t->to->gathers) return;
+  if (k->kind == TWS_MARK_VISIT) {
+    t->visits++;
+    add_entry(t, TWS_TRACE_VISIT, k->at, whole, 0, backward);
+  } else if (k->kind == TWS_MARK_READS) {
+    if (p && p->read_at == t->visits) return;
+    if (p) p->read_at = t->visits;
+    add_entry(t, TWS_TRACE_READS, k->at, own, k->which, backward);
+  } else if (!p) {
+    t->failed = 1; /* a gradient of no layer */
+  } else if (k->kind == TWS_MARK_WRITES) {
+    begin_gradient(t, k, p, own, backward);
+  } else {
+    complete_gradient(t, k, p, own, backward);
   }
-  if (!p) t->failed = 1; /* a gradient of no layer */
 }
 
 static void trace_layer(tracer *t, int at, int backward, int counting) {
@@ -95,9 +107,10 @@ static void most_params(const tws_sample_pieces *s, uint32_t *most) {
           if (s->marks[later][e][layer].items[i].which >= *most) *most = s->marks[later][e][layer].items[i].which + 1;
 }
 
-int tws_beside_trace_make(const tws_composed_chunk *c, tws_beside_trace *to) {
+int tws_beside_trace_make(const tws_composed_chunk *c, int gathers, tws_beside_trace *to) {
   tracer t = {.chunk = c, .to = to, .params = 1};
-  for (int later = 0; later < 2; later++) to->all[later].count = to->gradients[later].count = 0;
+  to->gathers = gathers;
+  to->count[0] = to->count[1] = 0;
   if (!c->head) return 1;
   const int tail = c->tail ? c->tail->first_layer + c->tail->layers - c->tail_first : 0;
   t.layers = c->head_end - c->head->first_layer + c->between + tail;
@@ -108,11 +121,12 @@ int tws_beside_trace_make(const tws_composed_chunk *c, tws_beside_trace *to) {
   if (!t.places) return 2;
   for (t.later = 0; t.later < 2 && !t.failed; t.later++) {
     memset(t.places, 0, bytes);
+    t.completed = 0;
     for (int counting = 1; counting >= 0; counting--) {
       t.since = (tws_piece_time){0, 0};
       for (int pass = 0; pass < 2 && !t.failed; pass++) {
         t.visits++;
-        if (!counting) add_entry(&t, TWS_TRACE_PASS, (tws_piece_time){0, 0}, -1, 0, pass);
+        if (!counting && gathers) add_entry(&t, TWS_TRACE_PASS, (tws_piece_time){0, 0}, -1, 0, pass);
         for (int i = 0; i < t.layers && !t.failed; i++) trace_layer(&t, pass ? t.layers - 1 - i : i, pass, counting);
       }
     }
@@ -123,10 +137,7 @@ int tws_beside_trace_make(const tws_composed_chunk *c, tws_beside_trace *to) {
 }
 
 void tws_beside_trace_free(tws_beside_trace *trace) {
-  for (int later = 0; later < 2; later++) {
-    tws_free(trace->all[later].items);
-    tws_free(trace->gradients[later].items);
-  }
+  for (int later = 0; later < 2; later++) tws_free(trace->items[later]);
 }
 
 /* ---- events ---- */
@@ -137,8 +148,9 @@ typedef struct maker {
   uint32_t *pending;                /* per bucket: gradients */
   uint32_t *completes;              /* per bucket: the gradient that is its last in the moves' sample */
   uint8_t *begun;                   /* per bucket */
-  uint32_t *by_layer, *layer_first; /* gradients by layer; per layer: where they begin there */
+  uint32_t *by_layer, *layer_first; /* gradients by layer; per layer: where they begin there; NULL: not asked for yet */
   int layers;
+  tws_arena *scratch;
   uint32_t *gathered; /* per parameter (place_of()): 1 + number of its gather, until that is waited for; NOT_MOVED */
   int param_layers;
   uint32_t most_params; /* of a layer */
@@ -172,13 +184,28 @@ static void put(maker *m, tws_piece_time at, const tws_beside_op *op, uint32_t w
   }
 }
 
-static uint32_t gradient_of(const maker *m, int layer, uint32_t which) {
+static int list_by_layer(maker *m, const tws_moved_gradients *g) {
+  for (uint32_t i = 0; i < g->count; i++)
+    if (g->items[i].layer >= m->layers) m->layers = g->items[i].layer + 1;
+  m->by_layer = tws_arena_alloc(m->scratch, g->count + 1u, sizeof *m->by_layer);
+  uint32_t *first = m->layer_first = tws_arena_alloc(m->scratch, (size_t)m->layers + 2, sizeof *first);
+  m->failed = m->by_layer && first ? m->failed : 2;
+  if (m->failed) return 0;
+  for (uint32_t i = 0; i < g->count; i++) first[g->items[i].layer + 2]++; /* two further on: filling makes it good */
+  for (int layer = 0; layer < m->layers; layer++) first[layer + 2] += first[layer + 1];
+  for (uint32_t i = 0; i < g->count; i++) m->by_layer[first[g->items[i].layer + 1]++] = i;
+  return 1;
+}
+
+/* Most become complete in the order of the moves' sample. */
+static uint32_t gradient_of(maker *m, const tws_trace_entry *e) {
   const tws_moved_gradients *all = &m->moves->reductions[m->later]->gradients;
-  const tws_moved_gradient *next = &all->items[m->completed]; /* most are complete in their order */
-  if (m->completed < all->count && next->layer == layer && next->which == which) return m->completed;
-  if (layer < 0 || layer >= m->layers) return TWS_NONE;
-  for (uint32_t i = m->layer_first[layer]; i < m->layer_first[layer + 1]; i++)
-    if (all->items[m->by_layer[i]].which == which) return m->by_layer[i];
+  const tws_moved_gradient *likely = &all->items[e->number];
+  if (e->number < all->count && likely->layer == e->layer && likely->which == e->which) return e->number;
+  if (!m->by_layer && !list_by_layer(m, all)) return TWS_NONE;
+  if (e->layer >= m->layers) return TWS_NONE;
+  for (uint32_t i = m->layer_first[e->layer]; i < m->layer_first[e->layer + 1]; i++)
+    if (all->items[m->by_layer[i]].which == e->which) return m->by_layer[i];
   return TWS_NONE;
 }
 
@@ -264,9 +291,9 @@ static void go_through(maker *m, const tws_trace_entry *e) {
       return;
     case TWS_TRACE_BEGINS:
     case TWS_TRACE_COMPLETE:
-      gradient = gradient_of(m, e->layer, e->which);
+      gradient = gradient_of(m, e);
       if (gradient == TWS_NONE)
-        m->failed = 1;
+        m->failed = m->failed ? m->failed : 1;
       else if (e->kind == TWS_TRACE_BEGINS)
         begin_bucket(m, e->at, gradient);
       else
@@ -274,34 +301,25 @@ static void go_through(maker *m, const tws_trace_entry *e) {
   }
 }
 
-static int index_gradients(maker *m, tws_arena *scratch) {
+static int index_gradients(maker *m) {
   const tws_moved_gradients *g = &m->moves->reductions[m->later]->gradients;
-  m->layers = 0;
-  for (uint32_t i = 0; i < g->count; i++) {
-    if (g->items[i].layer < 0) return 0;
-    if (g->items[i].layer >= m->layers) m->layers = g->items[i].layer + 1;
-  }
-  m->by_layer = tws_arena_alloc(scratch, g->count + 1u, sizeof *m->by_layer);
-  uint32_t *first = m->layer_first = tws_arena_alloc(scratch, (size_t)m->layers + 2, sizeof *first);
-  m->pending = tws_arena_alloc(scratch, g->buckets + 1u, sizeof *m->pending);
-  m->begun = tws_arena_alloc(scratch, g->buckets + 1u, 1);
-  m->completes = tws_arena_alloc(scratch, g->buckets + 1u, sizeof *m->completes);
-  if (!m->by_layer || !first || !m->pending || !m->begun || !m->completes) {
+  m->pending = tws_arena_alloc(m->scratch, g->buckets + 1u, sizeof *m->pending);
+  m->begun = tws_arena_alloc(m->scratch, g->buckets + 1u, 1);
+  m->completes = tws_arena_alloc(m->scratch, g->buckets + 1u, sizeof *m->completes);
+  if (!m->pending || !m->begun || !m->completes) {
     m->failed = 2;
     return 0;
   }
   for (uint32_t i = 0; i < g->count; i++) {
-    first[g->items[i].layer + 2]++; /* two further on, which filling makes good */
+    if (g->items[i].layer < 0) return 0;
     m->pending[g->items[i].bucket]++;
     if (g->items[i].reduced.first < g->items[i].reduced.end) m->completes[g->items[i].bucket] = i;
   }
-  for (int layer = 0; layer < m->layers; layer++) first[layer + 2] += first[layer + 1];
-  for (uint32_t i = 0; i < g->count; i++) m->by_layer[first[g->items[i].layer + 1]++] = i;
   return 1;
 }
 
 /* Parameters that are gathered, of which none has been yet; 0: not all are told of, or no memory (m->failed is 2). */
-static int index_params(maker *m, tws_arena *scratch) {
+static int index_params(maker *m) {
   const tws_beside_gathers *all[] = {m->moves->begin, m->moves->gathers[0], m->moves->gathers[1]};
   for (int k = 0; k < 3; k++)
     for (uint32_t i = 0; i < all[k]->params.count; i++) {
@@ -311,7 +329,7 @@ static int index_params(maker *m, tws_arena *scratch) {
       if (p->which >= m->most_params) m->most_params = p->which + 1;
     }
   const size_t places = (size_t)m->param_layers * m->most_params;
-  m->gathered = tws_arena_alloc_unset(scratch, places + 1, sizeof *m->gathered);
+  m->gathered = tws_arena_alloc_unset(m->scratch, places + 1, sizeof *m->gathered);
   m->failed = m->gathered ? m->failed : 2;
   for (size_t i = 0; i < places && m->gathered; i++) m->gathered[i] = NOT_MOVED;
   for (int k = 0; k < 3 && m->gathered; k++)
@@ -320,18 +338,19 @@ static int index_params(maker *m, tws_arena *scratch) {
   return m->gathered != NULL;
 }
 
+int tws_beside_gathers_any(const tws_beside_moves *moves) {
+  return moves->begin->params.count || moves->gathers[0]->params.visit_count || moves->gathers[1]->params.visit_count;
+}
+
 int tws_beside_events_make(const tws_beside_moves *moves, const tws_beside_trace *trace, tws_beside_events *to) {
   int failed = 0;
   for (int later = 0; later < 2 && !failed; later++) {
-    maker m = {.moves = moves, .later = later, .to = to};
-    tws_arena *scratch = tws_arena_create();
-    if (!scratch) return 2;
+    maker m = {.moves = moves, .later = later, .to = to, .scratch = tws_arena_create()};
+    if (!m.scratch) return 2;
     to->count[later] = 0;
-    if (!index_gradients(&m, scratch) || !index_params(&m, scratch)) m.failed = m.failed ? m.failed : 1;
-    const size_t gathers = moves->begin->params.count + moves->gathers[later]->params.visit_count;
-    const tws_trace_list *list = gathers ? &trace->all[later] : &trace->gradients[later];
-    for (size_t i = 0; i < list->count && !m.failed; i++) go_through(&m, &list->items[i]);
-    tws_arena_destroy(scratch);
+    if (!index_gradients(&m) || !index_params(&m)) m.failed = m.failed ? m.failed : 1;
+    for (size_t i = 0; i < trace->count[later] && !m.failed; i++) go_through(&m, &trace->items[later][i]);
+    tws_arena_destroy(m.scratch);
     /* what has no channel may end in the next micro-batch: codes of parameters that nobody reads any more */
     const int whole = m.completed == moves->reductions[later]->gradients.count &&
                       m.visit == moves->gathers[later]->params.visit_count && m.done_gather >= m.last_gather;

@@ -19,18 +19,17 @@ typedef struct tws_trace_entry {
   tws_piece_time at; /* since the micro-batch began, of the layers alone */
   int layer;         /* of the module; of the parameter (tws_gradient_place) */
   uint32_t which;
+  uint32_t number; /* of a gradient: so many are complete before it */
   uint8_t kind, backward;
 } tws_trace_entry;
-typedef struct tws_trace_list {
-  tws_trace_entry *items;
-  size_t count, capacity;
-} tws_trace_list;
-typedef struct tws_beside_trace {      /* of the first micro-batch, and of a later one */
-  tws_trace_list all[2], gradients[2]; /* these: what is about gradients alone */
+typedef struct tws_beside_trace { /* of the first micro-batch, and of a later one */
+  int gathers;                    /* else passes, visits and reads are left out */
+  tws_trace_entry *items[2];
+  size_t count[2], capacity[2];
   tws_piece_time whole[2];
 } tws_beside_trace;
 /* Into one that is zeros or was made before. 0: it is known, 1: the chunk does not tell, 2: no memory. */
-int tws_beside_trace_make(const tws_composed_chunk *chunk, tws_beside_trace *to);
+int tws_beside_trace_make(const tws_composed_chunk *chunk, int gathers, tws_beside_trace *to);
 void tws_beside_trace_free(tws_beside_trace *trace);
 
 typedef struct tws_beside_event { /* `waits`: for an operation that has begun; else it begins */
@@ -45,7 +44,9 @@ typedef struct tws_beside_events {
   uint32_t ops[2];
   tws_piece_time whole[2]; /* of the layers alone */
 } tws_beside_events;
-/* Likewise. */
+/* Whether anything is gathered, so that a trace has to say where. */
+int tws_beside_gathers_any(const tws_beside_moves *moves);
+/* As tws_beside_trace_make(). */
 int tws_beside_events_make(const tws_beside_moves *moves, const tws_beside_trace *trace, tws_beside_events *to);
 void tws_beside_events_free(tws_beside_events *events);
 

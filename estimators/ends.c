@@ -188,7 +188,7 @@ static void find_reductions(const tws_ends *c, const tws_plan_request *request, 
   m->apart = reduces && (alone || m->stages == 1); /* else stages are lowered one by one */
   if (tws_config_offloads(request->config) && (m->overlaps || !copies_behind(request))) m->apart = 0;
   /* but for sums of groups, which the last micro-batch alone has */
-  m->in_step = z->stage >= 2 && z->overlap_comm && !c->costs->serial && m->stages == 1 &&
+  m->in_step = alone && z->stage >= 2 && z->overlap_comm && !c->costs->serial && m->stages == 1 &&
                tws_topology_size(&request->topology, replicas) > 1 && !tws_config_offloads(request->config) &&
                !tws_config_shard_ranks(request->config);
 }

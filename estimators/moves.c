@@ -116,6 +116,10 @@ static tws_code lower_moves(tws_kept_moves *kept, const tws_plan_request *reques
   return TWS_OK;
 }
 
+static int is_launched(const tws_work *work) {
+  return work->kind == TWS_OP_COMPUTE && work->place == TWS_PLACE_DEVICE;
+}
+
 static tws_code add_range(const tws_kept_moves *kept, lowered *l, tws_op_range range, tws_piece_time *time,
                           double *launches, double *axis_s, int *in_order, tws_error *err) {
   const tws_plan *plan = tws_moves_plan(l->moves);
@@ -128,29 +132,32 @@ static tws_code add_range(const tws_kept_moves *kept, lowered *l, tws_op_range r
     double *seconds = &l->seconds[o->work];
     if (*seconds < 0) *seconds = costs->work(costs->user, plan, o->work);
     *in_order &= costs->serial || o->stream == TWS_STREAM_COMPUTE;
-    const int is_launched = work->kind == TWS_OP_COMPUTE && work->place == TWS_PLACE_DEVICE;
-    *(is_launched ? &time->kernel : &time->other) += *seconds;
+    *(is_launched(work) ? &time->kernel : &time->other) += *seconds;
     if (!tws_op_computes(o)) axis_s[tws_piece_axis(tws_report_of_op(plan, o))] += *seconds;
-    if (is_launched) *launches += costs->launches ? costs->launches(costs->user, work) : 1;
+    if (is_launched(work)) *launches += costs->launches ? costs->launches(costs->user, work) : 1;
   }
   return TWS_OK;
 }
 
-/* What operations of a range cost, where they run beside the layers. */
-static tws_code list_ops(const tws_kept_moves *kept, lowered *l, tws_op_range range, int gather,
+/* Of a range whose time is known, what each operation costs where it runs beside the layers. */
+static tws_code list_ops(const tws_kept_moves *kept, const lowered *l, tws_op_range range, int gather,
                          const tws_beside_op **out, tws_error *err) {
   const tws_plan *plan = tws_moves_plan(l->moves);
-  tws_beside_op *ops = tws_arena_alloc(kept->arena, range.end - range.first + 1u, sizeof *ops);
-  double launches = 0, axis_s[TWS_PIECE_AXES] = {0};
-  int in_order = 1;
+  tws_beside_op *ops = tws_arena_alloc_unset(kept->arena, range.end - range.first + 1u, sizeof *ops);
+  uint32_t last = TWS_NONE; /* most are as the one before */
+  int axis = 0;
   if (!ops) return no_memory(err);
   *out = ops;
-  for (uint32_t op = range.first; op < range.end; op++, ops++) {
+  for (uint32_t op = range.first; op < range.end; op++) {
     const tws_op *o = &plan->ops[op];
-    TWS_TRY(add_range(kept, l, (tws_op_range){op, op + 1}, &ops->time, &launches, axis_s, &in_order, err));
-    ops->axis = (uint8_t)tws_piece_axis(tws_report_of_op(plan, o));
-    ops->channel = o->channel;
-    ops->gathers = (uint8_t)gather;
+    const double seconds = l->seconds[o->work];
+    if (o->work != last) axis = tws_piece_axis(tws_report_of_op(plan, o));
+    last = o->work;
+    *ops++ = (tws_beside_op){
+        .time = is_launched(&plan->works[o->work]) ? (tws_piece_time){seconds, 0} : (tws_piece_time){0, seconds},
+        .axis = (uint8_t)axis,
+        .channel = o->channel,
+        .gathers = (uint8_t)gather};
   }
   return TWS_OK;
 }
@@ -291,30 +298,30 @@ static tws_code find_lowered(tws_kept_moves *kept, const tws_plan_request *reque
 
 /* ---- beside all passes ---- */
 
-static tws_code list_reductions(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
-                                reductions *r, tws_error *err) {
-  lowered *l;
-  TWS_TRY(find_lowered(kept, request, tail, &r->layers, NULL, &l, err));
+/* With buckets of the request's size. */
+static tws_code find_gradients_in_step(tws_kept_moves *kept, const tws_plan_request *request, lowered *l,
+                                       reductions *out, tws_error *err) {
   for (uint32_t later = 0; later < 2; later++) {
-    tws_beside_reductions *b = &r->in_step[later];
+    tws_beside_reductions *b = &out->in_step[later];
     tws_moved_gradients *g = &b->gradients;
     tws_op_range range = {tws_moves_plan(l->moves)->op_count, 0};
     TWS_TRY(tws_moves_of_gradients(l->moves, request->config->zero.reduce_bucket_size, later, kept->arena, g, err));
     range.end = tws_moves_plan(l->moves)->op_count;
     b->first = range.first;
+    TWS_TRY(
+        add_range(kept, l, range, &out->time[later], &out->launches[later], out->axis_s[later], &out->in_order, err));
     TWS_TRY(list_ops(kept, l, range, 0, &b->ops, err));
     for (uint32_t i = 0; i < g->count; i++)
       for (uint32_t op = g->items[i].padded.first; op < g->items[i].padded.end; op++)
-        ((tws_beside_op *)(uintptr_t)b->ops)[op - range.first].computes = 1;
+        ((tws_beside_op *)(uintptr_t)b->ops)[op - b->first].computes = 1;
   }
   return TWS_OK;
 }
 
 /* Both, of which each goes with many others. */
-static tws_code find_both(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
-                          const gathers *g, reductions *r, const tws_beside_moves **out, tws_error *err) {
+static tws_code find_both(const tws_kept_moves *kept, const gathers *g, reductions *r, const tws_beside_moves **out,
+                          tws_error *err) {
   beside_both *b = r->both;
-  if (!b) TWS_TRY(list_reductions(kept, request, tail, r, err));
   while (b && b->gathers != g) b = b->next;
   if (!b) {
     b = tws_arena_alloc(kept->arena, 1, sizeof *b);
@@ -335,8 +342,9 @@ static tws_code sample_reductions(tws_kept_moves *kept, const tws_plan_request *
   lowered *l;
   tws_op_range ranges[2];
   TWS_TRY(find_lowered(kept, request, tail, layers, bounds, &l, err));
-  TWS_TRY(tws_moves_of_buckets(l->moves, request->config->zero.reduce_bucket_size, ranges, err));
   out->in_order = 1;
+  if (request->config->zero.stage >= 2) return find_gradients_in_step(kept, request, l, out, err);
+  TWS_TRY(tws_moves_of_buckets(l->moves, request->config->zero.reduce_bucket_size, ranges, err));
   for (int i = 0; i < 2; i++)
     TWS_TRY(add_range(kept, l, ranges[i], &out->time[i], &out->launches[i], out->axis_s[i], &out->in_order, err));
   if (request->config->zero.stage != 1 || kept->costs->serial || out->time[0].kernel > 0) return TWS_OK;
@@ -387,7 +395,7 @@ tws_code tws_moves_of_micro_batches(tws_kept_moves *kept, const tws_plan_request
   TWS_TRY(find_reductions(kept, request, tail, &all, NULL, &r, err));
   /* targets of two losses are counted beside what is gathered for the whole step */
   if (t->in_step && (!g->begin.params.count || tws_network_losses(request->network) < 2))
-    TWS_TRY(find_both(kept, request, tail, g, r, &t->beside, err));
+    TWS_TRY(find_both(kept, g, r, &t->beside, err));
   t->moves_exact = !beside && g->in_order && r->in_order;
   for (int later = 0; later < 2 && (t->moves_exact || t->beside); later++) {
     t->moves[later].kernel = g->time[later].kernel + r->time[later].kernel;
