@@ -660,13 +660,27 @@ static void add_passes(const step *s, int stage, tws_composed_account *account) 
   }
 }
 
+/* What runs beside the passes and the end of a step without a pipeline. */
+static tws_code account_beside(step *s, tws_composed_account *out, tws_error *err) {
+  const tws_tail_pieces *t = &s->tails->stage[0];
+  double axis_s[TWS_PIECE_AXES] = {0}, behind_s;
+  const int later = s->shape.micro_batches > 1;
+  if (!s->beside && !t->overlapped) return TWS_OK;
+  tws_overlap_expose(t, s->stretch[0], axis_s);
+  if (t->overlapped) tws_overlap_expose_waits(t, s->overlap, later, s->stretch[0], s->c->ended, axis_s);
+  tws_expose(out, 1, axis_s);
+  if (!s->beside) return TWS_OK;
+  const tws_beside_source from = beside_source(s);
+  const double seconds = tws_beside_seconds(&from, s->beside, s->shape.micro_batches, s->stretch[0], out, &behind_s);
+  return seconds < 0 ? no_memory(err) : TWS_OK;
+}
+
 tws_code tws_compose_account(tws_composer *c, tws_composed_account *out, tws_error *err) {
   step *s = &c->last;
   tws_pipeline_shape shape;
   tws_rhythm r;
   tws_code code = TWS_OK;
-  if (!s->body || !s->exact || s->tails->stage[0].overlapped)
-    return tws_fail(err, TWS_UNSUPPORTED, NULL, "only steps that are exact and reduce nothing beside have an account");
+  if (!s->body || !s->exact) return tws_fail(err, TWS_UNSUPPORTED, NULL, "only steps that are exact have an account");
   tws_arena *arena = tws_arena_create();
   if (!arena) return no_memory(err);
   memset(out, 0, (size_t)s->shape.stages * sizeof *out);
@@ -678,15 +692,7 @@ tws_code tws_compose_account(tws_composer *c, tws_composed_account *out, tws_err
     if (code == TWS_OK) end_passes(s, 0);
   }
   const double last = code == TWS_OK ? run_tails(s, out) : 0;
-  if (s->beside) {
-    double axis_s[TWS_PIECE_AXES] = {0};
-    const tws_beside_source from = beside_source(s);
-    double behind_s;
-    if (tws_beside_seconds(&from, s->beside, s->shape.micro_batches, s->stretch[0], out, &behind_s) < 0)
-      code = no_memory(err);
-    tws_overlap_expose(&s->tails->stage[0], s->stretch[0], axis_s);
-    tws_expose(out, 1, axis_s);
-  }
+  if (code == TWS_OK) code = account_beside(s, out, err);
   for (int i = 0; i < s->shape.stages && code == TWS_OK; i++) {
     tws_rhythm_stage *stage = &s->stages[i];
     add_passes(s, i, &out[i]);

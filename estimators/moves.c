@@ -253,14 +253,16 @@ static tws_code sample_beside(tws_kept_moves *kept, lowered *l, tws_op_range ran
   const tws_gradient_list *g = l->gradients;
   for (uint32_t op = range.first; op < range.end; op++) most += plan->ops[op].operand_count;
   double *seconds = tws_arena_alloc_unset(kept->arena, count + 1u, sizeof *seconds);
+  uint8_t *axis = tws_arena_alloc_unset(kept->arena, count + 1u, sizeof *axis);
   uint32_t *first = tws_arena_alloc_unset(kept->arena, count + 1u, sizeof *first);
   uint32_t *of = tws_arena_alloc_unset(kept->arena, most + count + g->count + 1u, sizeof *of);
   uint32_t *reduced = tws_arena_alloc(kept->arena, g->count + 1u, sizeof *reduced);
-  if (!seconds || !first || !of || !reduced) return no_memory(err);
+  if (!seconds || !axis || !first || !of || !reduced) return no_memory(err);
   first[0] = 0;
   for (uint32_t i = 0; i < count; i++) {
     const tws_op *op = &plan->ops[range.first + i];
     seconds[i] = l->seconds[op->work];
+    axis[i] = (uint8_t)tws_piece_axis(tws_report_of_op(plan, op));
     for (int k = 0; k < op->operand_count; k++) {
       const tws_operand *r = &plan->operands[op->operand_first + (uint32_t)k];
       if (r->buffer != plan->gradients) return TWS_OK;
@@ -277,6 +279,7 @@ static tws_code sample_beside(tws_kept_moves *kept, lowered *l, tws_op_range ran
                                  .layer_first = l->layer_first,
                                  .layers = l->layer_count,
                                  .seconds = seconds,
+                                 .axis = axis,
                                  .first = first,
                                  .of = of,
                                  .count = count};

@@ -127,6 +127,30 @@ void tws_overlap_expose(const tws_tail_pieces *tail, double stretch, double *axi
   }
 }
 
+/* Reductions run one after another while someone waits, as their gradients are complete by then. */
+static void expose_between(const tws_overlapped *o, const double *ended, uint32_t last, double from, double *axis_s) {
+  double to = ended[last];
+  for (uint32_t i = last + 1; i-- > 0 && to > from;) {
+    const double begun = ended[i] - o->seconds[i] > from ? ended[i] - o->seconds[i] : from;
+    axis_s[o->axis[i]] += to - begun;
+    to = begun;
+  }
+}
+
+void tws_overlap_expose_waits(const tws_tail_pieces *tail, const tws_body_overlap *body, int later, double stretch,
+                              double *ended, double *axis_s) {
+  const tws_overlapped *o = tail->overlapped;
+  double waited = 0;
+  waited_for(tail, body->behind[later], stretch, ended);
+  for (int i = 0; i < tail->wait_count; i++) { /* in the order of the tail */
+    if (!o->needed[i]) continue;
+    const double came = waited - seconds_of(&tail->waits[i].to_the_end, stretch);
+    if (ended[o->needed[i] - 1] <= came) continue;
+    expose_between(o, ended, o->needed[i] - 1, came, axis_s);
+    waited += ended[o->needed[i] - 1] - came;
+  }
+}
+
 double tws_overlap_waited(const tws_tail_pieces *tail, tws_body_overlap *body, int later, double stretch,
                           double *ended) {
   for (int i = 0; i < TWS_OVERLAPS_SEEN; i++) {

@@ -12,6 +12,7 @@ typedef struct tws_overlapped {
   const uint32_t *by_layer, *layer_first; /* gradients by layer; per layer: where they begin there */
   int layers;
   const double *seconds; /* per reduction */
+  const uint8_t *axis;   /* likewise: tws_piece_axis() */
   const uint32_t *first; /* likewise, count + 1: where those of its gradients begin in `of` */
   const uint32_t *of;
   uint32_t count;
@@ -45,5 +46,8 @@ double tws_overlap_waited(const tws_tail_pieces *tail, tws_body_overlap *body, i
 double tws_overlap_gathered(const tws_tail_pieces *tail, double stretch);
 /* By how much more or less is exposed then: added to seconds by axis (TWS_PIECE_AXES). */
 void tws_overlap_expose(const tws_tail_pieces *tail, double stretch, double *axis_s);
+/* Likewise, what the end of a step waits for reductions; `ended` as above. */
+void tws_overlap_expose_waits(const tws_tail_pieces *tail, const tws_body_overlap *body, int later, double stretch,
+                              double *ended, double *axis_s);
 
 #endif

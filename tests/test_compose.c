@@ -315,15 +315,13 @@ static void check_limits(tws_composer *composer, const tws_plan_request *job, co
 }
 
 /* What is exposed, by axis, and what the ranks wait for each other. */
-static int check_account(tws_composer *composer, const tws_plan_request *job, const planned *whole, int beside,
-                         uint64_t seed) {
+static int check_account(tws_composer *composer, const tws_plan_request *job, const planned *whole, uint64_t seed) {
   tws_composed_account own[MOST_RANKS];
   tws_composed composed;
   tws_error err = {0};
   ck_assert(tws_compose(composer, job, NULL, &composed, &err) == TWS_OK);
   const tws_code code = tws_compose_account(composer, own, &err);
-  ck_assert_msg(code == TWS_OK || (code == TWS_UNSUPPORTED && (beside || !composed.exact)), "seed %d: %s", (int)seed,
-                err.message);
+  ck_assert_msg(code == (composed.exact ? TWS_OK : TWS_UNSUPPORTED), "seed %d: %s", (int)seed, err.message);
   const double most = 1e-12 * whole->step_s;
   const int stages = tws_topology_size(&job->topology, TWS_AXES_PIPE);
   for (int i = 0; i < stages && code == TWS_OK; i++) {
@@ -380,8 +378,7 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
       (long long)composed.live_bytes, composed.bytes_exact, (long long)whole.live_bytes, (int)config->pipeline_stages,
       config->pipeline_schedule, config->zero.stage);
   check_limits(composer, &j.request, &composed, composed.exact || bounds ? whole.step_s : 0, seed);
-  const int beside = config->zero.stage == 1 && config->zero.overlap_comm && !pipeline && !(cost_seed && random.serial);
-  seen->accounts += check_account(composer, &j.request, &whole, beside, seed);
+  seen->accounts += check_account(composer, &j.request, &whole, seed);
   seen->exact[pipeline] += composed.exact;
   seen->beside += composed.exact && config->zero.stage == 1 && config->zero.overlap_comm;
   seen->sharded += composed.exact && config->zero.stage == 3;
