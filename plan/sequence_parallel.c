@@ -14,6 +14,8 @@ tws_axis_rule tws_sequence_parallel_rule(tws_module_type type, int ring) {
     case TWS_MODULE_ROPE:
       if (ring) return (tws_axis_rule){TOKENS, TOKENS, TOKENS, WHOLE, WHOLE};
       return (tws_axis_rule){HEADS, HEADS, HEADS, WHOLE, WHOLE};
+    case TWS_MODULE_HEADS_NORM: /* of tokens before rotary positions, of heads behind them */
+      return (tws_axis_rule){TWS_AS_IT_COMES, TWS_AS_IT_COMES, TWS_AS_IT_COMES, WHOLE, WHOLE};
     case TWS_MODULE_ATTENTION:
       if (ring) return (tws_axis_rule){TOKENS, TOKENS, TOKENS, WHOLE, WHOLE};
       return (tws_axis_rule){HEADS, HEADS, TOKENS, WHOLE, WHOLE};

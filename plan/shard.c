@@ -361,7 +361,7 @@ static void add_part(maker *k, const tws_module *m) {
   if (input.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES) module->in_features = tensor_part(k, m->in_features);
   if (given.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES) module->out_features = tensor_part(k, m->out_features);
   if (attends(m)) local_heads(k, module, 1);
-  if (m->type == TWS_MODULE_HEADS_NORM) local_heads(k, module, 0);
+  if (m->type == TWS_MODULE_HEADS_NORM) local_heads(k, module, input.on[TWS_AXIS_SEQUENCE] == TWS_PLACED_FEATURES);
   const int has_words = m->type == TWS_MODULE_EMBEDDING && (k->split != TWS_SPLIT_NONE || k->tensor == 1);
   if (has_words || m->type == TWS_MODULE_LOSS) vocabulary_part(k, local);
   /* what is added to a sum of parts, one rank adds */
@@ -369,7 +369,9 @@ static void add_part(maker *k, const tws_module *m) {
   place_params(k, m, input);
   for (int i = 0; i < TWS_MODULE_OUTS; i++) {
     if (m->out[i] == TWS_NONE) continue;
-    k->current[m->out[i]] = add_value(k, index, i, m->out[i], output_width(k, m, m->out[i], in[0], given), given);
+    const int by_head = i > 0 && m->type == TWS_MODULE_HEADS_NORM && !(m->flags & TWS_TOGETHER); /* statistics */
+    const int64_t width = by_head ? module->heads + module->kv_heads : output_width(k, m, m->out[i], in[0], given);
+    k->current[m->out[i]] = add_value(k, index, i, m->out[i], width, given);
   }
   if (m->out[0] != TWS_NONE) leave_placed(k, m, m->out[0]);
 }
