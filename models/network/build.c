@@ -489,6 +489,10 @@ static const char *const metadata[] = {"_name_or_path",
                                        "torchscript",
                                        "transformers.js_config",
                                        "_comment",
+                                       "model_max_length",
+                                       "max_sequence_length",
+                                       "is_llama_config",
+                                       "pretraining_tp",
                                        NULL};
 
 static int listed(const char *const *list, const char *word) {
@@ -520,11 +524,17 @@ static int asks_for_nothing(const cJSON *item) {
   return cJSON_IsNull(item) || cJSON_IsFalse(item) || (holds && item->child == NULL);
 }
 
+/* Under whatever name, to drop a share of 0 is to drop nothing. */
+static int drops_nothing(const cJSON *item) {
+  const int share = strstr(item->string, "dropout") != NULL || strstr(item->string, "pdrop") != NULL;
+  return share && cJSON_IsNumber(item) && !(item->valuedouble > 0) && !(item->valuedouble < 0);
+}
+
 void tws_build_unknown_keys(tws_network_builder *b, const char *const *known, const char *const *also) {
   const cJSON *item = NULL;
   cJSON_ArrayForEach(item, b->json->root) {
     if (item->string == NULL || listed(known, item->string) || (also && listed(also, item->string)) ||
-        listed(metadata, item->string) || is_spelling(b, item->string))
+        listed(metadata, item->string) || is_spelling(b, item->string) || drops_nothing(item))
       continue;
     if (!asks_for_nothing(item) && b->unknown == NULL) b->unknown = item;
     tws_text_add(&b->notes, "%.120s is not modelled and has no effect\n", item->string);

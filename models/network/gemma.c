@@ -27,9 +27,13 @@ static tws_code finish(tws_network_builder *b, const char *const *known, tws_dec
 }
 
 tws_code tws_build_gemma(tws_network_builder *b, tws_error *err) {
-  static const char *const known[] = {"attention_bias", "use_bidirectional_attention", "hidden_activation", NULL};
-  tws_decoder d = gemma(NULL, NULL);
-  const char *also = "gelu_pytorch_tanh"; /* older files say it twice */
+  static const char *const known[] = {"attention_bias", "use_bidirectional_attention", "hidden_activation",
+                                      "hidden_act", NULL};
+  tws_decoder_keys keys = tws_llama_keys;
+  tws_decoder d = gemma(NULL, &keys);
+  const char *also = "gelu_pytorch_tanh", *word = also; /* older files say it twice */
+  TWS_TRY(tws_json_string(b->json, b->json->root, "hidden_act", 0, word, &word, err));
+  if (strcmp(word, "gelu") == 0) keys.activation = NULL; /* so Google's files call what GemmaConfig takes as tanh's */
   TWS_TRY(tws_json_string(b->json, b->json->root, "hidden_activation", 0, also, &also, err));
   if (strcmp(also, d.activation) != 0)
     return tws_json_fail(b->json, cJSON_GetObjectItemCaseSensitive(b->json->root, "hidden_activation"), err,
@@ -41,12 +45,14 @@ static const char *const known_later[] = {"attention_bias",
                                           "use_bidirectional_attention",
                                           "query_pre_attn_scalar",
                                           "sliding_window",
+                                          "sliding_window_size",
                                           "layer_types",
                                           "sliding_window_pattern",
                                           "_sliding_window_pattern",
                                           "rope_local_base_freq",
                                           "attn_logit_softcapping",
                                           "final_logit_softcapping",
+                                          "hidden_act", /* the class reads hidden_activation alone */
                                           NULL};
 
 static tws_code build_later(tws_network_builder *b, int64_t period, double score_cap, double logit_cap, tws_decoder *d,

@@ -3,7 +3,16 @@
 #include "models/network/decoder.h"
 
 tws_code tws_build_starcoder2(tws_network_builder *b, tws_error *err) {
-  static const char *const known[] = {"use_bias", "sliding_window", "norm_type", "mlp_type", NULL};
+  /* published files have keys of StarCoder 1 too, which the class does not read */
+  static const char *const known[] = {"use_bias",
+                                      "sliding_window",
+                                      "norm_type",
+                                      "mlp_type",
+                                      "layer_norm_epsilon",
+                                      "scale_attn_weights",
+                                      "attention_softmax_in_fp32",
+                                      "scale_attention_softmax_in_fp32",
+                                      NULL};
   const tws_json *json = b->json;
   const cJSON *window = cJSON_GetObjectItemCaseSensitive(json->root, "sliding_window");
   tws_decoder_names names = tws_llama_names;
