@@ -31,7 +31,10 @@ static tws_code read_sentences(tws_network_builder *b, int64_t segments, tws_err
 }
 
 static tws_code read_keys(tws_network_builder *b, bert *m, tws_error *err) {
-  static const char *const also[] = {"max_predictions_per_seq", NULL};
+  /* Google's Chinese and multilingual files: of its own program, whose pooler is the class's */
+  static const char *const also[] = {
+      "max_predictions_per_seq", "directionality",       "pooler_fc_size", "pooler_num_attention_heads",
+      "pooler_num_fc_layers",    "pooler_size_per_head", "pooler_type",    NULL};
   TWS_TRY(tws_encoder_read_shared(b, &m->encoder, &m->segments, err));
   TWS_TRY(tws_build_size(b, "max_predictions_per_seq", NULL, 0, TWS_MAX_WIDTH, 0, &b->net->predictions, err));
   TWS_TRY(tws_build_size(b, "max_position_embeddings", NULL, 1, TWS_MAX_WIDTH, 0, &b->net->positions, err));

@@ -493,6 +493,8 @@ static const char *const metadata[] = {"_name_or_path",
                                        "max_sequence_length",
                                        "is_llama_config",
                                        "pretraining_tp",
+                                       "padding_idx",
+                                       "_num_labels",
                                        NULL};
 
 static int listed(const char *const *list, const char *word) {

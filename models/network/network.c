@@ -45,12 +45,11 @@ static tws_code check_class(tws_network_builder *b, int chosen, const char *clas
   if (class_name == NULL || strcasecmp(class_name, modelled) == 0) return TWS_OK;
   if (strncasecmp(class_name, prefix, length) == 0 &&
       (strcmp(class_name + length, "Model") == 0 || strcmp(class_name + length, "TextModel") == 0)) {
-    tws_text_add(&b->notes, "architectures names %.80s: modelled as %s, with a next-token loss\n", class_name,
-                 modelled);
+    tws_text_add(&b->notes, "architectures names %.80s: modelled as %s, with its loss\n", class_name, modelled);
     return TWS_OK;
   }
   char hint[128];
-  snprintf(hint, sizeof hint, "name %s, or leave architectures out, to train it with a next-token loss", modelled);
+  snprintf(hint, sizeof hint, "name %s, or leave architectures out, to train it with that loss", modelled);
   tws_json_fail(b->json, cJSON_GetObjectItemCaseSensitive(b->json->root, "architectures"), err, hint,
                 "architectures names %.80s, which is not modelled", class_name);
   if (err != NULL) err->code = TWS_UNSUPPORTED;

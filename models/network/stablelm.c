@@ -3,8 +3,15 @@
 #include "models/network/decoder.h"
 
 tws_code tws_build_stablelm(tws_network_builder *b, tws_error *err) {
-  static const char *const known[] = {"partial_rotary_factor", "rope_pct", "use_qkv_bias", "qk_layernorm",
-                                      "use_parallel_residual", NULL};
+  static const char *const known[] = {"partial_rotary_factor",
+                                      "rope_pct",
+                                      "use_qkv_bias",
+                                      "qk_layernorm",
+                                      "use_parallel_residual",
+                                      "num_heads",
+                                      "norm_eps",
+                                      "rotary_scaling_factor",
+                                      NULL};
   const tws_json *json = b->json;
   tws_decoder_keys keys = tws_llama_keys;
   static const tws_decoder_drops drops = {.attention = "attention_dropout", .inner = "hidden_dropout"};
@@ -16,7 +23,9 @@ tws_code tws_build_stablelm(tws_network_builder *b, tws_error *err) {
                    .norm_bias = 1,
                    .epsilon = 1e-5};
   int side_by_side = 0;
+  double stretched; /* of its first class, as are num_heads and norm_eps, which say again what other keys do */
   keys.epsilon = "layer_norm_eps";
+  TWS_TRY(tws_json_number(json, json->root, "rotary_scaling_factor", 0, 1, 1, 1, &stretched, err));
   TWS_TRY(tws_build_expect_bool(b, "qk_layernorm", 0, "set it to false", err));
   TWS_TRY(tws_json_bool(json, json->root, "use_parallel_residual", 0, 0, &side_by_side, err));
   if (side_by_side) d.order = TWS_ORDER_SIDE_BY_SIDE;
