@@ -288,13 +288,21 @@ static int by_devices(const void *left, const void *right) {
   return strcmp(a->cluster, b->cluster);
 }
 
-/* Those with several GPUs: the single ones are parts of these. */
+/* Those with several GPUs: the single ones are parts of these. Of as many equal GPUs a node the first: clouds rent what
+ * others sell. */
 static int list_builtin(char names[][256]) {
+  tws_cluster listed[TWS_SMALLEST_KINDS];
   int count = 0;
   for (const char *const *name = tws_cluster_builtin_names(); *name && count < TWS_SMALLEST_KINDS; name++) {
     tws_cluster cluster;
     if (strcmp(*name, "host") == 0 || tws_cluster_load(*name, &cluster, NULL) != TWS_OK) continue;
-    if (cluster.devices_per_node > 1) snprintf(names[count++], 256, "%s", *name);
+    int known = cluster.devices_per_node < 2;
+    for (int i = 0; i < count; i++)
+      known |=
+          listed[i].devices_per_node == cluster.devices_per_node && strcmp(listed[i].profile, cluster.profile) == 0;
+    if (known) continue;
+    listed[count] = cluster;
+    snprintf(names[count++], 256, "%s", *name);
   }
   return count;
 }

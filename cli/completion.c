@@ -25,6 +25,7 @@ static void add_choices(const tws_option *row, tws_text *words) {
                {"sequence-algorithm", "ulysses ring"},
                {"schedule", "gpipe 1f1b interleaved zb-h1"},
                {"fidelity", "analytic flow message"},
+               {"collectives", "rings nccl"},
                {"program", "train evaluate"},
                {"tuner", "model_based gridsearch random"},
                {"axes", "on off auto"},

@@ -23,9 +23,11 @@
 #define TWS_STRICT_OPTION(type, field) \
   TWS_FLAG("strict", 0, type, field.strict, "warnings of the configuration are errors")
 
-#define TWS_RUNTIME_OPTION(type, field)                  \
-  TWS_STRING("runtime", 0, "STYLE", type, field.runtime, \
-             "whose software runs the plan: twinspeed (default), megatron, deepspeed, fsdp, ...")
+#define TWS_RUNTIME_OPTION(type, field)                                                            \
+  TWS_STRING("runtime", 0, "STYLE", type, field.runtime,                                           \
+             "whose software runs the plan: twinspeed (default), megatron, deepspeed, fsdp, ..."), \
+      TWS_STRING("collectives", 0, "WORD", type, field.collectives,                                \
+                 "rings (default), or nccl: the algorithm and protocol that NCCL would choose by size and ranks")
 
 /* Rows for a verb's option table: `type` is its options struct, `field` the tws_job_spec member in it. */
 #define TWS_JOB_OPTIONS(type, field)                                                                                  \

@@ -35,6 +35,8 @@ enum { MAX_NODES = 65536, MAX_DEVICES = 1024, MAX_CORES = 65536 };
   { 31e9, 5.7e-6 }
 #define PCIE5 \
   { 63e9, 5.7e-6 }
+#define C2C \
+  { 450e9, 5.7e-6 }
 #define INTEL 1e-6
 #define AMD 2e-6
 #define TB 1e12
@@ -57,6 +59,14 @@ static const tws_cluster systems[] = {
     SYSTEM("dgx-h100", "h100-sxm", 8, 112, 2.0 * TB, 614.4 * GB, NVLINK(450), 0, NETWORK(400), 8, PCIE5, INTEL),
     SYSTEM("dgx-h200", "h200", 8, 112, 2.0 * TB, 614.4 * GB, NVLINK(450), 0, NETWORK(400), 8, PCIE5, INTEL),
     SYSTEM("dgx-b200", "b200", 8, 112, 2.0 * TB, 716.8 * GB, NVLINK(900), 0, NETWORK(400), 8, PCIE5, INTEL),
+    /* Racks of one domain of NVLink: 36 Grace of 72 cores and 480 GB at 512 GB/s, each with two GPUs over 450 GB/s of
+     * NVLink-C2C, a ConnectX-7 (or -8) a GPU (NVIDIA's data sheets). */
+    SYSTEM("gb200-nvl72", "gb200", 72, 2592, 17.28 * TB, 18432 * GB, NVLINK(900), 0, NETWORK(400), 72, C2C, INTEL),
+    SYSTEM("gb300-nvl72", "gb300", 72, 2592, 17.28 * TB, 18432 * GB, NVLINK(900), 0, NETWORK(800), 72, C2C, INTEL),
+    /* Clouds, as their pages say: 4 and 32 cards of EFA, 8 of InfiniBand. */
+    SYSTEM("aws-p4d", "a100-40gb", 8, 48, 1.152 * TB, 281.6 * GB, NVLINK(300), 0, NETWORK(100), 4, PCIE4, INTEL),
+    SYSTEM("aws-p5", "h100-sxm", 8, 96, 2.0 * TB, 409.6 * GB, NVLINK(450), 0, NETWORK(100), 32, PCIE5, AMD),
+    SYSTEM("azure-nd-a100", "a100-80gb", 8, 96, 1.7 * TB, 409.6 * GB, NVLINK(300), 0, NETWORK(200), 8, PCIE4, AMD),
     /* One device out of such a node, with its share of the host. */
     SYSTEM("a100", "a100-80gb", 1, 16, 0.25 * TB, 51.2 * GB, NVLINK(300), 0, NETWORK(200), 1, PCIE4, AMD),
     SYSTEM("h100", "h100-sxm", 1, 14, 0.25 * TB, 76.8 * GB, NVLINK(450), 0, NETWORK(400), 1, PCIE5, INTEL),
@@ -68,8 +78,9 @@ static const tws_cluster systems[] = {
 enum { SYSTEM_COUNT = sizeof systems / sizeof *systems };
 
 static const char *const builtin_names[SYSTEM_COUNT + 1] = {
-    "dgx1-v100", "dgx2-v100", "quad-v100", "dgx-a100", "dgx-a100-40gb", "dgx-h100", "dgx-h200",
-    "dgx-b200",  "a100",      "h100",      "h200",     "host",          NULL};
+    "dgx1-v100",     "dgx2-v100", "quad-v100",   "dgx-a100",    "dgx-a100-40gb", "dgx-h100",
+    "dgx-h200",      "dgx-b200",  "gb200-nvl72", "gb300-nvl72", "aws-p4d",       "aws-p5",
+    "azure-nd-a100", "a100",      "h100",        "h200",        "host",          NULL};
 
 const char *const *tws_cluster_builtin_names(void) {
   return builtin_names;
@@ -223,6 +234,22 @@ static tws_code read_profile(const tws_json *json, const cJSON *root, tws_cluste
   return TWS_OK;
 }
 
+#define WORDS "write \"rings\" or \"nccl\""
+
+tws_code tws_cluster_collectives(const char *word, tws_cluster *cluster, tws_error *err) {
+  cluster->nccl = strcmp(word, "nccl") == 0;
+  if (cluster->nccl || strcmp(word, "rings") == 0) return TWS_OK;
+  return tws_fail(err, TWS_USAGE, WORDS, "--collectives: unknown word \"%.60s\"", word);
+}
+
+static tws_code read_collectives(const tws_json *json, const cJSON *root, tws_cluster *out, tws_error *err) {
+  const char *word;
+  TWS_TRY(tws_json_string(json, root, "collectives", 0, NULL, &word, err));
+  if (!word || tws_cluster_collectives(word, out, NULL) == TWS_OK) return TWS_OK;
+  return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(root, "collectives"), err, WORDS,
+                       "\"collectives\": unknown word \"%.60s\"", word);
+}
+
 static tws_code check_cluster(const tws_json *json, const cJSON *root, const tws_cluster *c, tws_error *err) {
   if (c->devices_per_node > 1 && !(c->intra.bandwidth > 0))
     return tws_json_fail(json, root, err, "give \"intra\": {\"bandwidth\": ..., \"latency_s\": ...}",
@@ -255,6 +282,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
                                       "host_bandwidth",
                                       "devices_per_host_link",
                                       "numa_nodes",
+                                      "collectives",
                                       "price_per_device_hour",
                                       NULL};
   static const char *const disk_keys[] = {"read", "write", "size", NULL};
@@ -299,6 +327,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
   TWS_TRY(read_count_key(json, root, "numa_nodes", 1, MAX_DEVICES, &c.numa_nodes, err));
   TWS_TRY(tws_json_number(json, root, "price_per_device_hour", 0, 0, 1e9, c.price_per_device_hour,
                           &c.price_per_device_hour, err));
+  TWS_TRY(read_collectives(json, root, &c, err));
   TWS_TRY(read_section(json, root, "disk", disk_keys, &disk, err));
   if (disk) {
     TWS_TRY(read_quantity(json, disk, "read", &c.disk_read, err));

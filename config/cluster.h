@@ -5,8 +5,8 @@
  * Keys of a file, all optional but schema: name, base (a built-in to start from), profile, nodes, devices_per_node,
  * cores_per_node, nics_per_node, paired (0 or 1), host_memory, device_memory (bytes, or "512GiB"), host_bandwidth
  * (bytes/s), numa_nodes, intra, inter, host_link (each with bandwidth, bytes/s or "25 GB/s", and latency_s),
- * devices_per_host_link, disk (read, write, size), message_bandwidth, message_s, price_per_device_hour (in whatever
- * currency).
+ * devices_per_host_link, disk (read, write, size), message_bandwidth, message_s, collectives ("rings" or "nccl"),
+ * price_per_device_hour (in whatever currency).
  *
  * "host" is this machine: cores that the process may use, memory within the control group's limit, as many devices as
  * cores. Any number of ranks may be asked of a host; devices_per_node is what a tuner tries. */
@@ -26,9 +26,9 @@ typedef struct tws_cluster {
   char profile[256]; /* hardware profile: a built-in name or a path (relative to the cluster file) */
   int nodes, devices_per_node;
   int cores_per_node;
-  double host_memory_bytes;   /* per node */
-  double host_bandwidth;      /* bytes/s of a node's memory */
-  int numa_nodes; /* parts of a node, each with an equal part of that; devices are near one each, in order */
+  double host_memory_bytes; /* per node */
+  double host_bandwidth;    /* bytes/s of a node's memory */
+  int numa_nodes;           /* parts of a node, each with an equal part of that; devices are near one each, in order */
   double device_memory_bytes; /* 0: the profile's */
   tws_link intra;             /* one device's NVLink (or shared memory) port */
   int paired;                 /* no switch: each pair of a node's devices has links of its own, equal parts of a port */
@@ -36,6 +36,7 @@ typedef struct tws_cluster {
   double message_bandwidth;   /* bytes/s of one NIC in messages between two ranks, where rings reach less; 0: inter's */
   double message_s;           /* from the start of one message that a rank sends to other nodes to that of the next */
   int nics_per_node;
+  int nccl;                     /* collectives as NCCL chooses them (models/hardware/nccl.h); 0: rings */
   tws_link host_link;           /* PCIe of one device */
   int devices_per_host_link;    /* behind one switch, which share it */
   double disk_read, disk_write; /* bytes/s per node, 0: not said */
@@ -52,6 +53,8 @@ double tws_cluster_port(const tws_cluster *cluster, int near);
 /* `spec` is read as a file ("-": standard input) when it contains a slash or ends with .json. */
 tws_code tws_cluster_load(const char *spec, tws_cluster *out, tws_error *err);
 tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error *err);
+/* "rings" or "nccl"; TWS_USAGE for another word. */
+tws_code tws_cluster_collectives(const char *word, tws_cluster *cluster, tws_error *err);
 const char *const *tws_cluster_builtin_names(void); /* NULL-terminated */
 
 #endif

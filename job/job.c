@@ -95,6 +95,7 @@ static tws_code load_parts(const tws_job_spec *spec, tws_job *job, tws_error *er
   TWS_TRY(assume_dtype(job, err));
   TWS_TRY(tws_cluster_load(spec->cluster ? spec->cluster : "host", &job->cluster, err));
   if (spec->nodes > 0 && spec->nodes < job->cluster.nodes) job->cluster.nodes = spec->nodes;
+  if (spec->collectives) TWS_TRY(tws_cluster_collectives(spec->collectives, &job->cluster, err));
   TWS_TRY(tws_profile_load(spec->profile ? spec->profile : job->cluster.profile, &own->profile, err));
   if (spec->runtime) {
     const tws_runtime *runtime;

@@ -10,12 +10,12 @@
 
 typedef struct tws_job_spec {
   const char *model, *config, *cluster, *profile, *runtime, *recompute, *dtype, *schedule, *axis_order,
-      *sequence_algorithm;
+      *sequence_algorithm, *collectives;
   int64_t ranks, sequence, micro_batch, accumulation, threads, vocabulary_multiple;    /* 0: not given */
   int64_t pipeline_stages, tensor_ranks, sequence_ranks, expert_ranks, virtual_stages; /* 0: not given */
   int64_t stage, seed;                                                                 /* -1: not given */
   int sequence_parallel, strict;
-  int nodes; /* that are left of the cluster's; 0: all. Not a flag: who goes on without some says so */
+  int nodes;       /* that are left of the cluster's; 0: all. Not a flag: who goes on without some says so */
   tws_strings set; /* KEY=VALUE */
 } tws_job_spec;
 #define TWS_JOB_SPEC_DEFAULTS \

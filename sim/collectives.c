@@ -31,7 +31,7 @@ void tws_sim_end_transfer(tws_sim *sim, uint32_t id, double end_s) {
   tws_free(sim->transfers[id].messages);
   sim->transfers[id].messages = NULL;
   const tws_sim_effects *effects = sim->request->effects;
-  if (effects && sim->failed == TWS_OK)
+  if (effects && effects->met && sim->failed == TWS_OK)
     sim->failed = effects->met(effects->user, &sim->run->members[met.member_first], met.needed, end_s, sim->err);
   for (uint32_t i = 0; i < met.needed; i++) {
     const tws_run_member *member = &sim->run->members[met.member_first + i];
@@ -135,10 +135,14 @@ static void begin_flows(tws_sim *sim, uint32_t id) {
   const tws_flows *flows = tws_sim_flows(sim, met->communicator, row);
   tws_sim_transfer *transfer = &sim->transfers[id];
   const tws_traffic traffic = tws_sim_traffic(sim, met);
+  const tws_machine *machine = &sim->request->machine;
+  const double stretch =
+      row ? tws_exchange_stretch(machine->cluster, machine->profile, work_of(sim, met), c->size, most_on_a_node(sim, c))
+          : 1;
   for (size_t i = 0; i < flows->count && sim->failed == TWS_OK; i++) {
     const tws_flow *flow = &flows->of[i];
     const double part = tws_sim_beside(sim, flow->from, flow->to) ? traffic.inside : traffic.outside;
-    const double bytes = part * flow_bytes(met, row, collective, c->size, flow->share);
+    const double bytes = stretch * part * flow_bytes(met, row, collective, c->size, flow->share);
     if (!(bytes > 0) || !is_sent(&sim->patterns[met->communicator], row, flow, c->size, root)) continue;
     const uint64_t tag = tws_sim_tag(TWS_EVENT_FLOW, id, 0);
     transfer->pending++;

@@ -51,7 +51,7 @@ START_TEST(without_clusters_all_kinds_are_compared) {
   command_free(&r);
   r = twinspeed("estimate --fit -m gpt2-xl --dtype bf16");
   ck_assert_ptr_nonnull(strstr(r.out, "\n   1  dgx-b200"));
-  ck_assert_ptr_nonnull(strstr(r.out, "\nlook closer: twinspeed estimate --model=gpt2-xl --cluster=dgx-b200 "));
+  ck_assert_ptr_nonnull(strstr(r.out, "\nlook closer: twinspeed estimate --model=gpt2-xl --cluster=gb300-nvl72 "));
   command_free(&r);
 }
 END_TEST

@@ -41,7 +41,7 @@ START_TEST(builtins) {
     ck_assert_int_eq(tws_cluster_load(spec, &c, &err), TWS_OK);
     ck_assert(c.nodes == 7 && c.devices_per_node == 3 && strcmp(c.name, spec) == 0);
   }
-  ck_assert_int_eq(count, 12);
+  ck_assert_int_eq(count, 17);
   tws_cluster c;
   ck_assert_int_eq(tws_cluster_load("dgx2-v100:64", &c, &err), TWS_OK);
   ck_assert(c.nodes == 64 && c.devices_per_node == 16 && c.nics_per_node == 8 && c.inter.bandwidth == 12.5e9);

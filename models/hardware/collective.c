@@ -1,6 +1,7 @@
 /* Seconds of communication: measured tables of the profile, else closed formulas of rings over the cluster's links. */
 #include <math.h>
 #include "models/collective.h"
+#include "models/hardware/nccl.h"
 #include "models/hardware/profile_internal.h"
 
 static const tws_traffic every_piece = {1, 1, 1};
@@ -124,6 +125,14 @@ static double table_seconds(const tws_profile *profile, tws_collective collectiv
   return low * pow(high / low, log((double)ranks / below->ranks) / log((double)above->ranks / below->ranks));
 }
 
+/* Whether NCCL chooses, and what; measured tables are stronger. */
+static int chosen(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective, int ranks,
+                  int per_node, double bytes, tws_nccl_choice *choice) {
+  if (!cluster->nccl || profile == NULL) return 0;
+  if (ranks <= per_node && table_seconds(profile, collective, ranks, bytes) >= 0) return 0;
+  return tws_nccl_choose(cluster, profile->generation, collective, ranks, per_node, bytes, choice);
+}
+
 static double collective_seconds(const tws_cluster *cluster, const tws_profile *profile, const tws_traffic *traffic,
                                  tws_collective collective, int ranks, int per_node, double bytes, int segments) {
   if (per_node < 1) per_node = 1;
@@ -135,6 +144,8 @@ static double collective_seconds(const tws_cluster *cluster, const tws_profile *
     double measured = table_seconds(profile, collective, ranks, bytes);
     if (measured >= 0) return measured + pieces;
   }
+  tws_nccl_choice choice;
+  if (chosen(cluster, profile, collective, ranks, per_node, bytes, &choice)) return choice.seconds + start + pieces;
   return formula_seconds(cluster, traffic, collective, ranks, per_node, bytes) + start + pieces;
 }
 
@@ -251,7 +262,11 @@ static double latency_s(const tws_cluster *cluster, const tws_profile *profile, 
                         tws_collective collective, int ranks, int per_node, double bytes, int segments) {
   const double nothing = whole_seconds(cluster, profile, traffic, collective, ranks, per_node, 0, segments);
   const double factor = profile != NULL ? profile->correction.collective[collective] : 0;
+  tws_nccl_choice choice, least;
   if (per_node < 1) per_node = 1;
+  if (ranks > 1 && chosen(cluster, profile, collective, ranks, per_node, bytes, &choice) &&
+      chosen(cluster, profile, collective, ranks, per_node, 0, &least))
+    return nothing + (choice.latency_s - least.seconds) * (factor > 0 ? factor : 1);
   if (ranks <= per_node || bytes <= 0) return nothing;
   const double hidden = hidden_seconds(cluster, traffic, collective, ranks, per_node, bytes);
   return fmax(0, nothing - hidden * (factor > 0 ? factor : 1));
@@ -268,6 +283,18 @@ double tws_exchange_latency_s(const tws_cluster *cluster, const tws_profile *pro
   return latency_s(cluster, profile, &traffic, (tws_collective)work->code, ranks, per_node,
                    share_on_the_way(work) * bytes, (int)work->segments) +
          casts_seconds(profile, work, ranks);
+}
+
+double tws_exchange_stretch(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
+                            int per_node) {
+  const tws_collective collective = (tws_collective)work->code;
+  const double bytes = (double)work->d[0];
+  tws_nccl_choice choice;
+  if (per_node < 1) per_node = 1;
+  if (ranks < 2 || bytes <= 0 || !chosen(cluster, profile, collective, ranks, per_node, bytes, &choice)) return 1;
+  const double ring = tws_collective_steps(collective, ranks) / (double)ranks,
+               narrowest = ring_link(cluster, ranks, per_node).bandwidth;
+  return narrowest > 0 && choice.bandwidth > 0 ? narrowest / (ring * choice.bandwidth) : 1;
 }
 
 double tws_p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, int same_node, double bytes) {

@@ -488,6 +488,10 @@ double tws_profile_drift(const tws_profile *profile) {
 int tws_profile_is_noisy(const tws_profile *profile) {
   return profile->spread > TWS_PROFILE_QUIET_SPREAD || profile->drift > TWS_PROFILE_QUIET_DRIFT;
 }
+int tws_profile_generation(const tws_profile *profile) {
+  return profile->generation;
+}
+
 tws_backend_kind tws_profile_backend(const tws_profile *profile) {
   return profile->backend;
 }

@@ -33,6 +33,7 @@ double tws_profile_drift(const tws_profile *profile);
 #define TWS_PROFILE_QUIET_DRIFT 0.25
 int tws_profile_is_noisy(const tws_profile *profile); /* beyond these */
 tws_backend_kind tws_profile_backend(const tws_profile *profile);
+int tws_profile_generation(const tws_profile *profile); /* tws_generation of runtime.h */
 double tws_profile_memory_bytes(const tws_profile *profile); /* of one device; host: of the node */
 /* Bytes/s of a node's disk, measured; 0: not measured. */
 double tws_profile_disk_read(const tws_profile *profile);
@@ -89,6 +90,10 @@ double tws_exchange_hops_s(const tws_cluster *cluster, const tws_profile *profil
                            int per_node);
 double tws_exchange_latency_s(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
                               int per_node, double bytes);
+/* Bytes that a ring would have to move along each edge, to take as long as what NCCL chooses (models/hardware/nccl.h),
+ * over those that it moves; 1 where that is rings. */
+double tws_exchange_stretch(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
+                            int per_node);
 /* What a kind of operation takes longer in training than by itself, as training runs have shown it: factors on the
  * seconds of kernels and collectives, 0 where nothing is known (then 1). They replace those of an earlier call. */
 typedef struct tws_profile_correction {
