@@ -252,6 +252,8 @@ static tws_code take_scenario(options *o, const tws_scenario *s, tws_error *err)
   if (o->job.model || o->job.config || o->job.cluster || o->run.data)
     return tws_fail(err, TWS_USAGE, "leave out -m, -c, --cluster and --data",
                     "emulate: the scenario says which job it is about");
+  if (!s->job.model)
+    return tws_fail(err, TWS_INVALID, "{\"job\": {\"model\": ...}}", "emulate: in the scenario there is no job");
   const char *fidelity = o->run.fidelity;
   o->job = s->job;
   o->run = s->run;

@@ -7,6 +7,7 @@
 #include "cli/remarks.h"
 #include "cli/stage_view.h"
 #include "cli/verdict.h"
+#include "emulation/disturb.h"
 #include "job/modules.h"
 #include "job/simulate.h"
 #include "traces/timeline.h"
@@ -14,7 +15,7 @@
 typedef struct options {
   tws_job_spec job;
   const char *program;
-  const char *fidelity, *trace, *csv;
+  const char *fidelity, *scenario, *trace, *csv;
   int print_plan, all_ranks, force;
   int64_t rank;
 } options;
@@ -28,6 +29,7 @@ typedef struct simulation {
   tws_stage_estimate *stages; /* of each stage the simulated rank that needs the most memory */
   tws_stage_balance balance;
   tws_estimate estimate;
+  tws_disturbance *disturbance;
 } simulation;
 
 static tws_code print_plan(const tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
@@ -44,10 +46,12 @@ static tws_code print_plan(const tws_cli *cli, const options *o, const tws_job *
 }
 
 static tws_code simulate_job(const tws_cli *cli, const options *o, const tws_job *job, simulation *s, tws_error *err) {
+  if (o->scenario) TWS_TRY(tws_disturbance_open(o->scenario, job, s->fidelity, &s->disturbance, err));
   const int every = o->all_ranks || job->backend == TWS_BACKEND_HOST; /* ranks of a host share its cores */
   tws_progress progress = tws_cli_progress(cli);
   tws_simulation_request request = {
       .fidelity = s->fidelity, .every_up_to = every ? job->ranks : 0, .most_plans = MOST_PLANS, .progress = &progress};
+  if (s->disturbance) request.effects = tws_disturbance_effects(s->disturbance);
   TWS_TRY(tws_sim_load(&request.sim, err));
   s->stages = tws_calloc((size_t)tws_job_stages(job), sizeof *s->stages);
   if (o->trace || o->csv) request.timeline = s->timeline = tws_timeline_create("simulated");
@@ -192,7 +196,8 @@ static tws_code print_json(const tws_job *job, const simulation *s, tws_error *e
 
 static tws_code check_outputs(const options *o, tws_error *err) {
   const tws_output outputs[] = {{"--trace", o->trace, NULL}, {"--csv", o->csv, NULL}};
-  const tws_inputs inputs = tws_inputs_of_job(&o->job);
+  tws_inputs inputs = tws_inputs_of_job(&o->job);
+  tws_inputs_add(&inputs, o->scenario);
   return tws_outputs_check(outputs, 2, &inputs, o->force, err);
 }
 
@@ -217,6 +222,7 @@ static tws_code run_simulate(tws_cli *cli, void *raw, int argc, char **argv, tws
     code = cli->json ? print_json(job, &s, err) : print_result(cli, o, job, &s, err);
   tws_timeline_destroy(s.timeline);
   tws_simulation_free(&s.of_job);
+  tws_disturbance_close(s.disturbance);
   tws_free(s.stages);
   tws_job_destroy(job);
   return code;
@@ -227,6 +233,7 @@ static const tws_option table[] = {
     TWS_RUNTIME_OPTION(options, job),
     TWS_PROGRAM_OPTION(options),
     TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "collectives: analytic (default), flow or message"),
+    TWS_STRING("scenario", 0, "FILE", options, scenario, "its slow devices, jitter and weak links (docs/emulation.md)"),
     TWS_STRING("trace", 0, "FILE", options, trace, "timeline as a Chrome trace, for Perfetto"),
     TWS_STRING("csv", 0, "FILE", options, csv, "timeline as CSV"),
     TWS_FORCE_OPTION(options),

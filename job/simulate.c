@@ -45,7 +45,7 @@ static void free_plans(tws_simulation *s) {
 
 static tws_code choose_ranks(folding *f, tws_error *err) {
   const tws_simulation_request *request = f->request;
-  TWS_TRY(tws_job_representatives(f->job, request->every_up_to, &f->set, err));
+  TWS_TRY(tws_job_representatives(f->job, request->effects ? f->job->ranks : request->every_up_to, &f->set, err));
   const int count = f->set.count;
   if (request->most_plans > 0 && count > request->most_plans)
     return tws_fail(err, TWS_UNSUPPORTED,
@@ -79,6 +79,7 @@ static tws_code simulate_some(void *user, int64_t micro_batches, int slot, tws_f
                                     .machine = f->job->machine,
                                     .fidelity = f->request->fidelity,
                                     .timeline = f->request->timeline,
+                                    .effects = f->request->effects,
                                     .progress = f->request->progress,
                                     .paths = f->paths + (size_t)slot * (size_t)s->plan_count};
   TWS_TRY(f->request->sim->simulate(&of_plans, &f->results[slot], err));
@@ -114,8 +115,9 @@ static tws_code simulate_folded(folding *f, tws_error *err) {
   tws_fold_sample all;
   TWS_TRY(choose_ranks(f, err));
   if (tws_job_stages(f->job) > 1) TWS_TRY(tws_pipeline_check(&shape, err));
-  TWS_TRY(f->request->timeline ? simulate_some(f, wanted, 0, &all, err) /* which shows every operation */
-                               : tws_fold_find(&shape, wanted, simulate_some, f, &folded, err));
+  TWS_TRY(f->request->timeline || f->request->effects /* which see every operation */
+              ? simulate_some(f, wanted, 0, &all, err)
+              : tws_fold_find(&shape, wanted, simulate_some, f, &folded, err));
   extrapolate_rounds(f, &folded);
   return TWS_OK;
 }

@@ -11,9 +11,10 @@ typedef struct tws_simulation_request {
   /* All ranks are simulated where they are at most so many, as of a host, whose ranks share its cores. Devices do the
    * same at the same time: of them those are that stand for the others. */
   int every_up_to;
-  int most_plans;         /* TWS_UNSUPPORTED for more; 0: no limit */
-  tws_timeline *timeline; /* filled when not NULL, and told whose it is */
-  tws_progress *progress; /* NULL: none */
+  int most_plans;                 /* TWS_UNSUPPORTED for more; 0: no limit */
+  tws_timeline *timeline;         /* filled when not NULL, and told whose it is */
+  tws_progress *progress;         /* NULL: none */
+  const tws_sim_effects *effects; /* NULL: none; else all ranks are simulated, and all micro-batches */
 } tws_simulation_request;
 enum { TWS_SIMULATED_HOST_RANKS = 64 };
 /* Of a host all ranks up to TWS_SIMULATED_HOST_RANKS. */

@@ -71,7 +71,7 @@ double tws_sim_takes(const tws_sim *sim, const tws_run_member *members, uint32_t
 static void take_effect(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
   const tws_sim_effects *effects = sim->request->effects;
   if (!effects || sim->run->ranks[rank].rendezvous[op] != TWS_NONE || sim->failed != TWS_OK) return;
-  sim->failed = effects->ran(effects->user, rank, op, end_s, sim->err);
+  if (effects->ran) sim->failed = effects->ran(effects->user, rank, op, end_s, sim->err);
 }
 
 void tws_sim_finish(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {

@@ -14,9 +14,9 @@ typedef enum tws_fidelity {
   TWS_FIDELITY_MESSAGE   /* every step of the ring is a flow: calibrates the other two */
 } tws_fidelity;
 
-/* What happens beside the passing of time, when an operation ends and before anything that waits for it starts: an
- * emulator's. `rank` is the index of the plan. Not with `fold`: every rank has effects of its own. An error ends the
- * simulation. */
+/* What happens beside the passing of time (ran and met, or NULL), when an operation ends and before anything that waits
+ * for it starts: an emulator's. `rank` is the index of the plan. Not with `fold`: every rank has effects of its own. An
+ * error ends the simulation. */
 typedef struct tws_sim_effects {
   tws_code (*ran)(void *user, uint32_t rank, uint32_t op, double end_s, tws_error *err); /* one that meets nobody */
   tws_code (*met)(void *user, const tws_run_member *members, uint32_t count, double end_s,

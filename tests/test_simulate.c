@@ -171,6 +171,49 @@ START_TEST(axes_are_reported) {
 }
 END_TEST
 
+static double step_of(const char *words) {
+  command_result result = twinspeed(JOB "%s --json", words);
+  tws_json *json = parse(&result);
+  const double step = number(json->root, "step_s");
+  tws_json_destroy(json);
+  command_free(&result);
+  return step;
+}
+
+static void write_events(const char *path, const char *events) {
+  FILE *file = fopen(path, "w");
+  ck_assert_ptr_nonnull(file);
+  fprintf(file, "{\"schema\": \"twinspeed-scenario-1\", \"seed\": 3, \"events\": [%s]}\n", events);
+  fclose(file);
+}
+
+/* A step through a scenario: all wait for a slow device, draws repeat, a weak link is felt, a death is no matter of a
+ * step. */
+START_TEST(scenarios_disturb_a_step) {
+  char path[] = "/tmp/twinspeed-scenario-XXXXXX", words[200];
+  close(mkstemp(path));
+  snprintf(words, sizeof words, "--fidelity flow --scenario %s", path);
+  const double quiet = step_of("--fidelity flow");
+  write_events(path, "");
+  ck_assert_double_eq_tol(step_of(words), quiet, 1e-9 * quiet);
+  write_events(path, "{\"kind\": \"slow\", \"rank\": 5, \"factor\": 2}");
+  const double slow = step_of(words);
+  ck_assert_double_gt(slow, 1.5 * quiet);
+  ck_assert_double_lt(slow, 2.01 * quiet);
+  write_events(path, "{\"kind\": \"jitter\", \"sigma\": 0.2}");
+  const double drawn = step_of(words);
+  ck_assert_double_gt(drawn, quiet);
+  ck_assert_double_eq(step_of(words), drawn);
+  write_events(path, "{\"kind\": \"link\", \"node\": 1, \"factor\": 0.01}");
+  ck_assert_double_gt(step_of(words), 2 * quiet);
+  write_events(path, "{\"kind\": \"death\", \"rank\": 0, \"at_s\": 0}");
+  command_result result = twinspeed(JOB "%s", words);
+  ck_assert_msg(result.status == 3 && strstr(result.err, "death"), "%d: %s", result.status, result.err);
+  command_free(&result);
+  unlink(path);
+}
+END_TEST
+
 START_TEST(mistakes) {
   static const struct {
     const char *words;
@@ -203,6 +246,7 @@ int main(void) {
   tcase_add_test(tcase, plan_is_printed);
   tcase_add_test(tcase, axes_are_reported);
   tcase_add_test(tcase, runtimes_are_planned_alike);
+  tcase_add_test(tcase, scenarios_disturb_a_step);
   tcase_add_test(tcase, mistakes);
   suite_add_tcase(suite, tcase);
   return run_suite(suite);

@@ -1,0 +1,17 @@
+/* A scenario's slow devices, jitter and weak links in one simulated step of a job of any size, without training it. */
+#ifndef TWS_EMULATION_DISTURB_H
+#define TWS_EMULATION_DISTURB_H
+
+#include "job/job.h"
+#include "sim/sim.h"
+
+typedef struct tws_disturbance tws_disturbance;
+
+/* Reads a scenario's events and seed, and nothing else of it. TWS_INVALID where an event has no time that a step could
+ * tell (a death, a bit, a disk that is full), or of places that the job does not have. */
+tws_code tws_disturbance_open(const char *path, const tws_job *job, tws_fidelity fidelity, tws_disturbance **out,
+                              tws_error *err);
+const tws_sim_effects *tws_disturbance_effects(const tws_disturbance *disturbance);
+void tws_disturbance_close(tws_disturbance *disturbance); /* NULL is allowed */
+
+#endif
