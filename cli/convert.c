@@ -1,5 +1,5 @@
 /* twinspeed convert: text to token files, configurations to strict JSON, a model to its numbers, a
- * checkpoint to weights. */
+ * checkpoint to weights, descriptions of nodes to clusters and profiles. */
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +9,7 @@
 #include "checkpoint/export.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/merge.h"
+#include "cli/convert_cluster.h"
 #include "cli/outputs.h"
 #include "models/network/network.h"
 #include "tokens/corpus.h"
@@ -20,6 +21,8 @@ typedef struct options {
   const char *tokenizer, *field, *eval; /* tokens */
   double eval_share;
   int megatron;
+  const char *profile; /* topology, nccl-tests */
+  int64_t nodes;
 } options;
 
 static tws_code check_output(const options *o, const char *from, const char *to, tws_error *err) {
@@ -250,7 +253,7 @@ static tws_code convert_checkpoint(tws_cli *cli, const options *o, const char *f
 }
 
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
-  static const char *const kinds[] = {"tokens", "config", "model", "checkpoint", "merge"};
+  static const char *const kinds[] = {"tokens", "config", "model", "checkpoint", "merge", "topology", "nccl-tests"};
   const options *o = raw;
   const char *kind = argc > 0 ? argv[0] : "";
   if (strcmp(kind, "tokens") == 0) {
@@ -278,12 +281,25 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
                       "convert merge: weights, an adapter's folder and a file");
     return convert_merge(cli, o, argv, err);
   }
-  const char *close = tws_closest(kind, kinds, 5);
+  const int topology = strcmp(kind, "topology") == 0;
+  if (topology || strcmp(kind, "nccl-tests") == 0) {
+    if (argc != 3)
+      return tws_fail(err, TWS_USAGE,
+                      topology ? "twinspeed convert topology IN OUT.json"
+                               : "twinspeed convert nccl-tests LOG OUT.json --profile NAME",
+                      "convert %s: two files", kind);
+    TWS_TRY(check_output(o, argv[1], argv[2], err));
+    return topology ? tws_convert_topology(cli, argv[1], argv[2], o->profile, o->nodes > 0 ? (int)o->nodes : 1, err)
+                    : tws_convert_nccl_tests(cli, argv[1], argv[2], o->profile, err);
+  }
+  const char *close = tws_closest(kind, kinds, sizeof kinds / sizeof *kinds);
   char hint[96];
   snprintf(hint, sizeof hint,
-           close && *kind ? "did you mean \"%s\"?" : "twinspeed convert tokens|config|model|checkpoint|merge ...",
+           close && *kind ? "did you mean \"%s\"?"
+                          : "twinspeed convert tokens|config|model|checkpoint|merge|topology|nccl-tests ...",
            close);
-  return tws_fail(err, TWS_USAGE, hint, "convert: say what: tokens, config, model, checkpoint or merge");
+  return tws_fail(err, TWS_USAGE, hint,
+                  "convert: say what: tokens, config, model, checkpoint, merge, topology or nccl-tests");
 }
 
 static const tws_option table[] = {
@@ -295,6 +311,8 @@ static const tws_option table[] = {
     TWS_FLAG("megatron", 0, options, megatron, "tokens: write OUT.bin and OUT.idx as Megatron does"),
     TWS_INTEGER("vocab-multiple", 0, "N", options, vocabulary_multiple, 1, 65536, "model: pad the vocabulary to this"),
     TWS_STRING("tag", 0, "TAG", options, tag, "checkpoint: which (default: the one that DIR/latest names)"),
+    TWS_STRING("profile", 0, "NAME", options, profile, "topology: of its GPUs; nccl-tests: what the table is put into"),
+    TWS_INTEGER("nodes", 0, "N", options, nodes, 1, 65536, "topology: how many such nodes (default 1)"),
     TWS_OPTIONS_END};
 
 const tws_verb tws_verb_convert = {
@@ -302,7 +320,7 @@ const tws_verb tws_verb_convert = {
     .summary = "text to tokens, configuration to strict JSON, model to numbers, checkpoint to weights",
     .usage =
         "tokens TEXT OUT.bin | config IN [OUT] | model MODEL | checkpoint DIR OUT.safetensors |\n"
-        "                 merge BASE ADAPTER OUT.safetensors",
+        "                 merge BASE ADAPTER OUT.safetensors | topology IN OUT.json | nccl-tests LOG OUT.json",
     .examples =
         "  twinspeed convert tokens book.txt book.bin\n"
         "  twinspeed convert tokens pages.jsonl train.bin --tokenizer tokenizer.json --eval eval.bin --eval-share "
@@ -311,7 +329,9 @@ const tws_verb tws_verb_convert = {
         "  twinspeed convert model config.json --json\n"
         "  twinspeed convert checkpoint run model.safetensors\n"
         "  twinspeed convert checkpoint pytorch_model.bin model.safetensors\n"
-        "  twinspeed convert merge model.safetensors adapter merged.safetensors\n",
+        "  twinspeed convert merge model.safetensors adapter merged.safetensors\n"
+        "  twinspeed convert topology node.xml cluster.json --nodes 16\n"
+        "  twinspeed convert nccl-tests all_reduce.log gpu.json --profile h100-sxm\n",
     .notes =
         "tokens: a text, or JSON lines (.jsonl) with a document each, behind which the tokenizer's end of text is "
         "put.\n"
@@ -324,7 +344,9 @@ const tws_verb tws_verb_convert = {
         "saved (ZeRO 0 to 3, under its module's names, as zero_to_fp32), or a pytorch_model.bin or its index.\n"
         "Of a training with adapters (twinspeed.lora) the adapters in PEFT's names, and beside them "
         "adapter_config.json.\n"
-        "merge: adapters of PEFT or of this program, added to the weights that they belong to, in float32.\n",
+        "merge: adapters of PEFT or of this program, added to the weights that they belong to, in float32.\n"
+        "topology: a node as NCCL_TOPO_DUMP_FILE (XML) or `nvidia-smi topo -m` tells it, as a cluster file.\n"
+        "nccl-tests: a log of all_reduce_perf or its siblings on one node, as a table of a profile.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .arguments_max = 4,

@@ -1,0 +1,92 @@
+#include "cli/convert_cluster.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/units.h"
+#include "config/topology_import.h"
+#include "models/hardware/nccl_tests.h"
+#include "models/hardware/profile.h"
+#include "models/hardware/runtime.h"
+
+enum { MOST_BYTES = 16 << 20 };
+
+static tws_code write_json(cJSON *root, const char *to, tws_error *err) {
+  char *text = root ? cJSON_Print(root) : NULL;
+  tws_text line = {0};
+  cJSON_Delete(root);
+  if (!text) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_text_add(&line, "%s\n", text);
+  cJSON_free(text);
+  const tws_code code =
+      line.failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory") : tws_write_file(to, line.data, line.length, err);
+  tws_text_free(&line);
+  return code;
+}
+
+static const char *name_of(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
+static tws_code tell_topology(tws_cli *cli, const tws_node_description *n, const char *to, cJSON *root,
+                              tws_error *err) {
+  if (cli->json) return tws_out_json(cJSON_Duplicate(root, 1), err);
+  const cJSON *profile = cJSON_GetObjectItemCaseSensitive(root, "profile");
+  char link[32], nic[32];
+  tws_say(cli, "%s: %d GPUs (%s), %d NVLinks each%s, %d NICs%s%s", to, n->devices, profile->valuestring, n->links,
+          n->links == 0 ? " (PCIe)"
+          : n->paired   ? " in equal parts to each other GPU"
+                        : "",
+          n->nics, n->nic_bandwidth > 0 ? " of " : "",
+          n->nic_bandwidth > 0 ? tws_format_bytes(n->nic_bandwidth, nic, sizeof nic) : "");
+  if (n->nics > 0 && !(n->nic_bandwidth > 0))
+    tws_say(cli, "how fast its NICs are is not said: \"inter\" has what such systems are sold with, look at it");
+  tws_format_bytes(n->pcie_bandwidth, link, sizeof link);
+  if (n->pcie_bandwidth > 0) tws_say(cli, "PCIe: %s/s a GPU, shared by %d", link, n->sharers);
+  return TWS_OK;
+}
+
+tws_code tws_convert_topology(tws_cli *cli, const char *from, const char *to, const char *profile, int nodes,
+                              tws_error *err) {
+  tws_node_description n;
+  char *text, name[64];
+  size_t length;
+  tws_profile *check;
+  TWS_TRY(tws_read_file(from, MOST_BYTES, &text, &length, err));
+  const tws_code code = tws_topology_read(text, from, &n, err);
+  tws_free(text);
+  TWS_TRY(code);
+  if (!profile && !n.profile[0])
+    return tws_fail(err, TWS_USAGE, "add --profile, such as h100-sxm", "%s does not say which GPUs these are", from);
+  TWS_TRY(tws_profile_load(profile ? profile : n.profile, &check, err));
+  if (n.sm == 0 && tws_profile_generation(check) >= TWS_GENERATION_HOPPER) n.sm = 90;
+  if (tws_profile_generation(check) >= TWS_GENERATION_BLACKWELL) n.link_bandwidth = 50e9;
+  tws_profile_destroy(check);
+  snprintf(name, sizeof name, "%.63s", name_of(from));
+  cJSON *root = tws_topology_cluster(&n, name, profile, nodes);
+  if (!root) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  const tws_code told = tell_topology(cli, &n, to, root, err);
+  if (told == TWS_OK) return write_json(root, to, err);
+  cJSON_Delete(root);
+  return told;
+}
+
+tws_code tws_convert_nccl_tests(tws_cli *cli, const char *from, const char *to, const char *profile, tws_error *err) {
+  tws_nccl_log log;
+  char *text, most[32];
+  size_t length;
+  cJSON *root;
+  if (!profile)
+    return tws_fail(err, TWS_USAGE, "add --profile, such as a100-80gb", "convert nccl-tests: into which profile?");
+  TWS_TRY(tws_read_file(from, MOST_BYTES, &text, &length, err));
+  const tws_code code = tws_nccl_tests_read(text, from, &log, err);
+  tws_free(text);
+  TWS_TRY(code);
+  TWS_TRY(tws_nccl_tests_into(&log, from, profile, &root, err));
+  if (cli->json) TWS_TRY(tws_out_json(cJSON_Duplicate(root, 1), err));
+  tws_say(cli, "%s: %s with %s of %d ranks, %d sizes up to %s", to, profile, tws_collective_name(log.collective),
+          log.ranks, log.count, tws_format_bytes(log.samples[log.count - 1][0], most, sizeof most));
+  return write_json(root, to, err);
+}

@@ -1,0 +1,277 @@
+#include "config/topology_import.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- NCCL's XML: elements nested as the devices are, all said by attributes ---- */
+
+enum { MAX_DEPTH = 64, MAX_WORD = 64 };
+
+typedef struct element {
+  char name[MAX_WORD];
+  int devices;                    /* below it */
+  double pcie;                    /* of a pci: bytes/s of its link */
+  int links, to_devices, targets; /* of a gpu: NVLinks; of them those to other GPUs; how many of these */
+} element;
+
+typedef struct reader {
+  tws_node_description *out;
+  element stack[MAX_DEPTH];
+  int depth;
+  const char *attributes, *end; /* of the tag at hand */
+} reader;
+
+static int attribute(const reader *r, const char *key, char *value, size_t size) {
+  const size_t length = strlen(key);
+  value[0] = 0;
+  for (const char *at = r->attributes; at < r->end; at++) {
+    if (strncmp(at, key, length) != 0 || at[length] != '=' || at[length + 1] != '"' || !isspace((unsigned char)at[-1]))
+      continue;
+    const char *from = at + length + 2, *to = memchr(from, '"', (size_t)(r->end - from));
+    if (!to || (size_t)(to - from) >= size) return 0;
+    memcpy(value, from, (size_t)(to - from));
+    value[to - from] = 0;
+    return 1;
+  }
+  return 0;
+}
+
+static double number(const reader *r, const char *key) {
+  char value[MAX_WORD];
+  return attribute(r, key, value, sizeof value) ? strtod(value, NULL) : 0;
+}
+
+/* Bytes/s of a lane: 2.5 and 5 GT/s with 8 of 10 bits, later ones with 128 of 130. */
+static double lane(double transfers) {
+  return transfers * 1e9 / 8 * (transfers < 6 ? 0.8 : 128.0 / 130);
+}
+
+static void read_device(reader *r) {
+  const int sm = (int)number(r, "sm");
+  if (sm > 0) r->out->sm = sm;
+  r->out->devices++;
+  for (int i = r->depth - 1, own = 1; i >= 0; i--) {
+    if (strcmp(r->stack[i].name, "pci") != 0) continue;
+    if (own && r->stack[i].pcie > 0) r->out->pcie_bandwidth = r->stack[i].pcie;
+    own = 0;
+    if (++r->stack[i].devices > r->out->sharers) r->out->sharers = r->stack[i].devices;
+  }
+}
+
+static void read_link(reader *r) {
+  char class[MAX_WORD];
+  if (r->depth < 1 || strcmp(r->stack[r->depth - 1].name, "gpu") != 0) return;
+  element *device = &r->stack[r->depth - 1];
+  const int count = (int)number(r, "count");
+  device->links += count;
+  if (attribute(r, "tclass", class, sizeof class) && strncmp(class, "0x03", 4) == 0) {
+    device->to_devices += count;
+    device->targets++;
+  }
+}
+
+/* Those of the fastest kind: slower ones are a node's ways to its files and to its users. */
+static void read_nic(reader *r) {
+  const double bandwidth = number(r, "speed") * 1e6 / 8;
+  if (bandwidth > r->out->nic_bandwidth) {
+    r->out->nic_bandwidth = bandwidth;
+    r->out->nics = 0;
+  }
+  r->out->nics += bandwidth > 0 && bandwidth == r->out->nic_bandwidth;
+}
+
+static void open_element(reader *r, const char *name) {
+  char word[MAX_WORD];
+  element e = {.links = 0};
+  snprintf(e.name, sizeof e.name, "%s", name);
+  if (strcmp(name, "cpu") == 0) {
+    r->out->processors++;
+    r->out->amd |= attribute(r, "vendor", word, sizeof word) && strstr(word, "AMD") != NULL;
+  }
+  if (strcmp(name, "pci") == 0) e.pcie = lane(number(r, "link_speed")) * number(r, "link_width");
+  if (strcmp(name, "gpu") == 0) read_device(r);
+  if (strcmp(name, "nvlink") == 0) read_link(r);
+  if (strcmp(name, "net") == 0) read_nic(r);
+  if (r->depth < MAX_DEPTH) r->stack[r->depth++] = e;
+}
+
+static void close_element(reader *r) {
+  if (r->depth < 1) return;
+  const element *e = &r->stack[--r->depth];
+  if (strcmp(e->name, "gpu") != 0 || e->links <= r->out->links) return;
+  r->out->links = e->links;
+  r->out->paired = e->to_devices == e->links && e->targets > 1 && e->links % e->targets == 0;
+}
+
+static const char *profile_of(int sm) {
+  return sm == 70    ? "v100-32gb"
+         : sm == 80  ? "a100-80gb"
+         : sm == 90  ? "h100-sxm"
+         : sm == 100 ? "b200"
+         : sm == 103 ? "b300"
+                     : "";
+}
+
+static void conclude(tws_node_description *out) {
+  const char *profile = profile_of(out->sm);
+  snprintf(out->profile, sizeof out->profile, "%s", profile);
+  out->link_bandwidth = out->sm >= 100 ? 50e9 : 25e9; /* NVLink 5; 2 to 4 */
+  if (out->processors < 1) out->processors = 1;
+  if (out->sharers < 1 || out->sharers >= out->devices) out->sharers = 1;
+}
+
+static tws_code no_device(const char *name, tws_error *err) {
+  return tws_fail(err, TWS_INVALID,
+                  "NCCL_TOPO_DUMP_FILE=node.xml makes NCCL write one; or nvidia-smi topo -m > node.txt",
+                  "%s describes no GPU", name);
+}
+
+tws_code tws_topology_read_xml(const char *text, const char *name, tws_node_description *out, tws_error *err) {
+  reader r = {.out = out};
+  *out = (tws_node_description){.sm = 0};
+  for (const char *at = strchr(text, '<'); at; at = strchr(at, '<')) {
+    const char *end = strchr(at, '>');
+    char word[MAX_WORD];
+    size_t length = 0;
+    if (!end) return tws_fail(err, TWS_INVALID, NULL, "%s ends inside an element", name);
+    const int closes = at[1] == '/';
+    for (at += 1 + closes; at < end && length + 1 < sizeof word && (isalnum((unsigned char)*at) || *at == '_'); at++)
+      word[length++] = *at;
+    word[length] = 0;
+    r.attributes = at;
+    r.end = end;
+    if (closes)
+      close_element(&r);
+    else if (length > 0) {
+      open_element(&r, word);
+      if (end[-1] == '/') close_element(&r);
+    }
+    at = end;
+  }
+  if (out->devices < 1) return no_device(name, err);
+  conclude(out);
+  return TWS_OK;
+}
+
+/* ---- nvidia-smi topo -m: a row for each device, behind which stand its cores and its part of the memory ---- */
+
+/* The next word of a line; 0 at its end. Marks of terminals are left out. */
+static int next_word(const char **at, char *word, size_t size) {
+  size_t length = 0;
+  for (;; (*at)++) {
+    if (**at == 27) { /* ESC [ ... letter */
+      while (**at && **at != '\n' && !isalpha((unsigned char)**at)) (*at)++;
+      if (!**at || **at == '\n') break;
+      continue;
+    }
+    if (!**at || **at == '\n') break;
+    if (isspace((unsigned char)**at)) {
+      if (length > 0) break;
+      continue;
+    }
+    if (length + 1 < size) word[length++] = **at;
+  }
+  word[length] = 0;
+  return length > 0;
+}
+
+static int is_numbered(const char *word, const char *kind) {
+  const size_t length = strlen(kind);
+  return strncmp(word, kind, length) == 0 && isdigit((unsigned char)word[length]);
+}
+
+/* Columns of the header: devices first, then NICs. */
+static int read_header(const char *line, int *devices, int *nics) {
+  char word[MAX_WORD];
+  *devices = *nics = 0;
+  while (next_word(&line, word, sizeof word)) {
+    *devices += is_numbered(word, "GPU");
+    *nics += is_numbered(word, "NIC") || is_numbered(word, "mlx");
+    if (strcmp(word, "CPU") == 0) break;
+  }
+  return *devices > 0;
+}
+
+static void read_row(const char *line, int devices, int nics, tws_node_description *out, int *most_node) {
+  char word[MAX_WORD];
+  int links = 0, most = 0, least = 1 << 20;
+  next_word(&line, word, sizeof word);
+  for (int i = 0; i < devices + nics && next_word(&line, word, sizeof word); i++) {
+    if (i >= devices || strcmp(word, "X") == 0) continue;
+    const int count = is_numbered(word, "NV") ? atoi(word + 2) : 0;
+    links += count;
+    if (count > most) most = count;
+    if (count < least) least = count;
+  }
+  enum { MOST_LINKS = 18 }; /* of a device: more in sum are the same ones, on the way to a switch */
+  const int switched = links > MOST_LINKS;
+  const int own = switched ? most : links;
+  if (own > out->links) {
+    out->links = own;
+    out->paired = !switched && devices > 2 && most == least;
+  }
+  if (next_word(&line, word, sizeof word) && next_word(&line, word, sizeof word) && isdigit((unsigned char)word[0]) &&
+      atoi(word) > *most_node)
+    *most_node = atoi(word);
+}
+
+tws_code tws_topology_read_matrix(const char *text, const char *name, tws_node_description *out, tws_error *err) {
+  int devices = 0, nics = 0, most_node = 0;
+  *out = (tws_node_description){.sm = 0};
+  for (const char *line = text; line; line = strchr(line, '\n')) {
+    char word[MAX_WORD];
+    const char *at = line += *line == '\n';
+    if (!next_word(&at, word, sizeof word) || !is_numbered(word, "GPU")) continue;
+    if (devices == 0) {
+      if (!read_header(line, &devices, &nics)) break;
+      continue;
+    }
+    out->devices++;
+    read_row(line, devices, nics, out, &most_node);
+  }
+  if (out->devices < 1) return no_device(name, err);
+  out->nics = nics;
+  out->processors = most_node + 1;
+  out->sm = out->links == 6 ? 70 : out->links == 12 ? 80 : 0; /* 18: Hopper and Blackwell */
+  conclude(out);
+  return TWS_OK;
+}
+
+tws_code tws_topology_read(const char *text, const char *name, tws_node_description *out, tws_error *err) {
+  return strstr(text, "<system") || strstr(text, "<cpu") ? tws_topology_read_xml(text, name, out, err)
+                                                         : tws_topology_read_matrix(text, name, out, err);
+}
+
+/* ---- a cluster file ---- */
+
+static void add_link(cJSON *root, const char *key, double bandwidth, double latency_s) {
+  cJSON *link = cJSON_AddObjectToObject(root, key);
+  cJSON_AddNumberToObject(link, "bandwidth", round(bandwidth));
+  cJSON_AddNumberToObject(link, "latency_s", latency_s);
+}
+
+cJSON *tws_topology_cluster(const tws_node_description *n, const char *name, const char *profile, int nodes) {
+  const double pcie = n->pcie_bandwidth > 0 ? n->pcie_bandwidth : n->sm >= 90 ? 63e9 : n->sm >= 80 ? 31e9 : 15.75e9;
+  const double nic = n->nic_bandwidth > 0 ? n->nic_bandwidth : n->sm >= 90 ? 50e9 : n->sm >= 80 ? 25e9 : 12.5e9;
+  cJSON *root = cJSON_CreateObject();
+  cJSON_AddStringToObject(root, "schema", "twinspeed-cluster-1");
+  cJSON_AddStringToObject(root, "name", name);
+  cJSON_AddStringToObject(root, "profile", profile ? profile : n->profile);
+  cJSON_AddNumberToObject(root, "nodes", nodes);
+  cJSON_AddNumberToObject(root, "devices_per_node", n->devices);
+  cJSON_AddNumberToObject(root, "numa_nodes", n->processors);
+  if (n->links > 0)
+    add_link(root, "intra", n->links * n->link_bandwidth, 3.4e-6); /* latencies: config/cluster.c */
+  else
+    add_link(root, "intra", pcie, 5.7e-6);
+  if (n->paired) cJSON_AddNumberToObject(root, "paired", 1);
+  cJSON_AddNumberToObject(root, "nics_per_node", n->nics > 0 ? n->nics : 1);
+  add_link(root, "inter", nic, 14e-6);
+  add_link(root, "host_link", pcie, 5.7e-6);
+  cJSON_AddNumberToObject(root, "devices_per_host_link", n->sharers);
+  cJSON_AddNumberToObject(root, "message_s", n->amd ? 2e-6 : 1e-6);
+  return root;
+}

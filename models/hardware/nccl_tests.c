@@ -1,0 +1,164 @@
+#include "models/hardware/nccl_tests.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/collective.h"
+#include "models/hardware/profile_internal.h"
+
+typedef struct row {
+  double bytes, count, us;
+  char type[24], redop[16];
+  int root;
+} row;
+
+/* size, count, type, redop, root, then time of the test out of place. */
+static int read_row(const char *line, row *r) {
+  return sscanf(line, "%lf %lf %23s %15s %d %lf", &r->bytes, &r->count, r->type, r->redop, &r->root, &r->us) == 6;
+}
+
+static int is_summed(const row *r) {
+  return strcmp(r->redop, "none") != 0;
+}
+
+static double width_of(const char *type) {
+  static const struct {
+    const char *begin;
+    double width;
+  } types[] = {{"double", 8}, {"int64", 8}, {"uint64", 8}, {"half", 2}, {"bfloat16", 2},
+               {"int8", 1},   {"uint8", 1}, {"fp8", 1},    {"f8", 1}};
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+    if (strncmp(type, types[i].begin, strlen(types[i].begin)) == 0) return types[i].width;
+  return 4;
+}
+
+/* Whether an element of `count` stands once for each rank. */
+static int is_parted(const row *r) {
+  return r->count > 0 && r->bytes / r->count > 1.5 * width_of(r->type);
+}
+
+static int named(const char *text, tws_collective *collective) {
+  static const struct {
+    const char *name;
+    tws_collective is;
+  } tests[] = {{"all_reduce_perf", TWS_COLLECTIVE_ALL_REDUCE},
+               {"all_gather_perf", TWS_COLLECTIVE_ALL_GATHER},
+               {"reduce_scatter_perf", TWS_COLLECTIVE_REDUCE_SCATTER},
+               {"broadcast_perf", TWS_COLLECTIVE_BROADCAST},
+               {"alltoall_perf", TWS_COLLECTIVE_COUNT},
+               {"sendrecv_perf", TWS_COLLECTIVE_COUNT},
+               {"hypercube_perf", TWS_COLLECTIVE_COUNT},
+               {"scatter_perf", TWS_COLLECTIVE_COUNT},
+               {"gather_perf", TWS_COLLECTIVE_COUNT},
+               {"reduce_perf", TWS_COLLECTIVE_REDUCE}};
+  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+    if (!strstr(text, tests[i].name)) continue;
+    *collective = tests[i].is;
+    return 1;
+  }
+  return 0;
+}
+
+/* "#  Rank  0 Group  0 Pid   1234 on      host device  0 [0x07] NVIDIA A100-SXM4-80GB" */
+static int read_rank(const char *line, char *host, size_t size) {
+  int rank;
+  const char *on = strstr(line, " on ");
+  if (sscanf(line, "# Rank %d", &rank) != 1 || !on) return 0;
+  char format[16];
+  snprintf(format, sizeof format, "%%%zus", size - 1);
+  return sscanf(on + 4, format, host) == 1;
+}
+
+tws_code tws_nccl_tests_read(const char *text, const char *name, tws_nccl_log *out, tws_error *err) {
+  char first[64] = "", host[64];
+  int hosts = 0;
+  row r, last = {0};
+  *out = (tws_nccl_log){0};
+  for (const char *line = text; line; line = strchr(line, '\n')) {
+    line += *line == '\n';
+    if (*line == '#' && read_rank(line, host, sizeof host)) {
+      out->ranks++;
+      if (!first[0]) snprintf(first, sizeof first, "%s", host);
+      hosts |= strcmp(first, host) != 0;
+    } else if (*line != '#' && read_row(line, &r) && r.bytes > 0 && r.us > 0 && out->count < TWS_NCCL_TESTS_ROWS) {
+      out->samples[out->count][0] = r.bytes;
+      out->samples[out->count++][1] = 1e-6 * r.us;
+      last = r;
+    }
+  }
+  if (out->count == 0)
+    return tws_fail(err, TWS_INVALID, "all_reduce_perf -b 1M -e 1G -f 2 -g 8 > log.txt", "%s has no row of nccl-tests",
+                    name);
+  if (out->ranks < 2)
+    return tws_fail(err, TWS_INVALID, "keep the lines that begin with \"#  Rank\"", "%s names %d rank%s", name,
+                    out->ranks, out->ranks == 1 ? "" : "s");
+  if (hosts)
+    return tws_fail(err, TWS_INVALID, "give the cluster file an \"inter\" bandwidth that its bus bandwidth says",
+                    "%s is of several nodes, and a profile's tables are of one", name);
+  if (!named(text, &out->collective))
+    out->collective = is_summed(&last) ? (last.root >= 0     ? TWS_COLLECTIVE_REDUCE
+                                          : is_parted(&last) ? TWS_COLLECTIVE_REDUCE_SCATTER
+                                                             : TWS_COLLECTIVE_ALL_REDUCE)
+                      : last.root >= 0 ? TWS_COLLECTIVE_BROADCAST
+                                       : TWS_COLLECTIVE_ALL_GATHER;
+  if (out->collective == TWS_COLLECTIVE_COUNT || !tws_collective_of(out->collective)->calibrated)
+    return tws_fail(err, TWS_INVALID, NULL, "%s is of a test that a profile has no table of", name);
+  return TWS_OK;
+}
+
+/* ---- into a profile ---- */
+
+static void drop_same(cJSON *tables, const tws_nccl_log *log) {
+  for (int i = cJSON_GetArraySize(tables) - 1; i >= 0; i--) {
+    const cJSON *table = cJSON_GetArrayItem(tables, i);
+    const cJSON *word = cJSON_GetObjectItemCaseSensitive(table, "collective");
+    const cJSON *ranks = cJSON_GetObjectItemCaseSensitive(table, "ranks");
+    if (cJSON_IsString(word) && strcmp(word->valuestring, tws_collective_name(log->collective)) == 0 &&
+        cJSON_IsNumber(ranks) && ranks->valueint == log->ranks)
+      cJSON_DeleteItemFromArray(tables, i);
+  }
+}
+
+static void add_table(cJSON *tables, const tws_nccl_log *log) {
+  cJSON *table = cJSON_CreateObject(), *samples;
+  cJSON_AddStringToObject(table, "collective", tws_collective_name(log->collective));
+  cJSON_AddNumberToObject(table, "ranks", log->ranks);
+  samples = cJSON_AddArrayToObject(table, "samples");
+  for (int i = 0; i < log->count; i++) cJSON_AddItemToArray(samples, cJSON_CreateDoubleArray(log->samples[i], 2));
+  cJSON_AddItemToArray(tables, table);
+}
+
+static void append(cJSON *root, const char *key, const char *more) {
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, key);
+  char text[512];
+  snprintf(text, sizeof text, "%.300s%.200s", cJSON_IsString(item) ? item->valuestring : "", more);
+  cJSON_DeleteItemFromObjectCaseSensitive(root, key);
+  cJSON_AddStringToObject(root, key, text);
+}
+
+tws_code tws_nccl_tests_into(const tws_nccl_log *log, const char *name, const char *profile, cJSON **out,
+                             tws_error *err) {
+  const char *builtin = tws_profile_builtin(profile);
+  char more[200];
+  tws_json *json;
+  tws_profile *check;
+  *out = NULL;
+  TWS_TRY(builtin ? tws_json_parse(builtin, strlen(builtin), profile, &json, err) : tws_json_read(profile, &json, err));
+  tws_code code = tws_profile_from_json(json, &check, err); /* of something that is a profile */
+  if (code == TWS_OK) tws_profile_destroy(check);
+  cJSON *root = code == TWS_OK ? cJSON_Duplicate(json->root, 1) : NULL;
+  tws_json_destroy(json);
+  TWS_TRY(code);
+  if (!root) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a profile");
+  cJSON *tables = cJSON_GetObjectItemCaseSensitive(root, "collectives");
+  if (!tables) tables = cJSON_AddArrayToObject(root, "collectives");
+  drop_same(tables, log);
+  add_table(tables, log);
+  const char *slash = strrchr(name, '/');
+  snprintf(more, sizeof more, "; %s of %d ranks by nccl-tests (%.80s)", tws_collective_name(log->collective),
+           log->ranks, slash ? slash + 1 : name);
+  append(root, "provenance", more);
+  *out = root;
+  return TWS_OK;
+}
