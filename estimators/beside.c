@@ -72,8 +72,9 @@ static void carry_over(walk *w, const moved *m) {
   w->carried++;
 }
 
-static void begin_micro_batch(walk *w, int64_t number) {
-  const uint32_t before = w->carried, ops = number > 0 ? w->of->ops[number > 1] : 0;
+/* last: the kind of the one before, or -1. */
+static void begin_micro_batch(walk *w, int last) {
+  const uint32_t before = w->carried, ops = last >= 0 ? w->of->ops[last] : 0;
   w->carried = 0;
   for (uint32_t i = 0; i < before; i++) carry_over(w, &w->moved[w->most + i]);
   for (uint32_t i = 0; i < ops; i++)
@@ -91,11 +92,11 @@ static void begin_micro_batch(walk *w, int64_t number) {
 }
 
 /* One micro-batch, from its beginning at 0 on, until all is reduced. */
-static void go(walk *w, int later) {
+static void go(walk *w, int kind) {
   const tws_beside_events *b = w->of;
   tws_piece_time before = {0, 0};
-  for (size_t i = 0; i < b->count[later]; i++) {
-    const tws_beside_event *e = &b->items[later][i];
+  for (size_t i = 0; i < b->count[kind]; i++) {
+    const tws_beside_event *e = &b->items[kind][i];
     w->now += seconds_of(w, (tws_piece_time){e->at.kernel - before.kernel, e->at.other - before.other});
     before = e->at;
     if (e->waits)
@@ -105,23 +106,27 @@ static void go(walk *w, int later) {
     else
       begin_move(w, e->number, e->op);
   }
-  const tws_piece_time *whole = &b->whole[later];
+  const tws_piece_time *whole = &b->whole[kind];
   w->now += seconds_of(w, (tws_piece_time){whole->kernel - before.kernel, whole->other - before.other});
   if (w->on_stream[0]) wait_for(w, w->on_stream[0] - 1);
 }
 
 /* Micro-batches that begin alike are alike: all others are as one that leaves what it found. */
 static double walk_through(walk *w, tws_body_beside *beside, int64_t micro_batches, double *behind_s) {
+  const int64_t alone = w->of->kinds > 2; /* the last is none of the others */
   double seconds = 0, found = 0;
+  int kind = -1;
   for (int64_t i = 0, times; i < micro_batches; i += times) {
-    begin_micro_batch(w, i);
+    begin_micro_batch(w, kind);
+    const int is_last = alone && i + 1 == micro_batches;
     const double carried = w->moves_end[1], near = i > 0 ? 1e-13 * seconds / (double)i : 0;
-    const int alike = i > 0 && (w->carried == 0 || (i > 1 && fabs(carried - found) <= near));
+    const int alike = i > 0 && !is_last && (w->carried == 0 || (i > 1 && fabs(carried - found) <= near));
     found = carried;
-    go(w, i > 0);
-    times = alike ? micro_batches - i : 1;
+    kind = i > 0 ? is_last ? TWS_BESIDE_LAST : TWS_BESIDE_LATER : is_last ? TWS_BESIDE_ONLY : TWS_BESIDE_FIRST;
+    go(w, kind);
+    times = alike ? micro_batches - alone - i : 1;
     seconds += (double)times * w->now;
-    if (carried <= 0 && w->moves_end[1] <= w->now) {
+    if (!alone && carried <= 0 && w->moves_end[1] <= w->now) {
       beside->timed |= i > 0 ? 2 : 1;
       *(i > 0 ? &beside->later_s : &beside->first_s) = w->now;
     }
@@ -219,7 +224,8 @@ double tws_beside_seconds(const tws_beside_source *from, tws_body_beside *beside
     return beside->first_s + (double)(micro_batches - 1) * (micro_batches > 1 ? beside->later_s : 0);
   walk w = {.of = find_events(from, beside, &failed), .stretch = stretch, .account = account};
   if (!w.of) return -1;
-  w.most = w.of->ops[0] > w.of->ops[1] ? w.of->ops[0] : w.of->ops[1];
+  for (int kind = 0; kind < w.of->kinds; kind++)
+    if (w.of->ops[kind] > w.most) w.most = w.of->ops[kind];
   tws_beside_memory *m = from->memory;
   if (tws_reserve(&m->moved, &m->moved_capacity, 3 * (size_t)w.most + 1, sizeof *m->moved)) return -1;
   w.moved = m->moved;

@@ -27,17 +27,20 @@ typedef struct tws_beside_gathers {
   const tws_beside_op *ops;
   uint32_t first;
 } tws_beside_gathers;
-typedef struct tws_beside_moves {  /* in the first micro-batch, and in a later one */
-  const tws_beside_gathers *begin; /* before the first */
-  const tws_beside_gathers *gathers[2];
-  const tws_beside_reductions *reductions[2];
+/* Micro-batches that differ: the first and later ones, and of each kind that which is the last of its step. */
+enum { TWS_BESIDE_FIRST, TWS_BESIDE_LATER, TWS_BESIDE_ONLY, TWS_BESIDE_LAST, TWS_BESIDE_KINDS };
+typedef struct tws_beside_moves {
+  int kinds;                            /* the last two only where groups add up then; else 2 */
+  const tws_beside_gathers *begin;      /* before the first */
+  const tws_beside_gathers *gathers[2]; /* of the first, of a later one */
+  const tws_beside_reductions *reductions[TWS_BESIDE_KINDS];
 } tws_beside_moves;
 
 /* Of a body whose chunk is the whole network, and kept with it; its events are not. */
 typedef struct tws_body_beside {
   const tws_beside_moves *of;
   int known;      /* the body's pieces tell; else nothing below is set */
-  int timed;      /* 1: first_s is known, 2: later_s, of micro-batches that begin and end with nothing left over */
+  int timed;      /* of 2 kinds. 1: first_s is known, 2: later_s, if nothing was left over before or behind */
   double stretch; /* that these are of */
   double first_s, later_s;
   struct tws_body_beside *next;

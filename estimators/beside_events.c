@@ -144,7 +144,7 @@ void tws_beside_trace_free(tws_beside_trace *trace) {
 
 typedef struct maker {
   const tws_beside_moves *moves;
-  int later;
+  int kind, later;
   uint32_t *pending;                /* per bucket: gradients */
   uint32_t *completes;              /* per bucket: the gradient that is its last in the moves' sample */
   uint8_t *begun;                   /* per bucket */
@@ -169,12 +169,12 @@ typedef struct maker {
 static void put(maker *m, tws_piece_time at, const tws_beside_op *op, uint32_t waits_for) {
   if (m->failed) return;
   tws_beside_events *to = m->to;
-  const int later = m->later;
-  if (tws_reserve(&to->items[later], &to->capacity[later], to->count[later] + 1, sizeof *to->items[later])) {
+  const int kind = m->kind;
+  if (tws_reserve(&to->items[kind], &to->capacity[kind], to->count[kind] + 1, sizeof *to->items[kind])) {
     m->failed = 2;
     return;
   }
-  to->items[later][to->count[later]++] = (tws_beside_event){at, op, waits_for ? waits_for - 1 : m->ops, waits_for > 0};
+  to->items[kind][to->count[kind]++] = (tws_beside_event){at, op, waits_for ? waits_for - 1 : m->ops, waits_for > 0};
   if (waits_for) return;
   m->ops++;
   if (op->gathers) {
@@ -199,7 +199,7 @@ static int list_by_layer(maker *m, const tws_moved_gradients *g) {
 
 /* Most become complete in the order of the moves' sample. */
 static uint32_t gradient_of(maker *m, const tws_trace_entry *e) {
-  const tws_moved_gradients *all = &m->moves->reductions[m->later]->gradients;
+  const tws_moved_gradients *all = &m->moves->reductions[m->kind]->gradients;
   const tws_moved_gradient *likely = &all->items[e->number];
   if (e->number < all->count && likely->layer == e->layer && likely->which == e->which) return e->number;
   if (!m->by_layer && !list_by_layer(m, all)) return TWS_NONE;
@@ -210,14 +210,14 @@ static uint32_t gradient_of(maker *m, const tws_trace_entry *e) {
 }
 
 static void begin_bucket(maker *m, tws_piece_time at, uint32_t gradient) {
-  const uint32_t bucket = m->moves->reductions[m->later]->gradients.items[gradient].bucket;
+  const uint32_t bucket = m->moves->reductions[m->kind]->gradients.items[gradient].bucket;
   if (m->begun[bucket]) return;
   m->begun[bucket] = 1;
   if (m->flushed[0]) put(m, at, NULL, m->flushed[0]);
 }
 
 static void complete(maker *m, tws_piece_time at, uint32_t gradient) {
-  const tws_beside_reductions *r = m->moves->reductions[m->later];
+  const tws_beside_reductions *r = m->moves->reductions[m->kind];
   const tws_moved_gradients *all = &r->gradients;
   const tws_moved_gradient *g = &all->items[gradient];
   m->completed++;
@@ -302,7 +302,7 @@ static void go_through(maker *m, const tws_trace_entry *e) {
 }
 
 static int index_gradients(maker *m) {
-  const tws_moved_gradients *g = &m->moves->reductions[m->later]->gradients;
+  const tws_moved_gradients *g = &m->moves->reductions[m->kind]->gradients;
   m->pending = tws_arena_alloc(m->scratch, g->buckets + 1u, sizeof *m->pending);
   m->begun = tws_arena_alloc(m->scratch, g->buckets + 1u, 1);
   m->completes = tws_arena_alloc(m->scratch, g->buckets + 1u, sizeof *m->completes);
@@ -344,23 +344,25 @@ int tws_beside_gathers_any(const tws_beside_moves *moves) {
 
 int tws_beside_events_make(const tws_beside_moves *moves, const tws_beside_trace *trace, tws_beside_events *to) {
   int failed = 0;
-  for (int later = 0; later < 2 && !failed; later++) {
-    maker m = {.moves = moves, .later = later, .to = to, .scratch = tws_arena_create()};
+  to->kinds = moves->kinds;
+  for (int kind = 0; kind < moves->kinds && !failed; kind++) {
+    const int later = kind == TWS_BESIDE_LATER || kind == TWS_BESIDE_LAST;
+    maker m = {.moves = moves, .kind = kind, .later = later, .to = to, .scratch = tws_arena_create()};
     if (!m.scratch) return 2;
-    to->count[later] = 0;
+    to->count[kind] = 0;
     if (!index_gradients(&m) || !index_params(&m)) m.failed = m.failed ? m.failed : 1;
     for (size_t i = 0; i < trace->count[later] && !m.failed; i++) go_through(&m, &trace->items[later][i]);
     tws_arena_destroy(m.scratch);
     /* what has no channel may end in the next micro-batch: codes of parameters that nobody reads any more */
-    const int whole = m.completed == moves->reductions[later]->gradients.count &&
+    const int whole = m.completed == moves->reductions[kind]->gradients.count &&
                       m.visit == moves->gathers[later]->params.visit_count && m.done_gather >= m.last_gather;
     failed = m.failed || whole ? m.failed : 1;
-    to->ops[later] = m.ops;
-    to->whole[later] = trace->whole[later];
+    to->ops[kind] = m.ops;
+    to->whole[kind] = trace->whole[later];
   }
   return failed;
 }
 
 void tws_beside_events_free(tws_beside_events *events) {
-  for (int later = 0; later < 2; later++) tws_free(events->items[later]);
+  for (int kind = 0; kind < TWS_BESIDE_KINDS; kind++) tws_free(events->items[kind]);
 }

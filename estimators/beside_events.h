@@ -38,11 +38,12 @@ typedef struct tws_beside_event { /* `waits`: for an operation that has begun; e
   uint32_t number; /* of the operation, in the order of events */
   uint8_t waits;
 } tws_beside_event;
-typedef struct tws_beside_events {
-  tws_beside_event *items[2];
-  size_t count[2], capacity[2];
-  uint32_t ops[2];
-  tws_piece_time whole[2]; /* of the layers alone */
+typedef struct tws_beside_events { /* of each kind of micro-batch */
+  int kinds;
+  tws_beside_event *items[TWS_BESIDE_KINDS];
+  size_t count[TWS_BESIDE_KINDS], capacity[TWS_BESIDE_KINDS];
+  uint32_t ops[TWS_BESIDE_KINDS];
+  tws_piece_time whole[TWS_BESIDE_KINDS]; /* of the layers alone */
 } tws_beside_events;
 /* Whether anything is gathered, so that a trace has to say where. */
 int tws_beside_gathers_any(const tws_beside_moves *moves);

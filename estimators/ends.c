@@ -187,10 +187,8 @@ static void find_reductions(const tws_ends *c, const tws_plan_request *request, 
   m->overlaps = reduces && z->overlap_comm && !c->costs->serial;
   m->apart = reduces && (alone || m->stages == 1); /* else stages are lowered one by one */
   if (tws_config_offloads(request->config) && (m->overlaps || !copies_behind(request))) m->apart = 0;
-  /* but for sums of groups, which the last micro-batch alone has */
   m->in_step = alone && z->stage >= 2 && z->overlap_comm && !c->costs->serial && m->stages == 1 &&
-               tws_topology_size(&request->topology, replicas) > 1 && !tws_config_offloads(request->config) &&
-               !tws_config_shard_ranks(request->config);
+               tws_topology_size(&request->topology, replicas) > 1 && !tws_config_offloads(request->config);
 }
 
 static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const tws_piece_key *key, int alone,

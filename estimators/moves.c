@@ -30,8 +30,9 @@ typedef struct reductions { /* of a stage, with one size of buckets */
   tws_piece_time time[2]; /* of the first micro-batch and of a later one; stage 1: of the last, nothing */
   double launches[2], axis_s[2][TWS_PIECE_AXES];
   int in_order;
-  struct tws_overlapped beside;     /* stage 1: what is known of them where they run beside a backward pass */
-  tws_beside_reductions in_step[2]; /* stages 2 and 3, in the same way */
+  struct tws_overlapped beside; /* stage 1: what is known of them where they run beside a backward pass */
+  tws_beside_reductions in_step[TWS_BESIDE_KINDS]; /* stages 2 and 3, in the same way */
+  int kinds;
   struct beside_both *both;
   uint32_t *reduced;         /* per gradient: so many reductions, and it is reduced; NULL: nothing is known */
   const reduced_part *parts; /* stage 1: in their order; NULL: not known */
@@ -301,22 +302,32 @@ static tws_code find_lowered(tws_kept_moves *kept, const tws_plan_request *reque
 
 /* ---- beside all passes ---- */
 
-/* With buckets of the request's size. */
+/* With buckets of the request's size. Sums of a step have the last micro-batch's in the first. */
 static tws_code find_gradients_in_step(tws_kept_moves *kept, const tws_plan_request *request, lowered *l,
                                        reductions *out, tws_error *err) {
-  for (uint32_t later = 0; later < 2; later++) {
-    tws_beside_reductions *b = &out->in_step[later];
+  const int groups = tws_config_shard_ranks(request->config) > 0;
+  out->kinds = groups ? TWS_BESIDE_KINDS : TWS_BESIDE_LATER + 1;
+  for (int kind = 0; kind < out->kinds; kind++) {
+    const tws_moved_kind of = {.later = kind == TWS_BESIDE_LATER || kind == TWS_BESIDE_LAST,
+                               .last = kind >= TWS_BESIDE_ONLY};
+    const int later = (int)of.later;
+    tws_beside_reductions *b = &out->in_step[kind];
     tws_moved_gradients *g = &b->gradients;
     tws_op_range range = {tws_moves_plan(l->moves)->op_count, 0};
-    TWS_TRY(tws_moves_of_gradients(l->moves, request->config->zero.reduce_bucket_size, later, kept->arena, g, err));
+    tws_piece_time time = {0, 0};
+    double launches = 0, axis_s[TWS_PIECE_AXES] = {0};
+    TWS_TRY(tws_moves_of_gradients(l->moves, request->config->zero.reduce_bucket_size, of, kept->arena, g, err));
     range.end = tws_moves_plan(l->moves)->op_count;
     b->first = range.first;
-    TWS_TRY(
-        add_range(kept, l, range, &out->time[later], &out->launches[later], out->axis_s[later], &out->in_order, err));
+    TWS_TRY(add_range(kept, l, range, &time, &launches, axis_s, &out->in_order, err));
     TWS_TRY(list_ops(kept, l, range, 0, &b->ops, err));
     for (uint32_t i = 0; i < g->count; i++)
       for (uint32_t op = g->items[i].padded.first; op < g->items[i].padded.end; op++)
         ((tws_beside_op *)(uintptr_t)b->ops)[op - b->first].computes = 1;
+    if (kind != TWS_BESIDE_LATER && kind != (groups ? TWS_BESIDE_ONLY : TWS_BESIDE_FIRST)) continue;
+    out->time[later] = time;
+    out->launches[later] = launches;
+    memcpy(out->axis_s[later], axis_s, sizeof axis_s);
   }
   return TWS_OK;
 }
@@ -329,11 +340,9 @@ static tws_code find_both(const tws_kept_moves *kept, const gathers *g, reductio
   if (!b) {
     b = tws_arena_alloc(kept->arena, 1, sizeof *b);
     if (!b) return no_memory(err);
-    *b = (beside_both){.gathers = g, .moves = {.begin = &g->begin}, .next = r->both};
-    for (int later = 0; later < 2; later++) {
-      b->moves.gathers[later] = &g->beside[later];
-      b->moves.reductions[later] = &r->in_step[later];
-    }
+    *b = (beside_both){.gathers = g, .moves = {.kinds = r->kinds, .begin = &g->begin}, .next = r->both};
+    for (int later = 0; later < 2; later++) b->moves.gathers[later] = &g->beside[later];
+    for (int kind = 0; kind < r->kinds; kind++) b->moves.reductions[kind] = &r->in_step[kind];
     r->both = b;
   }
   *out = &b->moves;

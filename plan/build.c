@@ -583,12 +583,12 @@ tws_code tws_moves_gradients(tws_moves *m, tws_arena *arena, tws_gradient_list *
   return m->l.zero.stage == 1 ? tws_sample_gradients(&m->l, arena, out) : TWS_OK;
 }
 
-tws_code tws_moves_of_gradients(tws_moves *m, int64_t elements, uint32_t micro_batch, tws_arena *arena,
+tws_code tws_moves_of_gradients(tws_moves *m, int64_t elements, tws_moved_kind kind, tws_arena *arena,
                                 tws_moved_gradients *out, tws_error *err) {
   m->l.b.err = err;
   m->config.zero.reduce_bucket_size = elements;
   tws_zero_make_buckets(&m->l);
-  tws_zero_sample_gradients(&m->l, micro_batch, arena, out);
+  tws_zero_sample_gradients(&m->l, kind, arena, out);
   return m->l.b.failed;
 }
 

@@ -540,7 +540,7 @@ void tws_zero_sample_least(tws_lower *l);
 void tws_zero_sample_reductions(tws_lower *l, uint32_t micro_batch);
 /* Likewise, what belongs to which gradient, and to which parameter that a micro-batch or the step's beginning gathers,
  * in the order in which it is done: into `arena`. */
-void tws_zero_sample_gradients(tws_lower *l, uint32_t micro_batch, tws_arena *arena, tws_moved_gradients *out);
+void tws_zero_sample_gradients(tws_lower *l, tws_moved_kind kind, tws_arena *arena, tws_moved_gradients *out);
 void tws_zero_sample_params(tws_lower *l, tws_arena *arena, tws_moved_params *out);
 void tws_zero_sample_begin(tws_lower *l, tws_arena *arena, tws_moved_params *out);
 tws_operand tws_zero_param(tws_lower *l, uint32_t param);

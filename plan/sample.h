@@ -135,8 +135,11 @@ typedef struct tws_moved_gradients {
   tws_moved_gradient *items;
   uint32_t count, buckets;
 } tws_moved_gradients;
-/* Of the first micro-batch (0) or a later one; into `arena`. */
-tws_code tws_moves_of_gradients(tws_moves *moves, int64_t elements, uint32_t micro_batch, tws_arena *arena,
+typedef struct tws_moved_kind { /* of a micro-batch: not the first of its step; the last */
+  unsigned later : 1, last : 1;
+} tws_moved_kind;
+/* Into `arena`. */
+tws_code tws_moves_of_gradients(tws_moves *moves, int64_t elements, tws_moved_kind kind, tws_arena *arena,
                                 tws_moved_gradients *out, tws_error *err);
 /* Stage 3: a parameter that operation `op` gathers. */
 typedef struct tws_moved_param {

@@ -42,7 +42,7 @@ void tws_zero_sample_reductions(tws_lower *l, uint32_t micro_batch) {
     }
 }
 
-void tws_zero_sample_gradients(tws_lower *l, uint32_t micro_batch, tws_arena *arena, tws_moved_gradients *out) {
+void tws_zero_sample_gradients(tws_lower *l, tws_moved_kind kind, tws_arena *arena, tws_moved_gradients *out) {
   const tws_zero *z = &l->zero;
   const tws_plan *plan = l->b.plan;
   const tws_gradient_place *at = tws_sample_place(l);
@@ -52,7 +52,8 @@ void tws_zero_sample_gradients(tws_lower *l, uint32_t micro_batch, tws_arena *ar
   out->buckets = z->bucket_count;
   l->b.phase = TWS_PHASE_BACKWARD;
   l->b.module = TWS_NONE;
-  l->b.micro_batch = micro_batch;
+  l->b.micro_batch = kind.later;
+  l->accumulation = l->b.micro_batch + (kind.last ? 1 : 2);
   tws_zero_micro_begin(l);
   for (uint32_t i = 0; i < z->completed_count && at && l->b.failed == TWS_OK; i++) {
     const uint32_t p = z->completed[i], first = plan->op_count;

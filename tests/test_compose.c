@@ -228,10 +228,10 @@ static tws_config draw_in_step(uint64_t seed, shape *s, int *world) {
     if (c.pipeline_stages == 1 && *world > c.tensor_ranks && alone && (seed % 2 == 0 || sharded)) break;
   }
   c.zero.overlap_comm = 1;
-  c.zero.shard_ranks = c.zero.hierarchical_gather = c.linear_tile_size = 0;
+  c.linear_tile_size = 0;
   if (seed % 2 == 0) {
     c.zero.stage = 2;
-    c.zero.secondary_ranks = c.zero.node_ranks = 0;
+    c.zero.secondary_ranks = c.zero.node_ranks = c.zero.shard_ranks = c.zero.hierarchical_gather = 0;
     c.zero.quantized_weights = c.zero.quantized_gradients = 0;
   }
   c.sequence_algorithm = 0;
