@@ -226,15 +226,35 @@ double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   return bytes;
 }
 
-/* Of the passes. Where whole layers are recomputed, what one of them keeps and copies of logits are not there at once.
- */
+/* The part of the plan's gradients that is not there yet when the logits are: all but the head's. */
+static double late_bytes(const tws_job *job, const tws_stage_estimate *stage) {
+  const tws_config *c = job->config;
+  const tws_network *network = job->network;
+  if (!tws_profile_runtime(job->profile)->late_gradients || c->zero.stage > 1) return 0;
+  const tws_module *head = &network->modules[network->module_count - 1];
+  while (head > network->modules && head->type != TWS_MODULE_LINEAR) head--;
+  const tws_param *scores = &network->params[head->param[0]];
+  const double trains = scores->frozen ? 0 : (double)tws_param_numel(scores);
+  return (double)tws_dtype_bytes(c->dtype) * fmax(trained(job, stage) - trains, 0);
+}
+
+/* Inputs of recomputed layers that wait on the device for backward. */
+static double waiting_bytes(const tws_job *job, const tws_stage_estimate *stage) {
+  const tws_config *c = job->config;
+  if (c->cpu_checkpointing) return 0;
+  return (double)tws_dtype_bytes(c->dtype) * tokens_of(job) * (double)job->network->hidden * stage->layers;
+}
+
+/* Of the passes. Where gradients come late they take the place of what waits for backward. Where whole layers are
+ * recomputed, what one of them keeps and copies of logits are not there at once. */
 static double passes_peak(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
   const double arena = (double)stage->arena_bytes[TWS_TIER_DEVICE], beside = tws_software_bytes(job, stage);
-  const double loss = (double)stage->loss_bytes;
-  if (job->config->recompute != TWS_RECOMPUTE_FULL || !(loss > 0)) return arena + beside;
+  const double loss = (double)stage->loss_bytes, late = late_bytes(job, stage);
+  if (job->config->recompute != TWS_RECOMPUTE_FULL || !(loss > 0)) return arena + beside - late;
   const double layer = score_bytes(job, runtime, stage) + mask_bytes(job, stage) + operation_bytes(job, runtime, stage);
-  return fmax(arena + beside - logit_bytes(job, runtime, stage), loss + beside - layer);
+  const double replaced = fmin(late, waiting_bytes(job, stage));
+  return fmax(arena + beside - logit_bytes(job, runtime, stage) - replaced, loss + beside - layer - late);
 }
 
 static double apart_bytes(const tws_job *job, const tws_stage_estimate *stage) {

@@ -21,7 +21,8 @@
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage);
 
 /* Most that is allocated at once: the plan's arena and the above (where whole layers are recomputed and it is known
- * what is alive while the loss is computed, copies of logits then, what one layer keeps at another moment), or, in the
+ * what is alive while the loss is computed, copies of logits then, what one layer keeps at another moment), less the
+ * gradients that are not there yet, where they come late (runtime->late_gradients, stages 0 and 1); or, in the
  * step of fp16's optimizer and of DeepSpeed's ZeRO-1 and 2, when activations are gone, the states and copies of its
  * shard's gradients, flattened in 16 bits and in float32 (6 a parameter); or while a model is loaded; or while the
  * gradient of a flat parameter is made. */

@@ -191,6 +191,34 @@ START_TEST(memory_of_adapters) {
 }
 END_TEST
 
+/* torchtune's recipes, with nothing fitted to them; what its rows leave out is refused with the reason. */
+START_TEST(memory_of_recipes) {
+  tws_cases *cases = load(RUNS);
+  int planned = 0, adapters = 0, refused = 0;
+  for (int i = 0; i < cases->count; i++) {
+    const tws_case *one = &cases->cases[i];
+    tws_job *job;
+    tws_case_prediction p;
+    tws_error err = {0};
+    if (strncmp(one->id, "torchtune/", 10) != 0) continue;
+    if (tws_case_job(cases, i, &job, &err) != TWS_OK) {
+      ck_assert_msg(strstr(err.message, "optimizer") != NULL, "%s: %s", one->id, err.message);
+      refused++;
+      continue;
+    }
+    ck_assert_msg(tws_case_predict(one, job, NULL, &p, &err) == TWS_OK, "%s: %s", one->id, err.message);
+    const double error = p.bytes / one->measured_bytes - 1, most = job->config->lora.r > 0 ? 0.05 : 0.06;
+    ck_assert_msg(fabs(error) < most, "%s: memory is %+.1f %% off", one->id, 100 * error);
+    adapters += job->config->lora.r > 0;
+    planned++;
+    tws_job_destroy(job);
+  }
+  ck_assert_msg(planned == 6 && adapters == 4 && refused == 2, "%d planned, %d of adapters, %d refused", planned,
+                adapters, refused);
+  tws_cases_destroy(cases);
+}
+END_TEST
+
 /* Megatron's small tests with experts: each layer has them, as wide as the row says or a dense layer is, divided among
  * tensor ranks as dense layers are, or the row is refused. */
 START_TEST(memory_of_tests_with_experts) {
@@ -482,6 +510,7 @@ int main(void) {
   tcase_add_test(tests, doubtful_runs_are_not_scored);
   tcase_add_test(tests, formula_counts_the_networks_products);
   tcase_add_test(tests, memory_of_adapters);
+  tcase_add_test(tests, memory_of_recipes);
   tcase_add_test(tests, memory_of_tests_with_experts);
   tcase_add_test(tests, memory_of_berts_tests);
   tcase_add_test(tests, memory_of_offloaded_runs);

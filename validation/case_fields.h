@@ -24,13 +24,25 @@ void tws_case_write_experts(const cJSON *row, tws_text *text);
  */
 double tws_case_vocabulary(const cJSON *row);
 double tws_case_gpus(const cJSON *row);
-int tws_case_times_a_host(const cJSON *row);       /* what was timed is no GPU */
+int tws_case_times_a_host(const cJSON *row); /* what was timed is no GPU */
 int tws_case_is_bert_test(const cJSON *row);
 int tws_case_is_small_test(const cJSON *row);      /* of Megatron's, 512 wide */
 int tws_case_divides_experts(const cJSON *row);    /* such a test's tensor ranks divide experts, too */
 int tws_case_drops(const cJSON *row);              /* layers drop what they hand on */
 int tws_case_keeps_scores(const cJSON *row);       /* attention is not fused */
 const char *tws_case_test_lacks(const cJSON *row); /* why a test cannot be planned; NULL */
+
+/* case_recipes.c: torchtune's recipes, as the rows of its README were measured with them. */
+typedef struct tws_case_recipe {
+  const char *model, *method;          /* the row's: words of the model's name, "peft" or "flags" */
+  int rank;                            /* of adapters; 0: all is trained */
+  const char *targets;                 /* a JSON list */
+  int quantizes, recomputes, offloads; /* frozen weights, layers, their inputs */
+  int tied;                            /* the head is the embedding */
+} tws_case_recipe;
+int tws_case_is_torchtune(const cJSON *row);
+const tws_case_recipe *tws_case_recipe_of(const cJSON *row); /* NULL: none, or one that is not planned */
+const char *tws_case_recipe_lacks(const cJSON *row);         /* why */
 
 /* case_scripts.c: what rows leave out and the scripts say that their source publishes. */
 int tws_case_partitions_checkpoints(const cJSON *row); /* inputs of recomputed layers, over tensor ranks */

@@ -41,6 +41,8 @@ static const struct {
     {"GB300", 0, "gb300", "dgx-b200", 72, 0},
     {"B300", 0, "b300", "dgx-b200", 0, 0},
     {"B200", 0, "b200", "dgx-b200", 0, 0},
+    {"RTX4090", 0, "a100-40gb", "dgx-a100-40gb", 0, 0}, /* Ampere's profile for Ada: memory alone is compared */
+    {"A6000", 0, "a100-40gb", "dgx-a100-40gb", 0, 0},
 };
 
 /* Networks by what the row calls them: ports a node (0: one a GPU), Gbit/s each, what rings reach of that. InfiniBand
@@ -120,7 +122,7 @@ static const struct {
     {"FSDP", NULL, NULL, NULL, "fsdp-2022"},
     {"torchtitan", "2024-04", NULL, NULL, "fsdp-2024"},
     {"torchtitan", NULL, NULL, NULL, "fsdp"},
-    {"torchtune", NULL, NULL, NULL, "fsdp"},
+    {"torchtune", NULL, NULL, NULL, "torchtune"},
     {"LitGPT", NULL, NULL, NULL, "litgpt"},
     /* its benchmark.py calls from_pretrained() and has no zero.Init */
     {"Liger", NULL, "when-to-upgrade-gpus", NULL, "deepspeed-whole"},
@@ -263,7 +265,7 @@ static void write_model(const cJSON *row, tws_text *text) {
                "\"num_attention_heads\":%lld,\"num_key_value_heads\":%lld,\"intermediate_size\":%lld,"
                "\"max_position_embeddings\":%lld,\"vocab_size\":%lld,\"tie_word_embeddings\":%s}",
                plain ? "starcoder2" : "llama", layers, hidden, heads, kv > 0 ? kv : heads, ffn, positions, vocabulary,
-               cJSON_IsFalse(untied) ? "true" : "false");
+               cJSON_IsFalse(untied) || (tws_case_recipe_of(row) && tws_case_recipe_of(row)->tied) ? "true" : "false");
 }
 
 /* ---- the configuration ---- */
@@ -334,6 +336,7 @@ static long long lora_rank(const cJSON *row) {
   const double trained = tws_case_number(row, "parallel", "trainable"), h = tws_case_number(row, "model", "hidden");
   const double heads = tws_case_number(row, "model", "heads"), kv = tws_case_number(row, "model", "kv_heads");
   if (is_nemo_lora(row)) return 32;
+  if (tws_case_recipe_of(row)) return tws_case_recipe_of(row)->rank;
   if (!strstr(tws_case_text(row, "parallel", "peft"), "LoRA") || !is_litgpt(row)) return 0;
   const double values = kv > 0 && is_llama(row) ? h * kv / heads : h;
   const double each = tws_case_number(row, "model", "layers") * (3 * h + values), rank = trained / each;
@@ -349,6 +352,7 @@ static long long group_ranks(const cJSON *row) {
 }
 
 static tws_code check_technique(const cJSON *row, tws_error *err) {
+  if (tws_case_is_torchtune(row)) return tws_case_recipe_of(row) ? TWS_OK : lacks(err, tws_case_recipe_lacks(row));
   const char *peft = tws_case_text(row, "parallel", "peft");
   const char *recompute = tws_case_text(row, "parallel", "recompute"), *quant = tws_case_text(row, "parallel", "quant");
   static const char *const whole[] = {"SFT", "full", NULL};
@@ -364,8 +368,6 @@ static tws_code check_technique(const cJSON *row, tws_error *err) {
       strncmp(recompute, "all kernel", 10) == 0 || strcmp(recompute, "partial") == 0 ||
       strncmp(recompute, "kernel", 6) == 0)
     return lacks(err, "recomputation of single operations");
-  if (strstr(tws_case_text(row, "hardware", "framework"), "torchtune")) /* paged, 8-bit, in backward: by recipe */
-    return lacks(err, "the optimizer is not stated");
   if (group_ranks(row) > 1 && tws_case_number(row, "parallel", "zero_stage") != 3)
     return lacks(err, "gradients and states alone in a part of the replicas");
   return TWS_OK;
@@ -373,6 +375,8 @@ static tws_code check_technique(const cJSON *row, tws_error *err) {
 
 static const char *dtype_section(const cJSON *row) {
   const char *precision = tws_case_text(row, "parallel", "precision");
+  if (tws_case_is_torchtune(row)) /* its parameters are the only weights */
+    return "\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true,\"bf16_optimizer_states\":true},";
   const int either = strncmp(precision, "bf16/fp16", 9) == 0 && strstr(tws_case_text(row, NULL, "notes"), "fp16 opt");
   if (strncmp(precision, "fp32", 4) == 0) return "";
   if (strncmp(precision, "fp16", 4) == 0 || either) return "\"fp16\":{\"enabled\":true},";
@@ -422,6 +426,7 @@ static void write_recomputation(const cJSON *row, const tws_runtime *runtime, tw
     mode = runtime->contends ? "operations" : "selective";
   if (layers || (strncmp(recompute, "full", 4) == 0 && !is_measured_without(row))) mode = "full";
   if (!*recompute && tws_case_is_gpt_with_experts(row)) mode = "full";
+  if (tws_case_recipe_of(row)) mode = tws_case_recipe_of(row)->recomputes ? "full" : "none";
   if (is_litgpt(row) && tws_case_gpus(row) > 1)
     mode = "full"; /* activation_checkpointing_policy of its FSDP strategy */
   tws_text_add(text, ",\"recompute\":\"%s\",\"recompute_every\":%d", mode, layers ? 2 : 1);
@@ -436,6 +441,8 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
   if (strncmp(tws_case_text(row, "parallel", "zero_stage"), "FSDP", 4) == 0) stage = 1; /* optimizer and gradients */
   if (strncmp(fsdp, "SHARD_GRAD_OP", 13) == 0) stage = 2;
   if (d->stages > 1 && stage > 1) stage = 1; /* of pipelines, what engines shard */
+  const tws_case_recipe *recipe = tws_case_recipe_of(row);
+  if (recipe && stage == 0) stage = 1; /* on one GPU the same, and 16-bit weights alone are of stages */
   const int by_itself = strcmp(runtime->name, "transformers-2021") != 0; /* DeepSpeed reduces behind backward */
   const int overlaps = runtime->overlaps_data || runtime->contends || (stage == 0 && d->stages == 1 && by_itself);
   tws_text_add(text, "{%s\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":0.0001}},\"gradient_clipping\":1.0,",
@@ -460,6 +467,7 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
   if (tws_case_partitions_checkpoints(row))
     tws_text_add(text, "\"activation_checkpointing\":{\"partition_activations\":%s,\"cpu_checkpointing\":%s},",
                  d->tensor > 1 ? "true" : "false", tws_case_offloads_checkpoints(row) ? "true" : "false");
+  if (recipe && recipe->offloads) tws_text_add(text, "\"activation_checkpointing\":{\"cpu_checkpointing\":true},");
   tws_text_add(text, "\"twinspeed\":{\"sequence_length\":%lld", (long long)tws_case_number(row, "model", "seq_len"));
   if (d->ring) tws_text_add(text, ",\"sequence_algorithm\":\"ring\"");
   write_recomputation(row, runtime, text);
@@ -469,6 +477,7 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
   const double hidden = tws_case_number(row, "model", "hidden");
   if (strstr(tws_case_text(row, "hardware", "framework"), "Liger") && hidden > 0)
     tws_text_add(text, ",\"loss_tiles\":%.0f", ceil(tws_case_number(row, "model", "vocab") / hidden));
+  if (recipe) tws_text_add(text, ",\"loss_tiles\":8");
   if (d->chunks > 1 && d->stages > 1)
     tws_text_add(text, ",\"pipeline_schedule\":\"interleaved\",\"virtual_stages\":%d", d->chunks);
   if (d->tensor > 1 && tws_case_flag(row, "parallel", "sequence_parallel"))
@@ -476,11 +485,15 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
   /* benchmarks spread tokens evenly over experts: nobody gets more than an even share, and nothing is dropped */
   if (d->experts > 1) tws_text_add(text, ",\"expert_parallel_size\":%d,\"expert_capacity_factor\":1", d->experts);
   if (d->experts > 1 && tws_case_divides_experts(row)) tws_text_add(text, ",\"expert_tensor_parallel\":true");
-  if (lora_rank(row) > 0)
+  if (recipe && recipe->rank > 0)
+    tws_text_add(text, ",\"lora\":{\"r\":%d,\"lora_alpha\":16,\"target_modules\":%s}", recipe->rank, recipe->targets);
+  else if (lora_rank(row) > 0)
     tws_text_add(text, ",\"lora\":{\"r\":%lld,\"lora_alpha\":16,\"lora_dropout\":%s,\"target_modules\":[\"q_proj\"%s]}",
                  lora_rank(row), is_nemo_lora(row) ? "0" : "0.05",
                  is_nemo_lora(row) ? "" : ",\"v_proj\""); /* LitGPT's: finetune/lora.py */
   const char *quant = tws_case_text(row, "parallel", "quant");
+  if (recipe && recipe->quantizes)
+    tws_text_add(text, ",\"frozen_quantization\":{\"type\":\"nf4\",\"scale_block_size\":256}");
   if (strncmp(quant, "bnb.nf4", 7) == 0) /* its head too; -dq: scales in 8 bits */
     tws_text_add(text, ",\"frozen_quantization\":{\"type\":\"nf4\",\"scale_block_size\":%d,\"skip_modules\":[]}",
                  strcmp(quant, "bnb.nf4-dq") == 0 ? 256 : 0);

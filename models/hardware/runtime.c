@@ -54,6 +54,9 @@
  *               (Fabric's convert_output() of bf16-true), and so does log_softmax, whose output is kept beside them:
  *               8 bytes, 2 of which are the plan's. bitsandbytes's MatMul4Bit keeps what enters it. LitGPT's
  *               load_checkpoint() summons full parameters beside FSDP's shards to write the file's into them.
+ *   late        torchtune's recipes set gradients to None behind each step, as zero_grad() does since PyTorch 2.0. Its
+ *               CEWithChunkedOutputLoss is given the logits of all tokens in 16 bits (transformer.py, chunked_output)
+ *               and makes float32 of an eighth of them at a time, in a compiled kernel: 2 bytes a logit beside a chunk.
  *   flat        LitGPT's finetune/lora.py accumulates in fabric.no_backward_sync(): FSDP's no_sync() does not reduce.
  *               With use_orig_params a flat parameter has trained and frozen parts; the derivative of split() makes
  *               zeros of undefined gradients and joins all of them.
@@ -275,6 +278,13 @@ static const tws_runtime runtimes[] = {
      .products = CUBLAS_12,
      .context_bytes = 1.5 * 1073741824.0,
      .logit_bytes = 12},
+    {.name = "torchtune",
+     .about = "torchtune of 2024 with torch.compile: logits of all tokens in 16 bits, their loss by chunks",
+     FSDP2,
+     .products = CUBLAS_12,
+     .context_bytes = 1.5 * 1073741824.0,
+     .logit_bytes = 2,
+     .late_gradients = 1},
     {.name = "litgpt",
      .about = "LitGPT since 2023: PyTorch's modules operation by operation, weights in bf16, flash attention",
      FSDP2,

@@ -53,14 +53,14 @@ typedef struct tws_runtime {
   double route_s;       /* of a layer of experts, forward and backward: the device waits for a host that reads counts */
   double routed_bytes[2]; /* that software moves beside a plan for each number that goes to experts, and back: where
                              products are in 16 bits, in 8 */
-  int one_hot_experts;   /* tokens go to slots and back by products with one-hot matrices of tokens x slots */
+  int one_hot_experts;    /* tokens go to slots and back by products with one-hot matrices of tokens x slots */
   double part_s; /* gathers and reduce-scatters take a list of tensors, one of each rank, and the host cuts out and
                     copies each in this time */
   double accumulates_bytes; /* bf16's gradients are added to float32 ones by kernels of their own, after each
                                micro-batch: bytes of a parameter that these move beside the plan's */
   int whole_gradients;      /* pipeline.grad_partitioned is off: each tensor rank sends all of a boundary's gradient */
-  int float_reductions; /* gradients in 16 bits of a plan are float32 ones where they are summed */
-  int sends_once;       /* a token goes to a rank and to a node once, whatever experts it has there, and empty slots
+  int float_reductions;     /* gradients in 16 bits of a plan are float32 ones where they are summed */
+  int sends_once;           /* a token goes to a rank and to a node once, whatever experts it has there, and empty slots
                            do not; messages are not posted by the host */
   double dispatch_reached[2]; /* then: of a device's port, and of its share of the NICs */
   double host_reached;        /* of the bandwidth of the host's memory, by kernels there (optimizers); 0: all of it */
@@ -74,10 +74,10 @@ typedef struct tws_runtime {
   double cast_bytes[2]; /* before fp8 products: of an element of what enters, of a weight each time; 0: Transformer
                            Engine's 4 (read, written as it lies and transposed) and 0 (once a step) */
   double products[TWS_GENERATION_COUNT]; /* share of the peak; 0: the profile's */
-  int by_block;        /* ZeRO gathers and reduces a transformer layer at a time (twinspeed.shard_by_block) */
+  int by_block;         /* ZeRO gathers and reduces a transformer layer at a time (twinspeed.shard_by_block) */
   int recomputes_whole; /* a recomputed layer runs again to its end (twinspeed.recompute_whole) */
-  int overlaps_data;   /* gradients are reduced beside backward, also of pipelines */
-  int overlaps_tensor; /* 1: tensor ranks reduce an input's gradient beside the weight's; more: they exchange tokens
+  int overlaps_data;    /* gradients are reduced beside backward, also of pipelines */
+  int overlaps_tensor;  /* 1: tensor ranks reduce an input's gradient beside the weight's; more: they exchange tokens
                           beside products, in so many parts */
   /* memory */
   double context_bytes;      /* beside the allocator, as nvidia-smi counts; 0: the profile's */
@@ -95,6 +95,7 @@ typedef struct tws_runtime {
                            their shard's gradients as gradient_copies has them */
   int loads_whole;      /* ZeRO-3: the whole model is on each device before it is partitioned (no zero.Init); 2: beside
                            the partition */
+  int late_gradients;   /* a gradient has memory from backward on, until the step: none is there with the logits */
   int flat_gradients;   /* ZeRO-3: each layer is a flat parameter, whose gradient is whole on each rank while steps
                            accumulate, with that of frozen parts */
   int boundary_tensors; /* a pipeline keeps of each micro-batch in flight beside the plan's */
