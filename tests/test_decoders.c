@@ -23,24 +23,13 @@ enum {
   TRAINED = TWS_SANITIZED ? 4 : MOST_STEPS
 };
 
+/* Weights: tensors of one shape have nothing in common, so that a layer, an expert or a projection in another's place is
+ * seen. */
 static uint32_t word_of(uint64_t element, uint64_t tensor) {
-  return (uint32_t)((element * UINT64_C(2654435761) + tensor * 40503 + 12345) & 0xffffffff) >> 8;
-}
-
-/* A file's weights by this: tensors of one shape have nothing in common, so that a layer, an expert or a projection in
- * another's place is seen. By word_of() they differ in the fifth digit. */
-static int mixes;
-static uint32_t mixed_word_of(uint64_t element, uint64_t tensor) {
   uint32_t x = (uint32_t)(element + tensor * UINT64_C(0x9e3779b9));
   x = (x ^ x >> 16) * 0x85ebca6bU;
   x = (x ^ x >> 13) * 0xc2b2ae35U;
   return (x ^ x >> 16) >> 8;
-}
-
-static tws_json *families_of(const char *file) {
-  tws_json *golden = golden_file(file);
-  mixes = is_true(golden->root, "mixed");
-  return golden;
 }
 
 static tws_network *padded_network_of(const cJSON *config, int64_t multiple) {
@@ -126,9 +115,8 @@ static void fill_tensor(hand_job *job, const tws_hf_tensor *t, const cJSON *gold
                 "%s is not %d x %d", t->name, (int)rows, (int)columns);
   int64_t *row_in = rows_by_file(t);
   for (int64_t i = 0; i < rows * columns; i++) {
-    const uint32_t word = mixes ? mixed_word_of((uint64_t)i, index) : word_of((uint64_t)i, index);
     job->weights[job->first[t->param] + element_of(t, row_in, i / columns, i % columns)] =
-        (float)((word / 0x1p24 - 0.5) / 5 + (dims == 1 && is_weight(t->name)));
+        (float)((word_of((uint64_t)i, index) / 0x1p24 - 0.5) / 5 + (dims == 1 && is_weight(t->name)));
   }
   free(row_in);
 }
@@ -166,7 +154,7 @@ static void set_inputs(hand_job *job, const sample_inputs *x) {
 /* ---- what is compared ---- */
 
 static double sign(uint64_t element, uint64_t salt) {
-  return word_of(element, 977 + salt) & 1 ? 1 : -1;
+  return (element * UINT64_C(2654435761) + (977 + salt) * 40503 + 12345) >> 8 & 1 ? 1 : -1;
 }
 
 /* Relative to the size of the gradient. */
@@ -535,7 +523,7 @@ static int compare_division(const tws_network *network, const hand_job *weights,
 
 /* Every division of every family, but those that are not legal for it. */
 static void divide_families(const char *file, int *done) {
-  tws_json *golden = families_of(file);
+  tws_json *golden = golden_file(file);
   const cJSON *family;
   cJSON_ArrayForEach(family, member(golden->root, "families")) {
     tws_network *network = adapted_network(family);
@@ -587,7 +575,7 @@ START_TEST(divided_encoders) {
 END_TEST
 
 static void compare_families(const char *file) {
-  tws_json *golden = families_of(file);
+  tws_json *golden = golden_file(file);
   const cJSON *family;
   int count = 0;
   cJSON_ArrayForEach(family, member(golden->root, "families")) {
