@@ -318,4 +318,40 @@ START_TEST(ignored_tokens_leave_the_mean) {
 }
 END_TEST
 
+/* As many fall as the probability says and the others make up for them, each 1 / (1 - p); neither neighbours, nor
+ * steps, nor places of dropout in a network, which have seeds of their own, do the same. */
+START_TEST(dropout_keeps_the_mean) {
+  enum { COUNT = 40009, DRAWS = 3 };
+  const double p = (_i + 1) / 16.0, left = 1 / (1 - p), deviation = sqrt(p * (1 - p) / COUNT);
+  const tws_work w = {.code = TWS_KERNEL_DROPOUT, .d = {COUNT}, .f = {p}};
+  tws_backend *backend = use_backend(0, 1 + _i % most_threads);
+  tensor x[DRAWS], hyper = make_tensor(TWS_F32, TWS_HYPER_COUNT);
+  for (int k = 0; k < DRAWS; ++k) { /* one draw, that of the next step, that of another place */
+    const tws_arguments a = {{k == 2 ? 78 : 77}};
+    double fallen = 0;
+    x[k] = make_tensor(TWS_F32, COUNT);
+    for (int64_t i = 0; i < COUNT; ++i) put(TWS_F32, x[k].data, i, 1);
+    put(TWS_F32, hyper.data, TWS_HYPER_STEP, k == 1 ? 6 : 5);
+    RUN(backend, &w, &a, x[k], hyper);
+    for (int64_t i = 0; i < COUNT; ++i) {
+      const double got = at_index(&x[k], i);
+      REQUIRE(got == 0 || fabs(got / left - 1) < 1e-6, "element %lld is %.9g", (long long)i, got);
+      fallen += got == 0;
+    }
+    REQUIRE(fabs(fallen / COUNT - p) < 4.5 * deviation, "%g fell instead of %g", fallen / COUNT, p);
+  }
+  double neighbours = 0, draws[DRAWS] = {0};
+  for (int64_t i = 0; i < COUNT; ++i) {
+    const double own = (at_index(&x[0], i) == 0) - p;
+    neighbours += own * ((at_index(&x[0], (i + 1) % COUNT) == 0) - p);
+    for (int k = 1; k < DRAWS; ++k) draws[k] += own * ((at_index(&x[k], i) == 0) - p);
+  }
+  const double bound = 4.5 * p * (1 - p) * sqrt(COUNT);
+  REQUIRE(fabs(neighbours) < bound && fabs(draws[1]) < bound && fabs(draws[2]) < bound,
+          "correlated: neighbours %g, steps %g, places %g of %g", neighbours, draws[1], draws[2], bound);
+  for (int k = 0; k < DRAWS; ++k) free(x[k].data);
+  free(hyper.data);
+}
+END_TEST
+
 #endif

@@ -658,6 +658,7 @@ int main(void) {
   tcase_add_loop_test(identities, heads_there_and_back, 0, IDENTITY_ROUNDS);
   tcase_add_loop_test(identities, transposed_twice, 0, IDENTITY_ROUNDS);
   tcase_add_loop_test(identities, ignored_tokens_leave_the_mean, 0, IDENTITY_ROUNDS);
+  tcase_add_loop_test(identities, dropout_keeps_the_mean, 0, 15);
   tcase_add_loop_test(identities, rounding_draws_the_stated_bits, 0, IDENTITY_ROUNDS);
   tcase_add_loop_test(identities, rounding_keeps_the_mean, 0, 15);
   tcase_add_loop_test(identities, rounding_is_to_neighbours, 0, 6);
