@@ -92,6 +92,11 @@ double tws_cluster_port(const tws_cluster *cluster, int near) {
   return cluster->paired && near > 1 && near <= others ? whole * (near - 1) / others : whole;
 }
 
+double tws_cluster_crowding(const tws_cluster *cluster, double share) {
+  return cluster->leaf_nodes > 0 && cluster->leaf_nodes < cluster->nodes ? fmax(1, share * cluster->oversubscription)
+                                                                         : 1;
+}
+
 /* ---- this machine ---- */
 
 static int usable_cores(void) {
@@ -250,6 +255,17 @@ static tws_code read_collectives(const tws_json *json, const cJSON *root, tws_cl
                        "\"collectives\": unknown word \"%.60s\"", word);
 }
 
+static tws_code read_leaf(const tws_json *json, const cJSON *root, tws_cluster *out, tws_error *err) {
+  static const char *const known[] = {"nodes", "oversubscription", NULL};
+  const cJSON *leaf;
+  TWS_TRY(read_section(json, root, "leaf", known, &leaf, err));
+  if (!leaf) return TWS_OK;
+  int64_t nodes;
+  TWS_TRY(tws_json_int(json, leaf, "nodes", 1, 1, MAX_NODES, 1, &nodes, err));
+  out->leaf_nodes = (int)nodes;
+  return tws_json_number(json, leaf, "oversubscription", 1, 1, 1e3, 1, &out->oversubscription, err);
+}
+
 static tws_code check_cluster(const tws_json *json, const cJSON *root, const tws_cluster *c, tws_error *err) {
   if (c->devices_per_node > 1 && !(c->intra.bandwidth > 0))
     return tws_json_fail(json, root, err, "give \"intra\": {\"bandwidth\": ..., \"latency_s\": ...}",
@@ -283,6 +299,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
                                       "devices_per_host_link",
                                       "numa_nodes",
                                       "collectives",
+                                      "leaf",
                                       "price_per_device_hour",
                                       NULL};
   static const char *const disk_keys[] = {"read", "write", "size", NULL};
@@ -328,6 +345,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
   TWS_TRY(tws_json_number(json, root, "price_per_device_hour", 0, 0, 1e9, c.price_per_device_hour,
                           &c.price_per_device_hour, err));
   TWS_TRY(read_collectives(json, root, &c, err));
+  TWS_TRY(read_leaf(json, root, &c, err));
   TWS_TRY(read_section(json, root, "disk", disk_keys, &disk, err));
   if (disk) {
     TWS_TRY(read_quantity(json, disk, "read", &c.disk_read, err));

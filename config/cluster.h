@@ -6,7 +6,7 @@
  * cores_per_node, nics_per_node, paired (0 or 1), host_memory, device_memory (bytes, or "512GiB"), host_bandwidth
  * (bytes/s), numa_nodes, intra, inter, host_link (each with bandwidth, bytes/s or "25 GB/s", and latency_s),
  * devices_per_host_link, disk (read, write, size), message_bandwidth, message_s, collectives ("rings" or "nccl"),
- * price_per_device_hour (in whatever currency).
+ * leaf (nodes, oversubscription), price_per_device_hour (in whatever currency).
  *
  * "host" is this machine: cores that the process may use, memory within the control group's limit, as many devices as
  * cores. Any number of ranks may be asked of a host; devices_per_node is what a tuner tries. */
@@ -36,6 +36,8 @@ typedef struct tws_cluster {
   double message_bandwidth;   /* bytes/s of one NIC in messages between two ranks, where rings reach less; 0: inter's */
   double message_s;           /* from the start of one message that a rank sends to other nodes to that of the next */
   int nics_per_node;
+  int leaf_nodes;               /* of nodes in order so many behind one leaf switch; 0: all */
+  double oversubscription;      /* what a leaf's NICs send at most over what leaves it, each way; with leaf_nodes */
   int nccl;                     /* collectives as NCCL chooses them (models/hardware/nccl.h); 0: rings */
   tws_link host_link;           /* PCIe of one device */
   int devices_per_host_link;    /* behind one switch, which share it */
@@ -50,6 +52,8 @@ typedef struct tws_cluster {
 /* Bytes/s of a device's port towards near - 1 others of its node, which is less than all of it where pairs have links
  * of their own. */
 double tws_cluster_port(const tws_cluster *cluster, int near);
+/* How much longer it takes that `share` of what a leaf's NICs send leaves it: 1 where it has room for that. */
+double tws_cluster_crowding(const tws_cluster *cluster, double share);
 /* `spec` is read as a file ("-": standard input) when it contains a slash or ends with .json. */
 tws_code tws_cluster_load(const char *spec, tws_cluster *out, tws_error *err);
 tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error *err);

@@ -5,6 +5,7 @@
  * along it; the rendezvous ends with the last flow. Links are shared with whatever else is under way. Message:
  * sim/messages.c. */
 #include <math.h>
+#include <string.h>
 
 #include "models/collective.h"
 #include "sim/executor.h"
@@ -41,7 +42,9 @@ void tws_sim_end_transfer(tws_sim *sim, uint32_t id, double end_s) {
 
 void tws_sim_start_flow(tws_sim *sim, const int *links, double bytes, int message, uint64_t tag) {
   bytes *= tws_platform_load(&sim->platform, links, message);
-  if (tws_fluid_flow(sim->platform.fluid, links, TWS_PATH_MAX, bytes, sim->now_s, tag) != 0)
+  int count = 2;
+  while (count < TWS_PATH_MAX && links[count] != TWS_NO_LINK) count++;
+  if (tws_fluid_flow(sim->platform.fluid, links, count, bytes, sim->now_s, tag) != 0)
     tws_sim_fail(sim, TWS_MEMORY, "out of memory while simulating");
 }
 
@@ -146,7 +149,8 @@ static void begin_flows(tws_sim *sim, uint32_t id) {
     if (!(bytes > 0) || !is_sent(&sim->patterns[met->communicator], row, flow, c->size, root)) continue;
     const uint64_t tag = tws_sim_tag(TWS_EVENT_FLOW, id, 0);
     transfer->pending++;
-    int links[TWS_PATH_MAX] = {flow->links[0], flow->links[1]};
+    int links[TWS_PATH_MAX];
+    memcpy(links, flow->links, sizeof links);
     if (row && row->pattern != TWS_PATTERN_PAIRS && row->root == TWS_ROOT_RECEIVES)
       tws_platform_path(&sim->platform, flow->to, flow->from, links);
     tws_sim_start_flow(sim, links, bytes, row == NULL, tag);

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 typedef struct tws_fluid tws_fluid;
-enum { TWS_FLUID_LINKS = 2 }; /* of a flow, at most */
+enum { TWS_FLUID_LINKS = 4 }; /* of a flow, at most */
 
 /* NULL: no memory. Links have capacity 0 until they are given one. */
 tws_fluid *tws_fluid_create(int links);

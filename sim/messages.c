@@ -76,8 +76,8 @@ static void use_link(tws_sim *sim, int link, uint32_t communicator) {
 
 static void use_path(tws_sim *sim, int from, int to, uint32_t communicator) {
   int links[TWS_PATH_MAX];
-  tws_platform_path(&sim->platform, from, to, links);
-  for (int i = 0; i < TWS_PATH_MAX; i++) use_link(sim, links[i], communicator);
+  const int count = tws_platform_path(&sim->platform, from, to, links);
+  for (int i = 0; i < count; i++) use_link(sim, links[i], communicator);
 }
 
 /* A message, or a collective of this pattern; `order` has room for its ranks. */
@@ -109,8 +109,8 @@ static int links_are_own(tws_sim *sim, uint32_t communicator, int *order) {
       tws_platform_ring(&sim->platform, ranks, c->size, ring, order);
       for (int at = 0; at < c->size; at++) {
         int links[TWS_PATH_MAX];
-        tws_platform_path(&sim->platform, order[at], order[(at + 1) % c->size], links);
-        for (int k = 0; k < TWS_PATH_MAX; k++)
+        const int count = tws_platform_path(&sim->platform, order[at], order[(at + 1) % c->size], links);
+        for (int k = 0; k < count; k++)
           if (sim->link_users[links[k]] != communicator + 1) return 0;
       }
     }
@@ -219,7 +219,8 @@ static int no_link_twice(tws_sim *sim, const struct tws_sim_messages *messages) 
   uint8_t *seen = tws_calloc((size_t)sim->platform.links + 1, 1);
   int once = seen != NULL;
   for (uint32_t i = 0; i < messages->count && once; i++)
-    for (int k = 0; k < TWS_PATH_MAX && once; k++) once = !seen[messages->edges[i].links[k]]++;
+    for (int k = 0; k < TWS_PATH_MAX && messages->edges[i].links[k] != TWS_NO_LINK && once; k++)
+      once = !seen[messages->edges[i].links[k]]++;
   tws_free(seen);
   return once;
 }

@@ -172,7 +172,7 @@ static void keep_some(tws_sim *sim, const tws_turns *turns) {
         if (tws_platform_representative(&sim->platform, turns, flows->of[i].from) != flows->of[i].from) continue;
         tws_flow *flow = &flows->of[kept++];
         *flow = flows->of[i];
-        for (int k = 0; k < TWS_PATH_MAX; k++)
+        for (int k = 0; k < 2; k++) /* no more: leaves are not turned */
           flow->links[k] = tws_platform_representative_link(&sim->platform, turns, flow->links[k]);
       }
       flows->count = kept;
@@ -182,7 +182,7 @@ static void keep_some(tws_sim *sim, const tws_turns *turns) {
 void tws_sim_fold_flows(tws_sim *sim) {
   const tws_platform *p = &sim->platform;
   const int nodes = p->mapping.nodes, slots = p->mapping.slots;
-  if (p->mapping.ranks != nodes * slots || !gather_flows(sim)) return;
+  if (p->first_leaf >= 0 || p->mapping.ranks != nodes * slots || !gather_flows(sim)) return;
   tws_turns turns = {.block = 1, .step = slots};
   for (int block = nodes; block > 1 && turns.block == 1; block--)
     if (nodes % block == 0 && all_are_turned(sim, &(tws_turns){.block = block, .step = slots})) turns.block = block;

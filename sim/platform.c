@@ -1,5 +1,7 @@
 #include "sim/platform.h"
 
+#include <math.h>
+
 #include "sim/adapter.h"
 
 enum { MAX_LINKS = 1 << 20 };
@@ -35,15 +37,22 @@ static double shared_bandwidth(const tws_platform *p, int link) {
   return of_node < 2 ? disk[of_node] : c->host_bandwidth / (node_links(p) - 2);
 }
 
+static double nic_capacity(const tws_platform *p) {
+  return p->nic_message > p->nic_bandwidth ? p->nic_message : p->nic_bandwidth;
+}
+
+/* Of the leaf's way up, or down; message bandwidths scale with it. */
+static double leaf_bandwidth(const tws_platform *p) {
+  const tws_cluster *c = p->cluster;
+  return c->leaf_nodes * p->mapping.nics * nic_capacity(p) / c->oversubscription;
+}
+
 static double link_bandwidth(const tws_platform *p, int link) {
+  if (p->first_leaf >= 0 && link >= p->first_leaf) return leaf_bandwidth(p);
   const double bandwidth = link < port_link(p->mapping.nodes * p->mapping.slots, 0) ? p->cluster->intra.bandwidth
                            : link < p->first_shared                                 ? p->nic_bandwidth
                                                                                     : shared_bandwidth(p, link);
   return bandwidth > 0 ? bandwidth : 1;
-}
-
-static double nic_capacity(const tws_platform *p) {
-  return p->nic_message > p->nic_bandwidth ? p->nic_message : p->nic_bandwidth;
 }
 
 static int is_nic(const tws_platform *p, int link) {
@@ -56,7 +65,9 @@ static tws_code set_links(tws_platform *p, tws_error *err) {
   const int sharers = cluster->devices_per_host_link > 1 ? cluster->devices_per_host_link : 1;
   p->switches = (m->slots + sharers - 1) / sharers;
   const int64_t network = 2 * (int64_t)m->nodes * (m->slots + m->nics);
-  const int64_t links = network + m->nodes * (2 * (int64_t)p->switches + node_links(p));
+  const int64_t first_leaf = network + m->nodes * (2 * (int64_t)p->switches + node_links(p));
+  const int crowded = cluster->leaf_nodes > 0 && cluster->leaf_nodes < m->nodes && cluster->oversubscription > 1;
+  const int64_t links = first_leaf + (crowded ? 2 * ((m->nodes - 1) / cluster->leaf_nodes + 1) : 0);
   if (links > MAX_LINKS)
     return tws_fail(err, TWS_UNSUPPORTED, "simulate analytically, or fewer ranks",
                     "%d ranks need %lld links, more than %d", m->ranks, (long long)links, MAX_LINKS);
@@ -69,6 +80,7 @@ static tws_code set_links(tws_platform *p, tws_error *err) {
   p->fluid = tws_fluid_create((int)links);
   if (!p->fluid) return tws_fail(err, TWS_MEMORY, NULL, "out of memory while simulating");
   p->first_shared = (int)network;
+  p->first_leaf = crowded ? (int)first_leaf : -1;
   p->links = (int)links;
   for (int i = 0; i < (int)links; i++)
     tws_fluid_capacity(p->fluid, i, is_nic(p, i) ? nic_capacity(p) : link_bandwidth(p, i), 0);
@@ -80,7 +92,7 @@ tws_code tws_platform_make(tws_platform *p, const tws_machine *machine, int worl
   const tws_cluster *cluster = machine->cluster;
   const int nodes = cluster->nodes > 0 ? cluster->nodes : 1,
             nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1;
-  *p = (tws_platform){.cluster = cluster, .mapping = tws_machine_mapping(machine, world)};
+  *p = (tws_platform){.cluster = cluster, .first_leaf = -1, .mapping = tws_machine_mapping(machine, world)};
   if (p->mapping.nodes > nodes)
     return tws_fail(err, TWS_INVALID, "use more nodes or fewer ranks", "%d ranks on cluster %s, which has %d devices",
                     world, cluster->name, nodes * cluster->devices_per_node);
@@ -98,8 +110,9 @@ void tws_platform_drop(tws_platform *p) {
 }
 
 double tws_platform_rate(const tws_platform *p, const int links[TWS_PATH_MAX]) {
-  const double first = link_bandwidth(p, links[0]), second = link_bandwidth(p, links[1]);
-  return first < second ? first : second;
+  double least = link_bandwidth(p, links[0]);
+  for (int k = 1; k < TWS_PATH_MAX && links[k] != TWS_NO_LINK; k++) least = fmin(least, link_bandwidth(p, links[k]));
+  return least;
 }
 
 double tws_platform_load(const tws_platform *p, const int links[TWS_PATH_MAX], int message) {
@@ -107,14 +120,21 @@ double tws_platform_load(const tws_platform *p, const int links[TWS_PATH_MAX], i
 }
 
 int tws_platform_path(const tws_platform *p, int from, int to, int links[TWS_PATH_MAX]) {
-  if (tws_mapping_node(&p->mapping, from) == tws_mapping_node(&p->mapping, to)) {
+  const int here = tws_mapping_node(&p->mapping, from), there = tws_mapping_node(&p->mapping, to);
+  links[2] = links[3] = TWS_NO_LINK;
+  if (here == there) {
     links[0] = port_link(from, 0);
     links[1] = port_link(to, 1);
-  } else {
-    links[0] = nic_link(p, from, 0);
-    links[1] = nic_link(p, to, 1);
+    return 2;
   }
-  return 2;
+  links[0] = nic_link(p, from, 0);
+  links[1] = nic_link(p, to, 1);
+  if (p->first_leaf < 0) return 2;
+  const int up = here / p->cluster->leaf_nodes, down = there / p->cluster->leaf_nodes;
+  if (up == down) return 2;
+  links[2] = p->first_leaf + 2 * up;
+  links[3] = p->first_leaf + 2 * down + 1;
+  return TWS_PATH_MAX;
 }
 
 void tws_platform_scale(const tws_platform *p, int rank, int network, double share, double now_s) {

@@ -17,6 +17,7 @@ typedef struct tws_platform {
   int links;
   int first_shared; /* link: those of a node's host lie behind those of devices and NICs */
   int switches;     /* of a node: links to the host that devices share */
+  int first_leaf;   /* link: those of leaf switches to what is above them lie behind all others; -1: they have room */
 } tws_platform;
 
 /* What the ranks of a node share beside its network, each one link: a switch's link to the host, each way, and the
@@ -38,8 +39,8 @@ void tws_platform_drop(tws_platform *platform);
 /* From now on. What is left of a rank's port, or of the NIC that it uses, each way: a share of 0 to 1, of which a
  * little stays. */
 void tws_platform_scale(const tws_platform *platform, int rank, int network, double share, double now_s);
-/* Links from one rank to another on (other) nodes; at most TWS_PATH_MAX. */
-enum { TWS_PATH_MAX = 2 };
+/* Links from one rank to another on (other) nodes; returns how many, those behind them are TWS_NO_LINK. */
+enum { TWS_PATH_MAX = 4, TWS_NO_LINK = -1 };
 int tws_platform_path(const tws_platform *platform, int from, int to, int links[TWS_PATH_MAX]);
 /* Of a collective's flow alone on its links. */
 double tws_platform_rate(const tws_platform *platform, const int links[TWS_PATH_MAX]);

@@ -287,6 +287,32 @@ END_TEST
 
 /* Where rings reach half of what messages do, each takes what its formula says alone, and of a NIC that both use at
  * once a byte of a ring takes as much as two of a message. */
+/* Two nodes of two devices behind each leaf, which has way up for a quarter of what its four NICs send: one NIC's. Rings
+ * of two NICs need two, all-to-alls six parts of seven of all four; inside a leaf nothing is lost. */
+START_TEST(leaves_are_bottlenecks) {
+  static maker m[16];
+  machine plain, leaf;
+  make_gpus(&plain, 8, 2, 2);
+  make_gpus(&leaf, 8, 2, 2);
+  leaf.cluster.leaf_nodes = 2;
+  leaf.cluster.oversubscription = 4;
+  make_ring(m, 16, TWS_COLLECTIVE_ALL_REDUCE, 1.6e9, 0);
+  const double free_s = step(&plain, m, 16, TWS_FIDELITY_ANALYTIC), ring_s = step(&leaf, m, 16, TWS_FIDELITY_ANALYTIC);
+  same(ring_s, 2 * free_s, 0.01);
+  same(step(&leaf, m, 16, TWS_FIDELITY_FLOW), ring_s, 0.001);
+  same(step(&leaf, m, 16, TWS_FIDELITY_MESSAGE), ring_s, 0.03);
+  make_ring(m, 16, TWS_COLLECTIVE_ALL_TO_ALL, 1.6e9, 0);
+  const double pairs_s = step(&leaf, m, 16, TWS_FIDELITY_ANALYTIC);
+  same(pairs_s, 4 * 6 / 7.0 * step(&plain, m, 16, TWS_FIDELITY_ANALYTIC), 0.01);
+  same(step(&leaf, m, 16, TWS_FIDELITY_FLOW), pairs_s, 0.03);
+  make_ring(m, 4, TWS_COLLECTIVE_ALL_REDUCE, 1.6e9, 0);
+  for (int f = TWS_FIDELITY_ANALYTIC; f <= TWS_FIDELITY_MESSAGE; f++)
+    same(step(&leaf, m, 4, (tws_fidelity)f), step(&plain, m, 4, (tws_fidelity)f), 1e-9);
+  drop_machine(&plain);
+  drop_machine(&leaf);
+}
+END_TEST
+
 START_TEST(messages_may_be_faster_than_rings) {
   static maker m[4];
   machine gpu;
@@ -321,6 +347,7 @@ int main(void) {
                                 tokens_go_to_experts_in_8_bits,
                                 a_root_is_bound_by_its_port_or_nic,
                                 contention_halves_bandwidth,
+                                leaves_are_bottlenecks,
                                 messages_may_be_faster_than_rings};
   return run_sim_suite("sim_collectives", tests, sizeof tests / sizeof *tests);
 }

@@ -6,6 +6,16 @@
 
 static const tws_traffic every_piece = {1, 1, 1};
 
+/* Of a leaf's NICs those over which rings of all its devices leave it: one node's, where their nodes are neighbours. */
+static double leaves_of_ring(const tws_cluster *cluster) {
+  return cluster->leaf_nodes > 0 ? 1.0 / cluster->leaf_nodes : 0;
+}
+
+/* Of what a rank sends to all other nodes that for other leaves. */
+static double leaves_of_pairs(const tws_cluster *cluster, int nodes) {
+  return nodes > cluster->leaf_nodes && nodes > 1 ? (double)(nodes - cluster->leaf_nodes) / (nodes - 1) : 0;
+}
+
 /* The narrowest link of a ring through `per_node` ranks of every node. A node's NICs are shared by the rings of its
  * other devices: groups of the same kind run side by side, devices / per_node of them. */
 static tws_link ring_link(const tws_cluster *cluster, int ranks, int per_node) {
@@ -15,6 +25,7 @@ static tws_link ring_link(const tws_cluster *cluster, int ranks, int per_node) {
   int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
   int nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1;
   link.bandwidth *= (double)nics * per_node / devices;
+  if (ranks > per_node * cluster->leaf_nodes) link.bandwidth /= tws_cluster_crowding(cluster, leaves_of_ring(cluster));
   if (per_node > 1 && port < link.bandwidth) link.bandwidth = port;
   return link;
 }
@@ -38,6 +49,7 @@ static pairs_time pairs_of(const tws_cluster *cluster, const tws_traffic *traffi
   int nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1, near = per_node < ranks ? per_node : ranks;
   double piece = bytes / ranks, port = tws_cluster_port(cluster, near),
          share = cluster->inter.bandwidth * nics / devices;
+  share /= tws_cluster_crowding(cluster, leaves_of_pairs(cluster, (ranks + near - 1) / near));
   double inside = port > 0 ? traffic->inside * (near - 1) * piece / port : 0,
          leaves = share > 0 ? traffic->outside * piece / share : 0;
   const int posted = row->root == TWS_ROOT_RECEIVES || !traffic->posted ? 1 : ranks - near;

@@ -89,7 +89,10 @@ static int make_group(const tws_cluster *cluster, int generation, tws_collective
                         : nodes == 2 ? NODES_2
                                      : NODES_MORE,
                .port = tws_cluster_port(cluster, per_node) * table[generation].link,
-               .network = cluster->inter.bandwidth * nics * per_node / devices,
+               .network = cluster->inter.bandwidth * nics * per_node / devices /
+                          (nodes > cluster->leaf_nodes && cluster->leaf_nodes > 0
+                               ? tws_cluster_crowding(cluster, 1.0 / cluster->leaf_nodes)
+                               : 1),
                .reduces_all = collective == TWS_COLLECTIVE_ALL_REDUCE};
   /* between nodes two for each NIC that the ranks have */
   const int between = (int)ceil(2 * nics * per_node / devices);
