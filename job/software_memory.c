@@ -233,8 +233,8 @@ static double late_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   if (!tws_profile_runtime(job->profile)->late_gradients || c->zero.stage > 1) return 0;
   const tws_module *head = &network->modules[network->module_count - 1];
   while (head > network->modules && head->type != TWS_MODULE_LINEAR) head--;
-  const tws_param *scores = &network->params[head->param[0]];
-  const double trains = scores->frozen ? 0 : (double)tws_param_numel(scores);
+  const tws_param *scores = head->param[0] == TWS_NONE ? NULL : &network->params[head->param[0]];
+  const double trains = !scores || scores->frozen ? 0 : (double)tws_param_numel(scores);
   return (double)tws_dtype_bytes(c->dtype) * fmax(trained(job, stage) - trains, 0);
 }
 
