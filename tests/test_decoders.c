@@ -147,6 +147,12 @@ static void read_inputs(const tws_network *network, const cJSON *family, const c
   }
 }
 
+/* A text's part for a step; where it is over, or the family has inputs, all steps have the same. */
+static void read_step(const tws_network *network, const cJSON *family, const char *text, int step, sample_inputs *x) {
+  const size_t first = (size_t)step * TOKENS;
+  read_inputs(network, family, strlen(text) > first + TOKENS ? text + first : text, x);
+}
+
 static void set_inputs(hand_job *job, const sample_inputs *x) {
   for (uint32_t i = 0; i < job->train->network->input_count; i++) hand_input(job, i, x->values[i]);
 }
@@ -331,8 +337,9 @@ static void compare_family(const cJSON *family, const char *text) {
   hand_job_begin(&job, network, config_text(family, 1, "full"));
   fill(&job, &t, family);
   hand_move(&job, job.train->parameters, hand_entry_name(&job, job.train->parameters), job.weights, 1);
-  set_inputs(&job, &x);
   for (int step = 0; step < TRAINED; step++) {
+    read_step(network, family, text, step, &x);
+    set_inputs(&job, &x);
     const double want = cJSON_GetArrayItem(member(family, "losses"), step)->valuedouble, got = train_step(&job, step);
     ck_assert_msg(fabs(got / want - 1) < 1e-5, "%s, step %d: loss %.9g, not %.9g", name, step + 1, got, want);
   }
@@ -364,7 +371,7 @@ typedef struct rank_run {
   const tws_plan *plan;
   const tws_config *config;
   const hand_job *weights;
-  const sample_inputs *inputs;
+  const sample_inputs *inputs; /* of each step */
   thread_world *world;
   double losses[DIVIDED_STEPS];
   tws_code code;
@@ -422,11 +429,12 @@ static void own_tokens(const tws_plan *plan, const tws_network_input *input, int
   }
 }
 
-static tws_code put_input(const rank_run *r, tws_executor *x, uint32_t input, tws_error *why) {
+static tws_code put_input(const rank_run *r, const sample_inputs *given, tws_executor *x, uint32_t input,
+                          tws_error *why) {
   const uint32_t buffer = r->plan->input[input];
   int32_t own[MOST_NUMBERS];
   if (buffer == TWS_NONE) return TWS_OK; /* another stage's */
-  own_tokens(r->plan, &r->plan->network->input[input], r->inputs->each[input], r->inputs->values[input], own);
+  own_tokens(r->plan, &r->plan->network->input[input], given->each[input], given->values[input], own);
   return tws_executor_put(x, 0, buffer, 0, own, r->plan->buffers[buffer].elements, why);
 }
 
@@ -435,7 +443,7 @@ static tws_code rank_step(rank_run *r, tws_executor *x, int step, tws_error *why
   float hyper[TWS_HYPER_COUNT];
   double metrics[TWS_METRIC_COUNT] = {0};
   tws_hyper_fill(r->config, step + 1, 1, hyper);
-  for (uint32_t i = 0; i < plan->network->input_count; i++) TWS_TRY(put_input(r, x, i, why));
+  for (uint32_t i = 0; i < plan->network->input_count; i++) TWS_TRY(put_input(r, &r->inputs[step], x, i, why));
   TWS_TRY(tws_executor_put(x, 0, plan->hyper, 0, hyper, TWS_HYPER_COUNT, why));
   TWS_TRY(tws_executor_put(x, 0, plan->metrics, 0, metrics, TWS_METRIC_COUNT, why));
   TWS_TRY(tws_executor_step(x, 0, step + 1, NULL, NULL, NULL, why));
@@ -481,13 +489,13 @@ static const char *division_text(const cJSON *family, int d) {
 /* 0 where the division is not legal for the family. */
 static int compare_division(const tws_network *network, const hand_job *weights, const cJSON *family, const char *text,
                             int d) {
-  sample_inputs inputs;
+  sample_inputs inputs[DIVIDED_STEPS];
   tws_config *config = NULL;
   tws_plan *plans[RANKS] = {NULL};
   pthread_t threads[RANKS];
   rank_run runs[RANKS];
   thread_world world = {.lock = PTHREAD_MUTEX_INITIALIZER, .arrived = PTHREAD_COND_INITIALIZER};
-  read_inputs(network, family, text, &inputs);
+  for (int step = 0; step < DIVIDED_STEPS; step++) read_step(network, family, text, step, &inputs[step]);
   const tws_code resolved = resolve(division_text(family, d), RANKS, network->hidden, &config);
   if (resolved != TWS_OK && sequence_length(family) == 1) return 0; /* of one token nothing is divided */
   ck_assert_msg(resolved == TWS_OK, "%s", err.message);
@@ -504,7 +512,7 @@ static int compare_division(const tws_network *network, const hand_job *weights,
   }
   HAND_OK(tws_plans_verify((const tws_plan *const *)plans, RANKS, &err));
   for (int r = 0; r < RANKS; r++) {
-    runs[r] = (rank_run){.plan = plans[r], .config = config, .weights = weights, .inputs = &inputs, .world = &world};
+    runs[r] = (rank_run){.plan = plans[r], .config = config, .weights = weights, .inputs = inputs, .world = &world};
     ck_assert_int_eq(pthread_create(&threads[r], NULL, run_rank, &runs[r]), 0);
   }
   for (int r = 0; r < RANKS; r++) pthread_join(threads[r], NULL);
@@ -590,13 +598,14 @@ static void compare_families(const char *file) {
 static cJSON *losses_alone(tws_network *network, hand_job *job, const char *text) {
   cJSON *family = cJSON_CreateObject(), *losses = cJSON_AddArrayToObject(family, "losses");
   sample_inputs x;
-  read_inputs(network, family, text, &x);
   cJSON_AddStringToObject(family, "name", network->architecture);
   hand_job_begin(job, network, config_text(family, 1, "full"));
   hand_move(job, job->train->parameters, hand_entry_name(job, job->train->parameters), job->weights, 1);
-  set_inputs(job, &x);
-  for (int step = 0; step < DIVIDED_STEPS; step++)
+  for (int step = 0; step < DIVIDED_STEPS; step++) {
+    read_step(network, family, text, step, &x);
+    set_inputs(job, &x);
     cJSON_AddItemToArray(losses, cJSON_CreateNumber(train_step(job, step)));
+  }
   return family;
 }
 
