@@ -66,6 +66,7 @@ static const char *ring_lacks(const tws_module *m, int64_t sequence, int drops) 
   if (m->type == TWS_MODULE_GATHER) return "the one token of a sample that a classifier reads";
   if (reads_across(m->type)) return "what reads the other tokens of a sample";
   if (m->type == TWS_MODULE_CROSS_ATTENTION) return "attention to another sequence";
+  if (m->type == TWS_MODULE_DISENTANGLED) return "disentangled attention";
   if (m->type == TWS_MODULE_ROPE && m->flags & TWS_RUNNING) return "rotary positions with LongRoPE's factors";
   if (m->type != TWS_MODULE_ATTENTION) return NULL;
   if (m->buckets > 0) return "attention with relative biases";

@@ -371,6 +371,10 @@ START_TEST(rings_refuse) {
       {"{\"model_type\":\"bert\"," SIZES ",\"intermediate_size\":8,\"max_position_embeddings\":64,"
        "\"hidden_dropout_prob\":0,\"attention_probs_dropout_prob\":0}",
        "not causal", "ulysses", 48},
+      {"{\"model_type\":\"deberta-v2\"," SIZES ",\"intermediate_size\":8,\"max_position_embeddings\":64,"
+       "\"hidden_dropout_prob\":0,\"attention_probs_dropout_prob\":0,\"relative_attention\":true,"
+       "\"pos_att_type\":\"c2p|p2c\"}",
+       "disentangled", "sequence_parallel_size to 1", 48},
       {"{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_embd\":24,\"n_head\":6,\"vocab_size\":20,\"n_positions\":64}",
        "in 8 chunks", "48 tokens; the nearest smaller degree that is legal is 3", 42}};
 #undef SIZES
