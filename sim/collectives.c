@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "models/collective.h"
+#include "sim/alone.h"
 #include "sim/executor.h"
 
 static const tws_communicator *communicator_of(const tws_sim *sim, const tws_rendezvous *met) {
@@ -74,13 +75,61 @@ static double analytic_seconds(tws_sim *sim, const tws_rendezvous *met) {
   return longest;
 }
 
+/* Several rings through a node share its ports in bursts, of which the formula knows only the load. Few ranks are
+ * looked at message by message, once for each number of bytes. */
+enum { LOOKED_AT = 64 };
+struct tws_sim_late {
+  tws_collective collective;
+  double bytes, seconds;
+  struct tws_sim_late *next;
+};
+
+static int is_looked_at(const tws_sim *sim, const tws_rendezvous *met, int near, double bytes) {
+  const tws_communicator *c = communicator_of(sim, met);
+  const tws_node_mapping *m = &sim->platform.mapping;
+  return sim->request->fidelity == TWS_FIDELITY_FLOW && c->size <= LOOKED_AT && near > 1 && c->size > near &&
+         c->size % near == 0 && bytes > 0 && m->slots % m->nics == 0 && !sim->request->machine.cluster->nccl &&
+         sim->platform.first_leaf < 0 &&
+         tws_collective_of((tws_collective)work_of(sim, met)->code)->pattern == TWS_PATTERN_RING;
+}
+
+/* What its flows wait for so that they end when the messages would, beside what passes without bytes. < 0: as the
+ * formula says. */
+static double rings_late_s(const tws_sim *sim, const tws_rendezvous *met, int near, double bytes) {
+  const tws_communicator *c = communicator_of(sim, met);
+  const tws_cluster *cluster = sim->request->machine.cluster;
+  const tws_collective collective = (tws_collective)work_of(sim, met)->code;
+  struct tws_sim_late **list = &sim->patterns[met->communicator].late, *late;
+  int order[LOOKED_AT];
+  for (late = *list; late; late = late->next)
+    if (late->collective == collective && late->bytes == bytes) return late->seconds;
+  const int rings = tws_platform_ring(&sim->platform, c->ranks, c->size, 0, order),
+            steps = tws_collective_steps(collective, c->size);
+  const double piece = bytes / c->size, port = tws_cluster_port(cluster, near), nics = cluster->nics_per_node,
+               devices = cluster->devices_per_node > near ? cluster->devices_per_node : near;
+  double seconds = rings > 1 ? tws_rings_alone_s(cluster, near, rings, steps, piece / rings) : -1;
+  /* the busiest link: a port that all rings, or all but one, pass; or a NIC */
+  const double passes = rings < near ? 1 : (rings - 1.0) / rings;
+  if (seconds >= 0)
+    seconds =
+        fmax(0, seconds - steps * piece * fmax(passes / port, devices / (cluster->inter.bandwidth * nics * near)));
+  late = tws_arena_alloc(sim->arena, 1, sizeof *late);
+  if (!late) return -1;
+  *late = (struct tws_sim_late){collective, bytes, seconds, *list};
+  *list = late;
+  return seconds;
+}
+
 double tws_sim_latency(const tws_sim *sim, const tws_rendezvous *met, double bytes) {
   const tws_communicator *c = communicator_of(sim, met);
   const tws_machine *machine = &sim->request->machine;
-  if (communicator_of(sim, met)->message)
-    return tws_p2p_seconds(machine->cluster, machine->profile, same_node(sim, c), 0);
+  if (c->message) return tws_p2p_seconds(machine->cluster, machine->profile, same_node(sim, c), 0);
   const tws_work *work = work_of(sim, met);
-  return tws_exchange_latency_s(machine->cluster, machine->profile, work, c->size, most_on_a_node(sim, c), bytes);
+  const int near = most_on_a_node(sim, c);
+  const double late_s = is_looked_at(sim, met, near, bytes) ? rings_late_s(sim, met, near, bytes) : -1;
+  if (late_s < 0) return tws_exchange_latency_s(machine->cluster, machine->profile, work, c->size, near, bytes);
+  return late_s + tws_exchange_latency_s(machine->cluster, machine->profile, work, c->size, near, 0) -
+         tws_exchange_hops_s(machine->cluster, machine->profile, work, c->size, near);
 }
 
 static tws_collective collective_of(const tws_sim *sim, const tws_rendezvous *met) {

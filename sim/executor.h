@@ -46,6 +46,7 @@ typedef struct tws_sim_pattern {
   tws_flows flows[2]; /* rings; pairs and messages */
   int alone;          /* by messages: nothing else uses its links while a collective of it is under way */
   struct tws_sim_known *known;
+  struct tws_sim_late *late; /* by flows: what rings take longer than the formula says, by bytes */
 } tws_sim_pattern;
 
 /* A rendezvous that has started. */

@@ -1,0 +1,80 @@
+#include "sim/alone.h"
+
+#include <math.h>
+
+#include "base/memory.h"
+#include "sim/fluid.h"
+
+/* A hop of a ring from one place of a node to the next, or out of it. */
+typedef struct hop {
+  int link, next, sent, got, busy;
+  double latency_s;
+} hop;
+
+typedef struct run {
+  tws_fluid *fluid;
+  hop *hops;
+  int steps, failed;
+  double piece, now_s;
+} run;
+
+static void try_send(run *r, int index) {
+  hop *h = &r->hops[index];
+  if (h->busy || h->sent == r->steps || h->got < h->sent) return; /* what it passes on has arrived, but for the first */
+  h->busy = 1;
+  r->failed |= tws_fluid_flow(r->fluid, &h->link, 1, r->piece, r->now_s, 2 * (uint64_t)index) != 0;
+}
+
+/* Ports: links 0 to per_node - 1, of a place towards the next; behind them a NIC's share for each ring. */
+static void lay_out(run *r, const tws_cluster *cluster, int per_node, int rings) {
+  const int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
+  const double nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1;
+  for (int p = 0; p < per_node; p++) tws_fluid_capacity(r->fluid, p, tws_cluster_port(cluster, per_node), 0);
+  for (int ring = 0; ring < rings; ring++) {
+    const int exit = (int)((int64_t)(ring + 1) * per_node / rings) - 1;
+    tws_fluid_capacity(r->fluid, per_node + ring, cluster->inter.bandwidth * nics * per_node / devices / rings, 0);
+    for (int p = 0; p < per_node; p++) {
+      const int leaves = p == exit;
+      r->hops[ring * per_node + p] = (hop){.link = leaves ? per_node + ring : p,
+                                           .next = ring * per_node + (p + 1) % per_node,
+                                           .latency_s = leaves ? cluster->inter.latency_s : cluster->intra.latency_s};
+    }
+  }
+}
+
+static double run_all(run *r, int hops) {
+  double last_s = 0;
+  for (int i = 0; i < hops; i++) try_send(r, i);
+  while (!r->failed && isfinite(tws_fluid_next(r->fluid))) {
+    r->now_s = tws_fluid_next(r->fluid);
+    const uint64_t tag = tws_fluid_take(r->fluid);
+    hop *h = &r->hops[tag / 2];
+    if (tag % 2 == 0) { /* left */
+      h->busy = 0;
+      h->sent++;
+      r->failed |= tws_fluid_date(r->fluid, r->now_s + h->latency_s, tag + 1) != 0;
+      try_send(r, (int)(tag / 2));
+    } else { /* arrived */
+      last_s = r->now_s;
+      r->hops[h->next].got++;
+      try_send(r, h->next);
+    }
+  }
+  return r->failed ? -1 : last_s;
+}
+
+double tws_rings_alone_s(const tws_cluster *cluster, int per_node, int rings, int steps, double piece) {
+  const int hops = per_node * rings;
+  run r = {.fluid = tws_fluid_create(per_node + rings),
+           .hops = tws_calloc((size_t)hops, sizeof *r.hops),
+           .steps = steps,
+           .piece = piece};
+  double seconds = -1;
+  if (r.fluid && r.hops) {
+    lay_out(&r, cluster, per_node, rings);
+    seconds = run_all(&r, hops);
+  }
+  tws_fluid_destroy(r.fluid);
+  tws_free(r.hops);
+  return seconds;
+}
