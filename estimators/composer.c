@@ -48,12 +48,16 @@ typedef struct step {
   int *chunk_at;               /* [stage][virtual]: which */
   double *stretch, *stretched; /* per stage: of this step, and of the times that were made */
   tws_rhythm_stage *stages;
-  double *end_s[2]; /* per stage: when its streams are done before its tail */
-  double *behind_s; /* per stage that asks: for how long gradients have been complete then */
+  double *end_s[2];    /* per stage: when its streams are done before its tail */
+  double *passed_s[2]; /* likewise, of times_of micro-batches */
+  double *behind_s;    /* per stage that asks: for how long gradients have been complete then */
   int *at, *met;
   tws_arena *arena;
   int chunks_exact, chunks_closed, chunks_in_order;
   int64_t bytes_of; /* micro-batches that stages' peaks are of; 0: not known */
+  int64_t times_of; /* those that stages' times are of, after which they repeat themselves; 0: not known */
+  int repeats;      /* likewise: each so many micro-batches, in so many seconds */
+  double repeats_s;
   int has_times, ran, exact;
   tws_body_overlap *overlap; /* of these, too; NULL: there are no reductions beside, or they are not known */
   tws_body_beside *beside;   /* stages 2 and 3: what runs beside the layers; NULL: nothing, or it is not known */
@@ -340,14 +344,21 @@ static int64_t few_of(const tws_pipeline_shape *shape) {
   return (5 * in_flight / 2 + 2 * every + 4) / every * every + shape->micro_batches % every;
 }
 
-/* Where the rhythm ended, so much later; in one queue what computes is behind the last message. */
-static void end_passes(step *s, double more_s) {
+/* Where the rhythm ended, before what ends the step goes on from there; in one queue what computes is behind the last
+ * message. */
+static void keep_passes(step *s) {
   for (int i = 0; i < s->shape.stages; i++) {
     const tws_rhythm_stage *stage = &s->stages[i];
     const int behind = s->c->costs.serial && stage->messages_s > stage->compute_s;
-    s->end_s[0][i] = (behind ? stage->messages_s : stage->compute_s) + more_s;
-    s->end_s[1][i] = stage->messages_s + more_s;
+    s->passed_s[0][i] = behind ? stage->messages_s : stage->compute_s;
+    s->passed_s[1][i] = stage->messages_s;
   }
+}
+
+/* So much later. */
+static void end_passes(step *s, double more_s) {
+  for (int k = 0; k < 2; k++)
+    for (int i = 0; i < s->shape.stages; i++) s->end_s[k][i] = s->passed_s[k][i] + more_s;
 }
 
 /* So many micro-batches of the step, and what each stage takes for all of them where these tell; *told: they do. */
@@ -358,8 +369,18 @@ static tws_code measure(step *s, int64_t micro_batches, int64_t round, int *told
   TWS_TRY(prepare_rhythm(s, micro_batches, &shape, &r, err));
   if (more && more % step_of == 0) r.may_repeat[0] = (int)step_of;
   if (more && more % round == 0) r.may_repeat[r.may_repeat[0] > 0] = (int)round;
-  TWS_TRY(tws_rhythm_run(&r, err));
-  s->c->counts.rhythms++;
+  if (s->times_of == micro_batches && r.may_repeat[0] == s->repeats) { /* another step begins like this one */
+    r.repeats = s->repeats;
+    r.repeats_s = s->repeats_s;
+  } else {
+    s->times_of = 0;
+    TWS_TRY(tws_rhythm_run(&r, err));
+    keep_passes(s);
+    s->c->counts.rhythms++;
+    s->repeats = r.repeats;
+    s->repeats_s = r.repeats_s;
+    s->times_of = r.repeats ? micro_batches : 0;
+  }
   *told = !more || r.repeats;
   const double more_s = r.repeats ? (double)(more / r.repeats) * r.repeats_s : 0;
   end_passes(s, more_s);
@@ -556,9 +577,12 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
   s->at = tws_arena_alloc(s->arena, n, sizeof *s->at);
   s->met = tws_arena_alloc(s->arena, n, sizeof *s->met);
   s->behind_s = tws_arena_alloc(s->arena, n, sizeof *s->behind_s);
-  for (int i = 0; i < 2; i++) s->end_s[i] = tws_arena_alloc(s->arena, n, sizeof *s->end_s[i]);
-  if (!s->stages || !s->stretch || !s->stretched || !s->at || !s->met || !s->end_s[0] || !s->end_s[1] || !s->behind_s)
-    return no_memory(err);
+  for (int i = 0; i < 2; i++) {
+    s->end_s[i] = tws_arena_alloc(s->arena, n, sizeof *s->end_s[i]);
+    s->passed_s[i] = tws_arena_alloc(s->arena, n, sizeof *s->passed_s[i]);
+    if (!s->end_s[i] || !s->passed_s[i]) return no_memory(err);
+  }
+  if (!s->stages || !s->stretch || !s->stretched || !s->at || !s->met || !s->behind_s) return no_memory(err);
   TWS_TRY(find_chunks(s, b, shape->kind == TWS_PIPELINE_ZB_H1 && shape->stages > 1, err));
   s->body = b;
   return TWS_OK;
@@ -575,6 +599,7 @@ static tws_code find_stretch(step *s, int exact, tws_error *err) {
   memcpy(s->stretched, s->stretch, (size_t)s->shape.stages * sizeof *s->stretch);
   s->has_times = 1;
   s->ran = 0;
+  s->times_of = 0;
   return TWS_OK;
 }
 
@@ -688,7 +713,9 @@ tws_code tws_compose_account(tws_composer *c, tws_composed_account *out, tws_err
     code = prepare_rhythm(s, s->shape.micro_batches, &shape, &r, err);
     r.account = arena;
     s->ran = 0; /* of all micro-batches, which sums up in another order */
+    s->times_of = 0;
     if (code == TWS_OK) code = tws_rhythm_run(&r, err);
+    if (code == TWS_OK) keep_passes(s);
     if (code == TWS_OK) end_passes(s, 0);
   }
   const double last = code == TWS_OK ? run_tails(s, out) : 0;

@@ -32,10 +32,13 @@ typedef struct tws_rhythm_stage {
   double message_s[TWS_CONTEXT_EVENTS]; /* of its sends, by the longer of both ends; chunks at the ends of a stage's
                                          * list send to other peers at the same price */
   int64_t gradient_bytes;
-  /* answers */
-  double compute_s, messages_s; /* when the stage's streams are done */
-  int64_t peak, held;           /* bytes beyond what is always there; held: gradients where they have begun */
-  tws_message_times *messages;  /* in their order, where an account is asked for */
+  /* answers: when the stage's streams are done (apart, as both are read behind writing one, which processors do not
+   * forward to a read of both at once), and bytes beyond what is always there; held: gradients where they have begun */
+  double compute_s;
+  int64_t peak;
+  double messages_s;
+  int64_t held;
+  tws_message_times *messages; /* in their order, where an account is asked for */
   uint32_t message_count;
   double exposed_s, bubble_s; /* likewise: what computes waits for messages, and for the stages that these wait for */
 } tws_rhythm_stage;
