@@ -5,7 +5,7 @@
 #   scenarios/deepspeed/run.sh [PROGRAM]      (default: build/twinspeed)  prints a Markdown table
 #
 # Status 1: a verdict is another one. Autotuning on 16 V100 is scenarios/autotuning/run.sh, BERT-large's profile
-# docs/profiling.md.
+# bert-profile.sh.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 program=${1:-build/twinspeed}
