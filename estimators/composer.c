@@ -1,90 +1,13 @@
-#include "estimators/composer.h"
+#include "estimators/composer_step.h"
 
 #include <string.h>
 
-#include "estimators/beside.h"
 #include "estimators/chunks.h"
-#include "estimators/ends.h"
-#include "estimators/overlap.h"
-#include "estimators/rank_kinds.h"
-#include "estimators/rhythm.h"
 #include "models/hardware/runtime.h"
-#include "plan/fold.h"
-#include "plan/pipeline_grid.h"
+
+typedef tws_composed_step step;
 
 /* ---- what is kept ---- */
-
-typedef struct programs {
-  tws_pipeline_shape shape;
-  tws_pipeline_program *stage;
-  struct programs *next;
-} programs;
-
-typedef struct fewer { /* of a network */
-  const tws_network *network;
-  int alike_first, alike_end;
-  tws_fewer_layers layers;
-  struct fewer *next;
-} fewer;
-
-typedef struct leg { /* a message from a stage to one of its peers, and what it takes */
-  int peer;
-  uint64_t bytes;
-  double seconds;
-} leg;
-enum { LEGS = 16 };
-
-/* The last step: those that differ in their ends alone go on from it. */
-typedef struct step {
-  struct tws_composer *c;
-  const tws_plan_request *request;
-  const tws_step_ends *tails;
-  tws_body *body;
-  tws_pipeline_shape shape;
-  tws_topology topology;
-  int bounded;
-  tws_composed_chunk *chunks; /* those that differ */
-  int chunk_count;
-  int *chunk_at;               /* [stage][virtual]: which */
-  double *stretch, *stretched; /* per stage: of this step, and of the times that were made */
-  tws_rhythm_stage *stages;
-  double *end_s[2];    /* per stage: when its streams are done before its tail */
-  double *passed_s[2]; /* likewise, of times_of micro-batches */
-  double *behind_s;    /* per stage that asks: for how long gradients have been complete then */
-  int *at, *met;
-  tws_arena *arena;
-  int chunks_exact, chunks_closed, chunks_in_order;
-  int64_t bytes_of; /* micro-batches that stages' peaks are of; 0: not known */
-  int64_t times_of; /* those that stages' times are of, after which they repeat themselves; 0: not known */
-  int repeats;      /* likewise: each so many micro-batches, in so many seconds */
-  double repeats_s;
-  int has_times, ran, exact;
-  tws_body_overlap *overlap; /* of these, too; NULL: there are no reductions beside, or they are not known */
-  tws_body_beside *beside;   /* stages 2 and 3: what runs beside the layers; NULL: nothing, or it is not known */
-  int moves_exact;           /* of the ends that are looked at: what ZeRO does is known, and done one after another */
-} step;
-
-struct tws_composer {
-  const tws_machine *machine;
-  tws_costs costs;
-  tws_arena *arena;
-  tws_piece_table bodies, between;
-  tws_ends ends;
-  programs *programs;
-  size_t program_bytes;
-  tws_arena *program_arena;
-  tws_rank_kind *ranks;
-  fewer *fewer;
-  tws_sample_memory *memory;
-  tws_rhythm_orders *orders; /* of pipelines */
-  tws_beside_memory *beside;
-  leg *legs; /* [stage][LEGS] of the last step's topology: that were asked for */
-  size_t leg_capacity;
-  step last;
-  double *ended, *met_s; /* room for times of reductions, and of meetings of stages */
-  size_t ended_capacity, met_capacity;
-  tws_composer_counts counts;
-};
 
 static tws_code no_memory(tws_error *err) {
   return tws_fail(err, TWS_MEMORY, NULL, "no memory for composed steps");
@@ -156,41 +79,14 @@ tws_composer_counts tws_composer_count(const tws_composer *c) {
 
 /* ---- a step ---- */
 
-static tws_code find_programs(tws_composer *c, const tws_pipeline_shape *shape, const tws_pipeline_program **out,
-                              tws_error *err) {
-  enum { KEPT_BYTES = 48 << 20 };
-  for (programs *p = c->programs; p; p = p->next)
-    if (p->shape.kind == shape->kind && p->shape.stages == shape->stages &&
-        p->shape.virtual_stages == shape->virtual_stages && p->shape.micro_batches == shape->micro_batches) {
-      *out = p->stage;
-      return TWS_OK;
-    }
-  if (c->program_bytes > KEPT_BYTES) {
-    tws_arena_destroy(c->program_arena);
-    c->program_arena = tws_arena_create();
-    c->programs = NULL;
-    c->program_bytes = 0;
-    if (!c->program_arena) return no_memory(err);
-  }
-  programs *p = tws_arena_alloc(c->program_arena, 1, sizeof *p);
-  tws_pipeline_program *stage = tws_arena_alloc(c->program_arena, (size_t)shape->stages, sizeof *stage);
-  if (!p || !stage) return no_memory(err);
-  TWS_TRY(tws_pipeline_programs_make(shape, c->program_arena, stage, err));
-  for (int s = 0; s < shape->stages; s++) c->program_bytes += stage[s].count * sizeof *stage[s].events;
-  *p = (programs){*shape, stage, c->programs};
-  c->programs = p;
-  *out = stage;
-  return TWS_OK;
-}
-
 /* NULL: no memory. */
 static const tws_fewer_layers *find_fewer(tws_composer *c, const tws_network *network, const tws_tail_pieces *t) {
-  fewer *f = c->fewer;
+  tws_kept_fewer *f = c->fewer;
   while (f && (f->network != network || f->alike_first != t->alike_first || f->alike_end != t->alike_end)) f = f->next;
   if (f) return &f->layers;
   f = tws_arena_alloc(c->arena, 1, sizeof *f);
   if (!f) return NULL;
-  *f = (fewer){network, t->alike_first, t->alike_end, tws_fewer_layers_of(network, t, c->arena), c->fewer};
+  *f = (tws_kept_fewer){network, t->alike_first, t->alike_end, tws_fewer_layers_of(network, t, c->arena), c->fewer};
   c->fewer = f;
   return &f->layers;
 }
@@ -263,19 +159,6 @@ static double stretch_of(const step *s, int stage) {
   return tws_host_stretch(kernel, host, s->c->costs.in_turns);
 }
 
-static double message_of(void *user, int stage, int peer, uint64_t bytes) {
-  const step *s = user;
-  const tws_topology *t = &s->request->topology;
-  leg *known = s->c->legs + (size_t)stage * LEGS;
-  int at = 0;
-  for (; at < LEGS && known[at].bytes; at++)
-    if (known[at].peer == peer && known[at].bytes == bytes) return known[at].seconds;
-  const double seconds = s->c->costs.message(s->c->costs.user, t, tws_pipeline_grid_stage(t, 0, stage),
-                                             tws_pipeline_grid_stage(t, 0, peer), bytes);
-  if (at < LEGS) known[at] = (leg){peer, bytes, seconds};
-  return seconds;
-}
-
 /* Alive in the forward and backward passes of a job without a pipeline, and when they end. */
 static void run_alone(step *s) {
   const tws_chunk_pieces *p = &s->chunks[0].pieces;
@@ -300,105 +183,6 @@ static void run_alone(step *s) {
   s->stages[0].messages_s = 0;
   s->stages[0].peak = peak;
   s->stages[0].held = begun;
-}
-
-static tws_code make_times(step *s, tws_error *err) {
-  const int stages = s->shape.stages, v = s->tails->stage[0].chunk_count;
-  for (int stage = 0; stage < stages; stage++) {
-    const tws_chunk_times **list = tws_arena_alloc(s->arena, (size_t)v, sizeof *list);
-    if (!list) return no_memory(err);
-    for (int i = 0; i < v; i++) {
-      const int at = stage * v + i;
-      for (int before = 0; before < at && !list[i]; before++) /* most are as others are */
-        if (s->chunk_at[before] == s->chunk_at[at] && s->stretch[before / v] == s->stretch[stage])
-          list[i] = before / v == stage ? list[before % v] : s->stages[before / v].chunks[before % v];
-      if (list[i]) continue;
-      tws_chunk_times *times = tws_arena_alloc_unset(s->arena, 1, sizeof *times);
-      if (!times) return no_memory(err);
-      tws_chunk_times_of(&s->chunks[s->chunk_at[at]].pieces, s->stretch[stage], times);
-      list[i] = times;
-    }
-    s->stages[stage].chunks = list;
-    s->stages[stage].gradient_bytes = (int64_t)s->tails->stage[stage].gradient_bytes;
-  }
-  return TWS_OK;
-}
-
-static tws_code prepare_rhythm(step *s, int64_t micro_batches, tws_pipeline_shape *shape, tws_rhythm *r,
-                               tws_error *err) {
-  *shape = s->shape;
-  shape->micro_batches = (int)micro_batches;
-  *r = (tws_rhythm){.shape = shape,
-                    .stages = s->stages,
-                    .serial = s->c->costs.serial,
-                    .message = message_of,
-                    .user = s,
-                    .orders = s->c->orders};
-  return find_programs(s->c, shape, &r->programs, err);
-}
-
-/* As many micro-batches as show what all others do: until all that are in flight have been followed by as many. */
-static int64_t few_of(const tws_pipeline_shape *shape) {
-  const int64_t every = tws_fold_step(shape);
-  const int64_t in_flight = tws_pipeline_in_flight(shape, 0) / (uint32_t)shape->virtual_stages + 1;
-  return (5 * in_flight / 2 + 2 * every + 4) / every * every + shape->micro_batches % every;
-}
-
-/* Where the rhythm ended, before what ends the step goes on from there; in one queue what computes is behind the last
- * message. */
-static void keep_passes(step *s) {
-  for (int i = 0; i < s->shape.stages; i++) {
-    const tws_rhythm_stage *stage = &s->stages[i];
-    const int behind = s->c->costs.serial && stage->messages_s > stage->compute_s;
-    s->passed_s[0][i] = behind ? stage->messages_s : stage->compute_s;
-    s->passed_s[1][i] = stage->messages_s;
-  }
-}
-
-/* So much later. */
-static void end_passes(step *s, double more_s) {
-  for (int k = 0; k < 2; k++)
-    for (int i = 0; i < s->shape.stages; i++) s->end_s[k][i] = s->passed_s[k][i] + more_s;
-}
-
-/* So many micro-batches of the step, and what each stage takes for all of them where these tell; *told: they do. */
-static tws_code measure(step *s, int64_t micro_batches, int64_t round, int *told, tws_error *err) {
-  const int64_t more = s->shape.micro_batches - micro_batches, step_of = tws_fold_step(&s->shape);
-  tws_pipeline_shape shape;
-  tws_rhythm r;
-  TWS_TRY(prepare_rhythm(s, micro_batches, &shape, &r, err));
-  if (more && more % step_of == 0) r.may_repeat[0] = (int)step_of;
-  if (more && more % round == 0) r.may_repeat[r.may_repeat[0] > 0] = (int)round;
-  if (s->times_of == micro_batches && r.may_repeat[0] == s->repeats) { /* another step begins like this one */
-    r.repeats = s->repeats;
-    r.repeats_s = s->repeats_s;
-  } else {
-    s->times_of = 0;
-    TWS_TRY(tws_rhythm_run(&r, err));
-    keep_passes(s);
-    s->c->counts.rhythms++;
-    s->repeats = r.repeats;
-    s->repeats_s = r.repeats_s;
-    s->times_of = r.repeats ? micro_batches : 0;
-  }
-  *told = !more || r.repeats;
-  const double more_s = r.repeats ? (double)(more / r.repeats) * r.repeats_s : 0;
-  end_passes(s, more_s);
-  return TWS_OK;
-}
-
-/* All micro-batches, or as many as say what the others add. */
-static tws_code run_pipeline(step *s, tws_error *err) {
-  static const int further[] = {0, 2, 6, 14};
-  const int64_t wanted = s->shape.micro_batches, round = tws_fold_round(&s->shape), every = tws_fold_step(&s->shape);
-  const int64_t few = few_of(&s->shape);
-  int told = 0;
-  for (size_t i = 0; i < sizeof further / sizeof *further && s->shape.kind != TWS_PIPELINE_GPIPE && !told; i++) {
-    const int64_t aligned = further[i] ? (few / round + further[i]) * round + wanted % round : few;
-    if (aligned + (further[i] ? round : every) >= wanted) break;
-    TWS_TRY(measure(s, aligned, round, &told, err));
-  }
-  return told ? TWS_OK : measure(s, wanted, round, &told, err);
 }
 
 /* ---- the end of a step ---- */
@@ -557,8 +341,8 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
   const size_t n = (size_t)shape->stages;
   tws_composer *c = s->c;
   const tws_plan_request *request = s->request;
-  if (tws_reserve(&c->legs, &c->leg_capacity, n * LEGS, sizeof *c->legs)) return no_memory(err);
-  if (!tws_topology_is_same(&s->topology, &request->topology)) memset(c->legs, 0, n * LEGS * sizeof *c->legs);
+  if (tws_reserve(&c->legs, &c->leg_capacity, n * TWS_LEGS, sizeof *c->legs)) return no_memory(err);
+  if (!tws_topology_is_same(&s->topology, &request->topology)) memset(c->legs, 0, n * TWS_LEGS * sizeof *c->legs);
   tws_arena_destroy(s->arena);
   *s = (step){.c = c,
               .request = request,
@@ -595,7 +379,7 @@ static tws_code find_stretch(step *s, int exact, tws_error *err) {
     same = same && s->stretch[i] == s->stretched[i];
   }
   if (same || s->shape.stages == 1) return TWS_OK;
-  TWS_TRY(make_times(s, err));
+  TWS_TRY(tws_step_make_times(s, err));
   memcpy(s->stretched, s->stretch, (size_t)s->shape.stages * sizeof *s->stretch);
   s->has_times = 1;
   s->ran = 0;
@@ -611,7 +395,7 @@ static int rings(const tws_config *config) {
 static tws_code step_bytes(step *s, double limit, tws_composed *out, tws_error *err) {
   tws_pipeline_shape shape;
   tws_rhythm rhythm;
-  const int64_t all = s->shape.micro_batches, few = few_of(&s->shape);
+  const int64_t all = s->shape.micro_batches, few = tws_step_few(&s->shape);
   const int64_t wanted = s->shape.kind != TWS_PIPELINE_GPIPE && all > few ? few : all;
   if (s->bytes_of != wanted && s->shape.stages > 1) {
     s->bytes_of = wanted;
@@ -619,7 +403,7 @@ static tws_code step_bytes(step *s, double limit, tws_composed *out, tws_error *
     find_bytes(s, out);
     s->bytes_of = 0;
     if (limit > 0 && (double)out->live_bytes > limit) return TWS_OK;
-    TWS_TRY(prepare_rhythm(s, wanted, &shape, &rhythm, err));
+    TWS_TRY(tws_step_rhythm(s, wanted, &shape, &rhythm, err));
     TWS_TRY(tws_rhythm_bytes(&rhythm, err));
   }
   s->bytes_of = wanted;
@@ -710,13 +494,12 @@ tws_code tws_compose_account(tws_composer *c, tws_composed_account *out, tws_err
   if (!arena) return no_memory(err);
   memset(out, 0, (size_t)s->shape.stages * sizeof *out);
   if (s->shape.stages > 1) {
-    code = prepare_rhythm(s, s->shape.micro_batches, &shape, &r, err);
+    code = tws_step_rhythm(s, s->shape.micro_batches, &shape, &r, err);
     r.account = arena;
     s->ran = 0; /* of all micro-batches, which sums up in another order */
     s->times_of = 0;
     if (code == TWS_OK) code = tws_rhythm_run(&r, err);
-    if (code == TWS_OK) keep_passes(s);
-    if (code == TWS_OK) end_passes(s, 0);
+    if (code == TWS_OK) tws_step_passed(s);
   }
   const double last = code == TWS_OK ? run_tails(s, out) : 0;
   if (code == TWS_OK) code = account_beside(s, out, err);
@@ -807,7 +590,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
     out->too_slow = 1;
     return TWS_OK;
   }
-  if (stages > 1 && !s->ran) TWS_TRY(run_pipeline(s, err));
+  if (stages > 1 && !s->ran) TWS_TRY(tws_step_run_passes(s, err));
   s->ran = 1;
   if (exact && s->beside) {
     const tws_beside_source from = beside_source(s);

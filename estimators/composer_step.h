@@ -1,0 +1,98 @@
+/* A step under composition, and what a composer keeps of others. Internal to estimators/. */
+#ifndef TWS_ESTIMATORS_COMPOSER_STEP_H
+#define TWS_ESTIMATORS_COMPOSER_STEP_H
+
+#include "estimators/beside.h"
+#include "estimators/composer.h"
+#include "estimators/ends.h"
+#include "estimators/overlap.h"
+#include "estimators/rank_kinds.h"
+#include "estimators/rhythm.h"
+
+typedef struct tws_kept_programs {
+  tws_pipeline_shape shape;
+  tws_pipeline_program *stage;
+  struct tws_kept_programs *next;
+} tws_kept_programs;
+
+typedef struct tws_kept_fewer { /* of a network */
+  const tws_network *network;
+  int alike_first, alike_end;
+  tws_fewer_layers layers;
+  struct tws_kept_fewer *next;
+} tws_kept_fewer;
+
+typedef struct tws_leg { /* a message from a stage to one of its peers, and what it takes */
+  int peer;
+  uint64_t bytes;
+  double seconds;
+} tws_leg;
+enum { TWS_LEGS = 16 };
+
+/* The last step: those that differ in their ends alone go on from it. */
+typedef struct tws_composed_step {
+  struct tws_composer *c;
+  const tws_plan_request *request;
+  const tws_step_ends *tails;
+  tws_body *body;
+  tws_pipeline_shape shape;
+  tws_topology topology;
+  int bounded;
+  tws_composed_chunk *chunks; /* those that differ */
+  int chunk_count;
+  int *chunk_at;               /* [stage][virtual]: which */
+  double *stretch, *stretched; /* per stage: of this step, and of the times that were made */
+  tws_rhythm_stage *stages;
+  double *end_s[2];    /* per stage: when its streams are done before its tail */
+  double *passed_s[2]; /* likewise, of times_of micro-batches */
+  double *behind_s;    /* per stage that asks: for how long gradients have been complete then */
+  int *at, *met;
+  tws_arena *arena;
+  int chunks_exact, chunks_closed, chunks_in_order;
+  int64_t bytes_of; /* micro-batches that stages' peaks are of; 0: not known */
+  int64_t times_of; /* those that stages' times are of, after which they repeat themselves; 0: not known */
+  int repeats;      /* likewise: each so many micro-batches, in so many seconds */
+  double repeats_s;
+  int has_times, ran, exact;
+  tws_body_overlap *overlap; /* of these, too; NULL: there are no reductions beside, or they are not known */
+  tws_body_beside *beside;   /* stages 2 and 3: what runs beside the layers; NULL: nothing, or it is not known */
+  int moves_exact;           /* of the ends that are looked at: what ZeRO does is known, and done one after another */
+} tws_composed_step;
+
+struct tws_composer {
+  const tws_machine *machine;
+  tws_costs costs;
+  tws_arena *arena;
+  tws_piece_table bodies, between;
+  tws_ends ends;
+  tws_kept_programs *programs;
+  size_t program_bytes;
+  tws_arena *program_arena;
+  tws_rank_kind *ranks;
+  tws_kept_fewer *fewer;
+  tws_sample_memory *memory;
+  tws_rhythm_orders *orders; /* of pipelines */
+  tws_beside_memory *beside;
+  tws_leg *legs; /* [stage][TWS_LEGS] of the last step's topology: that were asked for */
+  size_t leg_capacity;
+  tws_composed_step last;
+  double *ended, *met_s; /* room for times of reductions, and of meetings of stages */
+  size_t ended_capacity, met_capacity;
+  tws_composer_counts counts;
+};
+
+/* ---- passes of pipelines (composer_passes.c) ---- */
+
+/* What chunks take at each stage's stretch. */
+tws_code tws_step_make_times(tws_composed_step *s, tws_error *err);
+/* The rhythm of so many of its micro-batches; `shape` is of these, and outlives it. */
+tws_code tws_step_rhythm(tws_composed_step *s, int64_t micro_batches, tws_pipeline_shape *shape, tws_rhythm *r,
+                         tws_error *err);
+/* As many micro-batches as show what all others do: until all that are in flight have been followed by as many. */
+int64_t tws_step_few(const tws_pipeline_shape *shape);
+/* Where the rhythm ended is where the passes of all micro-batches do. */
+void tws_step_passed(tws_composed_step *s);
+/* All micro-batches, or as many as say what the others add. */
+tws_code tws_step_run_passes(tws_composed_step *s, tws_error *err);
+
+#endif
