@@ -1,5 +1,5 @@
-/* How fast planning is: estimates of one configuration (plans, ledger, longest path), and plans of all stages of a
- * pipeline; CPU milliseconds, medians of repeated runs. Then how many configurations a second are composed from layers
+/* How fast planning is: estimates of one configuration (plans, ledger, longest path), plans of all stages of a pipeline,
+ * and the longest path through these; CPU milliseconds, medians of repeated runs. Then how many configurations a second are composed from layers
  * that were lowered before. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "plan/pipeline_grid.h"
 #include "bench/support.h"
 
-enum { REPEATS = 21 };
+enum { REPEATS = 21, MOST_STAGES = 16 };
 
 typedef struct job {
   const char *model, *cluster, *stage, *accumulation, *recompute, *pipeline, *tensor;
@@ -42,6 +42,26 @@ static double compose(tws_config *config, tws_plan_request request, const tws_ma
   return ACCUMULATIONS / seconds;
 }
 
+/* Plans of all stages, and the longest path through them; returns how many operations they have. */
+static uint64_t build(tws_plan_request request, const tws_machine *machine, int stages, double *plan_s,
+                      double *path_s) {
+  tws_error err = {0};
+  tws_plan *plans[MOST_STAGES];
+  uint64_t operations = 0;
+  double step_s, start = cpu_s();
+  for (int s = 0; s < stages; s++) {
+    request.rank = tws_pipeline_grid_stage(&request.topology, 0, s); /* its tensor ranks' differ in constants only */
+    need(tws_plan_build(&request, &plans[s], &err), &err);
+    operations += plans[s]->op_count;
+  }
+  *plan_s = cpu_s() - start;
+  start = cpu_s();
+  need(tws_job_path((const tws_plan *const *)plans, stages, machine, NULL, &step_s, &err), &err);
+  *path_s = cpu_s() - start;
+  for (int s = 0; s < stages; s++) tws_plan_destroy(plans[s]);
+  return operations;
+}
+
 static void run(const job *j) {
   tws_error err = {0};
   tws_network *network;
@@ -49,7 +69,7 @@ static void run(const job *j) {
   tws_cluster cluster;
   tws_profile *profile;
   tws_estimate estimate;
-  double estimates[REPEATS], plans[REPEATS];
+  double estimates[REPEATS], plans[REPEATS], paths[REPEATS];
   need(tws_network_load(j->model, j->tensor ? atoi(j->tensor) : 1, &network, &err), &err);
   need(tws_cluster_load(j->cluster, &cluster, &err), &err);
   need(tws_profile_load(cluster.profile, &profile, &err), &err);
@@ -69,28 +89,19 @@ static void run(const job *j) {
   int stages = tws_config_division(config).pipeline;
   uint64_t operations = 0;
   for (int i = 0; i < REPEATS; i++) {
-    double start = cpu_s();
+    const double start = cpu_s();
     need(tws_estimate_step(&request, &machine, &estimate, &err), &err);
     estimates[i] = cpu_s() - start;
-    start = cpu_s();
-    operations = 0;
-    for (int s = 0; s < stages; s++) {
-      tws_plan *plan;
-      request.rank = tws_pipeline_grid_stage(&request.topology, 0, s); /* its tensor ranks' differ in constants only */
-      need(tws_plan_build(&request, &plan, &err), &err);
-      operations += plan->op_count;
-      tws_plan_destroy(plan);
-    }
-    request.rank = 0;
-    plans[i] = cpu_s() - start;
+    operations = build(request, &machine, stages, &plans[i], &paths[i]);
   }
   const double composed = compose(config, request, &machine);
   double estimate_s = median(estimates, REPEATS), plan_s = median(plans, REPEATS);
   printf(
       "%-12s ZeRO-%s, %s recompute, %3s stages, %s tensor, %3s micro-batches, %4d ranks %9.3f ms %8.0f /s %11.2f ms "
-      "%9llu ops %11.0f /s\n",
+      "%9llu ops %9.2f ms %11.0f /s\n",
       j->model, j->stage, j->recompute, j->pipeline, j->tensor ? j->tensor : "1", j->accumulation, j->ranks,
-      1e3 * estimate_s, 1 / estimate_s, 1e3 * plan_s, (unsigned long long)operations, composed);
+      1e3 * estimate_s, 1 / estimate_s, 1e3 * plan_s, (unsigned long long)operations, 1e3 * median(paths, REPEATS),
+      composed);
   tws_config_destroy(config);
   tws_profile_destroy(profile);
   tws_network_destroy(network);
@@ -107,7 +118,7 @@ int main(void) {
       {"llama-3-70b", "dgx-h100:16", "1", "64", "full", "16", NULL, 128},
       {"gpt-3-175b", "dgx-a100:16", "1", "64", "full", "16", "8", 128},
   };
-  printf("%-90s %12s %11s %14s %27s\n", "job", "estimate", "rate", "plans built", "composed");
+  printf("%-90s %12s %11s %14s %26s %14s\n", "job", "estimate", "rate", "plans built", "path", "composed");
   for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) run(&jobs[i]);
   return 0;
 }
