@@ -98,7 +98,7 @@ static tws_code several_lines(reader *r) {
     if (!*r->at) return refuse_here(r, "close it with '''", "a text of several lines that never ends");
     if (r->at == r->line_start)
       for (int i = 0; i < indent && (*r->at == ' ' || *r->at == '\t'); i++) advance_one(r);
-    if (strncmp(r->at, "'''", 3) == 0) break;
+    if (!*r->at || strncmp(r->at, "'''", 3) == 0) continue;
     if (*r->at != '\r' && !(*r->at == '\n' && strncmp(r->at + 1 + strspn(r->at + 1, " \t"), "'''", 3) == 0))
       put_byte(r, *r->at);
     advance_one(r);

@@ -91,6 +91,7 @@ START_TEST(hjson) {
       {"{a: }", "f:1:5: a value is missing here"},
       {"{a 1}", "f:1:4: a colon is missing here"},
       {"{'a: 1}", "f:1:8: a string that never ends"},
+      {"{\n  a: '''b\n  ", "f:3:3: a text of several lines that never ends"},
       {"{\"a\": \"\\q\"}", "f:1:8: unknown escape"},
       {"hello", "f:1:1: unknown word \"hello\""},
       {"", "f:1:1: the text ends"},
