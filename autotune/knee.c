@@ -13,7 +13,8 @@ static const struct {
                   {"net.latency", "s", offsetof(tws_cluster, inter.latency_s), 1},
                   {"link.bandwidth", "B/s", offsetof(tws_cluster, intra.bandwidth), 1},
                   {"link.latency", "s", offsetof(tws_cluster, intra.latency_s), 1},
-                  {"device.memory", "B", offsetof(tws_cluster, device_memory_bytes), 1}};
+                  {"device.memory", "B", offsetof(tws_cluster, device_memory_bytes), 1},
+                  {"data.rate", "samples/s", offsetof(tws_cluster, samples_per_s), 1}};
 enum { PARAMETERS = sizeof parameters / sizeof *parameters, USUAL = 8 };
 
 /* ---- what is asked for ---- */
@@ -66,7 +67,8 @@ tws_code tws_knee_parse(const char *text, tws_knee_sweep *out, tws_error *err) {
     if (strlen(parameters[i].name) == length && strncmp(parameters[i].name, text, length) == 0)
       out->parameter = parameters[i].name;
   if (!out->parameter)
-    return tws_fail(err, TWS_USAGE, "known: net.bandwidth, net.latency, link.bandwidth, link.latency, device.memory",
+    return tws_fail(err, TWS_USAGE,
+                    "known: net.bandwidth, net.latency, link.bandwidth, link.latency, device.memory, data.rate",
                     "--sweep: \"%.*s\" is not a figure of a cluster", length < 60 ? (int)length : 60, text);
   if (!sign || !read_range(sign + 1, out))
     return tws_fail(err, TWS_USAGE, "for example --sweep net.bandwidth=100..800G, or with 12 values: ...=100..800G:12",

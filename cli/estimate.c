@@ -207,7 +207,8 @@ static void print_time(const tws_cli *cli, const tws_job *job, const tws_estimat
     double seconds;
   } offloaded[] = {{"the host's optimizer", e->path.host_exposed_s},
                    {"copies to and from the host", e->path.copies_exposed_s},
-                   {"the disk", e->path.disk_exposed_s}};
+                   {"the disk", e->path.disk_exposed_s},
+                   {"loading of samples", e->path.loading_s}};
   for (size_t i = 0; i < sizeof offloaded / sizeof *offloaded; i++)
     if (offloaded[i].seconds > 0)
       tws_text_add(&line, ", %s %s", offloaded[i].what, tws_format_seconds(offloaded[i].seconds, text, sizeof text));
@@ -225,6 +226,9 @@ static void print_time(const tws_cli *cli, const tws_job *job, const tws_estimat
   if (line.length) tws_out_wrapped(4, "%s", line.data);
   tws_text_free(&line);
   tws_axes_print(&e->path);
+  if (e->loading_s > 0)
+    tws_out("  loading the samples of a step takes %s%s\n", tws_format_seconds(e->loading_s, text, sizeof text),
+            e->path.loading_s > 0 ? "" : ", beside the step before");
   tws_bottleneck_print(cli, &e->path);
 }
 
@@ -236,6 +240,8 @@ static cJSON *time_json(const tws_estimate *e) {
   cJSON_AddNumberToObject(time, "mfu", e->mfu);
   cJSON_AddNumberToObject(time, "exposed_s", e->path.exposed_s);
   cJSON_AddNumberToObject(time, "bubble_s", e->path.bubble_s);
+  if (e->loading_s > 0) cJSON_AddNumberToObject(time, "loading_s", e->loading_s);
+  if (e->path.loading_s > 0) cJSON_AddNumberToObject(time, "loading_exposed_s", e->path.loading_s);
   tws_balance_json(&e->balance, time);
   cJSON_AddItemToObject(time, "communication", tws_axes_json(&e->path));
   cJSON *phases = cJSON_AddObjectToObject(time, "compute_phase_s");

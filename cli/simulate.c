@@ -112,6 +112,7 @@ static tws_code print_shares(const tws_cli *cli, const simulation *s, tws_error 
   add_row(&table, "communication not hidden", s->of_job.result.exposed_s - path->bubble_s - tws_path_offloading(path),
           step);
   if (path->bubble_s > 0) add_row(&table, "waiting for other ranks", path->bubble_s, step);
+  if (path->loading_s > 0) add_row(&table, "waiting for samples", path->loading_s, step);
   return tws_table_print(cli, &table, err);
 }
 
@@ -178,6 +179,8 @@ static tws_code print_json(const tws_job *job, const simulation *s, tws_error *e
   cJSON_AddNumberToObject(root, "model_flops", s->estimate.model_flops);
   cJSON_AddNumberToObject(root, "mfu", mfu(s));
   cJSON_AddNumberToObject(root, "exposed_s", s->of_job.result.exposed_s);
+  if (s->estimate.loading_s > 0) cJSON_AddNumberToObject(root, "loading_s", s->estimate.loading_s);
+  if (path->loading_s > 0) cJSON_AddNumberToObject(root, "loading_exposed_s", path->loading_s);
   cJSON_AddNumberToObject(root, "bubble_s", path->bubble_s);
   tws_balance_json(&s->balance, root);
   cJSON_AddItemToObject(root, "communication", tws_axes_json(path));

@@ -584,8 +584,8 @@ static const tws_option table[] = {
     TWS_FLAG("force", 0, options, force, "overwrite the results of an earlier search"),
     TWS_INTEGER("rows", 0, "N", options, rows, 1, 100000, "rows of the table (default 10)"),
     TWS_STRING("sweep", 0, "KEY=LOW..HIGH", options, sweep,
-               "search again and again while net.bandwidth (bit/s), net.latency, link.bandwidth (B/s), link.latency or "
-               "device.memory of the cluster varies: 100..800G"),
+               "search again and again while net.bandwidth (bit/s), net.latency, link.bandwidth (B/s), link.latency, "
+               "device.memory or data.rate (samples/s of a node's loaders) of the cluster varies: 100..800G"),
     TWS_STRING("experiments", 0, "DIR", options, experiments,
                "where experiments are described (default autotuning_exps, or below --results DIR)"),
     TWS_INTEGER("validate", 0, "K", options, validate, 1, 100000,

@@ -300,6 +300,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
                                       "numa_nodes",
                                       "collectives",
                                       "leaf",
+                                      "samples_per_s",
                                       "price_per_device_hour",
                                       NULL};
   static const char *const disk_keys[] = {"read", "write", "size", NULL};
@@ -342,6 +343,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
   TWS_TRY(read_link(json, root, "host_link", &c.host_link, err));
   TWS_TRY(read_count_key(json, root, "devices_per_host_link", 1, MAX_DEVICES, &c.devices_per_host_link, err));
   TWS_TRY(read_count_key(json, root, "numa_nodes", 1, MAX_DEVICES, &c.numa_nodes, err));
+  TWS_TRY(tws_json_number(json, root, "samples_per_s", 0, 0, 1e12, c.samples_per_s, &c.samples_per_s, err));
   TWS_TRY(tws_json_number(json, root, "price_per_device_hour", 0, 0, 1e9, c.price_per_device_hour,
                           &c.price_per_device_hour, err));
   TWS_TRY(read_collectives(json, root, &c, err));

@@ -6,7 +6,8 @@
  * cores_per_node, nics_per_node, paired (0 or 1), host_memory, device_memory (bytes, or "512GiB"), host_bandwidth
  * (bytes/s), numa_nodes, intra, inter, host_link (each with bandwidth, bytes/s or "25 GB/s", and latency_s),
  * devices_per_host_link, disk (read, write, size), message_bandwidth, message_s, collectives ("rings" or "nccl"),
- * leaf (nodes, oversubscription), price_per_device_hour (in whatever currency).
+ * leaf (nodes, oversubscription), samples_per_s (of a node's data loaders), price_per_device_hour (in whatever
+ * currency).
  *
  * "host" is this machine: cores that the process may use, memory within the control group's limit, as many devices as
  * cores. Any number of ranks may be asked of a host; devices_per_node is what a tuner tries. */
@@ -43,6 +44,7 @@ typedef struct tws_cluster {
   int devices_per_host_link;    /* behind one switch, which share it */
   double disk_read, disk_write; /* bytes/s per node, 0: not said */
   double disk_bytes;            /* per node, of what offloading may take; 0: not said, and not a limit */
+  double samples_per_s; /* that a node's data loaders read, decode and hand over; 0: not said, and not a limit */
   double price_per_device_hour; /* 0: not known */
 } tws_cluster;
 /* Bytes/s of one NVMe drive on PCIe 4, taken for a node's disk where nothing is said of it: round figures. */

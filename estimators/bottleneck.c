@@ -11,7 +11,7 @@ typedef struct part {
   double seconds;
   int computes; /* on the compute stream, beside which others communicate */
 } part;
-enum { PARTS = 9 };
+enum { PARTS = 10 };
 
 static void list_parts(const tws_path_result *r, part *parts) {
   const double matmul = r->kernel_s[TWS_KERNEL_LINEAR] + r->kernel_s[TWS_KERNEL_LINEAR_GRAD_INPUT] +
@@ -32,7 +32,8 @@ static void list_parts(const tws_path_result *r, part *parts) {
       {"waiting for other ranks", "balance of the ranks", r->bubble_s, 0},
       {"the host's optimizer", "memory bandwidth of the hosts", r->host_exposed_s, 0},
       {"copies between device and host", "links between devices and hosts", r->copies_exposed_s, 0},
-      {"the disk", "disks of the nodes", r->disk_exposed_s, 0}};
+      {"the disk", "disks of the nodes", r->disk_exposed_s, 0},
+      {"loading of samples", "data loaders of the nodes", r->loading_s, 0}};
   memcpy(parts, all, sizeof all);
 }
 

@@ -356,6 +356,18 @@ tws_code tws_estimate_between(const tws_plan_request *request, const tws_machine
   return TWS_OK;
 }
 
+static void wait_for_samples(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
+                             tws_stage_estimate *stages) {
+  out->loading_s = tws_loading_s(request, machine);
+  const double waits_s = out->loading_s - out->step_s;
+  tws_path_load(waits_s, &out->path);
+  for (int i = 0; stages && i < tws_topology_size(&request->topology, TWS_AXES_PIPE); i++)
+    tws_path_load(waits_s, &stages[i].path);
+  if (!(waits_s > 0)) return;
+  out->balance.bubble *= out->step_s / out->loading_s;
+  out->step_s = out->loading_s;
+}
+
 tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                           tws_stage_estimate *stages, tws_error *err) {
   tws_estimate between;
@@ -370,6 +382,7 @@ tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *ma
     if (stages) stages->path = out->path;
     if (stages) stages->path.bottleneck = stages->path.text;
   }
+  wait_for_samples(request, machine, out, stages);
   add_totals(request, machine, out);
   return TWS_OK;
 }

@@ -603,6 +603,11 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
     out->step_s = with_moves(s, run_tails(s, NULL));
   }
   if (out->step_s >= 0) out->step_s += beside_tail(s, exact);
-  if (out->step_s >= 0) return add_between(c, request, &out->step_s, err);
+  if (out->step_s >= 0) {
+    TWS_TRY(add_between(c, request, &out->step_s, err));
+    const double loading_s = tws_loading_s(request, c->machine);
+    if (loading_s > out->step_s) out->step_s = loading_s;
+    return TWS_OK;
+  }
   return tws_fail(err, TWS_INTERNAL, NULL, "stages wait for each other at a step's end");
 }

@@ -65,6 +65,7 @@ typedef struct tws_path_result {
   double exposed_s, bubble_s, axis_exposed_s[TWS_REPORT_COUNT];
   /* Of what is exposed, the part of offloading: the host's computing, copies between device and host, the disk. */
   double host_exposed_s, copies_exposed_s, disk_exposed_s;
+  double loading_s; /* for so long the step waits for its samples; part of nothing else (tws_path_load()) */
   double
       axis_busy_s[TWS_REPORT_COUNT]; /* communication, hidden or not: sum over operations, waiting for ranks left out */
   double collective_s[TWS_COLLECTIVE_COUNT]; /* from when this rank is there to the end */
@@ -164,6 +165,7 @@ typedef struct tws_estimate {
   int stage;                 /* that stage */
   tws_stage_balance balance; /* 0, 1 and 1 without a pipeline */
   double step_s, tokens_per_s;
+  double loading_s;     /* in which nodes load the step's samples, beside the step before; 0: not said how fast */
   double model_flops;   /* of the whole job's step, without recomputation */
   double mfu;           /* against the dense peak of all devices */
   tws_path_result path; /* of the stage that waits least, extrapolated */
@@ -177,6 +179,11 @@ tws_code tws_estimate_step(const tws_plan_request *request, const tws_machine *m
 /* The same, and each stage's part: stages has room for the topology's "pipe" dimension (at least 1), or is NULL. */
 tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                           tws_stage_estimate *stages, tws_error *err);
+/* Seconds in which the cluster's nodes (samples_per_s) load the samples of one step, beside the step before: no step is
+ * shorter. 0: the cluster does not say how fast. */
+double tws_loading_s(const tws_plan_request *request, const tws_machine *machine);
+/* A step that waits so long for its samples; not more than 0: nothing changes. */
+void tws_path_load(double waits_s, tws_path_result *path);
 /* What runs between training steps adds to each of them: step_s and path by its share, and the ledger of the largest of
  * these programs, tier by tier; zeros where there is none. Estimates of steps have it in them. */
 tws_code tws_estimate_between(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,

@@ -50,7 +50,7 @@ tws_stage_balance tws_stage_compare(const tws_stage_estimate *stages, int count)
   double most = 0, computing = 0, memory = 0;
   for (int i = 0; i < count; i++) {
     const tws_path_result *path = &stages[i].path;
-    double seconds = path->step_s - path->exposed_s;
+    double seconds = path->step_s - path->exposed_s - path->loading_s;
     if (path->step_s > 0) b.bubble += path->bubble_s / path->step_s / count;
     computing += seconds / count;
     memory += (double)stages[i].arena_bytes[TWS_TIER_DEVICE] / count;

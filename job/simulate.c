@@ -171,6 +171,14 @@ tws_code tws_job_simulate(const tws_job *job, const tws_simulation_request *requ
   const int between = job->config->zenflow.on && job->program == TWS_PROGRAM_TRAIN;
   for (int p = TWS_PROGRAM_APPLY; p < TWS_PROGRAM_COUNT && between; p++)
     TWS_TRY(add_program(job, (tws_program)p, request, out, err));
+  const tws_plan_request plan = tws_job_request(job, 0);
+  const double waits_s = tws_loading_s(&plan, &job->machine) - out->result.step_s;
+  for (int i = 0; i < out->plan_count; i++) tws_path_load(waits_s, &out->paths[i]);
+  if (waits_s > 0) {
+    out->result.bubble *= out->result.step_s / (out->result.step_s + waits_s);
+    out->result.step_s += waits_s;
+  }
+  if (out->plan_count > 0) out->result.path = out->paths[0];
   return TWS_OK;
 }
 

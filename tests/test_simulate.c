@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "command.h"
+#include "tests/folder.h"
 #include "tests/members.h"
 #include "tests/suite.h"
 
@@ -214,6 +215,42 @@ START_TEST(scenarios_disturb_a_step) {
 }
 END_TEST
 
+/* No step is shorter than it takes to load its samples; what loaders hide changes nothing. Of two nodes the first has
+ * the first stage, whose 8 ranks take 4 samples each. */
+START_TEST(samples_are_loaded) {
+  static const char *const verbs[] = {"simulate", "estimate"};
+  static const double rates[] = {0, 1e6, 50};
+  double step[3][2], waited[3][2];
+  make_folder();
+  for (int i = 0; i < 3; i++) {
+    FILE *file = fopen(in_folder("cluster.json"), "w");
+    fprintf(file, "{\"schema\": \"twinspeed-cluster-1\", \"base\": \"dgx-a100\", \"nodes\": 2, \"samples_per_s\": %g}",
+            rates[i]);
+    fclose(file);
+    for (int v = 0; v < 2; v++) {
+      command_result result = twinspeed(
+          "%s -m gpt2 --seq 256 --micro-batch 2 --accumulation 2 --pp 2 --stage 1 "
+          "--cluster %s --json",
+          verbs[v], in_folder("cluster.json"));
+      tws_json *json = parse(&result);
+      const cJSON *time = v ? cJSON_GetObjectItem(json->root, "time") : json->root;
+      const cJSON *wait = cJSON_GetObjectItem(time, "loading_exposed_s");
+      step[i][v] = number(time, "step_s");
+      waited[i][v] = wait ? wait->valuedouble : 0;
+      if (rates[i] > 0) ck_assert_double_eq_tol(number(time, "loading_s"), 32 / rates[i], 1e-9);
+      tws_json_destroy(json);
+      command_free(&result);
+    }
+  }
+  for (int v = 0; v < 2; v++) {
+    ck_assert(step[1][v] == step[0][v] && waited[0][v] <= 0 && waited[1][v] <= 0);
+    ck_assert_double_eq_tol(step[2][v], 32 / 50.0, 1e-12);
+    ck_assert_double_eq_tol(waited[2][v], step[2][v] - step[0][v], 1e-12);
+  }
+  remove_folder();
+}
+END_TEST
+
 START_TEST(mistakes) {
   static const struct {
     const char *words;
@@ -247,6 +284,7 @@ int main(void) {
   tcase_add_test(tcase, axes_are_reported);
   tcase_add_test(tcase, runtimes_are_planned_alike);
   tcase_add_test(tcase, scenarios_disturb_a_step);
+  tcase_add_test(tcase, samples_are_loaded);
   tcase_add_test(tcase, mistakes);
   suite_add_tcase(suite, tcase);
   return run_suite(suite);
