@@ -9,6 +9,7 @@
 #include "cli/job_view.h"
 #include "cli/outputs.h"
 #include "cli/remarks.h"
+#include "cli/runtime_view.h"
 #include "cli/stage_view.h"
 #include "cli/verdict.h"
 #include "compat/deepspeed_memory.h"
@@ -272,12 +273,14 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
   const tws_evidence evidence = tws_evidence_of_job(job);
   tws_beside_deepspeed beside = {0};
   if (o->compat) TWS_TRY(tws_beside_deepspeed_find(job, &ledger, o->factor, is_03(o), &beside, err));
+  const tws_own_engine own = tws_own_engine_find(&o->job, o->program);
   if (cli->json) {
     cJSON *root = tws_job_json(job);
     cJSON_AddStringToObject(root, "schema", "twinspeed-estimate-1");
     cJSON_AddItemToObject(root, "memory", ledger_json(&ledger, plan));
     cJSON_AddItemToObject(root, "verdict", tws_fit_json(&fit));
     cJSON_AddItemToObject(root, "time", time_json(&e));
+    tws_own_engine_json(&own, root);
     cJSON_AddItemToObject(root, "stages", tws_stages_json(stages, tws_job_stages(job)));
     cJSON_AddItemToObject(root, "evidence", tws_evidence_json(&evidence));
     if (o->compat) cJSON_AddItemToObject(root, "deepspeed", tws_beside_deepspeed_json(&beside));
@@ -292,6 +295,7 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
     if (o->compat) tws_out("\n");
     tws_fit_print(cli, &fit);
     print_time(cli, job, &e);
+    tws_own_engine_print(&own, e.step_s, fit.device_need);
     tws_evidence_print(cli, &evidence);
   }
   if (o->ledger_csv) {

@@ -5,6 +5,7 @@
 #include "cli/job_view.h"
 #include "cli/outputs.h"
 #include "cli/remarks.h"
+#include "cli/runtime_view.h"
 #include "cli/stage_view.h"
 #include "cli/verdict.h"
 #include "emulation/disturb.h"
@@ -141,6 +142,8 @@ static tws_code print_result(const tws_cli *cli, const options *o, const tws_job
   }
   TWS_TRY(print_shares(cli, s, err));
   tws_bottleneck_print(cli, &s->of_job.result.path);
+  const tws_own_engine own = tws_own_engine_find(&o->job, o->program);
+  tws_own_engine_print(&own, s->estimate.step_s, tws_job_fit(job, &s->estimate.ledger).device_need);
   const tws_evidence evidence = tws_evidence_of_job(job);
   tws_evidence_print(cli, &evidence);
   if (o->trace)
@@ -167,7 +170,7 @@ static const char *kernel_name(int i) {
   return tws_kernel_name((tws_kernel)i);
 }
 
-static tws_code print_json(const tws_job *job, const simulation *s, tws_error *err) {
+static tws_code print_json(const options *o, const tws_job *job, const simulation *s, tws_error *err) {
   const tws_path_result *path = &s->of_job.result.path;
   cJSON *root = tws_job_json(job);
   cJSON_AddStringToObject(root, "schema", "twinspeed-simulation-1");
@@ -194,6 +197,8 @@ static tws_code print_json(const tws_job *job, const simulation *s, tws_error *e
   cJSON_AddItemToObject(root, "evidence", tws_evidence_json(&evidence));
   cJSON_AddNumberToObject(root, "events", (double)s->of_job.result.events);
   cJSON_AddNumberToObject(root, "wall_s", s->of_job.wall_s);
+  const tws_own_engine own = tws_own_engine_find(&o->job, o->program);
+  tws_own_engine_json(&own, root);
   return tws_out_json(root, err);
 }
 
@@ -222,7 +227,7 @@ static tws_code run_simulate(tws_cli *cli, void *raw, int argc, char **argv, tws
   tws_code code = tws_job_choose_program(job, o->program, err);
   if (code == TWS_OK) code = o->print_plan ? print_plan(cli, o, job, err) : simulate_job(cli, o, job, &s, err);
   if (code == TWS_OK && !o->print_plan)
-    code = cli->json ? print_json(job, &s, err) : print_result(cli, o, job, &s, err);
+    code = cli->json ? print_json(o, job, &s, err) : print_result(cli, o, job, &s, err);
   tws_timeline_destroy(s.timeline);
   tws_simulation_free(&s.of_job);
   tws_disturbance_close(s.disturbance);

@@ -112,6 +112,10 @@ START_TEST(runtimes_are_planned_alike) {
   ck_assert_str_eq(cJSON_GetObjectItem(a->root, "runtime")->valuestring, "twinspeed");
   ck_assert_str_eq(cJSON_GetObjectItem(c->root, "runtime")->valuestring, "megatron-2021");
   ck_assert_double_eq(number(a->root, "runtime_bytes"), 0);
+  ck_assert_ptr_null(cJSON_GetObjectItem(a->root, "own_engine")); /* what a style changes is said beside it */
+  for (int i = 0; i < 2; i++)
+    ck_assert_double_eq_tol(number(cJSON_GetObjectItem(i ? b->root : c->root, "own_engine"), "step_s"),
+                            number(cJSON_GetObjectItem(a->root, "time"), "step_s"), 1e-12);
   ck_assert_double_gt(number(b->root, "runtime_bytes"), 12 * 5.0 * 12 * 1024 * 1024 * 2);
   tws_json_destroy(a);
   tws_json_destroy(b);
