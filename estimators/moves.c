@@ -352,17 +352,16 @@ static tws_code find_both(const tws_kept_moves *kept, const gathers *g, reductio
 static tws_code sample_reductions(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
                                   const tws_stage_layers *layers, const int *bounds, reductions *out, tws_error *err) {
   lowered *l;
-  tws_op_range ranges[2];
+  tws_op_range range;
   TWS_TRY(find_lowered(kept, request, tail, layers, bounds, &l, err));
   out->in_order = 1;
   if (request->config->zero.stage >= 2) return find_gradients_in_step(kept, request, l, out, err);
-  TWS_TRY(tws_moves_of_buckets(l->moves, request->config->zero.reduce_bucket_size, ranges, err));
-  for (int i = 0; i < 2; i++)
-    TWS_TRY(add_range(kept, l, ranges[i], &out->time[i], &out->launches[i], out->axis_s[i], &out->in_order, err));
+  TWS_TRY(tws_moves_of_buckets(l->moves, request->config->zero.reduce_bucket_size, &range, err));
+  TWS_TRY(add_range(kept, l, range, &out->time[0], &out->launches[0], out->axis_s[0], &out->in_order, err));
   if (request->config->zero.stage != 1 || kept->costs->serial || out->time[0].kernel > 0) return TWS_OK;
   const int alone = tws_topology_size(&request->topology, TWS_AXES_PIPE) == 1; /* nothing is beside in pipelines */
-  if (alone) TWS_TRY(sample_beside(kept, l, ranges[0], out, err));
-  return sample_parts(kept, l, ranges[0], out, err);
+  if (alone) TWS_TRY(sample_beside(kept, l, range, out, err));
+  return sample_parts(kept, l, range, out, err);
 }
 
 static tws_code find_reductions(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,

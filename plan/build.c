@@ -606,16 +606,11 @@ tws_code tws_moves_of_begin(tws_moves *m, tws_arena *arena, tws_moved_params *ou
   return m->l.b.failed;
 }
 
-tws_code tws_moves_of_buckets(tws_moves *m, int64_t elements, tws_op_range out[2], tws_error *err) {
+tws_code tws_moves_of_buckets(tws_moves *m, int64_t elements, tws_op_range *out, tws_error *err) {
   m->l.b.err = err;
   m->config.zero.reduce_bucket_size = elements;
   tws_zero_make_buckets(&m->l);
-  for (uint32_t i = 0; i < 2; i++) {
-    out[i].first = m->l.b.plan->op_count;
-    tws_zero_sample_reductions(&m->l, i);
-    out[i].end = m->l.b.plan->op_count;
-  }
-  return m->l.b.failed;
+  return sample_range(m, tws_zero_sample_reductions, out, err);
 }
 
 void tws_plan_destroy(tws_plan *plan) {

@@ -534,10 +534,10 @@ void tws_zero_micro_begin(tws_lower *l);
 void tws_zero_before(tws_lower *l, uint32_t visit);
 void tws_zero_after(tws_lower *l, uint32_t visit);
 void tws_zero_micro_end(tws_lower *l);
-/* zero_moves.c, for samples (plan/sample.h): what a micro-batch gathers and reduces at least; what the first
- * micro-batch (0) and a later one (1) reduce. */
+/* zero_moves.c, for samples (plan/sample.h): what a micro-batch gathers and reduces at least; at stages 0 and 1 what
+ * the last micro-batch reduces. */
 void tws_zero_sample_least(tws_lower *l);
-void tws_zero_sample_reductions(tws_lower *l, uint32_t micro_batch);
+void tws_zero_sample_reductions(tws_lower *l);
 /* Likewise, what belongs to which gradient, and to which parameter that a micro-batch or the step's beginning gathers,
  * in the order in which it is done: into `arena`. */
 void tws_zero_sample_gradients(tws_lower *l, tws_moved_kind kind, tws_arena *arena, tws_moved_gradients *out);

@@ -14,32 +14,20 @@ static double bytes_of(const tws_lower *l, uint32_t param) {
   return bytes;
 }
 
-/* Bucket by bucket: they are complete in this order wherever all ranks share all parameters, and cost the same in any.
- */
-void tws_zero_sample_reductions(tws_lower *l, uint32_t micro_batch) {
+void tws_zero_sample_reductions(tws_lower *l) {
   const tws_zero *z = &l->zero;
   l->b.phase = TWS_PHASE_BACKWARD;
   l->b.module = TWS_NONE;
-  if (z->stage < 2) {
-    l->b.micro_batch = (uint32_t)l->accumulation - 1;
-    if (z->stage == 0 && micro_batch == 0) tws_zero_micro_end(l);
-    if (z->stage == 0 || micro_batch > 0) return;
-    l->overlap = 1; /* in the order in which they would be done beside a backward pass; their cost is that of any */
-    tws_zero_micro_begin(l);
-    for (uint32_t i = 0; i < z->completed_count && l->b.failed == TWS_OK; i++)
-      for (uint32_t use = 0; use < z->uses[z->completed[i]]; use++) tws_zero_contributed(l, z->completed[i]);
-    l->overlap = 0;
+  l->b.micro_batch = (uint32_t)l->accumulation - 1;
+  if (z->stage == 0) {
+    tws_zero_micro_end(l);
     return;
   }
-  l->b.micro_batch = micro_batch;
+  l->overlap = 1; /* in the order in which they would be done beside a backward pass; their cost is that of any */
   tws_zero_micro_begin(l);
-  for (uint32_t b = 0; b < z->bucket_count; b++)
-    for (uint32_t i = 0; i < z->buckets[b].count && l->b.failed == TWS_OK; i++) {
-      const uint32_t p = z->bucket_params[z->buckets[b].first + i];
-      int accumulate;
-      tws_zero_gradient(l, p, &accumulate);
-      for (uint32_t use = 0; use < z->uses[p]; use++) tws_zero_contributed(l, p);
-    }
+  for (uint32_t i = 0; i < z->completed_count && l->b.failed == TWS_OK; i++)
+    for (uint32_t use = 0; use < z->uses[z->completed[i]]; use++) tws_zero_contributed(l, z->completed[i]);
+  l->overlap = 0;
 }
 
 void tws_zero_sample_gradients(tws_lower *l, tws_moved_kind kind, tws_arena *arena, tws_moved_gradients *out) {
