@@ -117,10 +117,6 @@ static tws_code lower_moves(tws_kept_moves *kept, const tws_plan_request *reques
   return TWS_OK;
 }
 
-static int is_launched(const tws_work *work) {
-  return work->kind == TWS_OP_COMPUTE && work->place == TWS_PLACE_DEVICE;
-}
-
 static tws_code add_range(const tws_kept_moves *kept, lowered *l, tws_op_range range, tws_piece_time *time,
                           double *launches, double *axis_s, int *in_order, tws_error *err) {
   const tws_plan *plan = tws_moves_plan(l->moves);
@@ -133,9 +129,9 @@ static tws_code add_range(const tws_kept_moves *kept, lowered *l, tws_op_range r
     double *seconds = &l->seconds[o->work];
     if (*seconds < 0) *seconds = costs->work(costs->user, plan, o->work);
     *in_order &= costs->serial || o->stream == TWS_STREAM_COMPUTE;
-    *(is_launched(work) ? &time->kernel : &time->other) += *seconds;
+    *(tws_is_launched(work) ? &time->kernel : &time->other) += *seconds;
     if (!tws_op_computes(o)) axis_s[tws_piece_axis(tws_report_of_op(plan, o))] += *seconds;
-    if (is_launched(work)) *launches += costs->launches ? costs->launches(costs->user, work) : 1;
+    if (tws_is_launched(work)) *launches += costs->launches ? costs->launches(costs->user, work) : 1;
   }
   return TWS_OK;
 }
@@ -155,7 +151,7 @@ static tws_code list_ops(const tws_kept_moves *kept, const lowered *l, tws_op_ra
     if (o->work != last) axis = tws_piece_axis(tws_report_of_op(plan, o));
     last = o->work;
     *ops++ = (tws_beside_op){
-        .time = is_launched(&plan->works[o->work]) ? (tws_piece_time){seconds, 0} : (tws_piece_time){0, seconds},
+        .time = tws_is_launched(&plan->works[o->work]) ? (tws_piece_time){seconds, 0} : (tws_piece_time){0, seconds},
         .axis = (uint8_t)axis,
         .channel = o->channel,
         .gathers = (uint8_t)gather};

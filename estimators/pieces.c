@@ -120,10 +120,6 @@ typedef struct reader {
   tws_arena *arena;
 } reader;
 
-static int is_launched(const tws_work *work) {
-  return work->kind == TWS_OP_COMPUTE && work->place == TWS_PLACE_DEVICE;
-}
-
 static double seconds_of(reader *r, uint32_t work) {
   if (r->seconds[work] < 0) r->seconds[work] = r->costs->work(r->costs->user, r->plan, work);
   return r->seconds[work];
@@ -151,7 +147,7 @@ static int is_move(const tws_plan *plan, const tws_op *o) {
 static void add_time(reader *r, const tws_op *o, tws_piece_time *time, double *launches, double *axis_s) {
   const tws_work *work = &r->plan->works[o->work];
   if (r->layers_alone && is_move(r->plan, o)) return;
-  if (is_launched(work)) {
+  if (tws_is_launched(work)) {
     time->kernel += seconds_of(r, o->work);
     if (o->phase != TWS_PHASE_STEP) *launches += launches_of(r->costs, work);
   } else {
@@ -685,7 +681,7 @@ static tws_code read_waits(reader *r, tws_tail_pieces *out, tws_error *err) {
 }
 
 static void count_before_update(reader *r, const tws_op *o, tws_tail_pieces *out) {
-  if (o->phase == TWS_PHASE_STEP || !is_launched(&r->plan->works[o->work])) return;
+  if (o->phase == TWS_PHASE_STEP || !tws_is_launched(&r->plan->works[o->work])) return;
   out->counted.kernel += seconds_of(r, o->work);
   out->launches += launches_of(r->costs, &r->plan->works[o->work]);
 }

@@ -15,11 +15,16 @@ typedef struct tws_costs {
   double (*work)(void *user, const tws_plan *plan, uint32_t work); /* of a device that is kept busy */
   double (*message)(void *user, const tws_topology *topology, int rank, int peer, uint64_t bytes);
   double (*launches)(void *user, const tws_work *work); /* of host_op_s; NULL: 1 */
-  double host_op_s; /* see tws_plan_host_stretch() */
-  int in_turns;     /* tws_host_stretch() */
-  int serial;       /* one queue for all streams */
+  double host_op_s;                                     /* see tws_plan_host_stretch() */
+  int in_turns;                                         /* tws_host_stretch() */
+  int serial;                                           /* one queue for all streams */
   void *user;
 } tws_costs;
+
+/* Whether the host launches it as a kernel of the device. */
+static inline int tws_is_launched(const tws_work *work) {
+  return work->kind == TWS_OP_COMPUTE && work->place == TWS_PLACE_DEVICE;
+}
 
 /* Kernels of the device are stretched where their host is slower, so they are counted apart. */
 typedef struct tws_piece_time {
@@ -48,7 +53,7 @@ typedef struct tws_piece {
   tws_piece_time time;
   double launches;
   double axis_s[TWS_PIECE_AXES]; /* of its time: what is communicated */
-  int64_t delta;         /* bytes alive behind it, beyond those before */
+  int64_t delta;                 /* bytes alive behind it, beyond those before */
   int64_t before, after; /* the most alive in it before gradients begin, and from then on; after: least without */
   int begins;            /* gradients begin in it, where they have not before */
   tws_piece_time behind; /* begins: of its time, behind the last that uses gradients */
@@ -127,10 +132,10 @@ typedef struct tws_sample_pieces {
   /* Likewise: gradients that are whole in memory, where a forward or backward pass writes them last. */
   tws_completions *completions[2][TWS_CONTEXT_EVENTS];
   tws_marks *marks[2][TWS_CONTEXT_EVENTS]; /* likewise: where gradients are in buckets */
-  int in_order; /* nothing but what ZeRO moves runs on other streams than those that compute and send */
-  int exact;                               /* there are no other streams than those that compute and send */
-  int closed;                              /* buffers of a context are its own alone: bytes are exact */
-  double input_bytes;                      /* of one micro-batch */
+  int in_order;       /* nothing but what ZeRO moves runs on other streams than those that compute and send */
+  int exact;          /* there are no other streams than those that compute and send */
+  int closed;         /* buffers of a context are its own alone: bytes are exact */
+  double input_bytes; /* of one micro-batch */
 } tws_sample_pieces;
 
 /* Of a sampled body. `activations`: count bytes of activations alone. Nothing is freed but with the arena. */
@@ -174,12 +179,12 @@ typedef struct tws_tail_gather {
 typedef struct tws_tail_pieces {
   tws_tail_step *steps;
   int step_count;
-  int meetings;     /* its steps with sync */
-  int of_gradients; /* something waits for gradients, and not for all that computes */
-  int reduced_step; /* which reductions belong to where a sample lacks them: none that all stages meet in */
+  int meetings;                /* its steps with sync */
+  int of_gradients;            /* something waits for gradients, and not for all that computes */
+  int reduced_step;            /* which reductions belong to where a sample lacks them: none that all stages meet in */
   int reduced_after;           /* behind so many meetings, */
   tws_piece_time reduced_time; /* so long after the last of them */
-  double moves_s; /* of a micro-batch's gathers and reductions, where it has any: at least */
+  double moves_s;              /* of a micro-batch's gathers and reductions, where it has any: at least */
   /* All that ZeRO does beside the layers, on the stream that computes, in the first micro-batch, with what is gathered
    * for the whole step, and in a later one: where moves_exact is set. None of this is a sampled tail's
    * (estimators/moves.h). */
