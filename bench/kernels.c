@@ -40,6 +40,7 @@ static void fill(const operand_info *info, void *data) {
     if (info->dtype == TWS_F16) ((uint16_t *)data)[i] = tws_to_f16(x);
     if (info->dtype == TWS_I32)
       ((int32_t *)data)[i] = (int32_t)info->first + (int32_t)(state >> 8) % (int32_t)info->below;
+    if (info->content == TWS_HOLDS_DOCUMENTS) ((int32_t *)data)[i] = i % 2 ? (int32_t)info->below : 0; /* one each */
     if (info->dtype == TWS_F64) ((double *)data)[i] = 1;
     if (info->dtype == TWS_U8) ((uint8_t *)data)[i] = (uint8_t)(state >> 24);
   }
@@ -154,7 +155,7 @@ static void special_attention(case_list *list) {
 
 /* ---- kinds of attention beside the plain one ---- */
 
-enum { KINDS = 5, ROUNDS = 9 };
+enum { KINDS = 6, ROUNDS = 9 };
 static const struct {
   const char *name;
   uint32_t flags;
@@ -164,7 +165,8 @@ static const struct {
                             {"window", 0, 0, 0, 1}, /* over the whole sequence: equal work */
                             {"alibi", TWS_ALIBI, 0, 0, 0},
                             {"cap", 0, 0, 50, 0},
-                            {"dropout", TWS_DROPOUT, 0.1, 0, 0}};
+                            {"dropout", TWS_DROPOUT, 0.1, 0, 0},
+                            {"documents", TWS_DOCUMENTS, 0, 0, 0}}; /* one in each sequence: equal work */
 
 static tws_work attention_work(const bench_options *o, int kind, int backward) {
   tws_work work = {.kind = TWS_OP_COMPUTE,

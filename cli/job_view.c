@@ -140,6 +140,8 @@ static void add_axes(const tws_job *job, cJSON *json) {
   if (c->linear_tile_size > 0 && c->zero.stage == 3)
     cJSON_AddNumberToObject(json, "linear_tile_size", (double)c->linear_tile_size);
   if (c->ignored_token >= 0) cJSON_AddNumberToObject(json, "ignored_token", (double)c->ignored_token);
+  if (c->document_end_token >= 0) cJSON_AddNumberToObject(json, "document_end_token", (double)c->document_end_token);
+  if (c->document_length > 0) cJSON_AddNumberToObject(json, "document_length", (double)c->document_length);
 }
 
 cJSON *tws_job_json(const tws_job *job) {

@@ -60,19 +60,19 @@ typedef struct tws_zero_config {
   int multi_rank_bucket_allreduce; /* zero_optimization.use_multi_rank_bucket_allreduce */
   int64_t prefetch_bucket_size, param_persistence_threshold, model_persistence_threshold;
   int64_t max_live_parameters, max_reuse_distance, sub_group_size;
-  int quantized_gradients; /* zero_quantized_gradients: see tws_config_quantizes_gradients() */
-  int64_t node_ranks;      /* twinspeed.zero_node_ranks: see tws_config_node_ranks() */
-  int quantized_weights;   /* zero_quantized_weights: see tws_config_quantizes_weights() */
-  int quantized_frozen;    /* zero_quantized_nontrainable_weights: see tws_config_frozen_type() */
-  int64_t secondary_ranks; /* zero_hpz_partition_size: see tws_config_secondary_ranks() */
-  int64_t shard_ranks;     /* mics_shard_size: see tws_config_shard_ranks() */
-  int hierarchical_gather; /* mics_hierarchical_params_gather: see tws_config_gather_ranks() */
-  int by_block;                                              /* twinspeed.shard_by_block: as FSDP wraps layers */
-  int offload_optimizer, offload_param;                      /* 0 none, 1 cpu, 2 nvme */
-  int offload_optimizer_pinned;                              /* offload_optimizer.pin_memory: page-locked */
-  int pipeline_read, pipeline_write;                         /* offload_optimizer: the disk beside the update */
-  double offload_optimizer_ratio;                            /* the share of sub-groups that the host updates */
-  int offload_param_pinned;                                  /* offload_param.pin_memory */
+  int quantized_gradients;              /* zero_quantized_gradients: see tws_config_quantizes_gradients() */
+  int64_t node_ranks;                   /* twinspeed.zero_node_ranks: see tws_config_node_ranks() */
+  int quantized_weights;                /* zero_quantized_weights: see tws_config_quantizes_weights() */
+  int quantized_frozen;                 /* zero_quantized_nontrainable_weights: see tws_config_frozen_type() */
+  int64_t secondary_ranks;              /* zero_hpz_partition_size: see tws_config_secondary_ranks() */
+  int64_t shard_ranks;                  /* mics_shard_size: see tws_config_shard_ranks() */
+  int hierarchical_gather;              /* mics_hierarchical_params_gather: see tws_config_gather_ranks() */
+  int by_block;                         /* twinspeed.shard_by_block: as FSDP wraps layers */
+  int offload_optimizer, offload_param; /* 0 none, 1 cpu, 2 nvme */
+  int offload_optimizer_pinned;         /* offload_optimizer.pin_memory: page-locked */
+  int pipeline_read, pipeline_write;    /* offload_optimizer: the disk beside the update */
+  double offload_optimizer_ratio;       /* the share of sub-groups that the host updates */
+  int offload_param_pinned;             /* offload_param.pin_memory */
   int64_t param_buffer_count, param_buffer_size, max_in_cpu; /* offload_param, on nvme; sizes in elements */
 } tws_zero_config;
 
@@ -180,12 +180,14 @@ typedef struct tws_config {
   int matmul_keeps_wide; /* no key: software that keeps what enters narrow products in 16 bits, and casts it again */
   int casts_assumed;     /* no key: its casts are costs of products, as another runtime has them, and not in plans */
   tws_recompute recompute;
-  double recompute_budget; /* of the products among them, the share whose results are kept */
-  int recompute_whole;     /* full: layers run again to their ends, whether or not anything reads what comes out */
-  int64_t recompute_every; /* layers: 1 all, 2 every second one... */
-  int64_t sequence_length; /* 0: the model's number of positions */
-  int64_t target_length;   /* 0: as many */
-  int bind_threads;        /* twinspeed.bind_threads: tws_bind_threads */
+  double recompute_budget;    /* of the products among them, the share whose results are kept */
+  int recompute_whole;        /* full: layers run again to their ends, whether or not anything reads what comes out */
+  int64_t recompute_every;    /* layers: 1 all, 2 every second one... */
+  int64_t sequence_length;    /* 0: the model's number of positions */
+  int64_t target_length;      /* 0: as many */
+  int64_t document_end_token; /* twinspeed.document_end_token: of packed documents; -1: a sample is one text */
+  int64_t document_length;    /* twinspeed.document_length: expected of them, 0: unknown */
+  int bind_threads;           /* twinspeed.bind_threads: tws_bind_threads */
   tws_zenflow zenflow;
   int delayed_update;      /* twinspeed.delayed_update: the host updates one step late, beside the device's work */
   int64_t delayed_warm_up; /* twinspeed.delayed_update_warm_up: steps before which it does not */
@@ -204,10 +206,10 @@ typedef struct tws_config {
   } quantization;
   struct tws_config_store *store; /* every key as given, for echo, schema and warnings */
   /* In the store; NULL: none given. */
-  const char *pipeline_partition;        /* pipeline.partition; by parameters */
-  const char *recompute_operations;      /* names with commas; NULL: those before attention */
-  const struct cJSON *lora_targets;      /* twinspeed.lora.target_modules: a text or a list of them */
-  const struct cJSON *frozen_parameters; /* patterns of names */
+  const char *pipeline_partition;         /* pipeline.partition; by parameters */
+  const char *recompute_operations;       /* names with commas; NULL: those before attention */
+  const struct cJSON *lora_targets;       /* twinspeed.lora.target_modules: a text or a list of them */
+  const struct cJSON *frozen_parameters;  /* patterns of names */
   const struct cJSON *quantization_skips; /* twinspeed.frozen_quantization.skip_modules, as lora_targets */
 } tws_config;
 

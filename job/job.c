@@ -5,6 +5,7 @@
 
 #include "models/hardware/runtime.h"
 #include "models/network/adapt.h"
+#include "models/network/packing.h"
 #include "plan/fold.h"
 #include "plan/pipeline_grid.h"
 
@@ -80,6 +81,12 @@ static tws_code assume_dtype(tws_job *job, tws_error *err) {
   return tws_config_set(job->config, dtype == TWS_BF16 ? "bf16.enabled" : "fp16.enabled", "true", err);
 }
 
+/* What the configuration changes of a model. */
+static tws_code configure_network(tws_network *network, const tws_config *config, tws_error *err) {
+  TWS_TRY(tws_network_pack(network, config, err));
+  return tws_network_adapt(network, config, err);
+}
+
 static tws_code load_parts(const tws_job_spec *spec, tws_job *job, tws_error *err) {
   struct tws_job_parts *own = job->parts;
   if (!spec->model)
@@ -87,7 +94,7 @@ static tws_code load_parts(const tws_job_spec *spec, tws_job *job, tws_error *er
                     "no model was given");
   TWS_TRY(tws_job_spec_config(spec, &job->config, err));
   TWS_TRY(tws_network_load(spec->model, tws_config_vocabulary_multiple(job->config), &own->network, err));
-  TWS_TRY(tws_network_adapt(own->network, job->config, err));
+  TWS_TRY(configure_network(own->network, job->config, err));
   job->network = own->network;
   own->model = tws_calloc(strlen(spec->model) + 1, 1);
   if (!own->model) return no_memory(err);
@@ -198,7 +205,7 @@ tws_code tws_job_assemble(const tws_job_parts_given *parts, tws_job **out, tws_e
   job->cluster = parts->cluster;
   use_machine(job, parts->profile);
   job->ranks = parts->ranks;
-  tws_code code = tws_network_adapt(parts->network, parts->config, err);
+  tws_code code = configure_network(parts->network, parts->config, err);
   if (code == TWS_OK && parts->ranks > 0) code = settle_job(job, err);
   return keep_or_destroy(job, code, out);
 }
@@ -218,7 +225,7 @@ static tws_code find_network(tws_job *base, const tws_config *config, const tws_
     TWS_TRY(tws_network_load(own->model, multiple, &own->padded[at].network, err));
     own->padded[at].multiple = multiple;
     own->padded_count++;
-    TWS_TRY(tws_network_adapt(own->padded[at].network, config, err));
+    TWS_TRY(configure_network(own->padded[at].network, config, err));
   }
   *network = own->padded[at].network;
   return TWS_OK;

@@ -20,7 +20,7 @@ tws_attention_form tws_attention_form_of(const tws_work *work, const double *arg
                           .heads = arguments[3] > 0 ? (int64_t)arguments[3] : d[2],
                           .buckets = work->flags & TWS_RELATIVE ? d[7] : 0,
                           .max_distance = (int64_t)work->f[3]};
-  const uint32_t special = TWS_BIDIRECTIONAL | TWS_ALIBI | TWS_LENGTHS | TWS_RELATIVE;
+  const uint32_t special = TWS_BIDIRECTIONAL | TWS_ALIBI | TWS_LENGTHS | TWS_RELATIVE | TWS_DOCUMENTS;
   f.offset = f.kv_seq - f.seq;
   f.ordinary = !(work->flags & special) && f.window == 0 && f.offset == 0 && f.cap == 0;
   f.plain = f.ordinary && !(work->flags & TWS_DROPOUT);

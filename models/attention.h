@@ -43,6 +43,16 @@ TWS_HOST_AND_DEVICE static inline void tws_attention_keys(const tws_attention_fo
   *end = last > first ? last : first;
 }
 
+/* Of these the ones of query i's document. documents: of a sequence, of each of its tokens where its document begins
+ * and behind which token it ends; one document follows the other. NULL: there is one alone. */
+TWS_HOST_AND_DEVICE static inline void tws_attention_within(const int32_t *documents, int64_t i, int64_t *begin,
+                                                            int64_t *end) {
+  if (!documents) return;
+  if (*begin < documents[2 * i]) *begin = documents[2 * i];
+  if (*end > documents[2 * i + 1]) *end = documents[2 * i + 1];
+  if (*end < *begin) *end = *begin;
+}
+
 /* The bias of head h is -slope |distance|. Press et al. 2022, section 3; heads that are no power of two take every
  * other slope of twice as many, as the authors' code does. */
 TWS_HOST_AND_DEVICE static inline float tws_attention_slope(const tws_attention_form *f, int64_t h) {

@@ -17,7 +17,8 @@ const char *tws_kernel_flag_name(int bit) {
                                                       NULL,           NULL,
                                                       NULL,           "relative",
                                                       NULL,           NULL,
-                                                      "fp8",          "sums"};
+                                                      "fp8",          "sums",
+                                                      "documents"};
   return bit >= 0 && bit < TWS_KERNEL_FLAGS ? names[bit] : NULL;
 }
 

@@ -61,10 +61,13 @@ enum {
   TWS_ROWS = TWS_Q_KV,     /* what comes out lies as what enters, */
   TWS_COLUMNS = TWS_Q_K_V, /* and transposed */
   TWS_SUMS = 33554432, /* LINEAR_GRAD_INPUT, NORM_GRAD: the sums of dx over the tokens, a bias' gradient, go with it */
+  TWS_DOCUMENTS =
+      67108864, /* ATTENTION, ROPE, LATENT and their gradients: an operand says where documents begin and end
+                             */
 };
 
 /* The flags' names in profiles, by bit, TWS_KERNEL_FLAGS of them; NULL: costs do not depend on it. */
-enum { TWS_KERNEL_FLAGS = 26 };
+enum { TWS_KERNEL_FLAGS = 27 };
 const char *tws_kernel_flag_name(int bit);
 
 enum { TWS_WORK_DIMS = 8, TWS_WORK_PARAMETERS = 6 };

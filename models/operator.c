@@ -179,6 +179,12 @@ static inline double pairs(double seq, double kv_seq, double window, int bidirec
   return ends - begins;
 }
 
+/* The same of documents one after another, each as long as is expected; document 0: of one that is the sequence. */
+static inline double seen_pairs(double seq, double kv_seq, double window, double document, int bidirectional) {
+  if (document <= 0 || document >= seq) return pairs(seq, kv_seq, window, bidirectional);
+  return seq / document * pairs(document, 0, window < document ? window : 0, bidirectional);
+}
+
 /* Windows along one side of a picture, as tws_windows_of() counts them. */
 static inline double window(double extent, double side) {
   return side > 0 ? side : extent;

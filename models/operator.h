@@ -5,7 +5,7 @@
 
 #include "models/kernel.h"
 
-enum { TWS_OPERATOR_OPERANDS = 18 };
+enum { TWS_OPERATOR_OPERANDS = 19 };
 
 /* The bits of tws_access in plan/plan.h. */
 typedef enum tws_operand_access {
@@ -15,21 +15,22 @@ typedef enum tws_operand_access {
 } tws_operand_access;
 
 typedef enum tws_operand_content {
-  TWS_HOLDS_NUMBERS,  /* any */
-  TWS_HOLDS_NEAR_ONE, /* weights of a norm */
-  TWS_HOLDS_POSITIVE, /* second moments */
-  TWS_HOLDS_IDS,      /* integers, most of them in [first, first + below) */
-  TWS_HOLDS_TARGETS,  /* the same, and -1 */
-  TWS_HOLDS_LENGTHS,  /* of sequences: integers in [first, first + below) */
-  TWS_HOLDS_ROUTES,   /* of tokens to experts: slots in [first, first + below) */
-  TWS_HOLDS_COUNTS,   /* of an expert's slots: integers in [first, first + below) */
-  TWS_HOLDS_COLUMNS,  /* different ones in ascending order: integers in [first, first + below), and 0 */
-  TWS_HOLDS_STATS,    /* what VOCABULARY_STATS gives, of several ranks */
-  TWS_HOLDS_DERIVED,  /* follows from other operands: statistics, forward outputs */
-  TWS_HOLDS_HYPER,    /* by TWS_HYPER_* */
-  TWS_HOLDS_METRICS,  /* by TWS_METRIC_* */
-  TWS_HOLDS_CODES,    /* bytes: any */
-  TWS_HOLDS_SCRATCH   /* of tws_work_workspace bytes; content does not matter before or after */
+  TWS_HOLDS_NUMBERS,   /* any */
+  TWS_HOLDS_NEAR_ONE,  /* weights of a norm */
+  TWS_HOLDS_POSITIVE,  /* second moments */
+  TWS_HOLDS_IDS,       /* integers, most of them in [first, first + below) */
+  TWS_HOLDS_TARGETS,   /* the same, and -1 */
+  TWS_HOLDS_LENGTHS,   /* of sequences: integers in [first, first + below) */
+  TWS_HOLDS_DOCUMENTS, /* of each token where its document begins and ends, in sequences of `below` tokens */
+  TWS_HOLDS_ROUTES,    /* of tokens to experts: slots in [first, first + below) */
+  TWS_HOLDS_COUNTS,    /* of an expert's slots: integers in [first, first + below) */
+  TWS_HOLDS_COLUMNS,   /* different ones in ascending order: integers in [first, first + below), and 0 */
+  TWS_HOLDS_STATS,     /* what VOCABULARY_STATS gives, of several ranks */
+  TWS_HOLDS_DERIVED,   /* follows from other operands: statistics, forward outputs */
+  TWS_HOLDS_HYPER,     /* by TWS_HYPER_* */
+  TWS_HOLDS_METRICS,   /* by TWS_METRIC_* */
+  TWS_HOLDS_CODES,     /* bytes: any */
+  TWS_HOLDS_SCRATCH    /* of tws_work_workspace bytes; content does not matter before or after */
 } tws_operand_content;
 
 /* Which shapes `twinspeed calibrate` times. */

@@ -65,7 +65,12 @@ static void backward_table(tws_lower *l, const tws_module *m, uint32_t input, ui
 
 static void backward_embedding(tws_lower *l, const tws_module *m) {
   if (is_trained(l, m->param[2])) backward_table(l, m, m->input[1], m->param[2], 0);
-  if (is_trained(l, m->param[1])) backward_positions(l, m);
+  if (is_trained(l, m->param[1])) {
+    if (m->input[2] != TWS_NONE)
+      backward_table(l, m, m->input[2], m->param[1], -m->first_position);
+    else
+      backward_positions(l, m);
+  }
   if (is_trained(l, m->param[0])) backward_table(l, m, m->input[0], m->param[0], tws_local_of(l, m)->first_row);
 }
 

@@ -33,6 +33,7 @@ static int drops(const tws_lower *l, const tws_module *m) {
 #define SCALARS(...) const double scalars[] = {0, ##__VA_ARGS__};
 #define FLAGS(flags_) work.flags |= (uint32_t)(flags_);
 #define LENGTHS (m->input[0] != TWS_NONE ? TWS_LENGTHS : 0)
+#define DOCUMENTS (m->input[1] != TWS_NONE ? TWS_DOCUMENTS : 0)
 #define BIASED (m->param[1] != TWS_NONE ? TWS_BIAS : 0)
 #define DROPPED (drops(l, m) ? TWS_DROPOUT : 0)
 #define FOLLOWED (l->b.phase == TWS_PHASE_FORWARD && !l->evaluates ? TWS_RUNNING : 0)
@@ -264,16 +265,16 @@ void tws_position_rows(const tws_lower *l, const tws_module *m, int64_t *first, 
   *first += first_token(l);
 }
 
-/* Rows of the table of segments are added to what is there. */
-static void add_segments(tws_lower *l, const tws_module *m) {
+/* Rows of a table that an input chooses, the first of them that of id `first_id`, are added to what is there. */
+static void add_rows(tws_lower *l, const tws_module *m, uint32_t input, uint32_t param, int64_t first_id) {
   tws_work work = tws_kernel_work(TWS_KERNEL_EMBEDDING, l->config->dtype, TWS_ACCUMULATE);
   tws_operand x = tws_value_read(l, m->out[0]);
   x.access = TWS_READ_WRITE;
-  const tws_operand operands[3] = {tws_input_read(l, m->input[1]), tws_zero_param(l, m->param[2]), x};
+  const tws_operand operands[3] = {tws_input_read(l, input), tws_zero_param(l, param), x};
   work.d[0] = tws_module_rows(l, m);
   work.d[1] = m->out_features;
-  work.d[2] = l->network->params[m->param[2]].rows;
-  tws_lower_compute(l, &work, operands, 3);
+  work.d[2] = l->network->params[param].rows;
+  tws_lower_compute_with(l, &work, &(tws_arguments){{(double)first_id}}, operands, 3);
 }
 
 static void forward_embedding(tws_lower *l, const tws_module *m) {
@@ -286,7 +287,8 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
   work.d[2] = l->network->params[m->param[0]].rows;
   work.d[4] = l->whole_sequence[m->out[0]] / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
   const tws_arguments arguments = {{(double)local->first_row, (double)tws_token_gap(l)}};
-  if (m->param[1] != TWS_NONE && !local->skips_vector) {
+  const int of_documents = m->input[2] != TWS_NONE; /* whose positions are an input */
+  if (m->param[1] != TWS_NONE && !local->skips_vector && !of_documents) {
     int64_t first, width = m->out_features;
     tws_operand positions = tws_zero_param(l, m->param[1]);
     tws_position_rows(l, m, &first, &work.d[3]);
@@ -295,7 +297,9 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
   }
   operands[n++] = tws_value_make(l, m->out[0]);
   tws_lower_compute_with(l, &work, &arguments, operands, n);
-  if (m->param[2] != TWS_NONE && !local->skips_vector) add_segments(l, m);
+  if (local->skips_vector) return;
+  if (of_documents) add_rows(l, m, m->input[2], m->param[1], -m->first_position);
+  if (m->param[2] != TWS_NONE) add_rows(l, m, m->input[1], m->param[2], 0);
 }
 
 double tws_loss_weight(const tws_lower *l, const tws_module *m) {

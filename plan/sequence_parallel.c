@@ -67,12 +67,14 @@ static const char *ring_lacks(const tws_module *m, int64_t sequence, int drops) 
   if (reads_across(m->type)) return "what reads the other tokens of a sample";
   if (m->type == TWS_MODULE_CROSS_ATTENTION) return "attention to another sequence";
   if (m->type == TWS_MODULE_DISENTANGLED) return "disentangled attention";
+  if (m->type == TWS_MODULE_ROPE && m->input[1] != TWS_NONE) return "packed documents";
   if (m->type == TWS_MODULE_ROPE && m->flags & TWS_RUNNING) return "rotary positions with LongRoPE's factors";
   if (m->type != TWS_MODULE_ATTENTION) return NULL;
   if (m->buckets > 0) return "attention with relative biases";
   if (m->flags & TWS_ALIBI) return "attention with linear biases";
   if (m->flags & TWS_BIDIRECTIONAL) return "attention that is not causal";
   if (m->input[0] != TWS_NONE) return "padded sequences";
+  if (m->input[1] != TWS_NONE) return "packed documents";
   return m->window > 0 && m->window < sequence ? "attention in windows" : NULL;
 }
 

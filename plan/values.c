@@ -52,20 +52,21 @@ uint64_t tws_value_elements(const tws_lower *l, uint32_t value) {
 
 /* ---- inputs of the network ---- */
 
-/* Of the tokens that this rank has outside attention. */
-static uint64_t input_count(const tws_lower *l, const tws_dim *dim, int dims) {
-  return count_of(l, dim, dims, l->config->sequence_length / l->sharding.position.ranks[TWS_AXIS_SEQUENCE]);
+/* Of the tokens that this rank has outside attention, or of all of a sequence for what attention alone reads. */
+static uint64_t input_count(const tws_lower *l, const tws_network_input *in, int dims) {
+  const int parts = in->content == TWS_INPUT_DOCUMENTS ? 1 : l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
+  return count_of(l, in->dim, dims, l->config->sequence_length / parts);
 }
 
 uint64_t tws_input_rows(const tws_lower *l, uint32_t input) {
   const tws_network_input *in = &l->network->input[input];
   int dims = 0;
   while (dims < in->dims && in->dim[dims].kind != TWS_DIM_FIXED) dims++;
-  return input_count(l, in->dim, dims);
+  return input_count(l, in, dims);
 }
 
 uint64_t tws_input_elements(const tws_lower *l, uint32_t input) {
-  return input_count(l, l->network->input[input].dim, l->network->input[input].dims);
+  return input_count(l, &l->network->input[input], l->network->input[input].dims);
 }
 
 tws_dtype tws_input_dtype(const tws_lower *l, uint32_t input) {

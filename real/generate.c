@@ -6,6 +6,7 @@
 #include "base/random.h"
 #include "checkpoint/read.h"
 #include "plan/hyper.h"
+#include "real/objective.h"
 #include "real/sample.h"
 #include "real/train_internal.h"
 
@@ -18,7 +19,8 @@ typedef struct generator {
   void *raw;
   float *values;
   tws_candidate *room;
-  int32_t *window, *targets; /* sequence_length */
+  int32_t *window, *targets, *positions; /* sequence_length */
+  int32_t *documents;                    /* two for each */
 } generator;
 
 static tws_code find_scores(generator *g, tws_error *err) {
@@ -58,7 +60,9 @@ static tws_code make_room(generator *g, tws_error *err) {
   g->room = tws_calloc(padded, sizeof *g->room);
   g->window = tws_calloc(length, sizeof *g->window);
   g->targets = tws_calloc(length, sizeof *g->targets);
-  if (g->raw && g->values && g->room && g->window && g->targets) return TWS_OK;
+  g->positions = tws_calloc(length, sizeof *g->positions);
+  g->documents = tws_calloc(length, 2 * sizeof *g->documents);
+  if (g->raw && g->values && g->room && g->window && g->targets && g->positions && g->documents) return TWS_OK;
   return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
 }
 
@@ -83,6 +87,21 @@ static tws_code read_scores(void *user, uint32_t op, tws_error *err) {
                           (uint64_t)g->padded, err);
 }
 
+/* Where documents are packed, those of the window. */
+static tws_code put_documents(generator *g, tws_error *err) {
+  tws_training *t = &g->t;
+  const uint32_t documents = tws_plan_input(t->plan, TWS_INPUT_DOCUMENTS),
+                 positions = tws_plan_input(t->plan, TWS_INPUT_POSITIONS);
+  const int64_t length = t->plan->sequence_length;
+  if (t->config->document_end_token < 0) return TWS_OK;
+  tws_documents_find(g->window, length, t->config->document_end_token, g->documents);
+  for (int64_t i = 0; i < length; i++) g->positions[i] = (int32_t)i - g->documents[2 * i];
+  if (documents != TWS_NONE)
+    TWS_TRY(tws_executor_put(t->executor, 0, documents, 0, g->documents, 2 * (uint64_t)length, err));
+  if (positions == TWS_NONE) return TWS_OK;
+  return tws_executor_put(t->executor, 0, positions, 0, g->positions, (uint64_t)length, err);
+}
+
 static tws_code score_window(generator *g, int64_t number, tws_error *err) {
   tws_training *t = &g->t;
   const tws_plan *plan = t->plan;
@@ -90,6 +109,7 @@ static tws_code score_window(generator *g, int64_t number, tws_error *err) {
   const float hyper[TWS_HYPER_COUNT] = {0};
   TWS_TRY(tws_executor_put(t->executor, 0, tws_plan_input(plan, TWS_INPUT_TOKENS), 0, g->window, length, err));
   TWS_TRY(tws_executor_put(t->executor, 0, tws_plan_input(plan, TWS_INPUT_TARGETS), 0, g->targets, length, err));
+  TWS_TRY(put_documents(g, err));
   TWS_TRY(tws_executor_put(t->executor, 0, plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
   TWS_TRY(tws_executor_zero(t->executor, 0, plan->metrics, err));
   TWS_TRY(tws_executor_step(t->executor, 0, number, NULL, read_scores, g, err));
@@ -164,5 +184,7 @@ tws_code tws_real_generate(const tws_generate_options *options, tws_error *err) 
   tws_free(g.room);
   tws_free(g.window);
   tws_free(g.targets);
+  tws_free(g.positions);
+  tws_free(g.documents);
   return code;
 }

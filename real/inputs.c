@@ -79,7 +79,12 @@ uint64_t tws_inputs_device_bytes(const tws_training *t) {
 }
 
 static tws_code fill(const tws_training *t, const tws_data *data, int64_t batch, void *const *input, tws_error *err) {
-  const tws_objective_source source = {t->plan->network, data, &t->shape, t->config->dtype, t->config->target_length};
+  const tws_objective_source source = {.network = t->plan->network,
+                                       .data = data,
+                                       .shape = &t->shape,
+                                       .dtype = t->config->dtype,
+                                       .target = t->config->target_length,
+                                       .document_end = t->config->document_end_token};
   return tws_objective_fill(&source, batch, input, err);
 }
 

@@ -13,14 +13,40 @@
 typedef struct filler {
   const tws_objective_source *from;
   int32_t *ids, *targets, *lengths, *source, *types, *rows, *classes; /* NULL: the network has no such input */
+  int32_t *documents, *positions;                                     /* likewise */
   int32_t *row;                                                       /* the tokens of a whole sample */
   int32_t *other;                                                     /* those of another one */
-  double *draw; /* of each of the first, to be predicted: the smallest are */
+  int32_t *spans; /* of each of the first its document, where they are packed */
+  double *draw;   /* of each of the first, to be predicted: the smallest are */
 } filler;
 
 static int32_t *input_of(const tws_objective_source *s, void *const *input, tws_input_content content) {
   const uint32_t i = tws_network_input_of(s->network, content);
   return i == TWS_NONE ? NULL : input[i];
+}
+
+/* ---- packed documents ---- */
+
+void tws_documents_find(const int32_t *tokens, int64_t count, int64_t end_token, int32_t *documents) {
+  for (int64_t begin = 0, end; begin < count; begin = end) {
+    for (end = begin + 1; end < count && tokens[end - 1] != end_token; end++) continue;
+    for (int64_t t = begin; t < end; t++) documents[2 * t] = (int32_t)begin, documents[2 * t + 1] = (int32_t)end;
+  }
+}
+
+/* Of the sample whose tokens are there: its documents, and this rank's part of positions and targets. */
+static void put_documents(const filler *f, int64_t row) {
+  const tws_batch_shape *shape = f->from->shape;
+  const int64_t whole = f->from->data->sequence, part = whole / shape->parts, first = part * shape->part;
+  if (f->from->document_end < 0) return;
+  tws_documents_find(f->row, whole, f->from->document_end, f->spans);
+  if (f->documents) memcpy(f->documents + 2 * row * whole, f->spans, 2 * (size_t)whole * sizeof *f->spans);
+  for (int64_t t = 0; t < part; t++) {
+    if (f->positions) f->positions[row * part + t] = (int32_t)(first + t - f->spans[2 * (first + t)]);
+    if (f->targets && f->from->network->objective == TWS_OBJECTIVE_NEXT_TOKEN &&
+        f->row[first + t] == f->from->document_end)
+      f->targets[row * part + t] = -1;
+  }
 }
 
 /* ---- masked tokens ---- */
@@ -36,7 +62,7 @@ static double drawn(const tws_data *data, uint64_t sample, int64_t token, int dr
 static int is_never_masked(const filler *f, int32_t token) {
   const tws_network *network = f->from->network;
   const int marks = network->objective == TWS_OBJECTIVE_SENTENCES;
-  return token == f->from->shape->ignored ||
+  return token == f->from->shape->ignored || token == f->from->document_end ||
          (marks && (token == network->class_token || token == network->separator_token));
 }
 
@@ -254,8 +280,9 @@ static tws_code fill_samples(filler *f, int64_t step, tws_error *err) {
         pair_sample(f, number, NULL, row);
       else if (f->from->network->objective == TWS_OBJECTIVE_SENTENCES)
         TWS_TRY(make_sentences(f, number, sample, row, err));
-      else
+      else if (f->from->network->objective == TWS_OBJECTIVE_MASKED)
         mask_sample(f, number, length_of(f, f->row), row);
+      put_documents(f, row);
     }
   return TWS_OK;
 }
@@ -350,22 +377,28 @@ tws_code tws_objective_fill(const tws_objective_source *s, int64_t step, void *c
               .source = input_of(s, input, TWS_INPUT_SOURCE),
               .types = input_of(s, input, TWS_INPUT_TYPES),
               .rows = input_of(s, input, TWS_INPUT_ROWS),
-              .classes = input_of(s, input, TWS_INPUT_CLASSES)};
+              .classes = input_of(s, input, TWS_INPUT_CLASSES),
+              .documents = input_of(s, input, TWS_INPUT_DOCUMENTS),
+              .positions = input_of(s, input, TWS_INPUT_POSITIONS)};
   const tws_objective objective = s->network->objective;
   if (s->data->pairs && objective != TWS_OBJECTIVE_PAIRS && objective != TWS_OBJECTIVE_SENTENCES &&
       s->network->classes == 0)
     return tws_fail(err, TWS_INVALID, "give a text or tokens", "%s has pairs, and %s is not trained on such",
                     s->data->path, s->network->name);
   if (s->network->objective == TWS_OBJECTIVE_PICTURES) return fill_pictures(s, step, input, err);
-  if (s->network->objective == TWS_OBJECTIVE_NEXT_TOKEN)
-    return tws_data_fill(s->data, s->shape, step, f.ids, f.targets, err);
+  if (s->network->objective == TWS_OBJECTIVE_NEXT_TOKEN) {
+    TWS_TRY(tws_data_fill(s->data, s->shape, step, f.ids, f.targets, err));
+    if (s->document_end < 0) return TWS_OK;
+  }
   f.row = tws_calloc((size_t)s->data->sequence, sizeof *f.row);
   f.other = tws_calloc((size_t)s->data->sequence, sizeof *f.other);
   f.draw = tws_calloc((size_t)s->data->sequence, sizeof *f.draw);
-  tws_code code =
-      f.row && f.other && f.draw ? fill_samples(&f, step, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  f.spans = tws_calloc((size_t)s->data->sequence, 2 * sizeof *f.spans);
+  tws_code code = f.row && f.other && f.draw && f.spans ? fill_samples(&f, step, err)
+                                                        : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   tws_free(f.row);
   tws_free(f.other);
   tws_free(f.draw);
+  tws_free(f.spans);
   return code;
 }

@@ -5,7 +5,7 @@
 #include "base/status.h"
 #include "models/kernel.h"
 
-enum { TWS_MAX_OPERANDS = 18 };
+enum { TWS_MAX_OPERANDS = 19 };
 
 /* TWS_INTERNAL: a wrong number of operands or one without an address; TWS_UNSUPPORTED: a type that is not the work's,
  * or one that backends computing on float32, bfloat16 and half precision do not take; TWS_INVALID: a negative size.

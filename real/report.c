@@ -82,7 +82,7 @@ tws_code tws_report_csv_step(tws_training *t, const tws_step_report *r, tws_erro
 typedef struct rank_memory {
   tws_disk_traffic disk;
   uint64_t predicted[TWS_TIER_COUNT], allocated[TWS_TIER_COUNT], peak_rss, start_rss, inputs;
-  tws_cuda_memory device; /* total 0: no device */
+  tws_cuda_memory device;                                /* total 0: no device */
   char device_name[320], slower[256], not_recorded[256]; /* the last two empty: nothing was */
 } rank_memory;
 
@@ -156,6 +156,8 @@ static void add_axes(const tws_training *t, cJSON *configuration) {
     cJSON_AddNumberToObject(configuration, "overlap_chunks", c->tensor_overlap ? (double)c->tensor_chunks : 1);
   }
   if (c->ignored_token >= 0) cJSON_AddNumberToObject(configuration, "ignored_token", (double)c->ignored_token);
+  if (c->document_end_token >= 0)
+    cJSON_AddNumberToObject(configuration, "document_end_token", (double)c->document_end_token);
 }
 
 static void add_configuration(const tws_training *t, cJSON *root) {

@@ -52,17 +52,18 @@ static test_case random_case(int number) {
     case TWS_KERNEL_ROPE_GRAD:
       c.d[1] = 1 + c.d[1] % 5, c.d[2] = 1 + c.d[2] % 3, c.d[3] *= 2;
       c.d[5] = draw(s, 20, 0, 1) * 2 * draw(s, 21, 1, c.d[3] / 2);
-      c.flags |= (uint32_t)draw(s, 22, 0, 1) * TWS_INTERLEAVED;
+      c.flags |= (uint32_t)draw(s, 22, 0, 1) * TWS_INTERLEAVED + (uint32_t)draw(s, 23, 0, 1) * TWS_DOCUMENTS;
       c.f[0] = 10000;
       break;
     case TWS_KERNEL_ATTENTION:
     case TWS_KERNEL_ATTENTION_GRAD:
       c.d[0] = 1 + c.d[0] % 3, c.d[3] = 1 + c.d[3] % 3, c.d[2] = c.d[3] * (1 + c.d[2] % 3);
-      c.f[0] = 0, c.f[1] = 0.25, c.f[4] = 1, c.f[6] = (double)draw(s, 24, 0, 3), c.f[7] = (double)c.d[2] + c.f[6];
+      c.f[0] = 0, c.f[1] = 0.25, c.f[5] = 1, c.f[7] = (double)draw(s, 24, 0, 3), c.f[8] = (double)c.d[2] + c.f[7];
       c.f[2] = draw(s, 25, 0, 3) ? 0 : 2;
       if (!draw(s, 20, 0, 1)) break;
       for (int bit = 11; 1 << bit <= TWS_Q_K_V; ++bit) c.flags |= (uint32_t)draw(s, 20 + (uint64_t)bit, 0, 1) << bit;
       if (c.flags & (TWS_Q_KV | TWS_Q_K_V)) c.d[5] = draw(s, 21, 0, 150);
+      if (c.d[5] == 0) c.flags |= (uint32_t)draw(s, 43, 0, 1) * TWS_DOCUMENTS;
       c.d[6] = draw(s, 22, 0, 1) * draw(s, 23, 2, 80); /* of 1: gradients that are nothing but rounding */
       if (!draw(s, 40, 0, 1)) break;
       c.flags |= TWS_RELATIVE, c.d[7] = 2 * draw(s, 41, 2, 20), c.f[3] = (double)(c.d[7] + draw(s, 42, 1, 100));
@@ -148,7 +149,8 @@ static test_case random_case(int number) {
       c.d[1] = 1 + c.d[1] % 4, c.d[2] = 1 + c.d[2] % 30, c.d[3] = 2 * (1 + c.d[3] % 9),
       c.d[4] = 1 + c.d[4] % (c.d[2] + c.d[3]);
       c.d[5] = draw(s, 20, 1, 30), c.d[6] = draw(s, 21, 1, c.d[0]), c.f[0] = 10000, c.f[1] = (double)draw(s, 22, 0, 3);
-      c.f[2] = 1, c.f[3] = (double)draw(s, 23, 1, 5), c.f[4] = 1.25, c.flags = 0;
+      c.f[2] = 1, c.f[3] = (double)draw(s, 23, 1, 5), c.f[4] = 1.25;
+      c.flags = (uint32_t)draw(s, 24, 0, 1) * TWS_DOCUMENTS;
       break;
     case TWS_KERNEL_DISENTANGLED:
     case TWS_KERNEL_DISENTANGLED_GRAD:

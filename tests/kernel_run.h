@@ -69,6 +69,11 @@ static double fill_value(const tws_work *w, const tws_arguments *a, const operan
       return id_near(51, i, info->first, (int64_t)info->below, w->code != TWS_KERNEL_CROSS_ENTROPY);
     case TWS_HOLDS_LENGTHS: /* some sequences are empty, the first is not */
       return i % 3 == 1 ? 0 : (double)draw(52, (uint64_t)i, 1, (int64_t)info->below - 1);
+    case TWS_HOLDS_DOCUMENTS: { /* of each token two; in every other sequence of a drawn length, else one alone */
+      const int64_t seq = (int64_t)info->below, token = i / 2 % seq, sequence = i / 2 / seq;
+      const int64_t length = sequence % 2 ? seq : draw(56, (uint64_t)sequence, 1, seq), begin = token / length * length;
+      return (double)(i % 2 == 0 ? begin : begin + length < seq ? begin + length : seq);
+    }
     case TWS_HOLDS_ROUTES: /* by make_routes() */
     case TWS_HOLDS_COUNTS:
       return 0;
@@ -103,6 +108,7 @@ static int attention_forward_operands(const tws_work *w, double *const *v, doubl
   int n = 0, k = 3 + 2 * tensors;
   for (int i = 0; i < tensors + 2; ++i) out[n++] = v[1 + i];
   if (w->flags & TWS_LENGTHS) out[n++] = v[k++];
+  if (w->flags & TWS_DOCUMENTS) out[n++] = v[k++];
   if (w->flags & TWS_RELATIVE) out[n++] = v[k], k += 2; /* and its gradient */
   if (w->flags & TWS_DROPOUT) out[n++] = v[k++];
   out[n++] = NULL;

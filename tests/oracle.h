@@ -205,6 +205,7 @@ static inline void oracle_rope(const tws_work *w, const double *a, double **o, d
   const int64_t tokens = w->d[0], q = w->d[1], kv = w->d[2], head = w->d[3], seq = w->d[4];
   const int64_t rotary = w->d[5] > 0 ? w->d[5] : head, neighbours = (w->flags & TWS_INTERLEAVED) != 0;
   const double gain = w->f[5] > 0 ? w->f[5] : 1;
+  const double *documents = w->flags & TWS_DOCUMENTS ? o[w->flags & TWS_RUNNING ? 2 : 1] : NULL;
   for (int64_t t = 0; t < tokens; ++t)
     for (int64_t h = 0; h < q + kv; ++h)
       for (int64_t i = 0; i < rotary / 2; ++i) {
@@ -224,7 +225,8 @@ static inline void oracle_rope(const tws_work *w, const double *a, double **o, d
             frequency = (1 - blend) * frequency / w->f[1] + blend * frequency;
           }
         }
-        const double angle = direction * (a[0] + (double)oracle_place(t % seq, seq, a[1])) * frequency;
+        const double angle = direction * frequency *
+                             (a[0] + (double)oracle_place(t % seq, seq, a[1]) - (documents ? documents[2 * t] : 0));
         double *x = o[0] + (t * (q + 2 * kv) + h) * head + (neighbours ? 2 * i : i);
         double *y = x + (neighbours ? 1 : rotary / 2);
         const double was = *x;
@@ -288,8 +290,9 @@ static inline double oracle_kept(const tws_work *w, const double *a, const doubl
 /* Of query i: p are the probabilities of all keys, kept what dropout makes of them. Returns the log of their
  * normaliser; with lengths or hyper NULL without them. steep, or NULL: the slopes of what caps the scores. */
 static inline double oracle_probabilities(const tws_work *w, const double *a, const oracle_attention_operands *x,
-                                          const double *lengths, const double *hyper, const double *biases,
-                                          const int64_t at[3], double *p, double *kept, double *steep) {
+                                          const double *lengths, const double *documents, const double *hyper,
+                                          const double *biases, const int64_t at[3], double *p, double *kept,
+                                          double *steep) {
   const int64_t b = at[0], h = at[1], i = at[2], keys = oracle_keys(w), head = w->d[4], window = w->d[6];
   const double *q = x->q.x + (b * w->d[1] + i) * x->q.row + h * head, position = (double)(i + keys - w->d[1]);
   const double *k = x->k.x + b * keys * x->k.row + h / (w->d[2] / w->d[3]) * head;
@@ -298,8 +301,10 @@ static inline double oracle_probabilities(const tws_work *w, const double *a, co
   double largest = -INFINITY, sum = 0;
   for (int64_t j = 0; j < keys; ++j) {
     const double distance = position - (double)j;
-    const int seen = (w->flags & TWS_BIDIRECTIONAL || distance >= 0) && (!window || fabs(distance) < (double)window) &&
-                     (!lengths || (double)j < lengths[b]);
+    const int seen =
+        (w->flags & TWS_BIDIRECTIONAL || distance >= 0) && (!window || fabs(distance) < (double)window) &&
+        (!lengths || (double)j < lengths[b]) &&
+        (!documents || ((double)j >= documents[2 * (b * keys + i)] && (double)j < documents[2 * (b * keys + i) + 1]));
     p[j] = seen ? 0 : -INFINITY;
     for (int64_t c = 0; c < head && seen; ++c) p[j] += q[c] * k[j * x->k.row + c] * scale;
     if (steep) steep[j] = seen && w->f[2] != 0 ? 1 / pow(cosh(p[j] / w->f[2]), 2) : 1;
@@ -322,6 +327,7 @@ static inline void oracle_attention(const tws_work *w, const double *a, double *
   double **rest = o + x.count, *p = calloc(2 * (size_t)keys, sizeof *p);
   int64_t n = 2;
   const double *lengths = w->flags & TWS_LENGTHS ? rest[n++] : NULL;
+  const double *documents = w->flags & TWS_DOCUMENTS ? rest[n++] : NULL;
   const double *biases = w->flags & TWS_RELATIVE ? rest[n++] : NULL;
   const double *hyper = w->flags & TWS_DROPOUT ? rest[n++] : NULL;
   for (int64_t b = 0; b < batch; ++b)
@@ -330,7 +336,8 @@ static inline void oracle_attention(const tws_work *w, const double *a, double *
         const double *v = x.v.x + b * keys * x.v.row + h / (q / w->d[3]) * head;
         double *out = rest[0] + ((b * seq + i) * q + h) * head, *kept = p + keys;
         const int64_t at[] = {b, h, i};
-        rest[1][(b * q + h) * seq + i] = oracle_probabilities(w, a, &x, lengths, hyper, biases, at, p, kept, NULL);
+        rest[1][(b * q + h) * seq + i] =
+            oracle_probabilities(w, a, &x, lengths, documents, hyper, biases, at, p, kept, NULL);
         for (int64_t c = 0; c < head; ++c) out[c] = 0;
         for (int64_t j = 0; j < keys; ++j)
           for (int64_t c = 0; c < head && p[j] != 0; ++c) out[c] += kept[j] * v[j * x.v.row + c];
@@ -345,6 +352,7 @@ static inline void oracle_attention_grad(const tws_work *w, const double *a, dou
   double **rest = o + 3 + 2 * x.count, *p = calloc(3 * (size_t)keys, sizeof *p);
   int64_t n = 0;
   const double *lengths = w->flags & TWS_LENGTHS ? rest[n++] : NULL;
+  const double *documents = w->flags & TWS_DOCUMENTS ? rest[n++] : NULL;
   const double *biases = w->flags & TWS_RELATIVE ? rest[n++] : NULL;
   double *dbiases = biases ? rest[n++] : NULL;
   const double *hyper = w->flags & TWS_DROPOUT ? rest[n++] : NULL;
@@ -354,7 +362,7 @@ static inline void oracle_attention_grad(const tws_work *w, const double *a, dou
         const int64_t key = b * keys, share = h / (q / w->d[3]) * head, at[] = {b, h, i};
         const double *d_o = o[0] + ((b * seq + i) * q + h) * head, *out = o[1 + x.count] + (d_o - o[0]);
         double *kept = p + keys, dot = 0; /* of the output as it is stored: backward is given that */
-        oracle_probabilities(w, a, &x, lengths, hyper, biases, at, p, kept, kept + keys);
+        oracle_probabilities(w, a, &x, lengths, documents, hyper, biases, at, p, kept, kept + keys);
         for (int64_t c = 0; c < head; ++c) dot += out[c] * d_o[c];
         for (int64_t j = 0; j < keys; ++j) {
           const double *qs = x.q.x + (b * seq + i) * x.q.row + h * head, *ks = x.k.x + (key + j) * x.k.row + share;

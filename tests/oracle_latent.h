@@ -4,8 +4,9 @@
 
 #include "models/latent.h"
 
-static inline double oracle_latent_angle(const tws_work *w, int64_t token, int64_t pair) {
-  return (double)(token % w->d[6]) * tws_latent_frequency(w->f, w->d[3], pair);
+static inline double oracle_latent_angle(const tws_work *w, double *const *o, int64_t token, int64_t pair) {
+  const double begins = w->flags & TWS_DOCUMENTS ? o[4][2 * token] : 0;
+  return ((double)(token % w->d[6]) - begins) * tws_latent_frequency(w->f, w->d[3], pair);
 }
 
 static inline double oracle_turned(const double *x, int64_t j, double angle) {
@@ -20,7 +21,7 @@ static inline void oracle_latent(const tws_work *w, double **o) {
         double *to = o[3] + t * 3 * heads * head + h * head + j;
         const double *q = o[0] + (t * heads + h) * head, *kv = o[2] + (t * heads + h) * (nope + value);
         const int64_t pair = j < nope ? 0 : (j - nope) / 2 * 2;
-        const double angle = oracle_latent_angle(w, t, pair / 2), *key = o[1] + t * (rank + rope) + rank;
+        const double angle = oracle_latent_angle(w, o, t, pair / 2), *key = o[1] + t * (rank + rope) + rank;
         to[0] = w->f[4] * (j < nope ? q[j] : oracle_turned(q + nope + pair, j - nope, angle));
         to[heads * head] = j < nope ? kv[j] : oracle_turned(key + pair, j - nope, angle);
         to[2 * heads * head] = j < value ? kv[nope + j] : 0;
@@ -36,7 +37,7 @@ static inline void oracle_latent_grad(const tws_work *w, double **o) {
         const double *from = o[0] + t * 3 * heads * head + h * head;
         double *dq = o[1] + (t * heads + h) * head, *dkv = o[3] + (t * heads + h) * (nope + value);
         const int64_t pair = j < nope ? 0 : (j - nope) / 2 * 2;
-        const double angle = -oracle_latent_angle(w, t, pair / 2);
+        const double angle = -oracle_latent_angle(w, o, t, pair / 2);
         dq[j] = w->f[4] * (j < nope ? from[j] : oracle_turned(from + nope + pair, j - nope, angle));
         if (j < nope)
           dkv[j] = from[heads * head + j];

@@ -217,7 +217,7 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       f->o[f->out] = out, f->o[f->out + 1] = out2;
       for (int k = 0; k < f->out; ++k) PAIR(k, 3 + f->out + k, k);
       if (w->flags & TWS_RELATIVE) {
-        const int behind = w->flags & TWS_LENGTHS ? 1 : 0;
+        const int behind = (w->flags & TWS_LENGTHS ? 1 : 0) + (w->flags & TWS_DOCUMENTS ? 1 : 0);
         PAIR(f->out, 4 + 2 * f->out + behind, 2 + f->out + behind);
       }
       return 1;
@@ -245,8 +245,8 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       PAIR(0, 1, 0);
       return 1;
     case TWS_KERNEL_ROPE_GRAD: /* in place */
-      FORWARD(ROPE, v[0], 0, out, v[1]);
-      if (!(w->flags & TWS_RUNNING)) f->count = 1;
+      FORWARD(ROPE, v[0], 0, out, v[1], v[2]);
+      f->count = x->count;
       PAIR(0, 0, 0);
       return 1;
     case TWS_KERNEL_ROUTER_GRAD: {
@@ -266,7 +266,8 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       return 1;
     }
     case TWS_KERNEL_LATENT_GRAD:
-      FORWARD(LATENT, v[0], 3, zero, zero + x->info[1].count, zero + x->info[1].count + x->info[2].count, out);
+      FORWARD(LATENT, v[0], 3, zero, zero + x->info[1].count, zero + x->info[1].count + x->info[2].count, out, v[4]);
+      f->count = x->count;
       PAIR(0, 1, 0), PAIR(1, 2, 1), PAIR(2, 3, 2);
       return 1;
     case TWS_KERNEL_PART_BIAS_GRAD:

@@ -132,7 +132,7 @@ START_TEST(sentences_paired) {
   tws_data data;
   int others = 0, masked = 0;
   ck_assert_msg(tws_data_open(text_path, SEQUENCE, VOCABULARY, SAMPLES, 7, &data, &err) == TWS_OK, "%s", err.message);
-  const tws_objective_source from = {&network, &data, &shape, TWS_F32, 0};
+  const tws_objective_source from = {&network, &data, &shape, TWS_F32, 0, -1};
   ck_assert_msg(tws_objective_fill(&from, 0, input, &err) == TWS_OK, "%s", err.message);
   for (int s = 0; s < SAMPLES; s++) {
     const uint64_t sample = tws_data_sample(&data, SAMPLES, 0, s);
@@ -188,7 +188,7 @@ START_TEST(spans_left_out) {
   tws_data data;
   int first_lengths[4] = {0};
   ck_assert_msg(tws_data_open(text_path, SEQUENCE, 1000, SAMPLES, 7, &data, &err) == TWS_OK, "%s", err.message);
-  const tws_objective_source from = {&network, &data, &shape, TWS_F32, TARGET};
+  const tws_objective_source from = {&network, &data, &shape, TWS_F32, TARGET, -1};
   ck_assert_msg(tws_objective_fill(&from, 0, input, &err) == TWS_OK, "%s", err.message);
   for (int i = 0; i < SAMPLES; i++) {
     int at = 0, spans = 0, read = 0;

@@ -35,7 +35,7 @@ typedef struct tws_binding {
 /* Programs that a kernel is part of. */
 enum { TWS_IN_TRAINING = 1, TWS_IN_EVALUATION = 2, TWS_IN_ALL = 3 };
 
-enum { TWS_BINDINGS = 19 };
+enum { TWS_BINDINGS = 20 };
 typedef struct tws_module_kernel {
   uint8_t kernel, programs;          /* tws_kernel; TWS_IN_* */
   tws_binding binding[TWS_BINDINGS]; /* operand by operand of the kernel's row, then TWS_BIND_END */

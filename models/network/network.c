@@ -349,6 +349,7 @@ static double square_flops(const tws_network *network, const tws_module *m, leng
   double square = 4 * queries / tokens * seen * (double)m->heads * (double)m->head_size;
   if (m->window > 0 && window < seen) /* the pairs seen, of those that there would be without it */
     square *= window * (2 * seen - window + 1) / (seen * (seen + 1));
+  if (m->document > 0 && (double)m->document < seen) square *= (double)m->document / seen;
   const int halved = causal_halved && !(m->flags & TWS_BIDIRECTIONAL) && m->type == TWS_MODULE_ATTENTION;
   return halved ? square / 2 : square;
 }

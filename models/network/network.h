@@ -89,14 +89,17 @@ typedef struct tws_value {
 
 /* What a network is given for each micro-batch, beside its parameters. */
 typedef enum tws_input_content {
-  TWS_INPUT_TOKENS,  /* ids of a text, int32 */
-  TWS_INPUT_SOURCE,  /* ids of the text that an encoder reads for a decoder, int32 */
-  TWS_INPUT_TARGETS, /* the id that is to be predicted of each row of the logits, or one that does not count; int32 */
-  TWS_INPUT_CLASSES, /* of a second loss: the class of each sample, or one that does not count; int32 */
-  TWS_INPUT_LENGTHS, /* how many keys of each sample count, int32 */
-  TWS_INPUT_TYPES,   /* of each token the segment that it belongs to, int32 */
-  TWS_INPUT_ROWS,    /* numbers of rows of a value that are picked out, of the micro-batch, or -1: none; int32 */
-  TWS_INPUT_NUMBERS  /* activations: pictures */
+  TWS_INPUT_TOKENS,    /* ids of a text, int32 */
+  TWS_INPUT_SOURCE,    /* ids of the text that an encoder reads for a decoder, int32 */
+  TWS_INPUT_TARGETS,   /* the id that is to be predicted of each row of the logits, or one that does not count; int32 */
+  TWS_INPUT_CLASSES,   /* of a second loss: the class of each sample, or one that does not count; int32 */
+  TWS_INPUT_LENGTHS,   /* how many keys of each sample count, int32 */
+  TWS_INPUT_TYPES,     /* of each token the segment that it belongs to, int32 */
+  TWS_INPUT_DOCUMENTS, /* of each token of whole samples where its document begins in the sample and behind which token
+                          it ends, int32 */
+  TWS_INPUT_POSITIONS, /* of each token its place in its document, int32 */
+  TWS_INPUT_ROWS,      /* numbers of rows of a value that are picked out, of the micro-batch, or -1: none; int32 */
+  TWS_INPUT_NUMBERS    /* activations: pictures */
 } tws_input_content;
 typedef struct tws_network_input {
   const char *name;
@@ -160,10 +163,11 @@ typedef struct tws_module {
   int32_t layer;                                     /* transformer layer, or -1 before the first, -2 after the last */
   uint32_t in[TWS_MODULE_INS], out[TWS_MODULE_OUTS]; /* values, TWS_NONE where absent */
   uint32_t param[TWS_MODULE_PARAMS];                 /* weight (wte), bias (wpe), segments; TWS_NONE where absent */
-  uint32_t input[2];                                 /* of the network, TWS_NONE where absent */
+  uint32_t input[3];                                 /* of the network, TWS_NONE where absent */
   uint32_t running;                                  /* of the network, or TWS_NONE */
   int64_t in_features, out_features;                 /* LINEAR, CONVOLUTION; others: width in out_features */
   int64_t window;                     /* ATTENTION: how far back a token sees, itself included; 0: to the beginning */
+  int64_t document;                   /* ATTENTION: of packed documents, how long they are expected to be; 0: unknown */
   uint32_t flags;                     /* of its kernels: TWS_BIDIRECTIONAL */
   int32_t heads, kv_heads, head_size; /* ROPE, ATTENTION */
   const tws_routing *routing;         /* ROUTER, DISPATCH, EXPERT_LINEAR, COMBINE */

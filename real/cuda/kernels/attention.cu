@@ -21,9 +21,10 @@ struct Shape {
   float scale;
   // of SPECIAL
   tws_attention_form form;
-  const int32_t *lengths;  // or null
-  const float *hyper;      // for dropout
-  const void *biases;      // [buckets][heads], or null
+  const int32_t *lengths;    // or null
+  const int32_t *documents;  // or null
+  const float *hyper;        // for dropout
+  const void *biases;        // [buckets][heads], or null
 };
 
 // Element c of head h of token t is at q[t q_row + h head + c]; so k and v.
@@ -50,21 +51,36 @@ __device__ int64_t length_of(const Shape &s, int64_t batch) {
   return length < 0 ? 0 : length < s.kv_seq ? length : s.kv_seq;
 }
 
-// Keys that a query sees; plain causal attention never asks for those of a query outside the sequence.
+// What is seen of one of the sequences: so many keys, inside documents.
+struct Sequence {
+  int64_t length;
+  const int32_t *documents;  // or null
+};
 template <bool SPECIAL>
-__device__ Span keys_of(const tws_attention_form &f, int64_t query, int64_t length) {
+__device__ Sequence sequence_of(const Shape &s, int64_t batch) {
+  if (!SPECIAL) return {s.kv_seq, nullptr};
+  return {length_of(s, batch), s.documents ? s.documents + 2 * batch * s.seq : nullptr};
+}
+
+// Keys that a query sees: none outside the sequence, where plain causal attention never asks.
+template <bool SPECIAL>
+__device__ Span keys_of(const tws_attention_form &f, int64_t query, const Sequence &of) {
   Span span = {0, query + 1};
-  if (SPECIAL) tws_attention_keys(&f, query, length, &span.begin, &span.end);
+  if (SPECIAL) {
+    if (query >= f.seq) return {0, 0};
+    tws_attention_keys(&f, query, of.length, &span.begin, &span.end);
+    tws_attention_within(of.documents, query, &span.begin, &span.end);
+  }
   return span;
 }
 
 // Keys that some of the queries of a tile see, from a whole tile on.
 template <bool SPECIAL>
-__device__ Span keys_of_tile(const Shape &s, const tws_attention_form &f, int64_t first, int64_t length) {
+__device__ Span keys_of_tile(const Shape &s, const tws_attention_form &f, int64_t first, const Sequence &of) {
   Span span = {0, first + 1};
   if (SPECIAL) {
     const int64_t last = (first + TILE < s.seq ? first + TILE : s.seq) - 1;
-    span = {keys_of<true>(f, first, length).begin / TILE * TILE, keys_of<true>(f, last, length).end};
+    span = {keys_of<true>(f, first, of).begin / TILE * TILE, keys_of<true>(f, last, of).end};
   }
   return span;
 }
@@ -197,8 +213,8 @@ __global__ void __launch_bounds__(BLOCK) attention(Heads<const T> x_of, T *o, fl
   const T *keys = x_of.k + batch * s.kv_seq * x_of.k_row + (int64_t)(h / s.group) * s.head;
   const T *values = x_of.v + batch * s.kv_seq * x_of.v_row + (int64_t)(h / s.group) * s.head;
   const tws_attention_form f = form_of<SPECIAL>(s);
-  const int64_t length = SPECIAL ? length_of(s, batch) : s.kv_seq;
-  const Span all = keys_of_tile<SPECIAL>(s, f, first, length), seen = keys_of<SPECIAL>(f, query, length);
+  const Sequence of = sequence_of<SPECIAL>(s, batch);
+  const Span all = keys_of_tile<SPECIAL>(s, f, first, of), seen = keys_of<SPECIAL>(f, query, of);
   const float slope = SPECIAL ? tws_attention_slope(&f, h) : 0.0F;
   load_tile<T, CHUNKS>(queries, first, s.seq, x_of.q_row, s.head, q);
   float sum[CHUNKS][4] = {}, largest = -CUDART_INF_F, total = 0.0F, x[SCORES];
@@ -260,8 +276,8 @@ __global__ void row_products(const T *d_o, const T *o, float *delta, int64_t row
 
 // Sums of a tile's diagonals, `steps` of whose scores all rows have written, for each bucket: threads own diagonals,
 // then buckets.
-__device__ void add_diagonals(const tws_attention_form &f, int64_t query, int64_t key, const float *steps,
-                              float *sums, float *part) {
+__device__ void add_diagonals(const tws_attention_form &f, int64_t query, int64_t key, const float *steps, float *sums,
+                              float *part) {
   const int i = (int)threadIdx.x;
   __syncthreads();
   if (i < DIAGONALS - 1) {
@@ -295,9 +311,9 @@ __global__ void add_bias_parts(const float *parts, int64_t batch, int64_t tiles,
 
 // Blocks own queries: dQ = sum over keys of dS K, with dS = scale P (dO V - delta).
 template <typename T, int CHUNKS, bool SPECIAL>
-__global__ void __launch_bounds__(BLOCK) attention_grad_queries(const T *d_o, Heads<const T> x_of, const float *lse,
-                                                                const float *delta, Heads<T> d_of, float *parts,
-                                                                Shape s) {
+__global__ void __launch_bounds__(BLOCK)
+    attention_grad_queries(const T *d_o, Heads<const T> x_of, const float *lse, const float *delta, Heads<T> d_of,
+                           float *parts, Shape s) {
   BLOCK_MEMORY(shared);
   constexpr int TILE_FLOATS = TILE * stride<CHUNKS>();
   float *q = reinterpret_cast<float *>(shared), *g = q + TILE_FLOATS, *k = g + TILE_FLOATS, *v = k + TILE_FLOATS;
@@ -309,8 +325,9 @@ __global__ void __launch_bounds__(BLOCK) attention_grad_queries(const T *d_o, He
   const T *keys = x_of.k + batch * s.kv_seq * x_of.k_row + (int64_t)(h / s.group) * s.head;
   const T *values = x_of.v + batch * s.kv_seq * x_of.v_row + (int64_t)(h / s.group) * s.head;
   const tws_attention_form f = form_of<SPECIAL>(s);
-  const int64_t length = SPECIAL ? length_of(s, batch) : s.kv_seq, out_row = (int64_t)s.heads * s.head;
-  const Span all = keys_of_tile<SPECIAL>(s, f, first, length), seen = keys_of<SPECIAL>(f, query, length);
+  const int64_t out_row = (int64_t)s.heads * s.head;
+  const Sequence of = sequence_of<SPECIAL>(s, batch);
+  const Span all = keys_of_tile<SPECIAL>(s, f, first, of), seen = keys_of<SPECIAL>(f, query, of);
   const float slope = SPECIAL ? tws_attention_slope(&f, h) : 0.0F;
   load_tile<T, CHUNKS>(queries, first, s.seq, x_of.q_row, s.head, q);
   load_tile<T, CHUNKS>(d_o + batch * s.seq * out_row + (int64_t)h * s.head, first, s.seq, out_row, s.head, g);
@@ -355,13 +372,15 @@ __global__ void __launch_bounds__(BLOCK) attention_grad_keys(const T *d_o, Heads
   constexpr int TILE_FLOATS = TILE * stride<CHUNKS>();
   float *k = reinterpret_cast<float *>(shared), *v = k + TILE_FLOATS, *q = v + TILE_FLOATS, *g = q + TILE_FLOATS;
   float *p = g + TILE_FLOATS, *ds = p + TILE * SCORE_ROW, *log_sum = ds + TILE * SCORE_ROW, *dot = log_sum + TILE;
-  float *near = dot + TILE;
+  Span *spans = reinterpret_cast<Span *>(dot + TILE);  // of the tile's queries: keys that they see
+  float *near = reinterpret_cast<float *>(spans + TILE);
   const int row = (int)threadIdx.x / SLOTS, slot = (int)threadIdx.x % SLOTS, kv = (int)blockIdx.y;
   const int64_t batch = blockIdx.z, first = (int64_t)blockIdx.x * TILE, key = first + row;
   const int64_t key_at = batch * s.kv_seq * x_of.k_row + (int64_t)kv * s.head;
   const int64_t value_at = batch * s.kv_seq * x_of.v_row + (int64_t)kv * s.head;
   const tws_attention_form f = form_of<SPECIAL>(s);
-  const int64_t length = SPECIAL ? length_of(s, batch) : s.kv_seq, out_row = (int64_t)s.heads * s.head;
+  const int64_t out_row = (int64_t)s.heads * s.head;
+  const Sequence of = sequence_of<SPECIAL>(s, batch);
   load_tile<T, CHUNKS>(x_of.k + key_at, first, s.kv_seq, x_of.k_row, s.head, k);
   load_tile<T, CHUNKS>(x_of.v + value_at, first, s.kv_seq, x_of.v_row, s.head, v);
   float dk[CHUNKS][4] = {}, dv[CHUNKS][4] = {}, x[SCORES], d[SCORES];
@@ -370,7 +389,7 @@ __global__ void __launch_bounds__(BLOCK) attention_grad_keys(const T *d_o, Heads
     const float slope = SPECIAL ? tws_attention_slope(&f, h) : 0.0F;
     for (int64_t query = SPECIAL ? 0 : first; query < s.seq; query += TILE) {
       if (SPECIAL) {
-        const Span all = keys_of_tile<SPECIAL>(s, f, query, length);
+        const Span all = keys_of_tile<SPECIAL>(s, f, query, of);
         if (all.end <= first || all.begin >= first + TILE) continue;
       }
       __syncthreads();
@@ -380,6 +399,7 @@ __global__ void __launch_bounds__(BLOCK) attention_grad_keys(const T *d_o, Heads
         const int64_t i = query + threadIdx.x, at = (batch * s.heads + h) * s.seq + i;
         log_sum[threadIdx.x] = i < s.seq ? lse[at] : 0.0F;
         dot[threadIdx.x] = i < s.seq ? delta[at] : 0.0F;
+        if (SPECIAL) spans[threadIdx.x] = keys_of<SPECIAL>(f, i, of);
       }
       if (SPECIAL) load_diagonals<T>(s, f, h, query, first, near);
       __syncthreads();
@@ -388,8 +408,7 @@ __global__ void __launch_bounds__(BLOCK) attention_grad_keys(const T *d_o, Heads
 #pragma unroll
       for (int j = 0; j < SCORES; ++j) {
         const int c = slot + SLOTS * j;
-        const Span span = keys_of<SPECIAL>(f, query + c, length);
-        const bool seen = query + c < s.seq && key >= span.begin && key < span.end;
+        const bool seen = SPECIAL ? key >= spans[c].begin && key < spans[c].end : query + c < s.seq && key <= query + c;
         float score = biased<SPECIAL>(f, slope, x[j] * s.scale, query + c, key);
         if (SPECIAL && s.biases) score += near[diagonal_of(c, row)];
         const float factor = SPECIAL ? dropout_factor<SPECIAL>(f, batch, h, query + c, key) : 1.0F;
@@ -426,8 +445,8 @@ tws_code shape_of(const tws_cuda_call *call, Shape *s, tws_error *err) {
     return tws_fail(err, TWS_INVALID, NULL, "attention: %lld queries and %lld keys cannot be one operand",
                     (long long)d[1], (long long)d[5]);
   const tws_attention_form form = tws_attention_form_of(call->work, call->argument);
-  *s = {d[1], form.kv_seq, (int)d[2], (int)d[3], (int)d[4], (int)(d[2] / d[3]),
-        form.scale, form, nullptr, nullptr, nullptr};
+  *s = {d[1],       form.kv_seq, (int)d[2], (int)d[3], (int)d[4], (int)(d[2] / d[3]),
+        form.scale, form,        nullptr,   nullptr,   nullptr,   nullptr};
   return TWS_OK;
 }
 
@@ -453,6 +472,7 @@ Heads<T> heads_at(const tws_cuda_call *call, const Shape &s, int *at) {
 // operand's number, where there is one.
 int extras_at(const tws_cuda_call *call, Shape *s, int at, int *bias_gradients) {
   if (call->work->flags & TWS_LENGTHS) s->lengths = in<int32_t>(call, at++);
+  if (call->work->flags & TWS_DOCUMENTS) s->documents = in<int32_t>(call, at++);
   if (call->work->flags & TWS_RELATIVE) {
     s->biases = call->operand[at++];
     if (call->work->code == TWS_KERNEL_ATTENTION_GRAD) *bias_gradients = at++;
@@ -499,7 +519,7 @@ tws_code backward(const tws_cuda_call *call, Shape s, tws_error *err) {
   TWS_TRY(launched(err));
   const size_t tiles = 4 * TILE * stride<CHUNKS>();
   const size_t query_bytes = (tiles + (SPECIAL ? 2 : 1) * TILE * SCORE_ROW + 2 * DIAGONALS) * sizeof(float);
-  const size_t key_bytes = (tiles + 2 * TILE * SCORE_ROW + 2 * TILE + DIAGONALS) * sizeof(float);
+  const size_t key_bytes = (tiles + 2 * TILE * SCORE_ROW + 2 * TILE + DIAGONALS) * sizeof(float) + TILE * sizeof(Span);
   TWS_TRY(take_shared(call, attention_grad_queries<T, CHUNKS, SPECIAL>, query_bytes, err));
   TWS_TRY(take_shared(call, attention_grad_keys<T, CHUNKS, SPECIAL>, key_bytes, err));
   const unsigned query_tiles = (unsigned)ceil_div(s.seq, TILE), key_tiles = (unsigned)ceil_div(s.kv_seq, TILE);

@@ -7,18 +7,21 @@ namespace {
 struct Latent {
   int64_t tokens, heads, nope, rope, value, rank, seq, head;
   double f[5];
+  const int32_t *documents;  // or null: a sequence is one
 };
 
 Latent latent_of(const tws_cuda_call *call) {
   const int64_t *d = call->work->d;
-  Latent l = {d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[2] + d[3], {}};
+  Latent l = {d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[2] + d[3], {}, nullptr};
+  if (call->work->flags & TWS_DOCUMENTS) l.documents = in<int32_t>(call, 4);
   for (int i = 0; i < 5; ++i) l.f[i] = call->work->f[i];
   return l;
 }
 
 __device__ void rotation(const Latent &l, int64_t token, int64_t pair, float *cosine, float *sine) {
   double s, c;
-  sincos((double)(token % l.seq) * tws_latent_frequency(l.f, l.rope, pair), &s, &c);
+  const int64_t position = token % l.seq - (l.documents ? l.documents[2 * token] : 0);
+  sincos((double)position * tws_latent_frequency(l.f, l.rope, pair), &s, &c);
   *cosine = (float)c, *sine = (float)s;
 }
 

@@ -149,8 +149,9 @@ static int64_t head_at(const heads_view *view, const shape *s, int64_t token, in
 
 /* What stands behind the other operands. */
 typedef struct extras {
-  const int32_t *lengths; /* NULL: whole sequences */
-  const void *biases;     /* NULL, or a table */
+  const int32_t *lengths;   /* NULL: whole sequences */
+  const int32_t *documents; /* NULL: a sequence is one */
+  const void *biases;       /* NULL, or a table */
   void *bias_gradients;
   tws_dtype biases_type, bias_gradients_type;
   float *bias_parts; /* of that gradient: [batch][heads][buckets] */
@@ -162,6 +163,7 @@ static extras extra_operands(const tws_host_call *call, shape *s, int at) {
   extras e = {.lengths = NULL};
   const int gradient = call->work->code == TWS_KERNEL_ATTENTION_GRAD;
   if (call->work->flags & TWS_LENGTHS) e.lengths = call->operand[at++];
+  if (call->work->flags & TWS_DOCUMENTS) e.documents = call->operand[at++];
   if (call->work->flags & TWS_RELATIVE) {
     e.biases_type = call->dtype[at];
     e.biases = call->operand[at++];
@@ -258,6 +260,7 @@ VECTOR_INLINE vf exp_of_difference(vf x) { /* x <= 0, or NaN */
 typedef struct score_tile {
   int64_t batch, head, query, key, rows; /* the first ones; rows: of queries */
   int64_t length;                        /* keys of the sequence */
+  const int32_t *documents;              /* of the sequence, or NULL */
   float slope;                           /* of the linear bias */
   const float *biases;   /* NULL, or relative ones by distance: from the first query and the first key */
   float *bias_gradients; /* likewise */
@@ -269,6 +272,11 @@ static int is_diagonal(const shape *s, const score_tile *t) {
   return !s->form.bidirectional && t->key == t->query + s->form.offset;
 }
 
+static void seen_keys(const shape *s, const score_tile *t, int64_t query, int64_t *begin, int64_t *end) {
+  tws_attention_keys(&s->form, query, t->length, begin, end);
+  tws_attention_within(t->documents, query, begin, end);
+}
+
 /* Columns [*from, *to) of the tile are seen by row i. */
 VECTOR_INLINE void row_limits(const shape *s, const score_tile *t, const int plain, int64_t i, int64_t *from,
                               int64_t *to) {
@@ -278,7 +286,7 @@ VECTOR_INLINE void row_limits(const shape *s, const score_tile *t, const int pla
     return;
   }
   int64_t begin, end;
-  tws_attention_keys(&s->form, t->query + i, t->length, &begin, &end);
+  seen_keys(s, t, t->query + i, &begin, &end);
   begin -= t->key, end -= t->key;
   *from = begin < 0 ? 0 : begin < TILE ? begin : TILE;
   *to = end < *from ? *from : end < TILE ? end : TILE;
@@ -344,8 +352,8 @@ static kind_of_scores kind_of(const shape *s) {
 /* Keys [*begin, *end) in whole tiles are what a tile of queries sees some of. */
 static void tile_limits(const shape *s, const score_tile *t, int64_t *begin, int64_t *end) {
   int64_t unused;
-  tws_attention_keys(&s->form, t->query, t->length, begin, &unused);
-  tws_attention_keys(&s->form, t->query + t->rows - 1, t->length, &unused, end);
+  seen_keys(s, t, t->query, begin, &unused);
+  seen_keys(s, t, t->query + t->rows - 1, &unused, end);
   *begin = *begin / TILE * TILE;
 }
 
@@ -356,6 +364,7 @@ static score_tile first_tile(const shape *s, const extras *e, int64_t batch, int
                   .rows = s->seq - query < TILE ? s->seq - query : TILE,
                   .length = s->kv_seq,
                   .slope = tws_attention_slope(&s->form, h)};
+  if (e->documents) t.documents = e->documents + 2 * batch * s->seq;
   if (e->lengths) t.length = e->lengths[batch] < 0 ? 0 : e->lengths[batch] < s->kv_seq ? e->lengths[batch] : s->kv_seq;
   return t;
 }
@@ -683,6 +692,9 @@ static tws_code attention_either(const tws_host_call *call, int gradient, attent
     return tws_fail(err, TWS_INVALID, NULL, "%lld query heads cannot share %lld key-value heads evenly",
                     (long long)d[2], (long long)d[3]);
   const int apart = (call->work->flags & (TWS_Q_KV | TWS_Q_K_V)) != 0;
+  if (call->work->flags & TWS_DOCUMENTS && d[5] > 0 && d[5] != d[1])
+    return tws_fail(err, TWS_INVALID, NULL, "%lld queries and %lld keys are not of the same documents", (long long)d[1],
+                    (long long)d[5]);
   if (!apart && d[5] > 0 && d[5] != d[1])
     return tws_fail(err, TWS_INVALID, NULL, "%lld queries and %lld keys cannot be one operand", (long long)d[1],
                     (long long)d[5]);

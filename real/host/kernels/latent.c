@@ -87,10 +87,11 @@ static void latent_task(void *arg, int thread, int threads) {
   const latent_job *job = arg;
   const tws_host_call *call = job->call;
   const int64_t seq = call->work->d[6];
+  const int32_t *documents = call->work->flags & TWS_DOCUMENTS ? call->operand[4] : NULL;
   const host_range r = share(call->work->d[0], 1, thread, threads);
   latent l = latent_of(call);
   for (int64_t t = r.begin; t < r.end; ++t) {
-    turn_to(&l, job->frequency, t % seq, job->backward);
+    turn_to(&l, job->frequency, t % seq - (documents ? documents[2 * t] : 0), job->backward);
     if (job->backward)
       FOR_TYPE(call->dtype[0], T, make_gradients(T, &l, call->operand, t));
     else

@@ -1,5 +1,5 @@
 /* Rotary position embedding in place (Su et al., "RoFormer", 2021); models/rope.h has the angles. Positions restart
- * with every sequence. */
+ * with every sequence, and with every document of a packed one. */
 #include "models/rope.h"
 #include "models/zigzag.h"
 #include "real/host/kernels/kernels.h"
@@ -51,14 +51,28 @@ static void turn(const tws_rope_form *f, const double *frequency, int64_t positi
   }
 }
 
+/* Columns from `begin` on of all heads of a token. */
+VECTOR_INLINE void rotate_token(tws_dtype T, const tws_rope_form *f, void *qkv, int64_t first, int64_t heads,
+                                int64_t head, int64_t begin, int64_t columns, const float *cosine, const float *sine) {
+  for (int64_t h = 0; h < heads; ++h) {
+    const int64_t at = first + h * head;
+    if (f->interleaved)
+      rotate_neighbours(T, qkv, at + 2 * begin, columns, cosine, sine);
+    else
+      rotate(T, qkv, at + begin, f->rotary / 2, columns, cosine, sine);
+  }
+}
+
 static void rope_task(void *arg, int thread, int threads) {
   const rope_job *job = arg;
   const tws_host_call *call = job->call;
   const int64_t *d = call->work->d;
-  const tws_rope_form form = tws_rope_form_of(call->work, call->work->flags & TWS_RUNNING ? call->operand[1] : NULL);
+  const int has_factors = (call->work->flags & TWS_RUNNING) != 0;
+  const tws_rope_form form = tws_rope_form_of(call->work, has_factors ? call->operand[1] : NULL);
   const int64_t tokens = d[0], rotated = d[1] + d[2], head = d[3], seq = d[4], half = form.rotary / 2;
   const int64_t row = (d[1] + 2 * d[2]) * head;
   const int64_t start = (int64_t)call->argument[0], gap = (int64_t)call->argument[1];
+  const int32_t *documents = call->work->flags & TWS_DOCUMENTS ? call->operand[1 + has_factors] : NULL;
   void *qkv = call->operand[0];
   host_range r = share(seq, 1, thread, threads);
   for (int64_t begin = 0; begin < half; begin += CHUNK) {
@@ -69,14 +83,10 @@ static void rope_task(void *arg, int thread, int threads) {
       float cosine[2 * CHUNK], sine[2 * CHUNK];
       const int64_t position = start + tws_zigzag_position(seq, gap, place);
       turn(&form, frequency, position, columns, job->backward, cosine, sine);
-      for (int64_t t = place; t < tokens; t += seq)
-        for (int64_t h = 0; h < rotated; ++h) {
-          const int64_t first = t * row + h * head;
-          if (form.interleaved)
-            FOR_TYPE(call->dtype[0], T, rotate_neighbours(T, qkv, first + 2 * begin, columns, cosine, sine));
-          else
-            FOR_TYPE(call->dtype[0], T, rotate(T, qkv, first + begin, half, columns, cosine, sine));
-        }
+      for (int64_t t = place; t < tokens; t += seq) {
+        if (documents) turn(&form, frequency, position - documents[2 * t], columns, job->backward, cosine, sine);
+        FOR_TYPE(call->dtype[0], T, rotate_token(T, &form, qkv, t * row, rotated, head, begin, columns, cosine, sine));
+      }
     }
   }
 }

@@ -1,0 +1,18 @@
+/* Several documents in one sample ("packed sequences"): tokens see none of another document, and positions count from
+ * the first token of each, so that documents are trained as each would be alone. */
+#ifndef TWS_MODELS_PACKING_H
+#define TWS_MODELS_PACKING_H
+
+#include "config/ds_config.h"
+#include "models/network/network.h"
+
+/* What twinspeed.document_end_token asks for: inputs say where documents begin (TWS_INPUT_DOCUMENTS, and
+ * TWS_INPUT_POSITIONS where there is a table of positions), and modules that look at other tokens or at positions read
+ * them. Nothing without the key.
+ *
+ * TWS_INVALID: the vocabulary lacks the token, or document_length is set without it. TWS_UNSUPPORTED: a network whose
+ * samples have a form of their own, or one of whose modules looks at other tokens in a way that cannot be kept inside
+ * documents; the message names it. */
+tws_code tws_network_pack(tws_network *network, const tws_config *config, tws_error *err);
+
+#endif
