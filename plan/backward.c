@@ -71,7 +71,9 @@ static void backward_embedding(tws_lower *l, const tws_module *m) {
     else
       backward_positions(l, m);
   }
-  if (is_trained(l, m->param[0])) backward_table(l, m, m->input[0], m->param[0], tws_local_of(l, m)->first_row);
+  const int64_t skipped = m->param[1] == TWS_NONE ? m->first_position : 0; /* of a table of positions alone */
+  if (is_trained(l, m->param[0]))
+    backward_table(l, m, m->input[0], m->param[0], tws_local_of(l, m)->first_row - skipped);
 }
 
 /* A split backward pass runs weight gradients later; what they read stays alive until then. */

@@ -286,7 +286,8 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
   work.d[1] = m->out_features;
   work.d[2] = l->network->params[m->param[0]].rows;
   work.d[4] = l->whole_sequence[m->out[0]] / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
-  const tws_arguments arguments = {{(double)local->first_row, (double)tws_token_gap(l)}};
+  const int64_t skipped = m->param[1] == TWS_NONE ? m->first_position : 0; /* of a table of positions alone */
+  const tws_arguments arguments = {{(double)(local->first_row - skipped), (double)tws_token_gap(l)}};
   const int of_documents = m->input[2] != TWS_NONE; /* whose positions are an input */
   if (m->param[1] != TWS_NONE && !local->skips_vector && !of_documents) {
     int64_t first, width = m->out_features;

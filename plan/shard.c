@@ -334,8 +334,9 @@ static void check_input(maker *k, const tws_module *m, uint32_t value, tws_place
   const int shared = k->split == TWS_SPLIT_NONE && other.on[TWS_AXIS_MODEL] == TWS_PLACED_BROADCAST;
   if (shared && !k->shared[value]) k->found_shared = k->shared[value] = 1;
   if (k->found_shared || k->failed != TWS_OK || (!shared && memcmp(&input, &other, sizeof input) == 0)) return;
-  k->failed = tws_fail(k->err, TWS_UNSUPPORTED, NULL,
-                       "%s: its inputs cannot be divided among ranks as the modules before it divide them", m->name);
+  k->failed = tws_fail(
+      k->err, TWS_UNSUPPORTED, "set twinspeed.tensor_sequence_parallel to false",
+      "%s: tensor parallelism with tokens divided between split layers gives it inputs that do not fit", m->name);
 }
 
 static void add_part(maker *k, const tws_module *m) {

@@ -87,13 +87,12 @@ static tws_code read_scores(void *user, uint32_t op, tws_error *err) {
                           (uint64_t)g->padded, err);
 }
 
-/* Where documents are packed, those of the window. */
+/* Where documents are packed, those of the window; without (document_end_token -1, which is no token) it is one. */
 static tws_code put_documents(generator *g, tws_error *err) {
   tws_training *t = &g->t;
   const uint32_t documents = tws_plan_input(t->plan, TWS_INPUT_DOCUMENTS),
                  positions = tws_plan_input(t->plan, TWS_INPUT_POSITIONS);
   const int64_t length = t->plan->sequence_length;
-  if (t->config->document_end_token < 0) return TWS_OK;
   tws_documents_find(g->window, length, t->config->document_end_token, g->documents);
   for (int64_t i = 0; i < length; i++) g->positions[i] = (int32_t)i - g->documents[2 * i];
   if (documents != TWS_NONE)

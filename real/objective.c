@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "checkpoint/read.h"
+#include "models/zigzag.h"
 #include "real/pairs.h"
 #include "real/pictures.h"
 
@@ -34,17 +35,19 @@ void tws_documents_find(const int32_t *tokens, int64_t count, int64_t end_token,
   }
 }
 
-/* Of the sample whose tokens are there: its documents, and this rank's part of positions and targets. */
+/* Of the sample whose tokens are there: its documents, and this rank's part of positions and targets. Without packed
+ * documents (document_end -1, which is no token) it is one. */
 static void put_documents(const filler *f, int64_t row) {
   const tws_batch_shape *shape = f->from->shape;
-  const int64_t whole = f->from->data->sequence, part = whole / shape->parts, first = part * shape->part;
-  if (f->from->document_end < 0) return;
+  const int64_t whole = f->from->data->sequence, part = whole / shape->parts;
+  const int64_t first = shape->halves ? tws_zigzag_first(whole, shape->parts, shape->part) : part * shape->part;
+  const int64_t gap = shape->halves ? tws_zigzag_gap(whole, shape->parts, shape->part) : 0;
   tws_documents_find(f->row, whole, f->from->document_end, f->spans);
   if (f->documents) memcpy(f->documents + 2 * row * whole, f->spans, 2 * (size_t)whole * sizeof *f->spans);
   for (int64_t t = 0; t < part; t++) {
-    if (f->positions) f->positions[row * part + t] = (int32_t)(first + t - f->spans[2 * (first + t)]);
-    if (f->targets && f->from->network->objective == TWS_OBJECTIVE_NEXT_TOKEN &&
-        f->row[first + t] == f->from->document_end)
+    const int64_t at = first + tws_zigzag_position(part, gap, t);
+    if (f->positions) f->positions[row * part + t] = (int32_t)at - f->spans[2 * at];
+    if (f->targets && f->from->network->objective == TWS_OBJECTIVE_NEXT_TOKEN && f->row[at] == f->from->document_end)
       f->targets[row * part + t] = -1;
   }
 }
@@ -388,7 +391,7 @@ tws_code tws_objective_fill(const tws_objective_source *s, int64_t step, void *c
   if (s->network->objective == TWS_OBJECTIVE_PICTURES) return fill_pictures(s, step, input, err);
   if (s->network->objective == TWS_OBJECTIVE_NEXT_TOKEN) {
     TWS_TRY(tws_data_fill(s->data, s->shape, step, f.ids, f.targets, err));
-    if (s->document_end < 0) return TWS_OK;
+    if (s->document_end < 0 && !f.positions) return TWS_OK;
   }
   f.row = tws_calloc((size_t)s->data->sequence, sizeof *f.row);
   f.other = tws_calloc((size_t)s->data->sequence, sizeof *f.other);

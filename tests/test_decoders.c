@@ -131,18 +131,20 @@ typedef struct sample_inputs {
   uint32_t targets; /* the input that has them */
 } sample_inputs;
 
-/* Those of the family; of a decoder a text and the letters behind each of its own. */
+/* Those of the family; of a decoder a text, the letters behind each of its own, and the places of both. */
 static void read_inputs(const tws_network *network, const cJSON *family, const char *text, sample_inputs *x) {
   const cJSON *given = cJSON_GetObjectItemCaseSensitive(family, "inputs");
   x->targets = tws_network_input_of(network, TWS_INPUT_TARGETS);
   for (uint32_t i = 0; i < network->input_count; i++) {
     const cJSON *list = given ? member(given, network->input[i].name) : NULL;
+    const int places = network->input[i].content == TWS_INPUT_POSITIONS;
     const int count = list ? cJSON_GetArraySize(list) : TOKENS;
     ck_assert_int_le(count, MOST_NUMBERS);
     x->each[i] = count / TEXTS;
     for (int k = 0; k < count; k++) {
       const float number = list ? (float)cJSON_GetArrayItem(list, k)->valuedouble : 0;
       x->values[i][k] = list ? cJSON_GetArrayItem(list, k)->valueint : text[k + (i == x->targets)] & (LETTERS - 1);
+      if (places && !list) x->values[i][k] = k % LENGTH;
       if (network->input[i].content == TWS_INPUT_NUMBERS) memcpy(&x->values[i][k], &number, sizeof number);
     }
   }

@@ -111,6 +111,16 @@ uint32_t tws_build_embedding(tws_network_builder *b, const char *name, const cha
   return add_value(b, module, 0, "x", net->hidden, TWS_VALUE_ACTIVATION);
 }
 
+uint32_t tws_build_rows(tws_network_builder *b, const char *name, const char *table, tws_input_content content,
+                        int64_t rows, int64_t width, float std) {
+  const uint32_t module = tws_build_module(b, TWS_MODULE_EMBEDDING, -1, name);
+  const char *const input = content == TWS_INPUT_TOKENS ? "input ids" : "positions";
+  b->net->modules[module].out_features = width;
+  b->net->modules[module].input[0] = token_input(b, input, content);
+  tws_build_param(b, module, 0, table, rows, width, (tws_init){std, 0});
+  return add_value(b, module, 0, "x", width, TWS_VALUE_ACTIVATION);
+}
+
 void tws_build_segments(tws_network_builder *b, const char *table, int64_t rows, float std) {
   const uint32_t module = b->net->module_count - 1;
   b->net->modules[module].input[1] = token_input(b, "token types", TWS_INPUT_TYPES);
@@ -178,7 +188,7 @@ void tws_build_group(tws_network_builder *b, int64_t groups) {
 
 void tws_build_first_position(tws_network_builder *b, int64_t rows) {
   tws_module *m = &b->net->modules[b->net->module_count - 1];
-  tws_param *table = &b->net->params[m->param[1]];
+  tws_param *table = &b->net->params[m->param[1] != TWS_NONE ? m->param[1] : m->param[0]];
   m->first_position = rows;
   table->rows += rows;
   b->params += rows * table->columns;

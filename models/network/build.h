@@ -40,6 +40,9 @@ uint32_t tws_build_input(tws_network_builder *b, const char *name, tws_input_con
 
 /* Each adds one module and returns its (first) output value; `x` is the input. Names are copied. */
 uint32_t tws_build_embedding(tws_network_builder *b, const char *name, const char *wte, const char *wpe, float std);
+/* The same of a table alone: rows of any width, by TWS_INPUT_TOKENS or TWS_INPUT_POSITIONS. */
+uint32_t tws_build_rows(tws_network_builder *b, const char *name, const char *table, tws_input_content content,
+                        int64_t rows, int64_t width, float std);
 /* Adds to the embedding that was built last a table of segments, by an input of its own. */
 void tws_build_segments(tws_network_builder *b, const char *table, int64_t rows, float std);
 uint32_t tws_build_norm(tws_network_builder *b, int layer, const char *name, uint32_t x, int rms, double epsilon);

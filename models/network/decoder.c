@@ -403,13 +403,15 @@ static uint32_t add_together(const layer_builder *l, uint32_t entered, uint32_t 
 
 static uint32_t add_layer(const layer_builder *l, uint32_t x) {
   const tws_decoder_order order = l->d->order;
-  const int before = order != TWS_ORDER_BEHIND, behind = order == TWS_ORDER_BEHIND || order == TWS_ORDER_BOTH;
+  const int after = order == TWS_ORDER_AFTER, before = order != TWS_ORDER_BEHIND && !after,
+            behind = order == TWS_ORDER_BEHIND || order == TWS_ORDER_BOTH;
   const uint32_t entered = x, normed = before ? layer_norm(l, 0, x) : x;
   uint32_t y = add_attention(l, normed);
   if (behind) y = layer_norm(l, 1, y);
   if (adds_together(l)) return add_together(l, entered, normed, y);
   if (!is_together(l)) y = drop(l, "attention_dropout", y, l->d->attended_dropout);
   x = join(l, "add_1", x, y);
+  if (after) x = layer_norm(l, 0, x);
   if (order == TWS_ORDER_SIDE_BY_SIDE)
     y = l->d->two_norms ? layer_norm(l, 2, entered) : normed;
   else
@@ -417,11 +419,27 @@ static uint32_t add_layer(const layer_builder *l, uint32_t x) {
   y = add_inner(l, y);
   if (behind) y = layer_norm(l, 3, y);
   y = drop(l, "inner_dropout", y, l->d->inner_dropout);
-  return join(l, "add_2", x, y);
+  x = join(l, "add_2", x, y);
+  return after ? layer_norm(l, 2, x) : x;
+}
+
+/* An embedding of another width is projected before rows of positions join it. */
+static uint32_t add_projected(tws_network_builder *b, const tws_decoder *d, const tws_decoder_names *names) {
+  const tws_network *net = b->net;
+  uint32_t x = tws_build_rows(b, names->embedding, tws_build_name(b, "%s.weight", names->embedding), TWS_INPUT_TOKENS,
+                              net->padded_vocabulary, d->embedding_width, (float)d->range);
+  x = tws_build_linear(b, -1, names->project_in, x, d->embedding_width, net->hidden, (float)d->range, 0, NULL,
+                       TWS_NONE);
+  const uint32_t places = tws_build_rows(b, names->positions, tws_build_name(b, "%s.weight", names->positions),
+                                         TWS_INPUT_POSITIONS, net->positions, net->hidden, (float)d->range);
+  if (d->first_position > 0) tws_build_first_position(b, d->first_position);
+  x = tws_build_add(b, -1, "embedding.add", x, places);
+  return tws_build_dropout(b, -1, "embedding.dropout", x, d->embedding_dropout);
 }
 
 static uint32_t add_embedding(tws_network_builder *b, const tws_decoder *d, const tws_decoder_names *names) {
   const int learned = d->position == TWS_POSITIONS_LEARNED;
+  if (d->embedding_width > 0) return add_projected(b, d, names);
   uint32_t x = tws_build_embedding(b, names->embedding, tws_build_name(b, "%s.weight", names->embedding),
                                    learned ? tws_build_name(b, "%s.weight", names->positions) : NULL, (float)d->range);
   if (learned && d->first_position > 0) tws_build_first_position(b, d->first_position);
@@ -446,9 +464,12 @@ tws_code tws_decoder_build(tws_network_builder *b, const tws_decoder *d, tws_err
     tws_build_class_scores(b, "score", x, d->range, 0);
     return TWS_OK;
   }
-  uint32_t tied = net->tied ? net->modules[0].param[0] : TWS_NONE;
-  x = tws_build_linear(b, -2, l.names->head, x, net->hidden, net->padded_vocabulary, (float)d->range, d->head_bias,
-                       NULL, tied);
+  const uint32_t tied = net->tied ? net->modules[0].param[0] : TWS_NONE;
+  const int64_t width = d->embedding_width > 0 ? d->embedding_width : net->hidden;
+  if (d->embedding_width > 0)
+    x = tws_build_linear(b, -2, l.names->project_out, x, net->hidden, width, (float)d->range, 0, NULL, TWS_NONE);
+  x = tws_build_linear(b, -2, l.names->head, x, width, net->padded_vocabulary, (float)d->range, d->head_bias, NULL,
+                       tied);
   if (d->logit_scale > 0) x = tws_build_scale(b, -2, "logits.scale", x, d->logit_scale);
   if (d->logit_cap > 0) x = tws_build_softcap(b, -2, "logits.cap", x, d->logit_cap);
   tws_build_loss(b, x);

@@ -16,6 +16,7 @@ typedef enum tws_decoder_positions {
 typedef enum tws_decoder_order {
   TWS_ORDER_BEFORE,      /* x + branch(norm(x)) */
   TWS_ORDER_BEHIND,      /* x + norm(branch(x)) */
+  TWS_ORDER_AFTER,       /* norm(x + branch(x)) */
   TWS_ORDER_BOTH,        /* x + norm(branch(norm(x))) */
   TWS_ORDER_SIDE_BY_SIDE /* x + attention(norm(x)) + mlp(norm(x)), of one norm, or with `two_norms` of two */
 } tws_decoder_order;
@@ -25,8 +26,9 @@ typedef enum tws_decoder_order {
  * models/network/huggingface.h. */
 typedef struct tws_decoder_names {
   const char *embedding, *positions, *embedding_norm;
-  const char *layer;   /* "model.layers." */
-  const char *norm[4]; /* before and behind attention, before and behind the inner part */
+  const char *project_in, *project_out; /* between the embedding's width and that of the layers */
+  const char *layer;                    /* "model.layers." */
+  const char *norm[4];                  /* before and behind attention, before and behind the inner part */
   const char *qkv, *rope, *attention, *output, *up, *act, *down;
   const char *head_norm[2]; /* of queries and keys; NULL: "q_norm" and "k_norm" of the attention */
   const char *final_norm, *head;
@@ -45,8 +47,8 @@ typedef struct tws_decoder_rope {
   double share;                           /* of a head that is turned; 0: `rotary` elements of it, or with 0 all */
   int64_t rotary;
   int interleaved;
-  int dynamic; /* theta follows the length of the job's sequences */
-  int alpha;   /* the family's `dynamic` with an `alpha` is a larger theta, whatever the length */
+  int dynamic;      /* theta follows the length of the job's sequences */
+  int alpha;        /* the family's `dynamic` with an `alpha` is a larger theta, whatever the length */
   int64_t original; /* length of sequences before the context was stretched, where the configuration does not say; 0:
                        its positions */
   const float *factors; /* of pairs of short sequences, then of long ones; NULL: there are none */
@@ -77,6 +79,8 @@ typedef struct tws_decoder {
   int two_norms;
   tws_decoder_positions position;
   int64_t first_position; /* rows of the table before the first that is used */
+  int64_t
+      embedding_width; /* where it is not that of the layers, with learned positions of the layers' width; 0: it is */
   int qkv_bias, output_bias, mlp_bias, head_bias;
   int64_t qkv_groups; /* how files lay the joined projection out: tws_param.groups; 0: its parts are tensors, -1: by
                          key heads */

@@ -241,8 +241,7 @@ void tws_network_destroy(tws_network *network) {
   if (network != NULL) tws_arena_destroy(network->arena);
 }
 
-/* Scores of the vocabulary, by a product of their own or with the table of the embedding. */
-static int scores_words(const tws_network *network, const tws_module *m) {
+int tws_linear_scores_words(const tws_network *network, const tws_module *m) {
   return m->type == TWS_MODULE_LINEAR && m->layer == -2 && m->out_features == network->padded_vocabulary;
 }
 
@@ -251,7 +250,7 @@ static int64_t padding_of(const tws_network *network, uint32_t index) {
   const tws_param *param = &network->params[index];
   const tws_module *m = &network->modules[param->module];
   const int64_t padding = network->padded_vocabulary - network->vocabulary;
-  if (m->type == TWS_MODULE_EMBEDDING ? m->param[0] != index : !scores_words(network, m)) return 0;
+  if (m->type == TWS_MODULE_EMBEDDING ? m->param[0] != index : !tws_linear_scores_words(network, m)) return 0;
   if (param->rows == network->padded_vocabulary) return padding * param->columns;
   return param->columns == network->padded_vocabulary ? padding : 0; /* a bias */
 }
@@ -366,7 +365,7 @@ double tws_network_flops_per_token(const tws_network *network, int64_t seq, int6
   for (uint32_t i = 0; i < network->module_count; i++) {
     const tws_module *module = &network->modules[i];
     if (module->type == TWS_MODULE_LINEAR) {
-      const int64_t out = scores_words(network, module) ? network->vocabulary : module->out_features;
+      const int64_t out = tws_linear_scores_words(network, module) ? network->vocabulary : module->out_features;
       flops += 2 * (double)module->in_features * (double)out * rows_per_token(network, module->out[0], of);
     } else if (module->type == TWS_MODULE_CONVOLUTION) {
       flops +=

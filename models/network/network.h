@@ -178,7 +178,8 @@ typedef struct tws_module {
   double epsilon;                     /* NORM, HEADS_NORM, BATCH_NORM */
   double offset;                      /* NORM, HEADS_NORM: added to the weights */
   double scale, cap;                  /* ATTENTION: of scores; 0: 1 / sqrt(head_size), none. MULTIPLY, SOFTCAP: of x */
-  int64_t first_position;             /* EMBEDDING: row of the table of positions for the first token */
+  int64_t first_position;             /* EMBEDDING: row of the table of positions, or of the one that it has, for the
+                                         first token */
   double momentum;                    /* BATCH_NORM: share of a batch in the running statistics */
   double dropout;                     /* ATTENTION, DROPOUT: share of what is dropped in training */
   double jitter;                      /* DROPOUT: how far from 1 numbers are multiplied instead */
@@ -257,6 +258,8 @@ uint32_t tws_network_input_of(const tws_network *network, tws_input_content cont
 uint32_t tws_network_losses(const tws_network *network);
 uint64_t tws_loss_slot(const tws_network *network, const tws_module *loss);
 int tws_module_scores_words(const tws_network *network, uint32_t m);
+/* Scores of the vocabulary, by a product of their own or with the table of the embedding. */
+int tws_linear_scores_words(const tws_network *network, const tws_module *m);
 /* Rows and elements of dimensions, for a micro-batch of `samples` sequences of `sequence` tokens. */
 int64_t tws_dims_count(const tws_dim *dim, int dims, int64_t samples, int64_t sequence);
 
