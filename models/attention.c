@@ -11,6 +11,7 @@ tws_attention_form tws_attention_form_of(const tws_work *work, const double *arg
                           .bidirectional = (work->flags & TWS_BIDIRECTIONAL) != 0,
                           .alibi = (work->flags & TWS_ALIBI) != 0,
                           .scale = work->f[0] != 0 ? (float)work->f[0] : 1.0F / sqrtf((float)d[4]),
+                          .slope = work->f[5] != 0 ? (float)work->f[5] : 1,
                           .cap = (float)work->f[2],
                           .dropped_below = tws_dropout_threshold(dropout),
                           .kept = (float)(1 / (1 - dropout)),

@@ -11,6 +11,7 @@ typedef struct tws_attention_form {
   int64_t seq, kv_seq, window; /* queries and keys of a sequence; window 0: none */
   int64_t offset;              /* query i is at the position of key i + offset */
   int32_t bidirectional, alibi;
+  float slope;            /* factor of linear biases */
   int32_t plain;          /* causal over equal lengths, and nothing else */
   int32_t ordinary;       /* nothing else but dropout */
   float scale, cap;       /* cap: of scores; 0: none */
@@ -53,15 +54,15 @@ TWS_HOST_AND_DEVICE static inline void tws_attention_within(const int32_t *docum
   if (*end < *begin) *end = *begin;
 }
 
-/* The bias of head h is -slope |distance|. Press et al. 2022, section 3; heads that are no power of two take every
+/* The bias of head h is -slope |distance|, times a factor. Press et al. 2022, section 3; heads that are no power of two take every
  * other slope of twice as many, as the authors' code does. */
 TWS_HOST_AND_DEVICE static inline float tws_attention_slope(const tws_attention_form *f, int64_t h) {
   if (!f->alibi) return 0;
   int64_t power = 1;
   h += f->first_head;
   while (2 * power <= f->heads) power *= 2;
-  if (h < power) return exp2f(-8.0F * (float)(h + 1) / (float)power);
-  return exp2f(-4.0F * (float)(2 * (h - power) + 1) / (float)power);
+  if (h < power) return f->slope * exp2f(-8.0F * (float)(h + 1) / (float)power);
+  return f->slope * exp2f(-4.0F * (float)(2 * (h - power) + 1) / (float)power);
 }
 
 /* Row of the table of relative biases for a key `distance` after the query, or before it. Raffel et al. 2020, section

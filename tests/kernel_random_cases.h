@@ -58,7 +58,7 @@ static test_case random_case(int number) {
     case TWS_KERNEL_ATTENTION:
     case TWS_KERNEL_ATTENTION_GRAD:
       c.d[0] = 1 + c.d[0] % 3, c.d[3] = 1 + c.d[3] % 3, c.d[2] = c.d[3] * (1 + c.d[2] % 3);
-      c.f[0] = 0, c.f[1] = 0.25, c.f[5] = 1, c.f[7] = (double)draw(s, 24, 0, 3), c.f[8] = (double)c.d[2] + c.f[7];
+      c.f[0] = 0, c.f[1] = 0.25, c.f[6] = 1, c.f[8] = (double)draw(s, 24, 0, 3), c.f[9] = (double)c.d[2] + c.f[8];
       c.f[2] = draw(s, 25, 0, 3) ? 0 : 2;
       if (!draw(s, 20, 0, 1)) break;
       for (int bit = 11; 1 << bit <= TWS_Q_K_V; ++bit) c.flags |= (uint32_t)draw(s, 20 + (uint64_t)bit, 0, 1) << bit;

@@ -297,7 +297,9 @@ static inline double oracle_probabilities(const tws_work *w, const double *a, co
   const double *q = x->q.x + (b * w->d[1] + i) * x->q.row + h * head, position = (double)(i + keys - w->d[1]);
   const double *k = x->k.x + b * keys * x->k.row + h / (w->d[2] / w->d[3]) * head;
   const double scale = w->f[0] != 0 ? w->f[0] : 1 / sqrt((double)head);
-  const double slope = w->flags & TWS_ALIBI ? oracle_slope((int64_t)a[2] + h, a[3] > 0 ? (int64_t)a[3] : w->d[2]) : 0;
+  const double factor = w->f[5] != 0 ? w->f[5] : 1;
+  const double slope =
+      w->flags & TWS_ALIBI ? factor * oracle_slope((int64_t)a[2] + h, a[3] > 0 ? (int64_t)a[3] : w->d[2]) : 0;
   double largest = -INFINITY, sum = 0;
   for (int64_t j = 0; j < keys; ++j) {
     const double distance = position - (double)j;

@@ -358,6 +358,7 @@ static uint32_t add_attention(const layer_builder *l, uint32_t x) {
   m->window = slides ? d->window : 0;
   m->flags = d->position == TWS_POSITIONS_LINEAR ? TWS_ALIBI : 0;
   m->scale = d->attention_scale;
+  m->slope = d->scaled_biases ? 1 / sqrt((double)net->head_size) : 0;
   m->cap = d->score_cap;
   m->dropout = d->attention_dropout;
   return tws_build_linear(l->b, l->layer, named(l, l->names->output), y, q, net->hidden, (float)output_range(d),

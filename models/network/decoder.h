@@ -91,6 +91,7 @@ typedef struct tws_decoder {
   uint8_t *slides;              /* of each layer, whether it has the window; NULL: as window_layer says */
   const uint8_t *turned;        /* of each layer, whether it has rotary positions; NULL: all have */
   double attention_scale;       /* 0: 1 / sqrt(head size) */
+  int scaled_biases;            /* linear biases are scaled as scores are */
   double score_cap, logit_cap;
   double embedding_scale, residual_scale, logit_scale; /* 0: 1 */
   double epsilon, range, output_range;                 /* output_range: of what joins the residual stream; 0: range */

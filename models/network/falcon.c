@@ -1,10 +1,10 @@
 /* Falcon (Almazrouei et al., 2023; keys as in Hugging Face's FalconConfig): attention and inner part side by side; one
  * key head (7B), or with new_decoder_architecture some, and a norm each (40B); files deal the joined projection by key
- * heads. */
+ * heads. Falcon-RW has linear biases, which are scaled as scores are. */
 #include "models/network/decoder.h"
 
 typedef struct falcon {
-  int newer, multi_query, side_by_side, bias;
+  int newer, multi_query, side_by_side, bias, alibi;
   int64_t norms;
 } falcon;
 
@@ -15,7 +15,7 @@ static tws_code read_form(tws_network_builder *b, falcon *f, tws_error *err) {
   TWS_TRY(tws_json_bool(json, json->root, "parallel_attn", 0, 1, &f->side_by_side, err));
   TWS_TRY(tws_json_bool(json, json->root, "bias", 0, 0, &f->bias, err));
   TWS_TRY(tws_build_size(b, "num_ln_in_parallel_attn", NULL, 0, 2, f->newer ? 2 : 1, &f->norms, err));
-  return tws_build_expect_bool(b, "alibi", 0, "Falcon's biases are scaled, which is not modelled", err);
+  return tws_json_bool(json, json->root, "alibi", 0, 0, &f->alibi, err);
 }
 
 tws_code tws_build_falcon(tws_network_builder *b, tws_error *err) {
@@ -69,6 +69,8 @@ tws_code tws_build_falcon(tws_network_builder *b, tws_error *err) {
                    .output_bias = f.bias,
                    .mlp_bias = f.bias,
                    .qkv_groups = -1,
+                   .position = f.alibi ? TWS_POSITIONS_LINEAR : TWS_POSITIONS_ROTARY,
+                   .scaled_biases = 1,
                    .epsilon = 1e-5,
                    .tied = 1};
   TWS_TRY(tws_build_expect_bool(b, "apply_residual_connection_post_layernorm", 0, "set it to false", err));

@@ -177,6 +177,7 @@ typedef struct tws_module {
   int32_t second_gate;                /* GATE: of two gates, the second's share */
   double epsilon;                     /* NORM, HEADS_NORM, BATCH_NORM */
   double offset;                      /* NORM, HEADS_NORM: added to the weights */
+  double slope;                       /* ATTENTION: factor of linear biases; 0: 1 */
   double scale, cap;                  /* ATTENTION: of scores; 0: 1 / sqrt(head_size), none. MULTIPLY, SOFTCAP: of x */
   int64_t first_position;             /* EMBEDDING: row of the table of positions, or of the one that it has, for the
                                          first token */
