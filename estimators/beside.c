@@ -15,10 +15,10 @@ typedef struct moved {
 
 typedef struct walk {
   const tws_beside_events *of;
-  double stretch, now, moves_end[2]; /* of streams: reductions, gathers */
+  double stretch, now, moves_end[TWS_BESIDE_STREAMS];
   double channel_end[TWS_CHANNEL_COUNT];
-  uint32_t on_stream[2], on_channel[TWS_CHANNEL_COUNT]; /* number + 1 of the last */
-  moved *moved;                                         /* from `most` on: what is carried over */
+  uint32_t on_stream[TWS_BESIDE_STREAMS], on_channel[TWS_CHANNEL_COUNT]; /* number + 1 of the last */
+  moved *moved;                                                          /* from `most` on: what is carried over */
   uint32_t most, carried;
   tws_composed_account *account;
   double axis_s[TWS_PIECE_AXES];
@@ -30,7 +30,7 @@ static double seconds_of(const walk *w, tws_piece_time t) {
 
 static void begin_move(walk *w, uint32_t number, const tws_beside_op *op) {
   moved *m = &w->moved[number];
-  const int stream = op->gathers;
+  const int stream = op->stream;
   *m = (moved){.ready = w->now, .op = op};
   if (w->moves_end[stream] > m->ready) {
     m->ready = w->moves_end[stream];
@@ -65,7 +65,7 @@ static void wait_for(walk *w, uint32_t number) {
 
 /* What of the last micro-batch still runs on the stream of gathers, in its order, from the beginning of the next. */
 static void carry_over(walk *w, const moved *m) {
-  if (!m->op->gathers || m->end <= w->now) return;
+  if (m->op->stream != TWS_BESIDE_GATHERS || m->end <= w->now) return;
   const double ready = m->ready - w->now;
   w->moved[w->most + w->carried] =
       (moved){ready, m->end - w->now, ready > 0 && w->carried ? w->most + w->carried : 0, m->op};
@@ -87,8 +87,8 @@ static void begin_micro_batch(walk *w, int last) {
   memset(w->on_channel, 0, sizeof w->on_channel);
   memset(w->axis_s, 0, sizeof w->axis_s);
   if (!w->carried) return;
-  w->on_stream[1] = w->most + w->carried;
-  w->moves_end[1] = w->moved[w->on_stream[1] - 1].end;
+  w->on_stream[TWS_BESIDE_GATHERS] = w->most + w->carried;
+  w->moves_end[TWS_BESIDE_GATHERS] = w->moved[w->on_stream[TWS_BESIDE_GATHERS] - 1].end;
 }
 
 /* One micro-batch, from its beginning at 0 on, until all is reduced. */
@@ -101,14 +101,14 @@ static void go(walk *w, int kind) {
     before = e->at;
     if (e->waits)
       wait_for(w, e->number);
-    else if (e->op->computes)
+    else if (e->op->stream == TWS_BESIDE_COMPUTES)
       w->now += seconds_of(w, e->op->time);
     else
       begin_move(w, e->number, e->op);
   }
   const tws_piece_time *whole = &b->whole[kind];
   w->now += seconds_of(w, (tws_piece_time){whole->kernel - before.kernel, whole->other - before.other});
-  if (w->on_stream[0]) wait_for(w, w->on_stream[0] - 1);
+  if (w->on_stream[TWS_BESIDE_REDUCES]) wait_for(w, w->on_stream[TWS_BESIDE_REDUCES] - 1);
 }
 
 /* Micro-batches that begin alike are alike: all others are as one that leaves what it found. */
@@ -119,21 +119,22 @@ static double walk_through(walk *w, tws_body_beside *beside, int64_t micro_batch
   for (int64_t i = 0, times; i < micro_batches; i += times) {
     begin_micro_batch(w, kind);
     const int is_last = alone && i + 1 == micro_batches;
-    const double carried = w->moves_end[1], near = i > 0 ? 1e-13 * seconds / (double)i : 0;
+    const double carried = w->moves_end[TWS_BESIDE_GATHERS], near = i > 0 ? 1e-13 * seconds / (double)i : 0;
     const int alike = i > 0 && !is_last && (w->carried == 0 || (i > 1 && fabs(carried - found) <= near));
     found = carried;
     kind = i > 0 ? is_last ? TWS_BESIDE_LAST : TWS_BESIDE_LATER : is_last ? TWS_BESIDE_ONLY : TWS_BESIDE_FIRST;
     go(w, kind);
     times = alike ? micro_batches - alone - i : 1;
     seconds += (double)times * w->now;
-    if (!alone && carried <= 0 && w->moves_end[1] <= w->now) {
+    if (!alone && carried <= 0 && w->moves_end[TWS_BESIDE_GATHERS] <= w->now) {
       beside->timed |= i > 0 ? 2 : 1;
       *(i > 0 ? &beside->later_s : &beside->first_s) = w->now;
     }
     for (int axis = 0; axis < TWS_REPORT_COUNT && w->account; axis++)
       if (tws_report_has(axis)) w->account->axis_exposed_s[axis] += (double)times * w->axis_s[tws_piece_axis(axis)];
   }
-  *behind_s = w->moves_end[1] > w->now ? w->moves_end[1] - w->now : 0;
+  const double gathered = w->moves_end[TWS_BESIDE_GATHERS];
+  *behind_s = gathered > w->now ? gathered - w->now : 0;
   return seconds;
 }
 

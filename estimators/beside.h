@@ -9,13 +9,6 @@
 #include "estimators/chunks.h"
 #include "estimators/composer.h"
 
-typedef struct tws_beside_op {
-  tws_piece_time time;
-  uint8_t axis, channel; /* tws_piece_axis(); tws_channel */
-  uint8_t computes;      /* it runs on the stream that computes */
-  uint8_t gathers;       /* or on that of gathers; else on that of reductions */
-} tws_beside_op;
-
 /* Operations are those of a plan from `first` on. */
 typedef struct tws_beside_reductions {
   tws_moved_gradients gradients;

@@ -112,8 +112,7 @@ int tws_beside_trace_make(const tws_composed_chunk *c, int gathers, tws_beside_t
   to->gathers = gathers;
   to->count[0] = to->count[1] = 0;
   if (!c->head) return 1;
-  const int tail = c->tail ? c->tail->first_layer + c->tail->layers - c->tail_first : 0;
-  t.layers = c->head_end - c->head->first_layer + c->between + tail;
+  t.layers = tws_chunk_layers(c);
   most_params(c->head, &t.params);
   if (c->tail) most_params(c->tail, &t.params);
   const size_t bytes = (size_t)t.layers * t.params * sizeof *t.places;
@@ -177,9 +176,9 @@ static void put(maker *m, tws_piece_time at, const tws_beside_op *op, uint32_t w
   to->items[kind][to->count[kind]++] = (tws_beside_event){at, op, waits_for ? waits_for - 1 : m->ops, waits_for > 0};
   if (waits_for) return;
   m->ops++;
-  if (op->gathers) {
+  if (op->stream == TWS_BESIDE_GATHERS) {
     if (op->channel != TWS_CHANNEL_NONE) m->last_gather = m->on_channel[op->channel] = m->ops;
-  } else if (!op->computes && m->on_channel[op->channel] > m->done_gather) {
+  } else if (op->stream == TWS_BESIDE_REDUCES && m->on_channel[op->channel] > m->done_gather) {
     m->done_gather = m->on_channel[op->channel]; /* it is reduced behind it */
   }
 }

@@ -77,6 +77,21 @@ static int same_piece(const tws_piece *a, const tws_piece *b) {
          memcmp(a->axis_s, b->axis_s, sizeof a->axis_s) == 0 && a->point_count == 0 && b->point_count == 0;
 }
 
+/* Whether two layers begin and wait for exchanges alike. */
+static int same_exchanges(const tws_sample_pieces *s, int later, int e, int layer) {
+  const tws_marks *a = &s->marks[later][e][layer], *b = a + 1;
+  if (!s->marks[later][e]) return 0;
+  for (uint32_t i = 0, k = 0;; i++, k++) {
+    while (i < a->count && a->items[i].kind < TWS_MARK_EXCHANGES) i++;
+    while (k < b->count && b->items[k].kind < TWS_MARK_EXCHANGES) k++;
+    if (i == a->count || k == b->count) return i == a->count && k == b->count;
+    const tws_mark *x = &a->items[i], *y = &b->items[k];
+    if (x->kind != y->kind || x->which != y->which || x->at.kernel != y->at.kernel || x->at.other != y->at.other)
+      return 0;
+    if (x->op && x->op->time.other != y->op->time.other) return 0;
+  }
+}
+
 /* Whether the sample's layers [between, end) are alike indeed, so that any number of them can be. */
 static int repeats(const tws_sample_pieces *s, int between, int end) {
   for (int later = 0; later < 2; later++)
@@ -85,7 +100,9 @@ static int repeats(const tws_sample_pieces *s, int between, int end) {
       if (!s->whole.has[e]) continue;
       const tws_piece *layer = s->layer[later][e];
       for (int i = between; i + 1 < end; i++)
-        if (!layer || !same_piece(&layer[i - s->first_layer], &layer[i + 1 - s->first_layer])) return 0;
+        if (!layer || !same_piece(&layer[i - s->first_layer], &layer[i + 1 - s->first_layer]) ||
+            (s->exchanges && s->in_order && !same_exchanges(s, later, e, i - s->first_layer)))
+          return 0;
     }
   return s->closed;
 }
@@ -184,7 +201,7 @@ static int from_samples(const tws_chunk_source *from_where, tws_composed_chunk *
   return join_samples(head, head_alike, tail, tail_alike, alike - 2, chunk);
 }
 
-tws_code tws_chunk_compose(const tws_chunk_source *from, tws_composed_chunk *chunk, tws_error *err) {
+static tws_code compose(const tws_chunk_source *from, tws_composed_chunk *chunk, tws_error *err) {
   const tws_sample_pieces *whole = NULL;
   if (from_samples(from, chunk)) return TWS_OK;
   TWS_TRY(find_sample(from, chunk->of, &whole, err));
@@ -200,10 +217,75 @@ tws_code tws_chunk_compose(const tws_chunk_source *from, tws_composed_chunk *chu
   return TWS_OK;
 }
 
+tws_code tws_chunk_compose(const tws_chunk_source *from, tws_composed_chunk *chunk, tws_error *err) {
+  TWS_TRY(compose(from, chunk, err));
+  chunk->waits = NULL;
+  if (!chunk->in_order || !(chunk->head->exchanges || (chunk->tail && chunk->tail->exchanges))) return TWS_OK;
+  chunk->waits = tws_arena_alloc(from->arena, 1, sizeof *chunk->waits);
+  if (!chunk->waits) return tws_fail(err, TWS_MEMORY, NULL, "no memory for a chunk of layers");
+  chunk->waits->across = chunk->head->across || (chunk->tail && chunk->tail->across);
+  return TWS_OK;
+}
+
+int tws_chunk_layers(const tws_composed_chunk *c) {
+  const int tail = c->tail ? c->tail->first_layer + c->tail->layers - c->tail_first : 0;
+  return c->head_end - c->head->first_layer + c->between + tail;
+}
+
 const tws_sample_pieces *tws_composed_layer(const tws_composed_chunk *chunk, int at, int *layer) {
   const int head = chunk->head_end - chunk->head->first_layer;
   *layer = at < head ? at : at < head + chunk->between ? head : -1;
   if (*layer >= 0) return chunk->head;
   *layer = at - head - chunk->between + chunk->tail_first - chunk->tail->first_layer;
   return chunk->tail;
+}
+
+/* ---- exchanges ---- */
+
+typedef struct exchange_walk {
+  double stretch, waited, ends[TWS_EXCHANGES_BACK];
+  double waited_before; /* the action at hand */
+  uint32_t begun;       /* numbers of exchanges are modulo TWS_EXCHANGES_BACK */
+  int points;
+  tws_piece_time since; /* layers before the one at hand */
+} exchange_walk;
+
+static void pass_mark(exchange_walk *w, const tws_mark *k, tws_chunk_waits *to, double *before) {
+  const double now = w->stretch * (w->since.kernel + k->at.kernel) + w->since.other + k->at.other + w->waited;
+  if (k->kind == TWS_MARK_EXCHANGES) {
+    const double last = w->begun ? w->ends[(w->begun - 1) % TWS_EXCHANGES_BACK] : 0;
+    w->ends[w->begun++ % TWS_EXCHANGES_BACK] = (last > now ? last : now) + k->op->time.other;
+    to->axis = k->op->axis;
+  } else if (k->kind == TWS_MARK_WAITS) {
+    const double end = w->ends[(w->begun - 1 - k->which) % TWS_EXCHANGES_BACK];
+    if (end > now) w->waited += end - now;
+  } else if (k->kind == TWS_MARK_POINT) {
+    before[w->points++] = w->waited - w->waited_before;
+  }
+}
+
+/* Its actions follow one another, or no exchange is under way when one begins or ends; nor at points where it may wait
+ * for others. */
+void tws_chunk_wait(tws_composed_chunk *c, double stretch) {
+  tws_chunk_waits *to = c->waits;
+  if (!to || to->stretch == stretch) return;
+  to->stretch = stretch;
+  const int layers = tws_chunk_layers(c);
+  for (int later = 0; later < 2; later++) {
+    exchange_walk w = {.stretch = stretch};
+    for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
+      w.waited_before = w.waited;
+      w.points = 0;
+      const int is_action = e == TWS_CONTEXT_FORWARD || e == TWS_CONTEXT_BACKWARD || e == TWS_CONTEXT_WEIGHT;
+      for (int i = 0; i < layers && is_action && c->pieces.has[e]; i++) {
+        int layer;
+        const tws_sample_pieces *s = tws_composed_layer(c, e == TWS_CONTEXT_FORWARD ? i : layers - 1 - i, &layer);
+        const tws_marks *marks = &s->marks[later][e][layer];
+        for (uint32_t k = 0; k < marks->count; k++) pass_mark(&w, &marks->items[k], to, to->before[later][e]);
+        w.since.kernel += s->layer[later][e][layer].time.kernel;
+        w.since.other += s->layer[later][e][layer].time.other;
+      }
+      to->seconds[later][e] = w.waited - w.waited_before;
+    }
+  }
 }

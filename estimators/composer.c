@@ -162,9 +162,11 @@ static double stretch_of(const step *s, int stage) {
 /* Alive in the forward and backward passes of a job without a pipeline, and when they end. */
 static void run_alone(step *s) {
   const tws_chunk_pieces *p = &s->chunks[0].pieces;
+  const tws_chunk_waits *waits = s->bounded ? NULL : s->chunks[0].waits;
   const int64_t gradients = s->bounded ? 0 : (int64_t)s->tails->stage[0].gradient_bytes;
   double seconds = 0;
   int64_t peak = 0, begun = 0;
+  if (waits) tws_chunk_wait(&s->chunks[0], s->stretch[0]);
   for (int later = 0; later < 2; later++) {
     const double times = later ? s->shape.micro_batches - 1 : 1;
     if (later && times < 1) break;
@@ -173,6 +175,7 @@ static void run_alone(step *s) {
       if (!p->has[e]) continue;
       const tws_piece *piece = &p->event[later][e];
       seconds += times * (s->stretch[0] * piece->time.kernel + piece->time.other);
+      if (waits) seconds += times * waits->seconds[later][e];
       if (alive + begun + piece->before > peak) peak = alive + begun + piece->before;
       if (piece->begins) begun = gradients;
       if (alive + begun + piece->after > peak) peak = alive + begun + piece->after;
@@ -441,6 +444,18 @@ static int offloads_behind(const tws_config *config) {
   return config->zero.stage == 1 && !config->delayed_update && !config->zenflow.on;
 }
 
+/* Whether tensor-parallel exchanges run beside what computes; *across: some are under way between actions, which follow
+ * one another without a pipeline alone. */
+static int exchanges_beside(const step *s, int *across) {
+  int any = 0;
+  *across = 0;
+  for (int i = 0; i < s->chunk_count; i++) {
+    any |= s->chunks[i].waits != NULL;
+    *across |= s->chunks[i].waits && s->chunks[i].waits->across;
+  }
+  return any;
+}
+
 /* Streams of their own, and ranks that differ. */
 static int is_exact(const step *s, const tws_rank_kind *r) {
   const tws_config *config = s->request->config;
@@ -448,9 +463,12 @@ static int is_exact(const step *s, const tws_rank_kind *r) {
   if (tws_config_offloads(config) && !offloads_behind(config)) return 0;
   if (rings(config)) return 0;
   if (s->tails->stage[0].overlaps && !(s->overlap && s->overlap->known)) return 0;
+  int across;
+  const int exchanges = exchanges_beside(s, &across);
+  if (exchanges && (s->bounded || s->tails->stage[0].overlaps || (across && s->shape.stages > 1))) return 0;
   for (int i = 0; i < s->shape.stages; i++) {
     const tws_tail_pieces *t = &s->tails->stage[i];
-    if (!t->exact || (t->of_gradients && behind_gradients(s, i, 1) < 0)) return 0;
+    if (!t->exact || (t->of_gradients && (behind_gradients(s, i, 1) < 0 || exchanges))) return 0;
   }
   return 1;
 }
@@ -461,9 +479,15 @@ static void add_passes(const step *s, int stage, tws_composed_account *account) 
   for (int later = 0; later < 2; later++) {
     const double times = later ? s->shape.micro_batches - 1 : 1;
     for (int i = 0; i < v; i++) {
-      const tws_chunk_pieces *p = &s->chunks[s->chunk_at[stage * v + i]].pieces;
-      for (int e = 0; e < TWS_CONTEXT_EVENTS; e++)
-        if (p->has[e]) tws_expose(account, times, p->event[later][e].axis_s);
+      tws_composed_chunk *chunk = &s->chunks[s->chunk_at[stage * v + i]];
+      double waited_s[TWS_PIECE_AXES] = {0};
+      if (chunk->waits && !s->bounded) tws_chunk_wait(chunk, s->stretch[stage]);
+      for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
+        if (!chunk->pieces.has[e]) continue;
+        tws_expose(account, times, chunk->pieces.event[later][e].axis_s);
+        if (chunk->waits && !s->bounded) waited_s[chunk->waits->axis] += chunk->waits->seconds[later][e];
+      }
+      tws_expose(account, times, waited_s);
     }
     if (s->moves_exact) tws_expose(account, times, t->move_axis_s[later]);
   }

@@ -43,8 +43,7 @@ static int find_behind(const tws_overlapped *overlapped, const tws_composed_chun
   const uint32_t count = overlapped->gradients->count;
   walk w = {.of = overlapped, .chunk = chunk, .later = later, .behind = behind};
   if (!chunk->head) return 0;
-  const int tail = chunk->tail ? chunk->tail->first_layer + chunk->tail->layers - chunk->tail_first : 0;
-  const int layers = chunk->head_end - chunk->head->first_layer + chunk->between + tail;
+  const int layers = tws_chunk_layers(chunk);
   for (uint32_t i = 0; i < count; i++) behind[i].kernel = -1;
   for (int at = 0; at < layers; at++)
     if (!add_layer(&w, TWS_CONTEXT_BACKWARD, at)) return 0;

@@ -2,22 +2,25 @@
 
 #include <string.h>
 
-void tws_chunk_times_of(const tws_chunk_pieces *pieces, double stretch, tws_chunk_times *out) {
+void tws_chunk_times_of(const tws_chunk_pieces *pieces, const tws_chunk_waits *waits, double stretch,
+                        tws_chunk_times *out) {
   out->pieces = pieces;
   for (int later = 0; later < 2; later++)
     for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
       if (!pieces->has[e]) continue;
       const tws_piece *p = &pieces->event[later][e];
       tws_chunk_event *to = &out->event[later][e];
-      to->seconds = stretch * p->time.kernel + p->time.other;
+      to->seconds = stretch * p->time.kernel + p->time.other + (waits ? waits->seconds[later][e] : 0);
       to->delta = p->delta;
       to->before = p->before;
       to->after = p->after;
       to->begins = p->begins;
       to->point_count = p->point_count;
-      for (int i = 0; i < p->point_count; i++)
-        to->points[i] = (tws_event_point){stretch * p->points[i].at.kernel + p->points[i].at.other, p->points[i].kind,
-                                          p->points[i].buffer};
+      for (int i = 0; i < p->point_count; i++) {
+        const double at = stretch * p->points[i].at.kernel + p->points[i].at.other;
+        to->points[i] =
+            (tws_event_point){at + (waits ? waits->before[later][e][i] : 0), p->points[i].kind, p->points[i].buffer};
+      }
     }
 }
 

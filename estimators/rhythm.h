@@ -4,7 +4,7 @@
 #ifndef TWS_ESTIMATORS_RHYTHM_H
 #define TWS_ESTIMATORS_RHYTHM_H
 
-#include "estimators/pieces.h"
+#include "estimators/chunks.h"
 
 /* A chunk whose host's stretch is known. */
 typedef struct tws_event_point {
@@ -21,7 +21,9 @@ typedef struct tws_chunk_times {
   tws_chunk_event event[2][TWS_CONTEXT_EVENTS];
   const tws_chunk_pieces *pieces;
 } tws_chunk_times;
-void tws_chunk_times_of(const tws_chunk_pieces *pieces, double stretch, tws_chunk_times *out);
+/* waits: at that stretch; NULL: there are none. */
+void tws_chunk_times_of(const tws_chunk_pieces *pieces, const tws_chunk_waits *waits, double stretch,
+                        tws_chunk_times *out);
 
 typedef struct tws_message_times { /* as tws_op_times */
   double ready_s, met_s, end_s;
