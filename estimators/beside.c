@@ -91,6 +91,17 @@ static void begin_micro_batch(walk *w, int last) {
   w->moves_end[TWS_BESIDE_GATHERS] = w->moved[w->on_stream[TWS_BESIDE_GATHERS] - 1].end;
 }
 
+/* Of all that one computation waits for. */
+static uint32_t last_waited_for(const walk *w, int kind, size_t *at) {
+  const tws_beside_event *e = &w->of->items[kind][*at], *end = w->of->items[kind] + w->of->count[kind];
+  uint32_t last = e->number;
+  for (const tws_beside_event *next = e + 1; next < end && next->waits; next++, ++*at) {
+    if (next->at.kernel > e->at.kernel || next->at.other > e->at.other) break;
+    if (w->moved[next->number].end > w->moved[last].end) last = next->number;
+  }
+  return last;
+}
+
 /* One micro-batch, from its beginning at 0 on, until all is reduced. */
 static void go(walk *w, int kind) {
   const tws_beside_events *b = w->of;
@@ -100,8 +111,8 @@ static void go(walk *w, int kind) {
     w->now += seconds_of(w, (tws_piece_time){e->at.kernel - before.kernel, e->at.other - before.other});
     before = e->at;
     if (e->waits)
-      wait_for(w, e->number);
-    else if (e->op->stream == TWS_BESIDE_COMPUTES)
+      wait_for(w, last_waited_for(w, kind, &i));
+    else if (e->op->stream == TWS_BESIDE_COMPUTES || (b->in_line && e->op->stream != TWS_BESIDE_EXCHANGES))
       w->now += seconds_of(w, e->op->time);
     else
       begin_move(w, e->number, e->op);

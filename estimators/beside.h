@@ -1,4 +1,5 @@
-/* Stages 2 and 3 with overlap_comm: gathers and reductions run beside the layers of every micro-batch. Nothing waits
+/* Stages 2 and 3 with overlap_comm: gathers and reductions run beside the layers of every micro-batch, and so may the
+ * exchanges of tensor ranks; or without, where these do, and what ZeRO moves is between the layers. Nothing waits
  * for memory (tws_plan.in_step), so who waits for whom is known. A gather begins when the layers come to the visit that
  * it is issued at, a reduction when its bucket is complete, both behind what is before them on their stream and
  * channel. The layers wait for what they read, and before they fill a third bucket for the first. A micro-batch begins
@@ -24,6 +25,7 @@ typedef struct tws_beside_gathers {
 enum { TWS_BESIDE_FIRST, TWS_BESIDE_LATER, TWS_BESIDE_ONLY, TWS_BESIDE_LAST, TWS_BESIDE_KINDS };
 typedef struct tws_beside_moves {
   int kinds;                            /* the last two only where groups add up then; else 2 */
+  int in_line;                          /* all of this is on the stream that computes: exchanges alone run beside */
   const tws_beside_gathers *begin;      /* before the first */
   const tws_beside_gathers *gathers[2]; /* of the first, of a later one */
   const tws_beside_reductions *reductions[TWS_BESIDE_KINDS];

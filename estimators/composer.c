@@ -429,7 +429,7 @@ static tws_code find_overlap(step *s, const tws_rank_kind *r, tws_error *err) {
   s->overlap = NULL;
   s->beside = NULL;
   if (!r->alone) return TWS_OK;
-  if (t->beside && s->bounded && s->chunks_in_order) {
+  if (t->beside && s->bounded && s->chunks_in_order && (t->in_step || s->chunks[0].waits)) {
     const tws_beside_source from = beside_source(s);
     TWS_TRY(tws_beside_find(&from, &s->beside, err));
     if (!s->beside->known) s->beside = NULL;
@@ -465,7 +465,7 @@ static int is_exact(const step *s, const tws_rank_kind *r) {
   if (s->tails->stage[0].overlaps && !(s->overlap && s->overlap->known)) return 0;
   int across;
   const int exchanges = exchanges_beside(s, &across);
-  if (exchanges && (s->bounded || s->tails->stage[0].overlaps || (across && s->shape.stages > 1))) return 0;
+  if (exchanges && (s->bounded ? !s->beside : s->tails->stage[0].overlaps || (across && s->shape.stages > 1))) return 0;
   for (int i = 0; i < s->shape.stages; i++) {
     const tws_tail_pieces *t = &s->tails->stage[i];
     if (!t->exact || (t->of_gradients && (behind_gradients(s, i, 1) < 0 || exchanges))) return 0;
@@ -499,7 +499,7 @@ static tws_code account_beside(step *s, tws_composed_account *out, tws_error *er
   double axis_s[TWS_PIECE_AXES] = {0}, behind_s;
   const int later = s->shape.micro_batches > 1;
   if (!s->beside && !t->overlapped) return TWS_OK;
-  tws_overlap_expose(t, s->stretch[0], axis_s);
+  if (t->in_step || t->overlapped) tws_overlap_expose(t, s->stretch[0], axis_s);
   if (t->overlapped) tws_overlap_expose_waits(t, s->overlap, later, s->stretch[0], s->c->ended, axis_s);
   tws_expose(out, 1, axis_s);
   if (!s->beside) return TWS_OK;

@@ -329,14 +329,15 @@ static tws_code find_gradients_in_step(tws_kept_moves *kept, const tws_plan_requ
 }
 
 /* Both, of which each goes with many others. */
-static tws_code find_both(const tws_kept_moves *kept, const gathers *g, reductions *r, const tws_beside_moves **out,
-                          tws_error *err) {
+static tws_code find_both(const tws_kept_moves *kept, const gathers *g, reductions *r, int in_line,
+                          const tws_beside_moves **out, tws_error *err) {
   beside_both *b = r->both;
-  while (b && b->gathers != g) b = b->next;
+  while (b && (b->gathers != g || b->moves.in_line != in_line)) b = b->next;
   if (!b) {
     b = tws_arena_alloc(kept->arena, 1, sizeof *b);
     if (!b) return no_memory(err);
-    *b = (beside_both){.gathers = g, .moves = {.kinds = r->kinds, .begin = &g->begin}, .next = r->both};
+    *b = (beside_both){
+        .gathers = g, .moves = {.kinds = r->kinds, .in_line = in_line, .begin = &g->begin}, .next = r->both};
     for (int later = 0; later < 2; later++) b->moves.gathers[later] = &g->beside[later];
     for (int kind = 0; kind < r->kinds; kind++) b->moves.reductions[kind] = &r->in_step[kind];
     r->both = b;
@@ -402,8 +403,9 @@ tws_code tws_moves_of_micro_batches(tws_kept_moves *kept, const tws_plan_request
   TWS_TRY(find_reductions(kept, request, tail, &all, NULL, &r, err));
   /* targets of two losses are counted beside what is gathered for the whole step */
   if (t->in_step && (!g->begin.params.count || tws_network_losses(request->network) < 2))
-    TWS_TRY(find_both(kept, g, r, &t->beside, err));
+    TWS_TRY(find_both(kept, g, r, 0, &t->beside, err));
   t->moves_exact = !beside && g->in_order && r->in_order;
+  if (t->moves_exact && request->config->tensor_overlap) TWS_TRY(find_both(kept, g, r, 1, &t->beside, err));
   for (int later = 0; later < 2 && (t->moves_exact || t->beside); later++) {
     t->moves[later].kernel = g->time[later].kernel + r->time[later].kernel;
     t->moves[later].other = g->time[later].other + r->time[later].other;
