@@ -167,6 +167,14 @@ struct tws_beside_memory {
   size_t moved_capacity;
 };
 
+const tws_beside_moves *tws_beside_nothing(void) {
+  static const tws_beside_gathers gathers;
+  static const tws_beside_reductions reductions;
+  static const tws_beside_moves nothing = {
+      .kinds = 2, .begin = &gathers, .gathers = {&gathers, &gathers}, .reductions = {&reductions, &reductions}};
+  return &nothing;
+}
+
 tws_beside_memory *tws_beside_memory_create(void) {
   return tws_calloc(1, sizeof(tws_beside_memory));
 }

@@ -41,6 +41,9 @@ typedef struct tws_body_beside {
   struct tws_body_beside *next;
 } tws_body_beside;
 
+/* Where ZeRO moves nothing, and exchanges of tensor ranks run beside the layers. */
+const tws_beside_moves *tws_beside_nothing(void);
+
 /* Traces and events of those that were asked for last. */
 typedef struct tws_beside_memory tws_beside_memory;
 tws_beside_memory *tws_beside_memory_create(void);         /* NULL: no memory */

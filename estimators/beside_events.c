@@ -61,7 +61,8 @@ static void complete_gradient(tracer *t, const tws_mark *k, place *p, int own, i
 }
 
 static void add_exchange(tracer *t, const tws_mark *k) {
-  const int begins = k->kind == TWS_MARK_EXCHANGES;
+  const int begins = k->kind == TWS_MARK_EXCHANGES || k->kind == TWS_MARK_EARLY;
+  if (!begins && k->kind != TWS_MARK_WAITS) return;
   add_entry(t, begins ? TWS_TRACE_EXCHANGES : TWS_TRACE_WAITS, k->at, -1, 0, 0);
   if (t->failed) return;
   tws_trace_entry *e = &t->to->items[t->later][t->to->count[t->later] - 1];
@@ -101,7 +102,7 @@ static void trace_layer(tracer *t, int at, int backward, int counting) {
     const tws_mark *k = &marks->items[i];
     const int own = layer_in_whole(t->chunk, s, layer + s->first_layer, whole, k->layer);
     if (k->kind >= TWS_MARK_EXCHANGES) {
-      if (!counting && k->kind != TWS_MARK_POINT) add_exchange(t, k);
+      if (!counting) add_exchange(t, k);
     } else if (!counting)
       add_mark(t, k, whole, own, backward);
     else if (k->kind == TWS_MARK_WRITTEN && own >= 0 && own < t->layers)
@@ -115,8 +116,10 @@ static void most_params(const tws_sample_pieces *s, uint32_t *most) {
   for (int later = 0; later < 2; later++)
     for (int e = 0; e < TWS_CONTEXT_EVENTS; e++)
       for (int layer = 0; layer < s->layers && s->marks[later][e]; layer++)
-        for (uint32_t i = 0; i < s->marks[later][e][layer].count; i++)
-          if (s->marks[later][e][layer].items[i].which >= *most) *most = s->marks[later][e][layer].items[i].which + 1;
+        for (uint32_t i = 0; i < s->marks[later][e][layer].count; i++) {
+          const tws_mark *k = &s->marks[later][e][layer].items[i];
+          if (k->kind < TWS_MARK_EXCHANGES && k->which >= *most) *most = k->which + 1;
+        }
 }
 
 int tws_beside_trace_make(const tws_composed_chunk *c, int gathers, tws_beside_trace *to) {

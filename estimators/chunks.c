@@ -219,11 +219,10 @@ static tws_code compose(const tws_chunk_source *from, tws_composed_chunk *chunk,
 
 tws_code tws_chunk_compose(const tws_chunk_source *from, tws_composed_chunk *chunk, tws_error *err) {
   TWS_TRY(compose(from, chunk, err));
-  chunk->waits = NULL;
-  if (!chunk->in_order || !(chunk->head->exchanges || (chunk->tail && chunk->tail->exchanges))) return TWS_OK;
-  chunk->waits = tws_arena_alloc(from->arena, 1, sizeof *chunk->waits);
-  if (!chunk->waits) return tws_fail(err, TWS_MEMORY, NULL, "no memory for a chunk of layers");
-  chunk->waits->across = chunk->head->across || (chunk->tail && chunk->tail->across);
+  const tws_sample_pieces *tail = chunk->tail ? chunk->tail : chunk->head;
+  chunk->exchanges = chunk->in_order && (chunk->head->exchanges || tail->exchanges);
+  chunk->pending = chunk->head->pending || tail->pending;
+  chunk->far = chunk->head->far || tail->far;
   return TWS_OK;
 }
 
@@ -238,54 +237,4 @@ const tws_sample_pieces *tws_composed_layer(const tws_composed_chunk *chunk, int
   if (*layer >= 0) return chunk->head;
   *layer = at - head - chunk->between + chunk->tail_first - chunk->tail->first_layer;
   return chunk->tail;
-}
-
-/* ---- exchanges ---- */
-
-typedef struct exchange_walk {
-  double stretch, waited, ends[TWS_EXCHANGES_BACK];
-  double waited_before; /* the action at hand */
-  uint32_t begun;       /* numbers of exchanges are modulo TWS_EXCHANGES_BACK */
-  int points;
-  tws_piece_time since; /* layers before the one at hand */
-} exchange_walk;
-
-static void pass_mark(exchange_walk *w, const tws_mark *k, tws_chunk_waits *to, double *before) {
-  const double now = w->stretch * (w->since.kernel + k->at.kernel) + w->since.other + k->at.other + w->waited;
-  if (k->kind == TWS_MARK_EXCHANGES) {
-    const double last = w->begun ? w->ends[(w->begun - 1) % TWS_EXCHANGES_BACK] : 0;
-    w->ends[w->begun++ % TWS_EXCHANGES_BACK] = (last > now ? last : now) + k->op->time.other;
-    to->axis = k->op->axis;
-  } else if (k->kind == TWS_MARK_WAITS) {
-    const double end = w->ends[(w->begun - 1 - k->which) % TWS_EXCHANGES_BACK];
-    if (end > now) w->waited += end - now;
-  } else if (k->kind == TWS_MARK_POINT) {
-    before[w->points++] = w->waited - w->waited_before;
-  }
-}
-
-/* Its actions follow one another, or no exchange is under way when one begins or ends; nor at points where it may wait
- * for others. */
-void tws_chunk_wait(tws_composed_chunk *c, double stretch) {
-  tws_chunk_waits *to = c->waits;
-  if (!to || to->stretch == stretch) return;
-  to->stretch = stretch;
-  const int layers = tws_chunk_layers(c);
-  for (int later = 0; later < 2; later++) {
-    exchange_walk w = {.stretch = stretch};
-    for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
-      w.waited_before = w.waited;
-      w.points = 0;
-      const int is_action = e == TWS_CONTEXT_FORWARD || e == TWS_CONTEXT_BACKWARD || e == TWS_CONTEXT_WEIGHT;
-      for (int i = 0; i < layers && is_action && c->pieces.has[e]; i++) {
-        int layer;
-        const tws_sample_pieces *s = tws_composed_layer(c, e == TWS_CONTEXT_FORWARD ? i : layers - 1 - i, &layer);
-        const tws_marks *marks = &s->marks[later][e][layer];
-        for (uint32_t k = 0; k < marks->count; k++) pass_mark(&w, &marks->items[k], to, to->before[later][e]);
-        w.since.kernel += s->layer[later][e][layer].time.kernel;
-        w.since.other += s->layer[later][e][layer].time.other;
-      }
-      to->seconds[later][e] = w.waited - w.waited_before;
-    }
-  }
 }

@@ -38,18 +38,11 @@ typedef struct tws_chunk_source {
   int64_t *lowered;              /* counts samples */
 } tws_chunk_source;
 
-/* What the actions of a chunk wait for tensor-parallel exchanges: in all, and before each of their points. */
-typedef struct tws_chunk_waits {
-  double stretch; /* that it is of; 0: of none yet */
-  double seconds[2][TWS_CONTEXT_EVENTS], before[2][TWS_CONTEXT_EVENTS][TWS_PIECE_POINTS];
-  int axis;   /* tws_piece_axis() of all of it */
-  int across; /* see tws_sample_pieces */
-} tws_chunk_waits;
-
 typedef struct tws_composed_chunk {
   tws_layer_range of; /* given */
   int exact, closed, in_order;
-  tws_chunk_waits *waits; /* NULL: there are no exchanges, or these are not known */
+  int exchanges;    /* of tensor ranks, which run beside what computes, and are known */
+  int pending, far; /* see tws_sample_pieces */
   double input_bytes;
   tws_chunk_pieces pieces;
   /* What it is made of: layers of `head` before `head_end`, `between` times that one, and layers of `tail` (NULL: there
@@ -60,8 +53,6 @@ typedef struct tws_composed_chunk {
 
 /* From few layers, where those between are equal to the last digit; else the whole chunk is sampled. */
 tws_code tws_chunk_compose(const tws_chunk_source *from, tws_composed_chunk *chunk, tws_error *err);
-/* Finds what it waits for at this stretch. */
-void tws_chunk_wait(tws_composed_chunk *chunk, double stretch);
 int tws_chunk_layers(const tws_composed_chunk *chunk);
 /* A chunk's layer number `at` in the sample that tells of it. */
 const tws_sample_pieces *tws_composed_layer(const tws_composed_chunk *chunk, int at, int *layer);

@@ -162,11 +162,9 @@ static double stretch_of(const step *s, int stage) {
 /* Alive in the forward and backward passes of a job without a pipeline, and when they end. */
 static void run_alone(step *s) {
   const tws_chunk_pieces *p = &s->chunks[0].pieces;
-  const tws_chunk_waits *waits = s->bounded ? NULL : s->chunks[0].waits;
   const int64_t gradients = s->bounded ? 0 : (int64_t)s->tails->stage[0].gradient_bytes;
   double seconds = 0;
   int64_t peak = 0, begun = 0;
-  if (waits) tws_chunk_wait(&s->chunks[0], s->stretch[0]);
   for (int later = 0; later < 2; later++) {
     const double times = later ? s->shape.micro_batches - 1 : 1;
     if (later && times < 1) break;
@@ -175,7 +173,6 @@ static void run_alone(step *s) {
       if (!p->has[e]) continue;
       const tws_piece *piece = &p->event[later][e];
       seconds += times * (s->stretch[0] * piece->time.kernel + piece->time.other);
-      if (waits) seconds += times * waits->seconds[later][e];
       if (alive + begun + piece->before > peak) peak = alive + begun + piece->before;
       if (piece->begins) begun = gradients;
       if (alive + begun + piece->after > peak) peak = alive + begun + piece->after;
@@ -416,7 +413,7 @@ static tws_code step_bytes(step *s, double limit, tws_composed *out, tws_error *
 
 static tws_beside_source beside_source(const step *s) {
   return (tws_beside_source){.memory = s->c->beside,
-                             .moves = s->tails->stage[0].beside,
+                             .moves = s->bounded ? s->tails->stage[0].beside : tws_beside_nothing(),
                              .chunk = &s->chunks[0],
                              .body = s->body,
                              .arena = s->c->arena};
@@ -429,7 +426,8 @@ static tws_code find_overlap(step *s, const tws_rank_kind *r, tws_error *err) {
   s->overlap = NULL;
   s->beside = NULL;
   if (!r->alone) return TWS_OK;
-  if (t->beside && s->bounded && s->chunks_in_order && (t->in_step || s->chunks[0].waits)) {
+  const int exchanges = s->shape.stages == 1 && s->chunks[0].exchanges;
+  if (s->chunks_in_order && (s->bounded ? t->beside && (t->in_step || exchanges) : exchanges)) {
     const tws_beside_source from = beside_source(s);
     TWS_TRY(tws_beside_find(&from, &s->beside, err));
     if (!s->beside->known) s->beside = NULL;
@@ -444,16 +442,26 @@ static int offloads_behind(const tws_config *config) {
   return config->zero.stage == 1 && !config->delayed_update && !config->zenflow.on;
 }
 
-/* Whether tensor-parallel exchanges run beside what computes; *across: some are under way between actions, which follow
- * one another without a pipeline alone. */
-static int exchanges_beside(const step *s, int *across) {
-  int any = 0;
-  *across = 0;
-  for (int i = 0; i < s->chunk_count; i++) {
-    any |= s->chunks[i].waits != NULL;
-    *across |= s->chunks[i].waits && s->chunks[i].waits->across;
-  }
-  return any;
+/* Whether what tensor ranks exchange beside what computes is not known. */
+static int exchanges_unknown(const step *s) {
+  if (s->shape.stages == 1 && s->chunks[0].exchanges)
+    return !s->beside || s->chunks[0].pending || s->tails->stage[0].overlaps;
+  for (int i = 0; i < s->chunk_count; i++)
+    if (s->chunks[i].exchanges && s->chunks[i].far) return 1;
+  return 0;
+}
+
+/* Whether some are under way when the passes end, which what ends the step may wait for. */
+static int is_exchanging(const step *s) {
+  for (int i = 0; i < s->shape.stages && s->shape.stages > 1; i++)
+    if (s->stages[i].exchanging) return 1;
+  return 0;
+}
+
+static int exchanges_beside(const step *s) {
+  for (int i = 0; i < s->chunk_count; i++)
+    if (s->chunks[i].exchanges) return 1;
+  return 0;
 }
 
 /* Streams of their own, and ranks that differ. */
@@ -463,12 +471,10 @@ static int is_exact(const step *s, const tws_rank_kind *r) {
   if (tws_config_offloads(config) && !offloads_behind(config)) return 0;
   if (rings(config)) return 0;
   if (s->tails->stage[0].overlaps && !(s->overlap && s->overlap->known)) return 0;
-  int across;
-  const int exchanges = exchanges_beside(s, &across);
-  if (exchanges && (s->bounded ? !s->beside : s->tails->stage[0].overlaps || (across && s->shape.stages > 1))) return 0;
+  if (exchanges_unknown(s)) return 0;
   for (int i = 0; i < s->shape.stages; i++) {
     const tws_tail_pieces *t = &s->tails->stage[i];
-    if (!t->exact || (t->of_gradients && (behind_gradients(s, i, 1) < 0 || exchanges))) return 0;
+    if (!t->exact || (t->of_gradients && (behind_gradients(s, i, 1) < 0 || exchanges_beside(s)))) return 0;
   }
   return 1;
 }
@@ -479,15 +485,9 @@ static void add_passes(const step *s, int stage, tws_composed_account *account) 
   for (int later = 0; later < 2; later++) {
     const double times = later ? s->shape.micro_batches - 1 : 1;
     for (int i = 0; i < v; i++) {
-      tws_composed_chunk *chunk = &s->chunks[s->chunk_at[stage * v + i]];
-      double waited_s[TWS_PIECE_AXES] = {0};
-      if (chunk->waits && !s->bounded) tws_chunk_wait(chunk, s->stretch[stage]);
-      for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
-        if (!chunk->pieces.has[e]) continue;
-        tws_expose(account, times, chunk->pieces.event[later][e].axis_s);
-        if (chunk->waits && !s->bounded) waited_s[chunk->waits->axis] += chunk->waits->seconds[later][e];
-      }
-      tws_expose(account, times, waited_s);
+      const tws_chunk_pieces *p = &s->chunks[s->chunk_at[stage * v + i]].pieces;
+      for (int e = 0; e < TWS_CONTEXT_EVENTS; e++)
+        if (p->has[e]) tws_expose(account, times, p->event[later][e].axis_s);
     }
     if (s->moves_exact) tws_expose(account, times, t->move_axis_s[later]);
   }
@@ -535,6 +535,7 @@ tws_code tws_compose_account(tws_composer *c, tws_composed_account *out, tws_err
     out[i].bubble_s +=
         stage->bubble_s + last - (stage->compute_s > stage->messages_s ? stage->compute_s : stage->messages_s);
     out[i].axis_exposed_s[TWS_AXIS_PIPE] += stage->exposed_s;
+    out[i].axis_exposed_s[TWS_AXIS_MODEL] += stage->exchanged_s;
   }
   tws_arena_destroy(arena);
   return code;
@@ -616,6 +617,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   }
   if (stages > 1 && !s->ran) TWS_TRY(tws_step_run_passes(s, err));
   s->ran = 1;
+  if (is_exchanging(s)) out->exact = s->exact = 0;
   if (exact && s->beside) {
     const tws_beside_source from = beside_source(s);
     double behind_s;

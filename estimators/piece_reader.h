@@ -5,14 +5,23 @@
 #include "estimators/pieces.h"
 
 typedef struct tws_message_buffer {
-  uint32_t buffer, last_kernel; /* operation, or TWS_NONE */
-  int waits;                    /* 1: for what is received; 2: before it is written again */
-  uint32_t written;             /* the last operation that wrote it */
+  uint32_t buffer;
+  uint32_t last_kernel[2]; /* the last operation that uses it, or TWS_NONE: of those that compute, of exchanges */
+  int waits[2];            /* likewise, 1: for what is received; 2: before it is written again */
+  uint32_t written;        /* the last operation that wrote it */
 } tws_message_buffer;
 
+typedef struct tws_spot { /* a point before or behind an operation */
+  uint32_t op;
+  uint8_t kind, buffer, behind;
+} tws_spot;
+
 typedef struct tws_piece_exchange { /* of tensor ranks, beside what computes */
-  uint32_t behind;                  /* the operation that has to have been computed */
-  tws_beside_op op;
+  uint32_t op, behind; /* the operation that has to have been computed before it or one before, or TWS_NONE */
+  int part;            /* of the sample */
+  int early;           /* that is in an earlier part; */
+  uint32_t left;       /* or its own is: number of that time; else TWS_NONE */
+  tws_beside_op beside;
 } tws_piece_exchange;
 
 typedef struct tws_piece_reader {
@@ -25,13 +34,14 @@ typedef struct tws_piece_reader {
   int64_t *begin, *end; /* per operation: bytes that begin with it, that end with it */
   uint8_t *begins;      /* per operation: it uses the gradients of all micro-batches */
   uint8_t *sent;        /* per operation: it is the last that writes what is sent then */
-  uint8_t *points[2];   /* per operation: so many points before it, behind it */
   tws_message_buffer message[TWS_MESSAGE_BUFFERS];
   int messages;
-  tws_piece_exchange *exchanges;           /* in their order; NULL: none run beside */
-  uint32_t *exchange_at;                   /* per operation: 1 + the number of an exchange, or 0 */
-  uint32_t exchange_count, begun, awaited; /* so many; of those that marks tell of */
-  int across, unknown;                     /* see tws_sample_pieces; they run in other ways than marks say */
+  tws_piece_exchange *exchanges;                   /* in their order; NULL: none run beside */
+  uint32_t *exchange_at;                           /* per operation: 1 + the number of an exchange, or 0 */
+  uint32_t exchange_count, begun, issued, awaited; /* so many; of those that marks tell of */
+  tws_spot *spots;                                 /* where exchanges run beside, in the order of operations */
+  size_t spot_count, spot_capacity, next_spot;
+  int far, unknown; /* see tws_sample_pieces; they run in other ways than marks say */
   tws_arena *arena;
 } tws_piece_reader;
 

@@ -178,8 +178,7 @@ static tws_code prepare(reader *r, tws_error *err) {
   r->end = tws_arena_alloc(r->arena, ops, sizeof *r->end);
   r->begins = tws_arena_alloc(r->arena, ops, 1);
   r->sent = tws_arena_alloc(r->arena, ops, 1);
-  for (int i = 0; i < 2; i++) r->points[i] = tws_arena_alloc(r->arena, ops, 1);
-  if (!r->seconds || !r->begin || !r->end || !r->begins || !r->sent || !r->points[0] || !r->points[1])
+  if (!r->seconds || !r->begin || !r->end || !r->begins || !r->sent)
     return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
   for (uint32_t i = 0; i < plan->work_count; i++) r->seconds[i] = -1;
   for (uint32_t op = 0; op < plan->op_count; op++) {
@@ -196,6 +195,17 @@ static int message_of(const reader *r, uint32_t buffer) {
   return -1;
 }
 
+/* Beside what computes. */
+static int is_exchange(const reader *r, const tws_op *o) {
+  return r->exchanges && o->stream == TWS_STREAM_EXCHANGE;
+}
+
+/* What a message waits for: whoever wrote last, or, with exchanges, what it depends on. */
+static void mark_sent(reader *r, const tws_op *send, uint32_t written) {
+  if (!r->exchanges) r->sent[written] = 1;
+  for (uint32_t i = 0; r->exchanges && i < send->dep_count; i++) r->sent[r->plan->deps[send->dep_first + i]] = 1;
+}
+
 /* The buffers that a context sends or receives, in the order of their numbers, and when each was written last before it
  * is sent. */
 static int find_messages(reader *r, int micro_batch) {
@@ -209,7 +219,7 @@ static int find_messages(reader *r, int micro_batch) {
     if (message_of(r, buffer) >= 0) continue;
     int at = r->messages++;
     for (; at > 0 && r->message[at - 1].buffer > buffer; at--) r->message[at] = r->message[at - 1];
-    r->message[at] = (message_buffer){.buffer = buffer, .last_kernel = TWS_NONE, .written = TWS_NONE};
+    r->message[at] = (message_buffer){.buffer = buffer, .last_kernel = {TWS_NONE, TWS_NONE}, .written = TWS_NONE};
   }
   for (int i = 0; i < r->sample->part_count; i++) {
     const tws_sample_part *part = &r->sample->parts[i];
@@ -220,9 +230,9 @@ static int find_messages(reader *r, int micro_batch) {
         const tws_operand *operand = &plan->operands[o->operand_first + (uint32_t)k];
         const int m = message_of(r, operand->buffer);
         if (m < 0) continue;
-        if (part->event == TWS_EVENT_ACTION) r->message[m].last_kernel = op;
+        if (part->event == TWS_EVENT_ACTION) r->message[m].last_kernel[is_exchange(r, o)] = op;
         if (part->event == TWS_EVENT_ACTION && (operand->access & TWS_WRITE)) r->message[m].written = op;
-        if (part->event == TWS_EVENT_SEND && r->message[m].written != TWS_NONE) r->sent[r->message[m].written] = 1;
+        if (part->event == TWS_EVENT_SEND && r->message[m].written != TWS_NONE) mark_sent(r, o, r->message[m].written);
       }
     }
   }
@@ -244,31 +254,66 @@ static int access_of(const tws_plan *plan, const tws_op *o, uint32_t buffer) {
   return access;
 }
 
-/* One more operation; returns 0 when there are too many points. Of one on a third stream nothing is known of when it
- * runs: what computes does not wait there, and what waits for it is bounded by what else it waits for. */
+/* For marks of what runs beside. */
+static void keep_spot(reader *r, uint32_t op, tws_point_kind kind, int buffer, int behind) {
+  if (!r->exchanges) return;
+  if (tws_reserve(&r->spots, &r->spot_capacity, r->spot_count + 1, sizeof *r->spots))
+    r->unknown = 1;
+  else
+    r->spots[r->spot_count++] = (tws_spot){op, (uint8_t)kind, (uint8_t)buffer, (uint8_t)behind};
+}
+
+/* At a point in its own stream. Those of what computes are the piece's, too. */
+static int add_own_point(reader *r, uint32_t op, tws_point_kind kind, int buffer, int behind, tws_piece *p) {
+  keep_spot(r, op, kind, buffer, behind);
+  return is_exchange(r, &r->plan->ops[op]) || add_point(p, kind, buffer);
+}
+
+/* Before an operation that uses the buffer of a message. Of one on a third stream nothing is known of when it runs,
+ * unless it is an exchange: what computes does not wait there, and what waits for it is bounded by what else it waits
+ * for. */
+static int begin_use(reader *r, uint32_t op, int m, int access, int is_message, tws_piece *p) {
+  const tws_op *o = &r->plan->ops[op];
+  const int stream = is_exchange(r, o), other = !r->costs->serial && o->stream != TWS_STREAM_COMPUTE;
+  const int aside = !is_message && !stream && other;
+  message_buffer *b = &r->message[m];
+  int good = 1;
+  r->unknown |= aside;
+  if (r->plan->buffers[b->buffer].first_op == op) {
+    good &= add_point(p, aside ? TWS_POINT_TAKE_ASIDE : stream ? TWS_POINT_TAKE_AHEAD : TWS_POINT_TAKE, m);
+    if (!aside && !is_message) keep_spot(r, op, TWS_POINT_TAKE, m, 0);
+  }
+  if (aside) return good;
+  if (is_message) {
+    b->waits[0] = b->waits[1] = o->kind == TWS_OP_RECV ? 1 : 2;
+  } else if (b->waits[stream] == 1 || (b->waits[stream] == 2 && (access & TWS_WRITE))) {
+    good &= add_own_point(r, op, TWS_POINT_WAIT, m, 0, p);
+    b->waits[stream] = 0;
+  }
+  return good;
+}
+
+static int end_use(reader *r, uint32_t op, int m, int access, int is_message, tws_piece *p) {
+  const tws_op *o = &r->plan->ops[op];
+  const int stream = is_exchange(r, o), other = !r->costs->serial && o->stream != TWS_STREAM_COMPUTE;
+  const int aside = !is_message && !stream && other;
+  const message_buffer *b = &r->message[m];
+  int good = 1;
+  if (!aside && r->sent[op] && (access & TWS_WRITE)) good &= add_own_point(r, op, TWS_POINT_WRITTEN, m, 1, p);
+  if (!aside && b->last_kernel[stream] == op) good &= add_own_point(r, op, TWS_POINT_USED, m, 1, p);
+  if (r->plan->buffers[b->buffer].last_op == op) good &= add_point(p, TWS_POINT_GIVE, m);
+  return good;
+}
+
+/* One more operation; returns 0 when there are too many points. */
 static int extend(reader *r, uint32_t op, int is_message, tws_piece *p) {
-  const tws_plan *plan = r->plan;
-  const tws_op *o = &plan->ops[op];
-  const int aside = !is_message && !r->costs->serial && o->stream != TWS_STREAM_COMPUTE;
-  const int count = p->point_count;
+  const tws_op *o = &r->plan->ops[op];
   int access[TWS_MESSAGE_BUFFERS], good = 1;
   for (int m = 0; m < r->messages; m++) {
-    message_buffer *b = &r->message[m];
-    const tws_buffer *buffer = &plan->buffers[b->buffer];
-    access[m] = access_of(plan, o, b->buffer);
-    if (!access[m]) continue;
-    r->unknown |= aside;
-    if (buffer->first_op == op) good &= add_point(p, aside ? TWS_POINT_TAKE_ASIDE : TWS_POINT_TAKE, m);
-    if (aside) continue;
-    if (is_message) {
-      b->waits = o->kind == TWS_OP_RECV ? 1 : 2;
-    } else if (b->waits == 1 || (b->waits == 2 && (access[m] & TWS_WRITE))) {
-      good &= add_point(p, TWS_POINT_WAIT, m);
-      b->waits = 0;
-    }
+    access[m] = access_of(r->plan, o, r->message[m].buffer);
+    if (access[m]) good &= begin_use(r, op, m, access[m], is_message, p);
   }
   tws_piece_time own = {0, 0};
-  r->points[0][op] = (uint8_t)(p->point_count - count);
   if (r->begins[op]) p->begins = 1;
   p->delta += r->begin[op];
   *(p->begins ? &p->after : &p->before) = larger(p->begins ? p->after : p->before, p->delta);
@@ -276,15 +321,8 @@ static int extend(reader *r, uint32_t op, int is_message, tws_piece *p) {
   if (!is_message) tws_piece_add_time(r, o, &own, &p->launches, p->axis_s);
   p->time = sum_of(p->time, own);
   p->behind = r->begins[op] ? (tws_piece_time){0, 0} : sum_of(p->behind, own);
-  for (int m = 0; m < r->messages; m++) {
-    const message_buffer *b = &r->message[m];
-    if (!access[m]) continue;
-    if (!aside && r->sent[op] && b->buffer != TWS_NONE && (access[m] & TWS_WRITE))
-      good &= add_point(p, TWS_POINT_WRITTEN, m);
-    if (!aside && b->last_kernel == op) good &= add_point(p, TWS_POINT_USED, m);
-    if (plan->buffers[b->buffer].last_op == op) good &= add_point(p, TWS_POINT_GIVE, m);
-  }
-  r->points[1][op] = (uint8_t)(p->point_count - count - r->points[0][op]);
+  for (int m = 0; m < r->messages; m++)
+    if (access[m]) good &= end_use(r, op, m, access[m], is_message, p);
   return good;
 }
 
@@ -425,6 +463,18 @@ static int has_two_streams_alone(const tws_plan *plan, int moves, int exchanges,
   return 1;
 }
 
+static tws_code read_parts(reader *r, tws_sample_pieces *out, tws_error *err) {
+  for (int micro_batch = 0; micro_batch < 2; micro_batch++) {
+    if (!find_messages(r, micro_batch)) return no_pieces(err);
+    for (int i = 0; i < r->sample->part_count; i++)
+      if (r->sample->parts[i].micro_batch == micro_batch) TWS_TRY(read_part(r, &r->sample->parts[i], out, err));
+    out->pending |= r->awaited < r->begun;
+  }
+  if (out->exchanges && (r->unknown || r->begun < r->exchange_count)) out->in_order = out->exact = 0;
+  out->far = r->far;
+  return TWS_OK;
+}
+
 tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_request *request, const tws_costs *costs,
                             int activations, tws_arena *arena, tws_sample_pieces *out, tws_error *err) {
   const tws_plan *plan = sample->plan;
@@ -439,14 +489,9 @@ tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_requ
   TWS_TRY(prepare(&r, err));
   if (out->exchanges) TWS_TRY(tws_piece_find_exchanges(&r, err));
   out->closed = read_lifetimes(&r, 1);
-  for (int micro_batch = 0; micro_batch < 2; micro_batch++) {
-    if (!find_messages(&r, micro_batch)) return no_pieces(err);
-    for (int i = 0; i < sample->part_count; i++)
-      if (sample->parts[i].micro_batch == micro_batch) TWS_TRY(read_part(&r, &sample->parts[i], out, err));
-    r.unknown |= r.awaited < r.begun;
-  }
-  if (out->exchanges && (r.unknown || r.awaited < r.exchange_count)) out->in_order = out->exact = 0;
-  out->across = r.across;
+  const tws_code code = read_parts(&r, out, err);
+  tws_free(r.spots);
+  TWS_TRY(code);
   out->whole.buffers = r.messages;
   for (int m = 0; m < r.messages; m++)
     out->whole.slot_bytes[m] =
