@@ -22,6 +22,8 @@ typedef struct walk {
   uint32_t most, carried;
   tws_composed_account *account;
   double axis_s[TWS_PIECE_AXES];
+  tws_beside_wait *waits; /* NULL: nobody asks */
+  size_t wait_count;
 } walk;
 
 static double seconds_of(const walk *w, tws_piece_time t) {
@@ -110,12 +112,17 @@ static void go(walk *w, int kind) {
     const tws_beside_event *e = &b->items[kind][i];
     w->now += seconds_of(w, (tws_piece_time){e->at.kernel - before.kernel, e->at.other - before.other});
     before = e->at;
+    const double came = w->now;
     if (e->waits)
       wait_for(w, last_waited_for(w, kind, &i));
     else if (e->op->stream == TWS_BESIDE_COMPUTES || (b->in_line && e->op->stream != TWS_BESIDE_EXCHANGES))
       w->now += seconds_of(w, e->op->time);
     else
       begin_move(w, e->number, e->op);
+    if (w->waits && w->now > came) {
+      const double computed_s = seconds_of(w, e->at);
+      w->waits[w->wait_count++] = (tws_beside_wait){computed_s, w->now - computed_s};
+    }
   }
   const tws_piece_time *whole = &b->whole[kind];
   w->now += seconds_of(w, (tws_piece_time){whole->kernel - before.kernel, whole->other - before.other});
@@ -164,7 +171,8 @@ struct tws_beside_memory {
   } events[KEPT];
   int next_trace, next_events;
   moved *moved;
-  size_t moved_capacity;
+  tws_beside_wait *waits;
+  size_t moved_capacity, wait_capacity;
 };
 
 const tws_beside_moves *tws_beside_nothing(void) {
@@ -186,6 +194,7 @@ void tws_beside_memory_destroy(tws_beside_memory *m) {
     tws_beside_events_free(&m->events[i].events);
   }
   tws_free(m->moved);
+  tws_free(m->waits);
   tws_free(m);
 }
 
@@ -234,20 +243,43 @@ tws_code tws_beside_find(const tws_beside_source *from, tws_body_beside **out, t
   return TWS_OK;
 }
 
+/* 0: no memory. */
+static int begin_walk(const tws_beside_source *from, const tws_body_beside *beside, double stretch, walk *w) {
+  tws_beside_memory *m = from->memory;
+  int failed;
+  *w = (walk){.of = find_events(from, beside, &failed), .stretch = stretch};
+  if (!w->of) return 0;
+  for (int kind = 0; kind < w->of->kinds; kind++)
+    if (w->of->ops[kind] > w->most) w->most = w->of->ops[kind];
+  if (tws_reserve(&m->moved, &m->moved_capacity, 3 * (size_t)w->most + 1, sizeof *m->moved)) return 0;
+  w->moved = m->moved;
+  return 1;
+}
+
+int tws_beside_waits_of(const tws_beside_source *from, tws_body_beside *beside, int later, double stretch,
+                        tws_beside_waits *out) {
+  tws_beside_memory *m = from->memory;
+  const int kind = later ? TWS_BESIDE_LATER : TWS_BESIDE_FIRST;
+  walk w;
+  if (!begin_walk(from, beside, stretch, &w)) return 0;
+  if (tws_reserve(&m->waits, &m->wait_capacity, w.of->count[kind] + 1, sizeof *m->waits)) return 0;
+  w.waits = m->waits;
+  begin_micro_batch(&w, -1);
+  go(&w, kind);
+  const double computed_s = seconds_of(&w, w.of->whole[kind]);
+  *out = (tws_beside_waits){m->waits, w.wait_count, computed_s, w.now - computed_s};
+  return 1;
+}
+
 double tws_beside_seconds(const tws_beside_source *from, tws_body_beside *beside, int64_t micro_batches, double stretch,
                           tws_composed_account *account, double *behind_s) {
-  int failed;
   if (beside->stretch < stretch || beside->stretch > stretch) beside->timed = 0;
   beside->stretch = stretch;
   *behind_s = 0;
   if (!account && beside->timed == (micro_batches > 1 ? 3 : beside->timed | 1))
     return beside->first_s + (double)(micro_batches - 1) * (micro_batches > 1 ? beside->later_s : 0);
-  walk w = {.of = find_events(from, beside, &failed), .stretch = stretch, .account = account};
-  if (!w.of) return -1;
-  for (int kind = 0; kind < w.of->kinds; kind++)
-    if (w.of->ops[kind] > w.most) w.most = w.of->ops[kind];
-  tws_beside_memory *m = from->memory;
-  if (tws_reserve(&m->moved, &m->moved_capacity, 3 * (size_t)w.most + 1, sizeof *m->moved)) return -1;
-  w.moved = m->moved;
+  walk w;
+  if (!begin_walk(from, beside, stretch, &w)) return -1;
+  w.account = account;
   return walk_through(&w, beside, micro_batches, behind_s);
 }

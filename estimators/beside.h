@@ -63,4 +63,17 @@ tws_code tws_beside_find(const tws_beside_source *from, tws_body_beside **out, t
 double tws_beside_seconds(const tws_beside_source *from, tws_body_beside *beside, int64_t micro_batches, double stretch,
                           tws_composed_account *account, double *behind_s);
 
+/* Where a micro-batch waits: behind so many seconds of what is computed, and for how long until then. */
+typedef struct tws_beside_wait {
+  double computed_s, waited_s;
+} tws_beside_wait;
+typedef struct tws_beside_waits {
+  const tws_beside_wait *items;
+  size_t count;
+  double computed_s, waited_s; /* of all of it */
+} tws_beside_waits;
+/* Of one that finds nothing under way (later: not of the first), until the next is asked for; 0: no memory. */
+int tws_beside_waits_of(const tws_beside_source *from, tws_body_beside *beside, int later, double stretch,
+                        tws_beside_waits *out);
+
 #endif

@@ -1,5 +1,6 @@
 #include "estimators/composer_step.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "estimators/chunks.h"
@@ -187,6 +188,20 @@ static void run_alone(step *s) {
 
 /* ---- the end of a step ---- */
 
+static tws_beside_source beside_source(const step *s) {
+  return (tws_beside_source){.memory = s->c->beside,
+                             .moves = s->bounded ? s->tails->stage[0].beside : tws_beside_nothing(),
+                             .chunk = &s->chunks[0],
+                             .body = s->body,
+                             .arena = s->c->arena};
+}
+
+/* Of the last micro-batch, for exchanges. */
+static int find_waits(const step *s, tws_beside_waits *out) {
+  const tws_beside_source from = beside_source(s);
+  return tws_beside_waits_of(&from, s->beside, s->shape.micro_batches > 1, s->stretch[0], out);
+}
+
 /* By how much what runs beside the end of a step changes it; at least, where it is not known when gradients are there.
  */
 static double beside_tail(const step *s, int exact) {
@@ -194,8 +209,12 @@ static double beside_tail(const step *s, int exact) {
   const int later = s->shape.micro_batches > 1;
   if (t->in_step) return tws_overlap_gathered(t, s->stretch[0]);
   if (!t->overlapped) return 0;
-  return tws_overlap_gathered(t, s->stretch[0]) +
-         (exact ? tws_overlap_waited(t, s->overlap, later, s->stretch[0], s->c->ended) : 0);
+  const double gathered_s = tws_overlap_gathered(t, s->stretch[0]);
+  tws_beside_waits waits;
+  const int waiting = exact && s->beside;
+  if (waiting && !find_waits(s, &waits)) return -INFINITY;
+  if (!exact) return gathered_s;
+  return gathered_s + tws_overlap_waited(t, s->overlap, waiting ? &waits : NULL, later, s->stretch[0], s->c->ended);
 }
 
 /* For how long all gradients have been complete when a stage ends its last pass; -1: it is not known. */
@@ -411,14 +430,6 @@ static tws_code step_bytes(step *s, double limit, tws_composed *out, tws_error *
   return TWS_OK;
 }
 
-static tws_beside_source beside_source(const step *s) {
-  return (tws_beside_source){.memory = s->c->beside,
-                             .moves = s->bounded ? s->tails->stage[0].beside : tws_beside_nothing(),
-                             .chunk = &s->chunks[0],
-                             .body = s->body,
-                             .arena = s->c->arena};
-}
-
 /* What runs beside the last backward pass, or beside all; of ranks that differ a bound is known without it. */
 static tws_code find_overlap(step *s, const tws_rank_kind *r, tws_error *err) {
   const tws_tail_pieces *t = &s->tails->stage[0];
@@ -444,8 +455,7 @@ static int offloads_behind(const tws_config *config) {
 
 /* Whether what tensor ranks exchange beside what computes is not known. */
 static int exchanges_unknown(const step *s) {
-  if (s->shape.stages == 1 && s->chunks[0].exchanges)
-    return !s->beside || s->chunks[0].pending || s->tails->stage[0].overlaps;
+  if (s->shape.stages == 1 && s->chunks[0].exchanges) return !s->beside || s->chunks[0].pending;
   for (int i = 0; i < s->chunk_count; i++)
     if (s->chunks[i].exchanges && s->chunks[i].far) return 1;
   return 0;
@@ -500,7 +510,11 @@ static tws_code account_beside(step *s, tws_composed_account *out, tws_error *er
   const int later = s->shape.micro_batches > 1;
   if (!s->beside && !t->overlapped) return TWS_OK;
   if (t->in_step || t->overlapped) tws_overlap_expose(t, s->stretch[0], axis_s);
-  if (t->overlapped) tws_overlap_expose_waits(t, s->overlap, later, s->stretch[0], s->c->ended, axis_s);
+  tws_beside_waits waits;
+  const int waiting = t->overlapped && s->beside;
+  if (waiting && !find_waits(s, &waits)) return no_memory(err);
+  if (t->overlapped)
+    tws_overlap_expose_waits(t, s->overlap, waiting ? &waits : NULL, later, s->stretch[0], s->c->ended, axis_s);
   tws_expose(out, 1, axis_s);
   if (!s->beside) return TWS_OK;
   const tws_beside_source from = beside_source(s);

@@ -97,14 +97,16 @@ static uint32_t last_exchange(const tws_rhythm_stage *stage, uint32_t count, dou
   return count;
 }
 
+/* Of a message and an exchange that end at once, but for rounding, the exchange was issued later, and tells. */
 void tws_rhythm_gap(tws_rhythm_stage *stage, double from, double to) {
+  const double near = 1e-13 * to;
   uint32_t message = stage->message_count, exchange = stage->exchange_count;
   while (to > from) {
     message = last_message(stage, message, to);
     exchange = last_exchange(stage, exchange, to);
     const tws_message_times *m = message ? &stage->messages[message - 1] : NULL;
     const tws_exchange_times *x = exchange ? &stage->exchanges[exchange - 1] : NULL;
-    if (x && x->end_s > from && (!m || x->end_s > m->end_s)) {
+    if (x && x->end_s > from && (!m || x->end_s > m->end_s - near)) {
       const double ready = later(x->ready_s, from);
       stage->exchanged_s += to - ready;
       to = ready;
