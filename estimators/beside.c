@@ -15,13 +15,15 @@ typedef struct moved {
 
 typedef struct walk {
   const tws_beside_events *of;
-  double stretch, now, moves_end[2]; /* of streams: reductions, gathers */
+  double stretch, now, moves_end[TWS_BESIDE_STREAMS];
   double channel_end[TWS_CHANNEL_COUNT];
-  uint32_t on_stream[2], on_channel[TWS_CHANNEL_COUNT]; /* number + 1 of the last */
-  moved *moved;                                         /* from `most` on: what is carried over */
+  uint32_t on_stream[TWS_BESIDE_STREAMS], on_channel[TWS_CHANNEL_COUNT]; /* number + 1 of the last */
+  moved *moved;                                                          /* from `most` on: what is carried over */
   uint32_t most, carried;
   tws_composed_account *account;
   double axis_s[TWS_PIECE_AXES];
+  tws_beside_wait *waits; /* NULL: nobody asks */
+  size_t wait_count;
 } walk;
 
 static double seconds_of(const walk *w, tws_piece_time t) {
@@ -30,7 +32,7 @@ static double seconds_of(const walk *w, tws_piece_time t) {
 
 static void begin_move(walk *w, uint32_t number, const tws_beside_op *op) {
   moved *m = &w->moved[number];
-  const int stream = op->gathers;
+  const int stream = op->stream;
   *m = (moved){.ready = w->now, .op = op};
   if (w->moves_end[stream] > m->ready) {
     m->ready = w->moves_end[stream];
@@ -65,7 +67,7 @@ static void wait_for(walk *w, uint32_t number) {
 
 /* What of the last micro-batch still runs on the stream of gathers, in its order, from the beginning of the next. */
 static void carry_over(walk *w, const moved *m) {
-  if (!m->op->gathers || m->end <= w->now) return;
+  if (m->op->stream != TWS_BESIDE_GATHERS || m->end <= w->now) return;
   const double ready = m->ready - w->now;
   w->moved[w->most + w->carried] =
       (moved){ready, m->end - w->now, ready > 0 && w->carried ? w->most + w->carried : 0, m->op};
@@ -87,8 +89,19 @@ static void begin_micro_batch(walk *w, int last) {
   memset(w->on_channel, 0, sizeof w->on_channel);
   memset(w->axis_s, 0, sizeof w->axis_s);
   if (!w->carried) return;
-  w->on_stream[1] = w->most + w->carried;
-  w->moves_end[1] = w->moved[w->on_stream[1] - 1].end;
+  w->on_stream[TWS_BESIDE_GATHERS] = w->most + w->carried;
+  w->moves_end[TWS_BESIDE_GATHERS] = w->moved[w->on_stream[TWS_BESIDE_GATHERS] - 1].end;
+}
+
+/* Of all that one computation waits for. */
+static uint32_t last_waited_for(const walk *w, int kind, size_t *at) {
+  const tws_beside_event *e = &w->of->items[kind][*at], *end = w->of->items[kind] + w->of->count[kind];
+  uint32_t last = e->number;
+  for (const tws_beside_event *next = e + 1; next < end && next->waits; next++, ++*at) {
+    if (next->at.kernel > e->at.kernel || next->at.other > e->at.other) break;
+    if (w->moved[next->number].end > w->moved[last].end) last = next->number;
+  }
+  return last;
 }
 
 /* One micro-batch, from its beginning at 0 on, until all is reduced. */
@@ -99,16 +112,21 @@ static void go(walk *w, int kind) {
     const tws_beside_event *e = &b->items[kind][i];
     w->now += seconds_of(w, (tws_piece_time){e->at.kernel - before.kernel, e->at.other - before.other});
     before = e->at;
+    const double came = w->now;
     if (e->waits)
-      wait_for(w, e->number);
-    else if (e->op->computes)
+      wait_for(w, last_waited_for(w, kind, &i));
+    else if (e->op->stream == TWS_BESIDE_COMPUTES || (b->in_line && e->op->stream != TWS_BESIDE_EXCHANGES))
       w->now += seconds_of(w, e->op->time);
     else
       begin_move(w, e->number, e->op);
+    if (w->waits && w->now > came) {
+      const double computed_s = seconds_of(w, e->at);
+      w->waits[w->wait_count++] = (tws_beside_wait){computed_s, w->now - computed_s};
+    }
   }
   const tws_piece_time *whole = &b->whole[kind];
   w->now += seconds_of(w, (tws_piece_time){whole->kernel - before.kernel, whole->other - before.other});
-  if (w->on_stream[0]) wait_for(w, w->on_stream[0] - 1);
+  if (w->on_stream[TWS_BESIDE_REDUCES]) wait_for(w, w->on_stream[TWS_BESIDE_REDUCES] - 1);
 }
 
 /* Micro-batches that begin alike are alike: all others are as one that leaves what it found. */
@@ -119,21 +137,22 @@ static double walk_through(walk *w, tws_body_beside *beside, int64_t micro_batch
   for (int64_t i = 0, times; i < micro_batches; i += times) {
     begin_micro_batch(w, kind);
     const int is_last = alone && i + 1 == micro_batches;
-    const double carried = w->moves_end[1], near = i > 0 ? 1e-13 * seconds / (double)i : 0;
+    const double carried = w->moves_end[TWS_BESIDE_GATHERS], near = i > 0 ? 1e-13 * seconds / (double)i : 0;
     const int alike = i > 0 && !is_last && (w->carried == 0 || (i > 1 && fabs(carried - found) <= near));
     found = carried;
     kind = i > 0 ? is_last ? TWS_BESIDE_LAST : TWS_BESIDE_LATER : is_last ? TWS_BESIDE_ONLY : TWS_BESIDE_FIRST;
     go(w, kind);
     times = alike ? micro_batches - alone - i : 1;
     seconds += (double)times * w->now;
-    if (!alone && carried <= 0 && w->moves_end[1] <= w->now) {
+    if (!alone && carried <= 0 && w->moves_end[TWS_BESIDE_GATHERS] <= w->now) {
       beside->timed |= i > 0 ? 2 : 1;
       *(i > 0 ? &beside->later_s : &beside->first_s) = w->now;
     }
     for (int axis = 0; axis < TWS_REPORT_COUNT && w->account; axis++)
       if (tws_report_has(axis)) w->account->axis_exposed_s[axis] += (double)times * w->axis_s[tws_piece_axis(axis)];
   }
-  *behind_s = w->moves_end[1] > w->now ? w->moves_end[1] - w->now : 0;
+  const double gathered = w->moves_end[TWS_BESIDE_GATHERS];
+  *behind_s = gathered > w->now ? gathered - w->now : 0;
   return seconds;
 }
 
@@ -152,8 +171,17 @@ struct tws_beside_memory {
   } events[KEPT];
   int next_trace, next_events;
   moved *moved;
-  size_t moved_capacity;
+  tws_beside_wait *waits;
+  size_t moved_capacity, wait_capacity;
 };
+
+const tws_beside_moves *tws_beside_nothing(void) {
+  static const tws_beside_gathers gathers;
+  static const tws_beside_reductions reductions;
+  static const tws_beside_moves nothing = {
+      .kinds = 2, .begin = &gathers, .gathers = {&gathers, &gathers}, .reductions = {&reductions, &reductions}};
+  return &nothing;
+}
 
 tws_beside_memory *tws_beside_memory_create(void) {
   return tws_calloc(1, sizeof(tws_beside_memory));
@@ -166,6 +194,7 @@ void tws_beside_memory_destroy(tws_beside_memory *m) {
     tws_beside_events_free(&m->events[i].events);
   }
   tws_free(m->moved);
+  tws_free(m->waits);
   tws_free(m);
 }
 
@@ -214,20 +243,43 @@ tws_code tws_beside_find(const tws_beside_source *from, tws_body_beside **out, t
   return TWS_OK;
 }
 
+/* 0: no memory. */
+static int begin_walk(const tws_beside_source *from, const tws_body_beside *beside, double stretch, walk *w) {
+  tws_beside_memory *m = from->memory;
+  int failed;
+  *w = (walk){.of = find_events(from, beside, &failed), .stretch = stretch};
+  if (!w->of) return 0;
+  for (int kind = 0; kind < w->of->kinds; kind++)
+    if (w->of->ops[kind] > w->most) w->most = w->of->ops[kind];
+  if (tws_reserve(&m->moved, &m->moved_capacity, 3 * (size_t)w->most + 1, sizeof *m->moved)) return 0;
+  w->moved = m->moved;
+  return 1;
+}
+
+int tws_beside_waits_of(const tws_beside_source *from, tws_body_beside *beside, int later, double stretch,
+                        tws_beside_waits *out) {
+  tws_beside_memory *m = from->memory;
+  const int kind = later ? TWS_BESIDE_LATER : TWS_BESIDE_FIRST;
+  walk w;
+  if (!begin_walk(from, beside, stretch, &w)) return 0;
+  if (tws_reserve(&m->waits, &m->wait_capacity, w.of->count[kind] + 1, sizeof *m->waits)) return 0;
+  w.waits = m->waits;
+  begin_micro_batch(&w, -1);
+  go(&w, kind);
+  const double computed_s = seconds_of(&w, w.of->whole[kind]);
+  *out = (tws_beside_waits){m->waits, w.wait_count, computed_s, w.now - computed_s};
+  return 1;
+}
+
 double tws_beside_seconds(const tws_beside_source *from, tws_body_beside *beside, int64_t micro_batches, double stretch,
                           tws_composed_account *account, double *behind_s) {
-  int failed;
   if (beside->stretch < stretch || beside->stretch > stretch) beside->timed = 0;
   beside->stretch = stretch;
   *behind_s = 0;
   if (!account && beside->timed == (micro_batches > 1 ? 3 : beside->timed | 1))
     return beside->first_s + (double)(micro_batches - 1) * (micro_batches > 1 ? beside->later_s : 0);
-  walk w = {.of = find_events(from, beside, &failed), .stretch = stretch, .account = account};
-  if (!w.of) return -1;
-  for (int kind = 0; kind < w.of->kinds; kind++)
-    if (w.of->ops[kind] > w.most) w.most = w.of->ops[kind];
-  tws_beside_memory *m = from->memory;
-  if (tws_reserve(&m->moved, &m->moved_capacity, 3 * (size_t)w.most + 1, sizeof *m->moved)) return -1;
-  w.moved = m->moved;
+  walk w;
+  if (!begin_walk(from, beside, stretch, &w)) return -1;
+  w.account = account;
   return walk_through(&w, beside, micro_batches, behind_s);
 }

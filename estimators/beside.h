@@ -1,4 +1,5 @@
-/* Stages 2 and 3 with overlap_comm: gathers and reductions run beside the layers of every micro-batch. Nothing waits
+/* Stages 2 and 3 with overlap_comm: gathers and reductions run beside the layers of every micro-batch, and so may the
+ * exchanges of tensor ranks; or without, where these do, and what ZeRO moves is between the layers. Nothing waits
  * for memory (tws_plan.in_step), so who waits for whom is known. A gather begins when the layers come to the visit that
  * it is issued at, a reduction when its bucket is complete, both behind what is before them on their stream and
  * channel. The layers wait for what they read, and before they fill a third bucket for the first. A micro-batch begins
@@ -8,13 +9,6 @@
 
 #include "estimators/chunks.h"
 #include "estimators/composer.h"
-
-typedef struct tws_beside_op {
-  tws_piece_time time;
-  uint8_t axis, channel; /* tws_piece_axis(); tws_channel */
-  uint8_t computes;      /* it runs on the stream that computes */
-  uint8_t gathers;       /* or on that of gathers; else on that of reductions */
-} tws_beside_op;
 
 /* Operations are those of a plan from `first` on. */
 typedef struct tws_beside_reductions {
@@ -31,6 +25,7 @@ typedef struct tws_beside_gathers {
 enum { TWS_BESIDE_FIRST, TWS_BESIDE_LATER, TWS_BESIDE_ONLY, TWS_BESIDE_LAST, TWS_BESIDE_KINDS };
 typedef struct tws_beside_moves {
   int kinds;                            /* the last two only where groups add up then; else 2 */
+  int in_line;                          /* all of this is on the stream that computes: exchanges alone run beside */
   const tws_beside_gathers *begin;      /* before the first */
   const tws_beside_gathers *gathers[2]; /* of the first, of a later one */
   const tws_beside_reductions *reductions[TWS_BESIDE_KINDS];
@@ -45,6 +40,9 @@ typedef struct tws_body_beside {
   double first_s, later_s;
   struct tws_body_beside *next;
 } tws_body_beside;
+
+/* Where ZeRO moves nothing, and exchanges of tensor ranks run beside the layers. */
+const tws_beside_moves *tws_beside_nothing(void);
 
 /* Traces and events of those that were asked for last. */
 typedef struct tws_beside_memory tws_beside_memory;
@@ -64,5 +62,18 @@ tws_code tws_beside_find(const tws_beside_source *from, tws_body_beside **out, t
  * *behind_s: for how long something then still goes on that nobody waits for. */
 double tws_beside_seconds(const tws_beside_source *from, tws_body_beside *beside, int64_t micro_batches, double stretch,
                           tws_composed_account *account, double *behind_s);
+
+/* Where a micro-batch waits: behind so many seconds of what is computed, and for how long until then. */
+typedef struct tws_beside_wait {
+  double computed_s, waited_s;
+} tws_beside_wait;
+typedef struct tws_beside_waits {
+  const tws_beside_wait *items;
+  size_t count;
+  double computed_s, waited_s; /* of all of it */
+} tws_beside_waits;
+/* Of one that finds nothing under way (later: not of the first), until the next is asked for; 0: no memory. */
+int tws_beside_waits_of(const tws_beside_source *from, tws_body_beside *beside, int later, double stretch,
+                        tws_beside_waits *out);
 
 #endif

@@ -42,6 +42,7 @@ static void add_entry(tracer *t, tws_trace_kind kind, tws_piece_time at, int lay
                                                       layer,
                                                       which,
                                                       t->completed,
+                                                      NULL,
                                                       (uint8_t)kind,
                                                       (uint8_t)backward};
 }
@@ -57,6 +58,16 @@ static void complete_gradient(tracer *t, const tws_mark *k, place *p, int own, i
   add_entry(t, TWS_TRACE_COMPLETE, k->at, own, k->which, backward);
   if (!t->failed && p->begun) t->to->items[t->later][p->begun - 1].number = t->completed;
   t->completed++;
+}
+
+static void add_exchange(tracer *t, const tws_mark *k) {
+  const int begins = k->kind == TWS_MARK_EXCHANGES || k->kind == TWS_MARK_EARLY;
+  if (!begins && k->kind != TWS_MARK_WAITS) return;
+  add_entry(t, begins ? TWS_TRACE_EXCHANGES : TWS_TRACE_WAITS, k->at, -1, 0, 0);
+  if (t->failed) return;
+  tws_trace_entry *e = &t->to->items[t->later][t->to->count[t->later] - 1];
+  e->op = k->op;
+  e->number = k->which;
 }
 
 static void add_mark(tracer *t, const tws_mark *k, int whole, int own, int backward) {
@@ -90,7 +101,9 @@ static void trace_layer(tracer *t, int at, int backward, int counting) {
   for (uint32_t i = 0; i < marks->count && !t->failed; i++) {
     const tws_mark *k = &marks->items[i];
     const int own = layer_in_whole(t->chunk, s, layer + s->first_layer, whole, k->layer);
-    if (!counting)
+    if (k->kind >= TWS_MARK_EXCHANGES) {
+      if (!counting) add_exchange(t, k);
+    } else if (!counting)
       add_mark(t, k, whole, own, backward);
     else if (k->kind == TWS_MARK_WRITTEN && own >= 0 && own < t->layers)
       t->places[(size_t)own * t->params + k->which].left++;
@@ -103,8 +116,10 @@ static void most_params(const tws_sample_pieces *s, uint32_t *most) {
   for (int later = 0; later < 2; later++)
     for (int e = 0; e < TWS_CONTEXT_EVENTS; e++)
       for (int layer = 0; layer < s->layers && s->marks[later][e]; layer++)
-        for (uint32_t i = 0; i < s->marks[later][e][layer].count; i++)
-          if (s->marks[later][e][layer].items[i].which >= *most) *most = s->marks[later][e][layer].items[i].which + 1;
+        for (uint32_t i = 0; i < s->marks[later][e][layer].count; i++) {
+          const tws_mark *k = &s->marks[later][e][layer].items[i];
+          if (k->kind < TWS_MARK_EXCHANGES && k->which >= *most) *most = k->which + 1;
+        }
 }
 
 int tws_beside_trace_make(const tws_composed_chunk *c, int gathers, tws_beside_trace *to) {
@@ -112,8 +127,7 @@ int tws_beside_trace_make(const tws_composed_chunk *c, int gathers, tws_beside_t
   to->gathers = gathers;
   to->count[0] = to->count[1] = 0;
   if (!c->head) return 1;
-  const int tail = c->tail ? c->tail->first_layer + c->tail->layers - c->tail_first : 0;
-  t.layers = c->head_end - c->head->first_layer + c->between + tail;
+  t.layers = tws_chunk_layers(c);
   most_params(c->head, &t.params);
   if (c->tail) most_params(c->tail, &t.params);
   const size_t bytes = (size_t)t.layers * t.params * sizeof *t.places;
@@ -159,7 +173,8 @@ typedef struct maker {
   uint32_t completed;
   /* 1 + numbers: of the last on a channel; of one that ends in the micro-batch, as then all before it do. */
   uint32_t last_gather, done_gather;
-  uint32_t on_channel[TWS_CHANNEL_COUNT]; /* 1 + the number of the last gather there */
+  uint32_t on_channel[TWS_CHANNEL_COUNT];                 /* 1 + the number of the last gather there */
+  uint32_t exchanges[TWS_EXCHANGES_BACK], exchange_count; /* 1 + numbers of the last */
   tws_beside_events *to;
   uint32_t ops;
   int failed; /* 1: it is not known, 2: no memory */
@@ -177,9 +192,10 @@ static void put(maker *m, tws_piece_time at, const tws_beside_op *op, uint32_t w
   to->items[kind][to->count[kind]++] = (tws_beside_event){at, op, waits_for ? waits_for - 1 : m->ops, waits_for > 0};
   if (waits_for) return;
   m->ops++;
-  if (op->gathers) {
+  if (m->moves->in_line) return;
+  if (op->stream == TWS_BESIDE_GATHERS) {
     if (op->channel != TWS_CHANNEL_NONE) m->last_gather = m->on_channel[op->channel] = m->ops;
-  } else if (!op->computes && m->on_channel[op->channel] > m->done_gather) {
+  } else if (op->stream == TWS_BESIDE_REDUCES && m->on_channel[op->channel] > m->done_gather) {
     m->done_gather = m->on_channel[op->channel]; /* it is reduced behind it */
   }
 }
@@ -280,6 +296,13 @@ static void begin_pass(maker *m, tws_piece_time at, int backward) {
 static void go_through(maker *m, const tws_trace_entry *e) {
   uint32_t gradient;
   switch ((tws_trace_kind)e->kind) {
+    case TWS_TRACE_EXCHANGES:
+      put(m, e->at, e->op, 0);
+      m->exchanges[m->exchange_count++ % TWS_EXCHANGES_BACK] = m->ops;
+      return;
+    case TWS_TRACE_WAITS:
+      put(m, e->at, NULL, m->exchanges[(m->exchange_count - 1 - e->number) % TWS_EXCHANGES_BACK]);
+      return;
     case TWS_TRACE_PASS:
       begin_pass(m, e->at, e->backward);
       return;
@@ -345,6 +368,7 @@ int tws_beside_gathers_any(const tws_beside_moves *moves) {
 int tws_beside_events_make(const tws_beside_moves *moves, const tws_beside_trace *trace, tws_beside_events *to) {
   int failed = 0;
   to->kinds = moves->kinds;
+  to->in_line = moves->in_line;
   for (int kind = 0; kind < moves->kinds && !failed; kind++) {
     const int later = kind == TWS_BESIDE_LATER || kind == TWS_BESIDE_LAST;
     maker m = {.moves = moves, .kind = kind, .later = later, .to = to, .scratch = tws_arena_create()};

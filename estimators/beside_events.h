@@ -7,19 +7,22 @@
 #include "estimators/beside.h"
 
 /* A pass begins; a module is visited; a parameter is read, for the first time in a visit; a gradient is first written,
- * or complete. */
+ * or complete; a tensor-parallel exchange may begin; something waits for one. */
 typedef enum tws_trace_kind {
   TWS_TRACE_PASS,
   TWS_TRACE_VISIT,
   TWS_TRACE_READS,
   TWS_TRACE_BEGINS,
-  TWS_TRACE_COMPLETE
+  TWS_TRACE_COMPLETE,
+  TWS_TRACE_EXCHANGES,
+  TWS_TRACE_WAITS
 } tws_trace_kind;
 typedef struct tws_trace_entry {
   tws_piece_time at; /* since the micro-batch began, of the layers alone */
   int layer;         /* of the module; of the parameter (tws_gradient_place) */
   uint32_t which;
-  uint32_t number; /* of a gradient: so many are complete before it */
+  uint32_t number;         /* of a gradient: so many are complete before it; WAITS: see tws_mark */
+  const tws_beside_op *op; /* EXCHANGES */
   uint8_t kind, backward;
 } tws_trace_entry;
 typedef struct tws_beside_trace { /* of the first micro-batch, and of a later one */
@@ -39,7 +42,7 @@ typedef struct tws_beside_event { /* `waits`: for an operation that has begun; e
   uint8_t waits;
 } tws_beside_event;
 typedef struct tws_beside_events { /* of each kind of micro-batch */
-  int kinds;
+  int kinds, in_line;              /* see tws_beside_moves */
   tws_beside_event *items[TWS_BESIDE_KINDS];
   size_t count[TWS_BESIDE_KINDS], capacity[TWS_BESIDE_KINDS];
   uint32_t ops[TWS_BESIDE_KINDS];

@@ -77,6 +77,21 @@ static int same_piece(const tws_piece *a, const tws_piece *b) {
          memcmp(a->axis_s, b->axis_s, sizeof a->axis_s) == 0 && a->point_count == 0 && b->point_count == 0;
 }
 
+/* Whether two layers begin and wait for exchanges alike. */
+static int same_exchanges(const tws_sample_pieces *s, int later, int e, int layer) {
+  const tws_marks *a = &s->marks[later][e][layer], *b = a + 1;
+  if (!s->marks[later][e]) return 0;
+  for (uint32_t i = 0, k = 0;; i++, k++) {
+    while (i < a->count && a->items[i].kind < TWS_MARK_EXCHANGES) i++;
+    while (k < b->count && b->items[k].kind < TWS_MARK_EXCHANGES) k++;
+    if (i == a->count || k == b->count) return i == a->count && k == b->count;
+    const tws_mark *x = &a->items[i], *y = &b->items[k];
+    if (x->kind != y->kind || x->which != y->which || x->at.kernel != y->at.kernel || x->at.other != y->at.other)
+      return 0;
+    if (x->op && x->op->time.other != y->op->time.other) return 0;
+  }
+}
+
 /* Whether the sample's layers [between, end) are alike indeed, so that any number of them can be. */
 static int repeats(const tws_sample_pieces *s, int between, int end) {
   for (int later = 0; later < 2; later++)
@@ -85,7 +100,9 @@ static int repeats(const tws_sample_pieces *s, int between, int end) {
       if (!s->whole.has[e]) continue;
       const tws_piece *layer = s->layer[later][e];
       for (int i = between; i + 1 < end; i++)
-        if (!layer || !same_piece(&layer[i - s->first_layer], &layer[i + 1 - s->first_layer])) return 0;
+        if (!layer || !same_piece(&layer[i - s->first_layer], &layer[i + 1 - s->first_layer]) ||
+            (s->exchanges && s->in_order && !same_exchanges(s, later, e, i - s->first_layer)))
+          return 0;
     }
   return s->closed;
 }
@@ -184,7 +201,7 @@ static int from_samples(const tws_chunk_source *from_where, tws_composed_chunk *
   return join_samples(head, head_alike, tail, tail_alike, alike - 2, chunk);
 }
 
-tws_code tws_chunk_compose(const tws_chunk_source *from, tws_composed_chunk *chunk, tws_error *err) {
+static tws_code compose(const tws_chunk_source *from, tws_composed_chunk *chunk, tws_error *err) {
   const tws_sample_pieces *whole = NULL;
   if (from_samples(from, chunk)) return TWS_OK;
   TWS_TRY(find_sample(from, chunk->of, &whole, err));
@@ -198,6 +215,20 @@ tws_code tws_chunk_compose(const tws_chunk_source *from, tws_composed_chunk *chu
   chunk->between = 0;
   chunk->tail = NULL;
   return TWS_OK;
+}
+
+tws_code tws_chunk_compose(const tws_chunk_source *from, tws_composed_chunk *chunk, tws_error *err) {
+  TWS_TRY(compose(from, chunk, err));
+  const tws_sample_pieces *tail = chunk->tail ? chunk->tail : chunk->head;
+  chunk->exchanges = chunk->in_order && (chunk->head->exchanges || tail->exchanges);
+  chunk->pending = chunk->head->pending || tail->pending;
+  chunk->far = chunk->head->far || tail->far;
+  return TWS_OK;
+}
+
+int tws_chunk_layers(const tws_composed_chunk *c) {
+  const int tail = c->tail ? c->tail->first_layer + c->tail->layers - c->tail_first : 0;
+  return c->head_end - c->head->first_layer + c->between + tail;
 }
 
 const tws_sample_pieces *tws_composed_layer(const tws_composed_chunk *chunk, int at, int *layer) {

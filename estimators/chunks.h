@@ -41,6 +41,8 @@ typedef struct tws_chunk_source {
 typedef struct tws_composed_chunk {
   tws_layer_range of; /* given */
   int exact, closed, in_order;
+  int exchanges;    /* of tensor ranks, which run beside what computes, and are known */
+  int pending, far; /* see tws_sample_pieces */
   double input_bytes;
   tws_chunk_pieces pieces;
   /* What it is made of: layers of `head` before `head_end`, `between` times that one, and layers of `tail` (NULL: there
@@ -51,6 +53,7 @@ typedef struct tws_composed_chunk {
 
 /* From few layers, where those between are equal to the last digit; else the whole chunk is sampled. */
 tws_code tws_chunk_compose(const tws_chunk_source *from, tws_composed_chunk *chunk, tws_error *err);
+int tws_chunk_layers(const tws_composed_chunk *chunk);
 /* A chunk's layer number `at` in the sample that tells of it. */
 const tws_sample_pieces *tws_composed_layer(const tws_composed_chunk *chunk, int at, int *layer);
 

@@ -1,5 +1,6 @@
 #include "estimators/composer_step.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "estimators/chunks.h"
@@ -187,6 +188,20 @@ static void run_alone(step *s) {
 
 /* ---- the end of a step ---- */
 
+static tws_beside_source beside_source(const step *s) {
+  return (tws_beside_source){.memory = s->c->beside,
+                             .moves = s->bounded ? s->tails->stage[0].beside : tws_beside_nothing(),
+                             .chunk = &s->chunks[0],
+                             .body = s->body,
+                             .arena = s->c->arena};
+}
+
+/* Of the last micro-batch, for exchanges. */
+static int find_waits(const step *s, tws_beside_waits *out) {
+  const tws_beside_source from = beside_source(s);
+  return tws_beside_waits_of(&from, s->beside, s->shape.micro_batches > 1, s->stretch[0], out);
+}
+
 /* By how much what runs beside the end of a step changes it; at least, where it is not known when gradients are there.
  */
 static double beside_tail(const step *s, int exact) {
@@ -194,8 +209,12 @@ static double beside_tail(const step *s, int exact) {
   const int later = s->shape.micro_batches > 1;
   if (t->in_step) return tws_overlap_gathered(t, s->stretch[0]);
   if (!t->overlapped) return 0;
-  return tws_overlap_gathered(t, s->stretch[0]) +
-         (exact ? tws_overlap_waited(t, s->overlap, later, s->stretch[0], s->c->ended) : 0);
+  const double gathered_s = tws_overlap_gathered(t, s->stretch[0]);
+  tws_beside_waits waits;
+  const int waiting = exact && s->beside;
+  if (waiting && !find_waits(s, &waits)) return -INFINITY;
+  if (!exact) return gathered_s;
+  return gathered_s + tws_overlap_waited(t, s->overlap, waiting ? &waits : NULL, later, s->stretch[0], s->c->ended);
 }
 
 /* For how long all gradients have been complete when a stage ends its last pass; -1: it is not known. */
@@ -411,14 +430,6 @@ static tws_code step_bytes(step *s, double limit, tws_composed *out, tws_error *
   return TWS_OK;
 }
 
-static tws_beside_source beside_source(const step *s) {
-  return (tws_beside_source){.memory = s->c->beside,
-                             .moves = s->tails->stage[0].beside,
-                             .chunk = &s->chunks[0],
-                             .body = s->body,
-                             .arena = s->c->arena};
-}
-
 /* What runs beside the last backward pass, or beside all; of ranks that differ a bound is known without it. */
 static tws_code find_overlap(step *s, const tws_rank_kind *r, tws_error *err) {
   const tws_tail_pieces *t = &s->tails->stage[0];
@@ -426,7 +437,8 @@ static tws_code find_overlap(step *s, const tws_rank_kind *r, tws_error *err) {
   s->overlap = NULL;
   s->beside = NULL;
   if (!r->alone) return TWS_OK;
-  if (t->beside && s->bounded && s->chunks_in_order) {
+  const int exchanges = s->shape.stages == 1 && s->chunks[0].exchanges;
+  if (s->chunks_in_order && (s->bounded ? t->beside && (t->in_step || exchanges) : exchanges)) {
     const tws_beside_source from = beside_source(s);
     TWS_TRY(tws_beside_find(&from, &s->beside, err));
     if (!s->beside->known) s->beside = NULL;
@@ -441,6 +453,27 @@ static int offloads_behind(const tws_config *config) {
   return config->zero.stage == 1 && !config->delayed_update && !config->zenflow.on;
 }
 
+/* Whether what tensor ranks exchange beside what computes is not known. */
+static int exchanges_unknown(const step *s) {
+  if (s->shape.stages == 1 && s->chunks[0].exchanges) return !s->beside || s->chunks[0].pending;
+  for (int i = 0; i < s->chunk_count; i++)
+    if (s->chunks[i].exchanges && s->chunks[i].far) return 1;
+  return 0;
+}
+
+/* Whether some are under way when the passes end, which what ends the step may wait for. */
+static int is_exchanging(const step *s) {
+  for (int i = 0; i < s->shape.stages && s->shape.stages > 1; i++)
+    if (s->stages[i].exchanging) return 1;
+  return 0;
+}
+
+static int exchanges_beside(const step *s) {
+  for (int i = 0; i < s->chunk_count; i++)
+    if (s->chunks[i].exchanges) return 1;
+  return 0;
+}
+
 /* Streams of their own, and ranks that differ. */
 static int is_exact(const step *s, const tws_rank_kind *r) {
   const tws_config *config = s->request->config;
@@ -448,9 +481,10 @@ static int is_exact(const step *s, const tws_rank_kind *r) {
   if (tws_config_offloads(config) && !offloads_behind(config)) return 0;
   if (rings(config)) return 0;
   if (s->tails->stage[0].overlaps && !(s->overlap && s->overlap->known)) return 0;
+  if (exchanges_unknown(s)) return 0;
   for (int i = 0; i < s->shape.stages; i++) {
     const tws_tail_pieces *t = &s->tails->stage[i];
-    if (!t->exact || (t->of_gradients && behind_gradients(s, i, 1) < 0)) return 0;
+    if (!t->exact || (t->of_gradients && (behind_gradients(s, i, 1) < 0 || exchanges_beside(s)))) return 0;
   }
   return 1;
 }
@@ -475,8 +509,12 @@ static tws_code account_beside(step *s, tws_composed_account *out, tws_error *er
   double axis_s[TWS_PIECE_AXES] = {0}, behind_s;
   const int later = s->shape.micro_batches > 1;
   if (!s->beside && !t->overlapped) return TWS_OK;
-  tws_overlap_expose(t, s->stretch[0], axis_s);
-  if (t->overlapped) tws_overlap_expose_waits(t, s->overlap, later, s->stretch[0], s->c->ended, axis_s);
+  if (t->in_step || t->overlapped) tws_overlap_expose(t, s->stretch[0], axis_s);
+  tws_beside_waits waits;
+  const int waiting = t->overlapped && s->beside;
+  if (waiting && !find_waits(s, &waits)) return no_memory(err);
+  if (t->overlapped)
+    tws_overlap_expose_waits(t, s->overlap, waiting ? &waits : NULL, later, s->stretch[0], s->c->ended, axis_s);
   tws_expose(out, 1, axis_s);
   if (!s->beside) return TWS_OK;
   const tws_beside_source from = beside_source(s);
@@ -511,6 +549,7 @@ tws_code tws_compose_account(tws_composer *c, tws_composed_account *out, tws_err
     out[i].bubble_s +=
         stage->bubble_s + last - (stage->compute_s > stage->messages_s ? stage->compute_s : stage->messages_s);
     out[i].axis_exposed_s[TWS_AXIS_PIPE] += stage->exposed_s;
+    out[i].axis_exposed_s[TWS_AXIS_MODEL] += stage->exchanged_s;
   }
   tws_arena_destroy(arena);
   return code;
@@ -592,6 +631,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   }
   if (stages > 1 && !s->ran) TWS_TRY(tws_step_run_passes(s, err));
   s->ran = 1;
+  if (is_exchanging(s)) out->exact = s->exact = 0;
   if (exact && s->beside) {
     const tws_beside_source from = beside_source(s);
     double behind_s;

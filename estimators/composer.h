@@ -6,10 +6,10 @@
  *
  * The step's time is the plan's where a rank's passes have no other streams than those that compute and send messages,
  * and where one rank stands for its stage, as all that count are alike; or where other streams gather and reduce for
- * ZeRO beside what computes: stages 0 to 3 with overlap_comm and without, or 1 with an optimizer on the host. Elsewhere
- * (other offload, overlapped tensor parallelism, ranks that differ) it is a lower bound, and so are bytes where
- * gathered parameters and buckets are left out. A search that ranks by bounds and plans what leads finds what plans
- * alone would find. */
+ * ZeRO beside what computes: stages 0 to 3 with overlap_comm and without, or 1 with an optimizer on the host; and where
+ * tensor ranks exchange beside it. Elsewhere (other offload, ranks that differ) it is a lower bound, and so are bytes
+ * where gathered parameters and buckets are left out. A search that ranks by bounds and plans what leads finds what
+ * plans alone would find. */
 #ifndef TWS_ESTIMATORS_COMPOSER_H
 #define TWS_ESTIMATORS_COMPOSER_H
 

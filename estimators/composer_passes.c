@@ -62,7 +62,7 @@ tws_code tws_step_make_times(tws_composed_step *s, tws_error *err) {
       if (list[i]) continue;
       tws_chunk_times *times = tws_arena_alloc_unset(s->arena, 1, sizeof *times);
       if (!times) return no_memory(err);
-      tws_chunk_times_of(&s->chunks[s->chunk_at[at]].pieces, s->stretch[stage], times);
+      if (!tws_chunk_times_of(&s->chunks[s->chunk_at[at]], s->stretch[stage], s->arena, times)) return no_memory(err);
       list[i] = times;
     }
     s->stages[stage].chunks = list;

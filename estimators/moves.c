@@ -137,7 +137,7 @@ static tws_code add_range(const tws_kept_moves *kept, lowered *l, tws_op_range r
 }
 
 /* Of a range whose time is known, what each operation costs where it runs beside the layers. */
-static tws_code list_ops(const tws_kept_moves *kept, const lowered *l, tws_op_range range, int gather,
+static tws_code list_ops(const tws_kept_moves *kept, const lowered *l, tws_op_range range, int stream,
                          const tws_beside_op **out, tws_error *err) {
   const tws_plan *plan = tws_moves_plan(l->moves);
   tws_beside_op *ops = tws_arena_alloc_unset(kept->arena, range.end - range.first + 1u, sizeof *ops);
@@ -154,7 +154,7 @@ static tws_code list_ops(const tws_kept_moves *kept, const lowered *l, tws_op_ra
         .time = tws_is_launched(&plan->works[o->work]) ? (tws_piece_time){seconds, 0} : (tws_piece_time){0, seconds},
         .axis = (uint8_t)axis,
         .channel = o->channel,
-        .gathers = (uint8_t)gather};
+        .stream = (uint8_t)stream};
   }
   return TWS_OK;
 }
@@ -168,7 +168,7 @@ static tws_code add_gathers(const tws_kept_moves *kept, lowered *l, int begin, i
   range.end = tws_moves_plan(l->moves)->op_count;
   b->first = range.first;
   TWS_TRY(add_range(kept, l, range, &g->time[later], &g->launches[later], g->axis_s[later], &g->in_order, err));
-  return list_ops(kept, l, range, 1, &b->ops, err);
+  return list_ops(kept, l, range, TWS_BESIDE_GATHERS, &b->ops, err);
 }
 
 static tws_code find_gathers(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
@@ -316,10 +316,10 @@ static tws_code find_gradients_in_step(tws_kept_moves *kept, const tws_plan_requ
     range.end = tws_moves_plan(l->moves)->op_count;
     b->first = range.first;
     TWS_TRY(add_range(kept, l, range, &time, &launches, axis_s, &out->in_order, err));
-    TWS_TRY(list_ops(kept, l, range, 0, &b->ops, err));
+    TWS_TRY(list_ops(kept, l, range, TWS_BESIDE_REDUCES, &b->ops, err));
     for (uint32_t i = 0; i < g->count; i++)
       for (uint32_t op = g->items[i].padded.first; op < g->items[i].padded.end; op++)
-        ((tws_beside_op *)(uintptr_t)b->ops)[op - b->first].computes = 1;
+        ((tws_beside_op *)(uintptr_t)b->ops)[op - b->first].stream = TWS_BESIDE_COMPUTES;
     if (kind != TWS_BESIDE_LATER && kind != (groups ? TWS_BESIDE_ONLY : TWS_BESIDE_FIRST)) continue;
     out->time[later] = time;
     out->launches[later] = launches;
@@ -329,14 +329,15 @@ static tws_code find_gradients_in_step(tws_kept_moves *kept, const tws_plan_requ
 }
 
 /* Both, of which each goes with many others. */
-static tws_code find_both(const tws_kept_moves *kept, const gathers *g, reductions *r, const tws_beside_moves **out,
-                          tws_error *err) {
+static tws_code find_both(const tws_kept_moves *kept, const gathers *g, reductions *r, int in_line,
+                          const tws_beside_moves **out, tws_error *err) {
   beside_both *b = r->both;
-  while (b && b->gathers != g) b = b->next;
+  while (b && (b->gathers != g || b->moves.in_line != in_line)) b = b->next;
   if (!b) {
     b = tws_arena_alloc(kept->arena, 1, sizeof *b);
     if (!b) return no_memory(err);
-    *b = (beside_both){.gathers = g, .moves = {.kinds = r->kinds, .begin = &g->begin}, .next = r->both};
+    *b = (beside_both){
+        .gathers = g, .moves = {.kinds = r->kinds, .in_line = in_line, .begin = &g->begin}, .next = r->both};
     for (int later = 0; later < 2; later++) b->moves.gathers[later] = &g->beside[later];
     for (int kind = 0; kind < r->kinds; kind++) b->moves.reductions[kind] = &r->in_step[kind];
     r->both = b;
@@ -402,8 +403,9 @@ tws_code tws_moves_of_micro_batches(tws_kept_moves *kept, const tws_plan_request
   TWS_TRY(find_reductions(kept, request, tail, &all, NULL, &r, err));
   /* targets of two losses are counted beside what is gathered for the whole step */
   if (t->in_step && (!g->begin.params.count || tws_network_losses(request->network) < 2))
-    TWS_TRY(find_both(kept, g, r, &t->beside, err));
+    TWS_TRY(find_both(kept, g, r, 0, &t->beside, err));
   t->moves_exact = !beside && g->in_order && r->in_order;
+  if (t->moves_exact && request->config->tensor_overlap) TWS_TRY(find_both(kept, g, r, 1, &t->beside, err));
   for (int later = 0; later < 2 && (t->moves_exact || t->beside); later++) {
     t->moves[later].kernel = g->time[later].kernel + r->time[later].kernel;
     t->moves[later].other = g->time[later].other + r->time[later].other;

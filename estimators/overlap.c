@@ -43,8 +43,7 @@ static int find_behind(const tws_overlapped *overlapped, const tws_composed_chun
   const uint32_t count = overlapped->gradients->count;
   walk w = {.of = overlapped, .chunk = chunk, .later = later, .behind = behind};
   if (!chunk->head) return 0;
-  const int tail = chunk->tail ? chunk->tail->first_layer + chunk->tail->layers - chunk->tail_first : 0;
-  const int layers = chunk->head_end - chunk->head->first_layer + chunk->between + tail;
+  const int layers = tws_chunk_layers(chunk);
   for (uint32_t i = 0; i < count; i++) behind[i].kernel = -1;
   for (int at = 0; at < layers; at++)
     if (!add_layer(&w, TWS_CONTEXT_BACKWARD, at)) return 0;
@@ -76,8 +75,23 @@ static double seconds_of(const tws_piece_time *time, double stretch) {
   return stretch * time->kernel + time->other;
 }
 
+/* For how long a micro-batch still waits when so many seconds are left to compute: not where it came to just then. */
+static double waits_behind(const tws_beside_waits *w, double behind_s) {
+  const double computed_s = w->computed_s - behind_s, near = 1e-12 * w->computed_s;
+  size_t low = 0, high = w->count;
+  while (low < high) {
+    const size_t middle = low + (high - low) / 2;
+    if (w->items[middle].computed_s < computed_s - near)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return w->waited_s - (low ? w->items[low - 1].waited_s : 0);
+}
+
 /* All times are those before the end of a tail that waits for nothing and gathers nothing. `ended`: per reduction. */
-static double waited_for(const tws_tail_pieces *tail, const tws_piece_time *behind, double stretch, double *ended) {
+static double waited_for(const tws_tail_pieces *tail, const tws_piece_time *behind, const tws_beside_waits *waits,
+                         double stretch, double *ended) {
   const tws_overlapped *o = tail->overlapped;
   const double step_s = seconds_of(&tail->step_time, stretch);
   double at = -INFINITY, waited = 0;
@@ -88,7 +102,8 @@ static double waited_for(const tws_tail_pieces *tail, const tws_piece_time *behi
       if (b->kernel < last.kernel) last.kernel = b->kernel;
       if (b->other < last.other) last.other = b->other;
     }
-    const double ready = -step_s - seconds_of(&last, stretch);
+    const double behind_s = seconds_of(&last, stretch);
+    const double ready = -step_s - behind_s - (waits ? waits_behind(waits, behind_s) : 0);
     at = (ready > at ? ready : at) + o->seconds[i];
     ended[i] = at;
   }
@@ -137,11 +152,11 @@ static void expose_between(const tws_overlapped *o, const double *ended, uint32_
   }
 }
 
-void tws_overlap_expose_waits(const tws_tail_pieces *tail, const tws_body_overlap *body, int later, double stretch,
-                              double *ended, double *axis_s) {
+void tws_overlap_expose_waits(const tws_tail_pieces *tail, const tws_body_overlap *body, const tws_beside_waits *waits,
+                              int later, double stretch, double *ended, double *axis_s) {
   const tws_overlapped *o = tail->overlapped;
   double waited = 0;
-  waited_for(tail, body->behind[later], stretch, ended);
+  waited_for(tail, body->behind[later], waits, stretch, ended);
   for (int i = 0; i < tail->wait_count; i++) { /* in the order of the tail */
     if (!o->needed[i]) continue;
     const double came = waited - seconds_of(&tail->waits[i].to_the_end, stretch);
@@ -151,14 +166,15 @@ void tws_overlap_expose_waits(const tws_tail_pieces *tail, const tws_body_overla
   }
 }
 
-double tws_overlap_waited(const tws_tail_pieces *tail, tws_body_overlap *body, int later, double stretch,
-                          double *ended) {
+double tws_overlap_waited(const tws_tail_pieces *tail, tws_body_overlap *body, const tws_beside_waits *waits, int later,
+                          double stretch, double *ended) {
   for (int i = 0; i < TWS_OVERLAPS_SEEN; i++) {
     const tws_overlap_seen *seen = &body->seen[i];
     if (seen->of == tail->overlapped && seen->later == later && seen->stretch == stretch) return seen->seconds;
   }
   tws_overlap_seen *seen = &body->seen[body->next_seen];
   body->next_seen = (body->next_seen + 1) % TWS_OVERLAPS_SEEN;
-  *seen = (tws_overlap_seen){tail->overlapped, later, stretch, waited_for(tail, body->behind[later], stretch, ended)};
+  *seen = (tws_overlap_seen){tail->overlapped, later, stretch,
+                             waited_for(tail, body->behind[later], waits, stretch, ended)};
   return seen->seconds;
 }

@@ -4,7 +4,7 @@
 #ifndef TWS_ESTIMATORS_OVERLAP_H
 #define TWS_ESTIMATORS_OVERLAP_H
 
-#include "estimators/chunks.h"
+#include "estimators/beside.h"
 
 /* Of one stage, with one size of buckets, in the order of their stream. */
 typedef struct tws_overlapped {
@@ -39,15 +39,15 @@ typedef struct tws_body_overlap {
 tws_code tws_overlap_find(const tws_overlapped *overlapped, const tws_composed_chunk *chunk, tws_body *body,
                           tws_arena *arena, tws_body_overlap **out, tws_error *err);
 /* For how many seconds the end of a step waits for reductions (later: of other micro-batches than the first); known
- * bodies. `ended`: room for a number of each reduction. */
-double tws_overlap_waited(const tws_tail_pieces *tail, tws_body_overlap *body, int later, double stretch,
-                          double *ended);
+ * bodies. `ended`: room for a number of each reduction; waits: of such a micro-batch for exchanges, or NULL. */
+double tws_overlap_waited(const tws_tail_pieces *tail, tws_body_overlap *body, const tws_beside_waits *waits, int later,
+                          double stretch, double *ended);
 /* By how many seconds a tail is longer than one that gathers parameters behind all else: no more than 0. */
 double tws_overlap_gathered(const tws_tail_pieces *tail, double stretch);
 /* By how much more or less is exposed then: added to seconds by axis (TWS_PIECE_AXES). */
 void tws_overlap_expose(const tws_tail_pieces *tail, double stretch, double *axis_s);
 /* Likewise, what the end of a step waits for reductions; `ended` as above. */
-void tws_overlap_expose_waits(const tws_tail_pieces *tail, const tws_body_overlap *body, int later, double stretch,
-                              double *ended, double *axis_s);
+void tws_overlap_expose_waits(const tws_tail_pieces *tail, const tws_body_overlap *body, const tws_beside_waits *waits,
+                              int later, double stretch, double *ended, double *axis_s);
 
 #endif

@@ -107,7 +107,7 @@ void tws_end_key(const tws_piece_key *tail, tws_piece_key *k) {
   *k = *tail;
   tws_zero_config *z = &k->config.zero;
   k->config.virtual_stages = 0;
-  if (z->stage != 1 || z->overlap_comm) z->reduce_bucket_size = 0; /* only here reductions wait for the end */
+  if (z->stage != 1 || z->overlap_comm) z->reduce_bucket_size = 0;        /* only here reductions wait for the end */
   if (z->stage == 3 && z->offload_param != 2) forget_gathers(&k->config); /* what a disk is read for follows them */
 }
 

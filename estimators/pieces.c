@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "estimators/piece_reader.h"
 #include "estimators/tail_order.h"
 
 /* ---- putting together ---- */
@@ -99,28 +100,10 @@ tws_context_event tws_context_event_of(int event, int action) {
 
 /* ---- reading a sample ---- */
 
-typedef struct message_buffer {
-  uint32_t buffer, last_kernel; /* operation, or TWS_NONE */
-  int waits;                    /* 1: for what is received; 2: before it is written again */
-  uint32_t written;             /* the last operation that wrote it */
-} message_buffer;
+typedef tws_piece_reader reader;
+typedef tws_message_buffer message_buffer;
 
-typedef struct reader {
-  const tws_plan_sample *sample;
-  const tws_plan *plan;
-  const tws_costs *costs;
-  int activations;
-  int layers_alone;     /* what ZeRO does beside them is left out */
-  double *seconds;      /* per work, less than 0: not asked yet */
-  int64_t *begin, *end; /* per operation: bytes that begin with it, that end with it */
-  uint8_t *begins;      /* per operation: it uses the gradients of all micro-batches */
-  uint8_t *sent;        /* per operation: it is the last that writes what is sent then */
-  message_buffer message[TWS_MESSAGE_BUFFERS];
-  int messages;
-  tws_arena *arena;
-} reader;
-
-static double seconds_of(reader *r, uint32_t work) {
+double tws_piece_seconds_of(reader *r, uint32_t work) {
   if (r->seconds[work] < 0) r->seconds[work] = r->costs->work(r->costs->user, r->plan, work);
   return r->seconds[work];
 }
@@ -129,10 +112,9 @@ static double launches_of(const tws_costs *costs, const tws_work *work) {
   return costs->launches ? costs->launches(costs->user, work) : 1;
 }
 
-/* Whether an operation is none of the layers' own, but of what ZeRO moves: gathers, their codes, what neighbours keep
- * of them, reductions, padding of parts. */
-static int is_move(const tws_plan *plan, const tws_op *o) {
+int tws_piece_is_move(const tws_plan *plan, const tws_op *o) {
   const tws_work *work = &plan->works[o->work];
+  if (o->stream == TWS_STREAM_EXCHANGE) return 0;
   if (o->stream != TWS_STREAM_COMPUTE || o->module == TWS_NONE || o->channel == TWS_CHANNEL_REPLICAS) return 1;
   if (work->kind == TWS_OP_COMPUTE)
     return work->code == TWS_KERNEL_QUANTIZE_PARTS || work->code == TWS_KERNEL_DEQUANTIZE_PARTS;
@@ -143,16 +125,17 @@ static int is_move(const tws_plan *plan, const tws_op *o) {
   return 0;
 }
 
-/* axis_s: NULL where nobody asks. */
-static void add_time(reader *r, const tws_op *o, tws_piece_time *time, double *launches, double *axis_s) {
+void tws_piece_add_time(reader *r, const tws_op *o, tws_piece_time *time, double *launches, double *axis_s) {
   const tws_work *work = &r->plan->works[o->work];
-  if (r->layers_alone && is_move(r->plan, o)) return;
+  if (o->stream == TWS_STREAM_EXCHANGE && !r->costs->serial) return;
+  if (r->layers_alone && tws_piece_is_move(r->plan, o)) return;
   if (tws_is_launched(work)) {
-    time->kernel += seconds_of(r, o->work);
+    time->kernel += tws_piece_seconds_of(r, o->work);
     if (o->phase != TWS_PHASE_STEP) *launches += launches_of(r->costs, work);
   } else {
-    time->other += seconds_of(r, o->work);
-    if (axis_s && !tws_op_computes(o)) axis_s[tws_piece_axis(tws_report_of_op(r->plan, o))] += seconds_of(r, o->work);
+    time->other += tws_piece_seconds_of(r, o->work);
+    if (axis_s && !tws_op_computes(o))
+      axis_s[tws_piece_axis(tws_report_of_op(r->plan, o))] += tws_piece_seconds_of(r, o->work);
   }
 }
 
@@ -212,6 +195,17 @@ static int message_of(const reader *r, uint32_t buffer) {
   return -1;
 }
 
+/* Beside what computes. */
+static int is_exchange(const reader *r, const tws_op *o) {
+  return r->exchanges && o->stream == TWS_STREAM_EXCHANGE;
+}
+
+/* What a message waits for: whoever wrote last, or, with exchanges, what it depends on. */
+static void mark_sent(reader *r, const tws_op *send, uint32_t written) {
+  if (!r->exchanges) r->sent[written] = 1;
+  for (uint32_t i = 0; r->exchanges && i < send->dep_count; i++) r->sent[r->plan->deps[send->dep_first + i]] = 1;
+}
+
 /* The buffers that a context sends or receives, in the order of their numbers, and when each was written last before it
  * is sent. */
 static int find_messages(reader *r, int micro_batch) {
@@ -225,7 +219,7 @@ static int find_messages(reader *r, int micro_batch) {
     if (message_of(r, buffer) >= 0) continue;
     int at = r->messages++;
     for (; at > 0 && r->message[at - 1].buffer > buffer; at--) r->message[at] = r->message[at - 1];
-    r->message[at] = (message_buffer){.buffer = buffer, .last_kernel = TWS_NONE, .written = TWS_NONE};
+    r->message[at] = (message_buffer){.buffer = buffer, .last_kernel = {TWS_NONE, TWS_NONE}, .written = TWS_NONE};
   }
   for (int i = 0; i < r->sample->part_count; i++) {
     const tws_sample_part *part = &r->sample->parts[i];
@@ -236,9 +230,9 @@ static int find_messages(reader *r, int micro_batch) {
         const tws_operand *operand = &plan->operands[o->operand_first + (uint32_t)k];
         const int m = message_of(r, operand->buffer);
         if (m < 0) continue;
-        if (part->event == TWS_EVENT_ACTION) r->message[m].last_kernel = op;
+        if (part->event == TWS_EVENT_ACTION) r->message[m].last_kernel[is_exchange(r, o)] = op;
         if (part->event == TWS_EVENT_ACTION && (operand->access & TWS_WRITE)) r->message[m].written = op;
-        if (part->event == TWS_EVENT_SEND && r->message[m].written != TWS_NONE) r->sent[r->message[m].written] = 1;
+        if (part->event == TWS_EVENT_SEND && r->message[m].written != TWS_NONE) mark_sent(r, o, r->message[m].written);
       }
     }
   }
@@ -260,48 +254,79 @@ static int access_of(const tws_plan *plan, const tws_op *o, uint32_t buffer) {
   return access;
 }
 
-/* One more operation; returns 0 when there are too many points. Of one on a third stream nothing is known of when it
- * runs: what computes does not wait there, and what waits for it is bounded by what else it waits for. */
+/* For marks of what runs beside. */
+static void keep_spot(reader *r, uint32_t op, tws_point_kind kind, int buffer, int behind) {
+  if (!r->exchanges) return;
+  if (tws_reserve(&r->spots, &r->spot_capacity, r->spot_count + 1, sizeof *r->spots))
+    r->unknown = 1;
+  else
+    r->spots[r->spot_count++] = (tws_spot){op, (uint8_t)kind, (uint8_t)buffer, (uint8_t)behind};
+}
+
+/* At a point in its own stream. Those of what computes are the piece's, too. */
+static int add_own_point(reader *r, uint32_t op, tws_point_kind kind, int buffer, int behind, tws_piece *p) {
+  keep_spot(r, op, kind, buffer, behind);
+  return is_exchange(r, &r->plan->ops[op]) || add_point(p, kind, buffer);
+}
+
+/* Before an operation that uses the buffer of a message. Of one on a third stream nothing is known of when it runs,
+ * unless it is an exchange: what computes does not wait there, and what waits for it is bounded by what else it waits
+ * for. */
+static int begin_use(reader *r, uint32_t op, int m, int access, int is_message, tws_piece *p) {
+  const tws_op *o = &r->plan->ops[op];
+  const int stream = is_exchange(r, o), other = !r->costs->serial && o->stream != TWS_STREAM_COMPUTE;
+  const int aside = !is_message && !stream && other;
+  message_buffer *b = &r->message[m];
+  int good = 1;
+  r->unknown |= aside;
+  if (r->plan->buffers[b->buffer].first_op == op) {
+    good &= add_point(p, aside ? TWS_POINT_TAKE_ASIDE : stream ? TWS_POINT_TAKE_AHEAD : TWS_POINT_TAKE, m);
+    if (!aside && !is_message) keep_spot(r, op, TWS_POINT_TAKE, m, 0);
+  }
+  if (aside) return good;
+  if (is_message) {
+    b->waits[0] = b->waits[1] = o->kind == TWS_OP_RECV ? 1 : 2;
+  } else if (b->waits[stream] == 1 || (b->waits[stream] == 2 && (access & TWS_WRITE))) {
+    good &= add_own_point(r, op, TWS_POINT_WAIT, m, 0, p);
+    b->waits[stream] = 0;
+  }
+  return good;
+}
+
+static int end_use(reader *r, uint32_t op, int m, int access, int is_message, tws_piece *p) {
+  const tws_op *o = &r->plan->ops[op];
+  const int stream = is_exchange(r, o), other = !r->costs->serial && o->stream != TWS_STREAM_COMPUTE;
+  const int aside = !is_message && !stream && other;
+  const message_buffer *b = &r->message[m];
+  int good = 1;
+  if (!aside && r->sent[op] && (access & TWS_WRITE)) good &= add_own_point(r, op, TWS_POINT_WRITTEN, m, 1, p);
+  if (!aside && b->last_kernel[stream] == op) good &= add_own_point(r, op, TWS_POINT_USED, m, 1, p);
+  if (r->plan->buffers[b->buffer].last_op == op) good &= add_point(p, TWS_POINT_GIVE, m);
+  return good;
+}
+
+/* One more operation; returns 0 when there are too many points. */
 static int extend(reader *r, uint32_t op, int is_message, tws_piece *p) {
-  const tws_plan *plan = r->plan;
-  const tws_op *o = &plan->ops[op];
-  const int aside = !is_message && !r->costs->serial && o->stream != TWS_STREAM_COMPUTE;
+  const tws_op *o = &r->plan->ops[op];
   int access[TWS_MESSAGE_BUFFERS], good = 1;
   for (int m = 0; m < r->messages; m++) {
-    message_buffer *b = &r->message[m];
-    const tws_buffer *buffer = &plan->buffers[b->buffer];
-    access[m] = access_of(plan, o, b->buffer);
-    if (!access[m]) continue;
-    if (buffer->first_op == op) good &= add_point(p, aside ? TWS_POINT_TAKE_ASIDE : TWS_POINT_TAKE, m);
-    if (aside) continue;
-    if (is_message) {
-      b->waits = o->kind == TWS_OP_RECV ? 1 : 2;
-    } else if (b->waits == 1 || (b->waits == 2 && (access[m] & TWS_WRITE))) {
-      good &= add_point(p, TWS_POINT_WAIT, m);
-      b->waits = 0;
-    }
+    access[m] = access_of(r->plan, o, r->message[m].buffer);
+    if (access[m]) good &= begin_use(r, op, m, access[m], is_message, p);
   }
   tws_piece_time own = {0, 0};
   if (r->begins[op]) p->begins = 1;
   p->delta += r->begin[op];
   *(p->begins ? &p->after : &p->before) = larger(p->begins ? p->after : p->before, p->delta);
   p->delta -= r->end[op];
-  if (!is_message) add_time(r, o, &own, &p->launches, p->axis_s);
+  if (!is_message) tws_piece_add_time(r, o, &own, &p->launches, p->axis_s);
   p->time = sum_of(p->time, own);
   p->behind = r->begins[op] ? (tws_piece_time){0, 0} : sum_of(p->behind, own);
-  for (int m = 0; m < r->messages; m++) {
-    const message_buffer *b = &r->message[m];
-    if (!access[m]) continue;
-    if (!aside && r->sent[op] && b->buffer != TWS_NONE && (access[m] & TWS_WRITE))
-      good &= add_point(p, TWS_POINT_WRITTEN, m);
-    if (!aside && b->last_kernel == op) good &= add_point(p, TWS_POINT_USED, m);
-    if (plan->buffers[b->buffer].last_op == op) good &= add_point(p, TWS_POINT_GIVE, m);
-  }
+  for (int m = 0; m < r->messages; m++)
+    if (access[m]) good &= end_use(r, op, m, access[m], is_message, p);
   return good;
 }
 
-/* The layer that an operation counts to: its module's, or that of the one before. */
-static int layer_of(const reader *r, const tws_op *o, int before) {
+int tws_piece_layer_of(const reader *r, const tws_op *o, int before) {
   return o->module == TWS_NONE ? before : r->sample->layer_of[o->module];
 }
 
@@ -311,7 +336,7 @@ static int cut_by_layer(reader *r, const tws_sample_part *part, tws_sample_piece
   int layer = down ? out->first_layer + out->layers - 1 : out->first_layer;
   for (int i = 0; i < out->layers; i++) pieces[i] = tws_piece_empty();
   for (uint32_t op = part->first_op; op < part->end_op; op++) {
-    const int next = layer_of(r, &r->plan->ops[op], layer);
+    const int next = tws_piece_layer_of(r, &r->plan->ops[op], layer);
     if (down ? next > layer : next < layer) return 0;
     if (next < out->first_layer || next >= out->first_layer + out->layers) return 0;
     layer = next;
@@ -353,9 +378,9 @@ static void find_latest(reader *r, const tws_sample_part *part, const tws_sample
   for (uint32_t i = 0; i < g->count; i++) all[i].layer = -1;
   for (uint32_t op = part->first_op; op < part->end_op; op++) {
     const tws_op *o = &r->plan->ops[op];
-    const int layer = layer_of(r, o, now.layer + of->first_layer) - of->first_layer;
+    const int layer = tws_piece_layer_of(r, o, now.layer + of->first_layer) - of->first_layer;
     if (layer != now.layer) now = (latest){.layer = layer};
-    add_time(r, o, &now.at, &launches, NULL);
+    tws_piece_add_time(r, o, &now.at, &launches, NULL);
     for (int k = 0; k < o->operand_count; k++) {
       const tws_operand *w = &r->plan->operands[o->operand_first + (uint32_t)k];
       if (w->buffer != r->plan->gradients || !(w->access & TWS_WRITE)) continue;
@@ -398,131 +423,6 @@ static tws_code read_completions(reader *r, const tws_sample_part *part, const t
   return TWS_OK;
 }
 
-/* ---- where passes meet what ZeRO moves ---- */
-
-typedef struct placed_mark {
-  tws_mark mark;
-  int layer; /* of the pass */
-} placed_mark;
-
-typedef struct marker {
-  reader *r;
-  uint32_t *first_place, *end_place; /* per buffer: in sample->moved, or TWS_NONE */
-  placed_mark *items;
-  size_t count, capacity;
-  int layer, failed;
-  tws_piece_time now; /* in it */
-} marker;
-
-static void put_mark(marker *m, tws_mark_kind kind, int layer, int own, uint32_t which) {
-  if (tws_reserve(&m->items, &m->capacity, m->count + 1, sizeof *m->items)) {
-    m->failed = 1;
-    return;
-  }
-  placed_mark *p = &m->items[m->count++];
-  *p = (placed_mark){.mark = {.kind = (uint8_t)kind, .layer = own, .which = which}, .layer = layer};
-  if (layer == m->layer) p->mark.at = m->now;
-}
-
-/* The first place of an operand's buffer that reaches behind where the operand begins. */
-static uint32_t place_at(const marker *m, const tws_operand *w) {
-  const tws_plan_sample *s = m->r->sample;
-  uint32_t low = m->first_place[w->buffer], high = m->end_place[w->buffer];
-  while (low < high) {
-    const uint32_t middle = low + (high - low) / 2;
-    if (s->moved[middle].first + s->moved[middle].elements <= w->offset)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low;
-}
-
-/* What an operation reads of parameters, and writes of gradients. */
-static void mark_operands(marker *m, const tws_op *o) {
-  const tws_plan_sample *s = m->r->sample;
-  for (int k = 0; k < o->operand_count; k++) {
-    const tws_operand *w = &m->r->plan->operands[o->operand_first + (uint32_t)k];
-    const tws_mark_kind kind = w->access & TWS_WRITE ? TWS_MARK_WRITES : TWS_MARK_READS;
-    if (m->first_place[w->buffer] == TWS_NONE) continue;
-    for (uint32_t i = place_at(m, w); i < s->moved_count; i++) {
-      const tws_moved_place *of = &s->moved[i];
-      if (of->buffer != w->buffer || of->first >= w->offset + w->count) break;
-      put_mark(m, kind, m->layer, of->layer, of->which);
-    }
-  }
-}
-
-/* Visits, and gradients that modules have added to, before operation `op`; at the end of a part none but these. */
-static void mark_events(marker *m, uint32_t *next, uint32_t op, int at_end) {
-  const tws_plan_sample *s = m->r->sample;
-  for (; *next < s->event_count && s->events[*next].op <= op; ++*next) {
-    const tws_sample_event *e = &s->events[*next];
-    if (e->which != TWS_NONE)
-      put_mark(m, TWS_MARK_WRITTEN, m->layer, e->layer, e->which);
-    else if (at_end)
-      return;
-    else if (e->layer >= 0)
-      put_mark(m, TWS_MARK_VISIT, e->layer, e->layer, 0);
-  }
-}
-
-static void mark_part(marker *m, const tws_sample_part *part, const tws_sample_pieces *of) {
-  const tws_sample_event *events = m->r->sample->events;
-  double launches = 0;
-  uint32_t next = 0;
-  m->count = 0;
-  m->layer = part->action == TWS_ACTION_FORWARD ? of->first_layer : of->first_layer + of->layers - 1;
-  m->now = (tws_piece_time){0, 0};
-  while (next < m->r->sample->event_count &&
-         (events[next].op < part->first_op || (events[next].op == part->first_op && events[next].which != TWS_NONE)))
-    next++;
-  for (uint32_t op = part->first_op; op < part->end_op; op++) {
-    const tws_op *o = &m->r->plan->ops[op];
-    const int layer = layer_of(m->r, o, m->layer);
-    mark_events(m, &next, op, 0);
-    if (layer != m->layer) m->now = (tws_piece_time){0, 0};
-    m->layer = layer;
-    if (is_move(m->r->plan, o)) continue;
-    mark_operands(m, o);
-    add_time(m->r, o, &m->now, &launches, NULL);
-  }
-  mark_events(m, &next, part->end_op, 1);
-}
-
-/* Of a pass that is cut by layer. */
-static tws_code read_marks(reader *r, const tws_sample_part *part, tws_sample_pieces *out, tws_error *err) {
-  const tws_plan_sample *s = r->sample;
-  if (!s->moved_count) return TWS_OK;
-  marker m = {.r = r, .first_place = tws_calloc(2u * r->plan->buffer_count + 2u, sizeof *m.first_place)};
-  tws_marks *of = tws_arena_alloc(r->arena, (size_t)out->layers + 1, sizeof *of);
-  m.failed = !m.first_place || !of;
-  if (!m.failed) {
-    m.end_place = m.first_place + r->plan->buffer_count + 1;
-    memset(m.first_place, 0xff, r->plan->buffer_count * sizeof *m.first_place); /* TWS_NONE */
-    for (uint32_t i = s->moved_count; i-- > 0;) m.first_place[s->moved[i].buffer] = i;
-    for (uint32_t i = 0; i < s->moved_count; i++) m.end_place[s->moved[i].buffer] = i + 1;
-    mark_part(&m, part, out);
-  }
-  tws_mark *items = m.failed ? NULL : tws_arena_alloc_unset(r->arena, m.count + 1, sizeof *items);
-  if (items) {
-    for (size_t i = 0; i < m.count; i++) of[m.items[i].layer - out->first_layer].count++;
-    for (int i = 0; i < out->layers; i++) {
-      of[i].items = items;
-      items += of[i].count;
-      of[i].count = 0;
-    }
-    for (size_t i = 0; i < m.count; i++) {
-      tws_marks *to = &of[m.items[i].layer - out->first_layer];
-      to->items[to->count++] = m.items[i].mark;
-    }
-    out->marks[part->micro_batch][tws_context_event_of(part->event, part->action)] = of;
-  }
-  tws_free(m.first_place);
-  tws_free(m.items);
-  return items ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
-}
-
 static tws_code no_pieces(tws_error *err) {
   return tws_fail(err, TWS_UNSUPPORTED, NULL, "a chunk sends and receives in more ways than its pieces say");
 }
@@ -543,23 +443,36 @@ static tws_code read_part(reader *r, const tws_sample_part *part, tws_sample_pie
   if (!pieces) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
   if (cut_by_layer(r, part, out, pieces) && join(out, pieces, part->action != TWS_ACTION_FORWARD, whole)) {
     out->layer[part->micro_batch][event] = pieces;
-    TWS_TRY(read_marks(r, part, out, err));
+    TWS_TRY(tws_piece_read_marks(r, part, out, err));
     return read_completions(r, part, pieces, out, err);
   }
   memcpy(r->message, kept, sizeof kept);
+  r->unknown = 1;
   *whole = tws_piece_empty();
   for (uint32_t op = part->first_op; op < part->end_op; op++)
     if (!extend(r, op, 0, whole)) return no_pieces(err);
   return TWS_OK;
 }
 
-/* moves: those of what ZeRO moves may be there, too. */
-static int has_two_streams_alone(const tws_plan *plan, int moves, const tws_costs *costs) {
-  uint32_t known = 1u << TWS_STREAM_COMPUTE | 1u << TWS_STREAM_P2P;
+/* moves, exchanges: those of what ZeRO moves, or tensor-parallel exchanges, may be there, too. */
+static int has_two_streams_alone(const tws_plan *plan, int moves, int exchanges, const tws_costs *costs) {
+  uint32_t known = 1u << TWS_STREAM_COMPUTE | 1u << TWS_STREAM_P2P | (exchanges ? 1u << TWS_STREAM_EXCHANGE : 0);
   if (moves) known |= 1u << TWS_STREAM_GATHER | 1u << TWS_STREAM_REDUCE;
   for (uint32_t op = 0; op < plan->op_count && !costs->serial; op++)
     if (!(known >> plan->ops[op].stream & 1)) return 0;
   return 1;
+}
+
+static tws_code read_parts(reader *r, tws_sample_pieces *out, tws_error *err) {
+  for (int micro_batch = 0; micro_batch < 2; micro_batch++) {
+    if (!find_messages(r, micro_batch)) return no_pieces(err);
+    for (int i = 0; i < r->sample->part_count; i++)
+      if (r->sample->parts[i].micro_batch == micro_batch) TWS_TRY(read_part(r, &r->sample->parts[i], out, err));
+    out->pending |= r->awaited < r->begun;
+  }
+  if (out->exchanges && (r->unknown || r->begun < r->exchange_count)) out->in_order = out->exact = 0;
+  out->far = r->far;
+  return TWS_OK;
 }
 
 tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_request *request, const tws_costs *costs,
@@ -569,16 +482,16 @@ tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_requ
   memset(out, 0, sizeof *out);
   out->first_layer = request->first_layer;
   out->layers = request->end_layer - request->first_layer;
-  out->in_order = has_two_streams_alone(plan, activations, costs);
+  out->exchanges = sample->depends && !costs->serial;
+  out->in_order = has_two_streams_alone(plan, activations, out->exchanges, costs);
   out->exact = !activations && out->in_order;
   r.layers_alone = !out->exact;
   TWS_TRY(prepare(&r, err));
+  if (out->exchanges) TWS_TRY(tws_piece_find_exchanges(&r, err));
   out->closed = read_lifetimes(&r, 1);
-  for (int micro_batch = 0; micro_batch < 2; micro_batch++) {
-    if (!find_messages(&r, micro_batch)) return no_pieces(err);
-    for (int i = 0; i < sample->part_count; i++)
-      if (sample->parts[i].micro_batch == micro_batch) TWS_TRY(read_part(&r, &sample->parts[i], out, err));
-  }
+  const tws_code code = read_parts(&r, out, err);
+  tws_free(r.spots);
+  TWS_TRY(code);
   out->whole.buffers = r.messages;
   for (int m = 0; m < r.messages; m++)
     out->whole.slot_bytes[m] =
@@ -629,10 +542,10 @@ static int read_gathers(reader *r, uint32_t first, tws_tail_pieces *out) {
     const tws_op *o = &plan->ops[op];
     if (!out->gathers || !is_gather(plan, o)) return 0;
     tws_tail_gather *g = &out->gathers[out->gather_count++];
-    g->seconds = seconds_of(r, o->work);
+    g->seconds = tws_piece_seconds_of(r, o->work);
     g->axis = tws_piece_axis(tws_report_of_op(plan, o));
     for (uint32_t before = first; before > 0 && !touches_parameters(plan, &plan->ops[before - 1], o); before--)
-      add_time(r, &plan->ops[before - 1], &g->behind, &none, NULL);
+      tws_piece_add_time(r, &plan->ops[before - 1], &g->behind, &none, NULL);
   }
   return 1;
 }
@@ -666,7 +579,7 @@ static tws_code read_waits(reader *r, tws_tail_pieces *out, tws_error *err) {
     }
     if (is_step && !all && shared) waits[out->wait_count++] = (tws_tail_wait){.to_the_end = total};
     all |= is_step && shared;
-    add_time(r, o, &total, &none, NULL);
+    tws_piece_add_time(r, o, &total, &none, NULL);
   }
   if (!read_gathers(r, op, out)) out->gathers = NULL;
   if (!all || !out->gathers) return TWS_OK;
@@ -682,7 +595,7 @@ static tws_code read_waits(reader *r, tws_tail_pieces *out, tws_error *err) {
 
 static void count_before_update(reader *r, const tws_op *o, tws_tail_pieces *out) {
   if (o->phase == TWS_PHASE_STEP || !tws_is_launched(&r->plan->works[o->work])) return;
-  out->counted.kernel += seconds_of(r, o->work);
+  out->counted.kernel += tws_piece_seconds_of(r, o->work);
   out->launches += launches_of(r->costs, &r->plan->works[o->work]);
 }
 
@@ -726,7 +639,7 @@ static void read_tail_steps(reader *r, uint32_t reduced_at, const tws_tail_paths
     const int starts = out->step_count == 0 || sync || out->steps[out->step_count - 1].sync;
     if (starts) out->steps[out->step_count++] = (tws_tail_step){.sync = sync};
     tws_tail_step *step = &out->steps[out->step_count - 1];
-    add_time(r, o, &step->time, &none, step->axis_s);
+    tws_piece_add_time(r, o, &step->time, &none, step->axis_s);
   }
   end_step(out, ends);
   if (reduced_at >= plan->op_count) begin_reduced(out);
@@ -741,7 +654,7 @@ static tws_code read_order(reader *r, tws_tail_paths **ends, tws_error *err) {
   double none = 0;
   for (uint32_t op = 0; meets && times && op < plan->op_count; op++) {
     meets[op] = sync_of(plan, &plan->ops[op]) != TWS_TAIL_ALONE;
-    add_time(r, &plan->ops[op], &times[op], &none, NULL);
+    tws_piece_add_time(r, &plan->ops[op], &times[op], &none, NULL);
   }
   const tws_code code = meets && times ? tws_tail_order_find(&ops, r->arena, ends, err)
                                        : tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
@@ -756,7 +669,7 @@ tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *cost
   reader r = {.sample = sample, .plan = plan, .costs = costs, .arena = arena};
   tws_tail_paths *ends = NULL;
   memset(out, 0, sizeof *out);
-  out->exact = has_two_streams_alone(plan, 0, costs);
+  out->exact = has_two_streams_alone(plan, 0, 0, costs);
   TWS_TRY(prepare(&r, err));
   read_lifetimes(&r, 0);
   out->steps = tws_arena_alloc(arena, 2u * plan->op_count + 2u, sizeof *out->steps);

@@ -34,6 +34,7 @@ typedef struct tws_piece_time {
 typedef enum tws_point_kind {
   TWS_POINT_TAKE,       /* the buffer begins: waits until what lay in its place is done */
   TWS_POINT_TAKE_ASIDE, /* it begins on another stream than that which computes: nothing there waits */
+  TWS_POINT_TAKE_AHEAD, /* likewise on that of exchanges, which waits (tws_mark) */
   TWS_POINT_WAIT,       /* waits for the last message in the buffer */
   TWS_POINT_WRITTEN,    /* what is sent next is there */
   TWS_POINT_USED,       /* the last kernel that uses the buffer has ended */
@@ -107,14 +108,52 @@ typedef struct tws_completions { /* of a layer */
   uint32_t count;
 } tws_completions;
 
-/* Where a layer's pass meets what ZeRO moves: before a visit of a module, before it reads a parameter or writes a
- * gradient, behind a module that adds to it. */
-typedef enum tws_mark_kind { TWS_MARK_VISIT, TWS_MARK_READS, TWS_MARK_WRITES, TWS_MARK_WRITTEN } tws_mark_kind;
+/* What runs beside the layers: gathers and reductions of ZeRO, and tensor-parallel exchanges. */
+typedef enum tws_beside_stream {
+  TWS_BESIDE_REDUCES,
+  TWS_BESIDE_GATHERS,
+  TWS_BESIDE_EXCHANGES,
+  TWS_BESIDE_STREAMS,
+  TWS_BESIDE_COMPUTES = TWS_BESIDE_STREAMS /* it runs on the stream that computes */
+} tws_beside_stream;
+typedef struct tws_beside_op {
+  tws_piece_time time;
+  uint8_t axis, channel; /* tws_piece_axis(); tws_channel */
+  uint8_t stream;
+} tws_beside_op;
+
+/* Where a layer's pass meets that: before a visit of a module, before it reads a parameter or writes a gradient, behind
+ * a module that adds to it. And where an exchange may begin, before something waits for one, and at a point of the
+ * piece, or of an exchange (TWS_MARK_POINT: `which` is the buffer, `point` its kind, `aside`: it is the exchange's).
+ *
+ * MEETS: a collective on the stream that computes has ended, after which alone the next exchange may begin, as they
+ * share a communicator.
+ *
+ * An exchange of one action may wait for what an earlier one of the micro-batch computed alone. Without a pipeline it
+ * begins there (EARLY); in a pipeline others come between (LATE): `which` is the number of the time that the earlier
+ * action left, or TWS_NONE: it waits for messages alone. */
+typedef enum tws_mark_kind {
+  TWS_MARK_VISIT,
+  TWS_MARK_READS,
+  TWS_MARK_WRITES,
+  TWS_MARK_WRITTEN,
+  TWS_MARK_EXCHANGES,
+  TWS_MARK_EARLY,
+  TWS_MARK_LATE,
+  TWS_MARK_WAITS,
+  TWS_MARK_MEETS,
+  TWS_MARK_POINT
+} tws_mark_kind;
+enum {
+  TWS_EXCHANGES_BACK = 64, /* no farther back is one that something waits for */
+  TWS_TIMES_LEFT = 16      /* by actions of a micro-batch to its later ones */
+};
 typedef struct tws_mark {
-  tws_piece_time at; /* since the layer's piece began */
-  int layer;         /* of the sample: the parameter's own */
-  uint32_t which;    /* tws_gradient_place */
-  uint8_t kind;
+  tws_piece_time at;       /* since the layer's piece began */
+  int layer;               /* of the sample: the parameter's own */
+  uint32_t which;          /* tws_gradient_place; WAITS: so many exchanges have begun since that one */
+  const tws_beside_op *op; /* EXCHANGES, EARLY, LATE */
+  uint8_t kind, point, aside;
 } tws_mark;
 typedef struct tws_marks { /* of a layer, in the order of its operations */
   tws_mark *items;
@@ -131,10 +170,13 @@ typedef struct tws_sample_pieces {
   tws_piece *layer[2][TWS_CONTEXT_EVENTS]; /* [layer - first_layer]; NULL: not known by layer */
   /* Likewise: gradients that are whole in memory, where a forward or backward pass writes them last. */
   tws_completions *completions[2][TWS_CONTEXT_EVENTS];
-  tws_marks *marks[2][TWS_CONTEXT_EVENTS]; /* likewise: where gradients are in buckets */
-  int in_order;       /* nothing but what ZeRO moves runs on other streams than those that compute and send */
-  int exact;          /* there are no other streams than those that compute and send */
-  int closed;         /* buffers of a context are its own alone: bytes are exact */
+  tws_marks *marks[2][TWS_CONTEXT_EVENTS]; /* likewise: where gradients are in buckets, and with exchanges */
+  int exchanges; /* of tensor ranks, beside what computes: no part of a piece's time; marks tell of them */
+  int pending;   /* some are under way at the end of a micro-batch */
+  int far;       /* an action waits for those of an earlier one */
+  int in_order;  /* all other streams than those that compute and send are those of exchanges, and of ZeRO's moves */
+  int exact;     /* likewise, without these */
+  int closed;    /* buffers of a context are its own alone: bytes are exact */
   double input_bytes; /* of one micro-batch */
 } tws_sample_pieces;
 

@@ -4,7 +4,7 @@
 #ifndef TWS_ESTIMATORS_RHYTHM_H
 #define TWS_ESTIMATORS_RHYTHM_H
 
-#include "estimators/pieces.h"
+#include "estimators/exchanges.h"
 
 /* A chunk whose host's stretch is known. */
 typedef struct tws_event_point {
@@ -16,16 +16,22 @@ typedef struct tws_chunk_event {
   int64_t delta, before, after;
   int begins, point_count;
   tws_event_point points[TWS_PIECE_POINTS];
+  tws_action_steps steps; /* of tws_chunk_times.exchanges: with these points, but for the order of slots */
 } tws_chunk_event;
 typedef struct tws_chunk_times {
   tws_chunk_event event[2][TWS_CONTEXT_EVENTS];
   const tws_chunk_pieces *pieces;
+  int exchanges; /* of tensor ranks run beside what computes */
 } tws_chunk_times;
-void tws_chunk_times_of(const tws_chunk_pieces *pieces, double stretch, tws_chunk_times *out);
+/* 0: no memory. */
+int tws_chunk_times_of(const tws_composed_chunk *chunk, double stretch, tws_arena *arena, tws_chunk_times *out);
 
 typedef struct tws_message_times { /* as tws_op_times */
   double ready_s, met_s, end_s;
 } tws_message_times;
+typedef struct tws_exchange_times {
+  double ready_s, end_s;
+} tws_exchange_times;
 
 typedef struct tws_rhythm_stage {
   const tws_chunk_times *const *chunks; /* of the stage */
@@ -38,9 +44,12 @@ typedef struct tws_rhythm_stage {
   int64_t peak;
   double messages_s;
   int64_t held;
-  tws_message_times *messages; /* in their order, where an account is asked for */
-  uint32_t message_count;
+  tws_message_times *messages;   /* in their order, where an account is asked for */
+  tws_exchange_times *exchanges; /* likewise */
+  uint32_t message_count, exchange_count;
   double exposed_s, bubble_s; /* likewise: what computes waits for messages, and for the stages that these wait for */
+  double exchanged_s;         /* likewise, for exchanges of tensor ranks */
+  int exchanging;             /* answer: one of these is under way when its passes end */
 } tws_rhythm_stage;
 
 typedef struct tws_rhythm_orders tws_rhythm_orders;

@@ -175,9 +175,9 @@ static int add_action(runner *u, int s, const tws_pipeline_event *at) {
   for (int i = 0; i < e->point_count; i++) {
     const tws_event_point *p = &e->points[i];
     const uint32_t state = here.state + p->buffer;
-    if (p->kind == TWS_POINT_TAKE || p->kind == TWS_POINT_TAKE_ASIDE)
-      take_slot(u, s, bytes[p->buffer], &u->before[state]);
-    if (p->kind == TWS_POINT_TAKE && !keep_before(u, u->before[state])) return 0;
+    const int waits = p->kind == TWS_POINT_TAKE || p->kind == TWS_POINT_TAKE_AHEAD;
+    if (waits || p->kind == TWS_POINT_TAKE_ASIDE) take_slot(u, s, bytes[p->buffer], &u->before[state]);
+    if (waits && !keep_before(u, u->before[state])) return 0;
     if (p->kind == TWS_POINT_GIVE && !give_slot(u, s, bytes[p->buffer], state)) return 0;
   }
   return 1;

@@ -256,6 +256,8 @@ static tws_code lower_sample(tws_lower *l) {
     tws_sample_params(l);
   l->sample->ordered = l->wanted->ordered;
   l->sample->reduced = l->wanted->reduced;
+  l->sample->depends = !l->wanted->tail && l->b.nobody_waits_for_memory && l->exchange_stream != TWS_STREAM_COMPUTE;
+  if (l->sample->depends) return tws_builder_depend(&l->b);
   return l->wanted->ordered ? tws_builder_finish(&l->b) : l->b.failed;
 }
 

@@ -35,7 +35,8 @@ typedef struct tws_builder {
   tws_phase phase;
   uint32_t module, micro_batch;
   tws_repetition repeats; /* of a long plan; else zeros */
-  uint32_t *held;         /* of a plan in step, per buffer: the operation until which its memory is kept; else NULL */
+  int nobody_waits_for_memory;
+  uint32_t *taken, *held; /* per buffer: the operations from and until which its memory is kept then; else NULL */
 } tws_builder;
 
 /* A plan of one rank alone, with an arena and without anything in it; NULL: no memory. For tws_plan_destroy(). */
@@ -97,5 +98,7 @@ void tws_builder_copy(tws_builder *b, tws_stream stream, tws_operand from, tws_o
 
 /* Derive lifetimes, offsets and dependencies (plan/finish.c). */
 tws_code tws_builder_finish(tws_builder *b);
+/* Dependencies alone, of a part of a plan in which memory makes nobody wait. */
+tws_code tws_builder_depend(tws_builder *b);
 
 #endif

@@ -2,11 +2,15 @@
  * that last used the memory a new buffer is laid on, and the one before on the same channel. One sweep in issue order,
  * after the layout.
  *
- * Where streams keep step (tws_plan.in_step: overlapped ZeRO 2 and 3), memory makes nobody wait, so that times do not
- * depend on the layout. What gathers and reduces follows what computes, as DeepSpeed's streams do: it waits for the
- * computation that was issued before it, and every micro-batch and the step's end begin when all is reduced. A sweep
- * before the layout says when the stream that computes has waited for the last user of a buffer; until then the layout
- * keeps its memory. Who is issued later, on whatever stream, then knows it to be free. */
+ * Where streams keep step (tws_plan.in_step: overlapped ZeRO 2 and 3) what gathers and reduces follows what computes,
+ * as DeepSpeed's streams do: it waits for the computation that was issued before it, and every micro-batch and the
+ * step's end begin when all is reduced.
+ *
+ * There, and where tensor-parallel exchanges run beside what computes, memory makes nobody wait, so that times do not
+ * depend on the layout, and no overlap is lost to it. A sweep before the layout says when the stream that computes has
+ * waited for the last user of a buffer; until then the layout keeps its memory. Who is issued later then knows it to be
+ * free: what computes, and what waits for all of that. An exchange waits for what it reads alone, so what it begins to
+ * write has its memory from there on. */
 #include <string.h>
 
 #include "plan/builder.h"
@@ -291,13 +295,39 @@ static int find_held(finisher *f, tws_arena *scratch) {
   return 0;
 }
 
+/* From when on each buffer has its memory: what an exchange begins, from the last computation on that it waits for. */
+static int find_taken(finisher *f, tws_arena *scratch) {
+  const uint32_t compute = f->stream_index[TWS_STREAM_COMPUTE];
+  uint32_t *taken = f->b->taken = tws_arena_alloc_unset(scratch, f->plan->buffer_count + 1u, sizeof *taken);
+  for (uint32_t i = 0; taken && i < f->plan->buffer_count; i++) {
+    const uint32_t first = taken[i] = f->plan->buffers[i].first_op;
+    if (f->plan->buffers[i].lifetime != TWS_LIFETIME_OPS || first == TWS_NONE) continue;
+    if (f->plan->ops[first].stream != TWS_STREAM_EXCHANGE) continue;
+    const uint32_t place = f->clock[(size_t)first * f->streams + compute];
+    taken[i] = place ? f->at[compute][place - 1] : 0;
+  }
+  return taken ? 0 : -1;
+}
+
 static tws_code sweep_before_layout(finisher *f, tws_arena *scratch) {
   if (prepare_sweep(f, scratch) != TWS_OK) return f->b->failed;
   sweep_operations(f);
-  if (f->b->failed == TWS_OK && find_held(f, scratch)) return tws_builder_fail(f->b, TWS_MEMORY, "no memory");
+  if (f->b->failed == TWS_OK && (find_held(f, scratch) || find_taken(f, scratch)))
+    return tws_builder_fail(f->b, TWS_MEMORY, "no memory");
   f->plan->dep_count = 0;
   for (uint32_t op = 0; op < f->plan->op_count; op++) f->plan->ops[op].dep_count = f->plan->ops[op].awaited = 0;
   return f->b->failed;
+}
+
+tws_code tws_builder_depend(tws_builder *b) {
+  if (b->failed != TWS_OK) return b->failed;
+  finisher f = {.b = b, .plan = b->plan};
+  tws_arena *scratch = tws_arena_create();
+  if (!scratch) return tws_builder_fail(b, TWS_MEMORY, "no memory");
+  find_streams(&f);
+  if (f.streams > 1 && prepare_sweep(&f, scratch) == TWS_OK) sweep_operations(&f);
+  tws_arena_destroy(scratch);
+  return b->failed;
 }
 
 tws_code tws_builder_finish(tws_builder *b) {
@@ -306,7 +336,7 @@ tws_code tws_builder_finish(tws_builder *b) {
   tws_arena *scratch = tws_arena_create();
   if (!scratch) return tws_builder_fail(b, TWS_MEMORY, "no memory");
   find_streams(&f);
-  if (b->plan->in_step && sweep_before_layout(&f, scratch) != TWS_OK) {
+  if (b->nobody_waits_for_memory && f.streams > 1 && sweep_before_layout(&f, scratch) != TWS_OK) {
     tws_arena_destroy(scratch);
     return b->failed;
   }
@@ -316,6 +346,6 @@ tws_code tws_builder_finish(tws_builder *b) {
     sweep_operations(&f);
   for (int t = 0; t < TWS_TIER_COUNT; t++) tws_history_free(&f.history[t]);
   tws_arena_destroy(scratch);
-  b->held = NULL;
+  b->held = b->taken = NULL;
   return b->failed;
 }

@@ -38,9 +38,12 @@ static uint64_t padded(const layout *l, uint64_t bytes) {
   return (tws_layout_bytes(bytes) + l->alignment - 1) / l->alignment * l->alignment;
 }
 
-/* The operation until which a buffer has its memory. */
+/* The operations from and until which a buffer has its memory. Messages have slots, which are waited for. */
+static uint32_t begin_of(const layout *l, uint32_t buffer) {
+  return l->b->taken && !l->message[buffer] ? l->b->taken[buffer] : l->plan->buffers[buffer].first_op;
+}
 static uint32_t end_of(const layout *l, uint32_t buffer) {
-  return l->b->held ? l->b->held[buffer] : l->plan->buffers[buffer].last_op;
+  return l->b->held && !l->message[buffer] ? l->b->held[buffer] : l->plan->buffers[buffer].last_op;
 }
 
 /* Computations of modules are the same on all replicas. */
@@ -239,10 +242,9 @@ static void mark_messages(layout *l) {
 
 /* Where the same buffer of the micro-batch `distance` steps before lay, if that is free again; else UINT64_MAX. */
 static uint64_t take_again(layout *l, uint32_t i, uint32_t distance, uint64_t bytes) {
-  const tws_buffer *buffers = l->plan->buffers;
   uint32_t other = i;
   for (uint32_t k = 0; k < distance && other != TWS_NONE; k++) other = l->step_before[other];
-  if (distance == 0 || other == TWS_NONE || end_of(l, other) >= buffers[i].first_op) return UINT64_MAX;
+  if (distance == 0 || other == TWS_NONE || end_of(l, other) >= begin_of(l, i)) return UINT64_MAX;
   return take_exactly(&l->space, l->offset[other], bytes) ? l->offset[other] : UINT64_MAX;
 }
 
@@ -422,8 +424,8 @@ static int index_lifetimes(layout *l, tws_arena *scratch) {
   for (uint32_t i = plan->buffer_count; i-- > 0;) {
     const tws_buffer *b = &plan->buffers[i];
     if (b->lifetime != TWS_LIFETIME_OPS || b->last_op == TWS_NONE) continue;
-    l->starting_next[i] = l->starting[b->first_op];
-    l->starting[b->first_op] = i;
+    l->starting_next[i] = l->starting[begin_of(l, i)];
+    l->starting[begin_of(l, i)] = i;
     l->ending_next[i] = l->ending[end_of(l, i)];
     l->ending[end_of(l, i)] = i;
   }

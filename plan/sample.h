@@ -77,6 +77,7 @@ typedef struct tws_plan_sample {
   tws_sample_part parts[TWS_SAMPLE_PARTS];
   int part_count;
   int ordered, reduced;        /* tail: it has offsets and dependencies of its own; it lacks reductions */
+  int depends;                 /* body: it has dependencies, as exchanges run beside what computes */
   uint32_t reduced_at;         /* tail: the operation that reductions stand before, where it lacks them */
   uint32_t begun;              /* tail: operations before this one gather what stays whole for the step */
   int *layer_of;               /* per module of the network; lives in the plan's arena */

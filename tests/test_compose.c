@@ -240,6 +240,23 @@ static tws_config draw_in_step(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
+/* Likewise jobs whose tensor ranks exchange beside what computes, with all that ZeRO may do beside it. */
+enum { EXCHANGED = 1 << 25 };
+static tws_config draw_exchanged(uint64_t seed, shape *s, int *world) {
+  tws_config c;
+  for (uint64_t near = 0;; near++) {
+    c = legal_job(seed + (near << 32), s, world);
+    if (c.tensor_ranks > 1 && c.sequence_ranks == 1 && (c.pipeline_stages > 1) == (seed % 2)) break;
+  }
+  c.tensor_overlap = 1;
+  c.linear_tile_size = 0;
+  c.zero.reduce_scatter = (int)draw(seed, 600, 2);
+  if (c.zero.stage < 3) return c;
+  s->llama = 1; /* without biases, so that ranks are alike */
+  s->vocabulary += c.tensor_ranks - s->vocabulary % c.tensor_ranks;
+  return c;
+}
+
 static void draw_job(uint64_t seed, int64_t more_layers, int64_t longer, drawn_job *j) {
   tws_error err = {0};
   ck_assert(tws_profile_load("a100-80gb", &j->profile, &err) == TWS_OK);
@@ -249,7 +266,8 @@ static void draw_job(uint64_t seed, int64_t more_layers, int64_t longer, drawn_j
   j->machine = (tws_machine){&j->cluster, j->profile};
   shape s;
   int world;
-  j->config = seed >= IN_STEP     ? draw_in_step(seed, &s, &world)
+  j->config = seed >= EXCHANGED   ? draw_exchanged(seed, &s, &world)
+              : seed >= IN_STEP   ? draw_in_step(seed, &s, &world)
               : seed >= RANKED    ? draw_ranked(seed, &s, &world)
               : seed >= OFFLOADED ? draw_offloaded(seed, &s, &world)
               : seed >= CODED     ? draw_coded(seed, &s, &world)
@@ -417,6 +435,16 @@ START_TEST(moves_beside_layers_compose) {
 }
 END_TEST
 
+START_TEST(exchanges_beside_layers_compose) {
+  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
+  const uint64_t jobs = job_count() / 2;
+  for (uint64_t seed = 1; seed <= jobs; seed++)
+    check_job(EXCHANGED + seed, seed % 8 ? 3000 + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
+  ck_assert_int_gt(seen.exact[0], (int)jobs * 3 / 8);
+  ck_assert_int_gt(seen.exact[1], (int)jobs * 3 / 8);
+}
+END_TEST
+
 START_TEST(coded_moves_compose) {
   tally seen = {{0, 0}, 0, 0, 0, 0, 0};
   const uint64_t jobs = job_count() / 4;
@@ -570,7 +598,7 @@ static void mutate_beside(uint64_t seed, killed *k) {
 }
 
 START_TEST(mutants_beside_are_noticed) {
-  static const uint64_t from[] = {OFFLOADED, IN_STEP};
+  static const uint64_t from[] = {OFFLOADED, IN_STEP, EXCHANGED};
   killed k = {{0}, {0}, {0}, {0}};
   for (uint64_t seed = 1; seed <= MUTATED_JOBS; seed++) mutate_beside(from[_i] + seed, &k);
   for (int kind = 0; kind < 3; kind++) {
@@ -610,9 +638,10 @@ int main(void) {
                {"ranks", ranks_that_are_alike_compose, 1},
                {"offloaded", offloaded_updates_compose, 1},
                {"in step", moves_beside_layers_compose, 1},
+               {"exchanged", exchanges_beside_layers_compose, 1},
                {"long", long_steps_compose, 1},
                {"mutants", mutants_are_noticed, 1},
-               {"mutants beside", mutants_beside_are_noticed, 2},
+               {"mutants beside", mutants_beside_are_noticed, 3},
                {"machine", machine_costs_compose, 1}};
   Suite *suite = suite_create("compose");
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) { /* CK_RUN_CASE runs one of them */

@@ -1,0 +1,32 @@
+/* Actions of a pipeline's chunks whose tensor ranks exchange beside what computes: what happens on both streams, in
+ * order. Between two moments at which no exchange is under way, and without messages, nothing but their own times
+ * decides how long that takes, so most of it is a number. Internal to estimators/. */
+#ifndef TWS_ESTIMATORS_EXCHANGES_H
+#define TWS_ESTIMATORS_EXCHANGES_H
+
+#include "estimators/chunks.h"
+
+typedef enum tws_action_step_kind {
+  TWS_STEP_POINT,    /* of a message: of what computes, or of the next or last exchange (aside) */
+  TWS_STEP_EXCHANGE, /* begins, when the one before has ended and what is computed has come here */
+  TWS_STEP_LATE,     /* likewise, when the context's time number `which` was; TWS_NONE: there is none */
+  TWS_STEP_LEAVE,    /* is the context's time number `which` */
+  TWS_STEP_WAIT,     /* what computes waits for the exchange before the last `which` ones */
+  TWS_STEP_ENDED     /* the next may not begin before: when the last of those that are no steps ends */
+} tws_action_step_kind;
+typedef struct tws_action_step {
+  double at;      /* since the action began, of what computes alone and of what it waits that is no step */
+  double seconds; /* of the exchange */
+  uint32_t which; /* POINT: its buffer */
+  uint8_t kind, point, aside;
+} tws_action_step;
+typedef struct tws_action_steps {
+  tws_action_step *items;
+  uint32_t count;
+  double waited_s; /* for exchanges that are not among the steps */
+} tws_action_steps;
+/* Of a chunk whose exchanges are known, at a stretch; 0: no memory. */
+int tws_action_steps_make(const tws_composed_chunk *chunk, int later, int event, double stretch, tws_arena *arena,
+                          tws_action_steps *out);
+
+#endif
