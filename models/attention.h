@@ -54,8 +54,8 @@ TWS_HOST_AND_DEVICE static inline void tws_attention_within(const int32_t *docum
   if (*end < *begin) *end = *begin;
 }
 
-/* The bias of head h is -slope |distance|, times a factor. Press et al. 2022, section 3; heads that are no power of two take every
- * other slope of twice as many, as the authors' code does. */
+/* The bias of head h is -slope |distance|, times a factor. Press et al. 2022, section 3; heads that are no power of two
+ * take every other slope of twice as many, as the authors' code does. */
 TWS_HOST_AND_DEVICE static inline float tws_attention_slope(const tws_attention_form *f, int64_t h) {
   if (!f->alibi) return 0;
   int64_t power = 1;
