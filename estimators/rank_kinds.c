@@ -20,13 +20,15 @@ static tws_code stand_alone(const tws_plan_request *request, const tws_machine *
                             tws_error *err) {
   tws_plan_request whole = *request;
   tws_rank_set every = {NULL, 0}, some = {NULL, 0};
+  unsigned how = TWS_RANKS_APART;
   whole.max_accumulation = 0;
   tws_code code = tws_estimate_ranks(&whole, machine, &every, err);
   kind->alone = kind->single = every.count == tws_topology_size(&request->topology, TWS_AXES_PIPE);
   if (code == TWS_OK && !kind->single) {
     code = tws_representatives(&request->topology, mapping, request->config->zero.stage, &some, err);
     if (code == TWS_OK && every.count == some.count && tws_mapping_is_even(mapping, &request->topology))
-      code = tws_plan_ranks_alike(request, memory, &kind->alone, err);
+      code = tws_plan_ranks_differ(request, memory, &how, err);
+    kind->alone = code == TWS_OK && !how;
   }
   tws_rank_set_free(&every);
   tws_rank_set_free(&some);
