@@ -63,6 +63,9 @@ void tws_composer_destroy(tws_composer *c) {
   tws_free(c->legs);
   tws_free(c->ended);
   tws_free(c->met_s);
+  tws_free(c->joined.stage);
+  tws_free(c->joined_steps);
+  tws_free(c->line_stretch);
   tws_arena_destroy(c->arena);
   tws_arena_destroy(c->program_arena);
   tws_sample_memory_destroy(c->memory);
@@ -91,12 +94,16 @@ static const tws_fewer_layers *find_fewer(tws_composer *c, const tws_network *ne
   return &f->layers;
 }
 
-static tws_code find_chunks(step *s, tws_body *b, int split, tws_error *err) {
+static tws_code find_chunks(const step *s, const tws_plan_request *request, tws_body *b, int split, tws_chunk_set *set,
+                            tws_error *err) {
   const int stages = s->shape.stages, v = s->tails->stage[0].chunk_count;
-  s->chunks = tws_arena_alloc_unset(s->arena, (size_t)(stages * v), sizeof *s->chunks);
-  s->chunk_at = tws_arena_alloc(s->arena, (size_t)(stages * v), sizeof *s->chunk_at);
-  const tws_fewer_layers *less = find_fewer(s->c, s->request->network, &s->tails->stage[0]);
-  if (!s->chunks || !s->chunk_at || !less) return no_memory(err);
+  *set = (tws_chunk_set){.chunks = tws_arena_alloc_unset(s->arena, (size_t)(stages * v), sizeof *set->chunks),
+                         .chunk_at = tws_arena_alloc(s->arena, (size_t)(stages * v), sizeof *set->chunk_at),
+                         .exact = 1,
+                         .closed = 1,
+                         .in_order = 1};
+  const tws_fewer_layers *less = find_fewer(s->c, request->network, &s->tails->stage[0]);
+  if (!set->chunks || !set->chunk_at || !less) return no_memory(err);
   for (int i = 0; i < stages * v; i++) {
     const tws_tail_pieces *t = &s->tails->stage[i / v];
     const tws_sample_chunk *wanted = &t->chunks[i % v];
@@ -106,11 +113,11 @@ static tws_code find_chunks(step *s, tws_body *b, int split, tws_error *err) {
       of = (tws_layer_range){.first = t->alike_first + 1,
                              .end = t->alike_first + 1 + of.end - of.first}; /* stands anywhere */
     int at = 0;
-    while (at < s->chunk_count && (s->chunks[at].of.first != of.first || s->chunks[at].of.end != of.end)) at++;
+    while (at < set->chunk_count && (set->chunks[at].of.first != of.first || set->chunks[at].of.end != of.end)) at++;
     if (inside && of.end > t->alike_end) return tws_fail(err, TWS_INTERNAL, NULL, "a chunk is longer than its layers");
-    if (at == s->chunk_count) {
-      s->chunks[at].of = of;
-      const tws_chunk_source from = {.request = s->request,
+    if (at == set->chunk_count) {
+      set->chunks[at].of = of;
+      const tws_chunk_source from = {.request = request,
                                      .costs = &s->c->costs,
                                      .arena = s->c->arena,
                                      .body = b,
@@ -120,13 +127,13 @@ static tws_code find_chunks(step *s, tws_body *b, int split, tws_error *err) {
                                      .split = split,
                                      .bounded = s->bounded,
                                      .lowered = &s->c->counts.bodies};
-      TWS_TRY(tws_chunk_compose(&from, &s->chunks[at], err));
-      s->chunks_exact &= s->chunks[at].exact;
-      s->chunks_closed &= s->chunks[at].closed;
-      s->chunks_in_order &= s->chunks[at].in_order;
-      s->chunk_count++;
+      TWS_TRY(tws_chunk_compose(&from, &set->chunks[at], err));
+      set->exact &= set->chunks[at].exact;
+      set->closed &= set->chunks[at].closed;
+      set->in_order &= set->chunks[at].in_order;
+      set->chunk_count++;
     }
-    s->chunk_at[i] = at;
+    set->chunk_at[i] = at;
   }
   return TWS_OK;
 }
@@ -136,14 +143,12 @@ static void add_piece(const tws_piece *p, double times, double *kernel, double *
   *launches += times * p->launches;
 }
 
-/* tws_plan_host_stretch(), of a stage. */
-static double stretch_of(const step *s, int stage) {
-  const tws_tail_pieces *t = &s->tails->stage[stage];
-  const int v = t->chunk_count;
+double tws_step_stretch(const step *s, const tws_chunk_set *of, const tws_tail_pieces *t, int stage) {
+  const int v = s->tails->stage[stage].chunk_count;
   double kernel = t->counted.kernel, launches = t->launches;
   if (!(s->c->costs.host_op_s > 0)) return 1;
   for (int i = 0; i < v; i++) {
-    const tws_chunk_pieces *p = &s->chunks[s->chunk_at[stage * v + i]].pieces;
+    const tws_chunk_pieces *p = &of->chunks[of->chunk_at[stage * v + i]].pieces;
     for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
       if (!p->has[e]) continue;
       add_piece(&p->event[0][e], 1, &kernel, &launches);
@@ -220,7 +225,7 @@ static double run_tails(step *s, tws_composed_account *account) {
                              .met = s->met,
                              .met_s = s->c->met_s,
                              .account = account};
-  return tws_tails_go(s->tails, &run);
+  return tws_tails_go(s->joined, &run);
 }
 
 /* ---- all of it ---- */
@@ -335,9 +340,45 @@ static int same_stages(const step *s, const tws_plan_request *request, const tws
          s->shape.virtual_stages == shape->virtual_stages && tws_topology_is_same(&s->topology, &request->topology);
 }
 
+static tws_code find_body(tws_composer *c, const tws_plan_request *request, const tws_rank_kind *ranks, int line,
+                          int split, tws_body **out, int *bounded, tws_error *err) {
+  tws_piece_key k;
+  int is_new;
+  tws_body_key(request, ranks->spread, split, &k);
+  k.line = line;
+  tws_piece_entry *e = tws_piece_look_up(&c->bodies, &k, &is_new);
+  if (e && is_new) e->value = tws_arena_alloc(c->arena, 1, sizeof(tws_body));
+  if (!e || !e->value) return no_memory(err);
+  *out = e->value;
+  *bounded = k.bounded;
+  return TWS_OK;
+}
+
+static int lines_of(const tws_rank_kind *ranks) {
+  return ranks->pass_apart ? ranks->line_count : 1;
+}
+
+static tws_code find_lines(step *s, const tws_rank_kind *ranks, tws_error *err) {
+  const int count = lines_of(ranks);
+  const int split = s->shape.kind == TWS_PIPELINE_ZB_H1 && s->shape.stages > 1;
+  s->lines = tws_arena_alloc(s->arena, (size_t)count, sizeof *s->lines);
+  s->line_count = count;
+  if (!s->lines) return no_memory(err);
+  for (int i = 0; i < count; i++) {
+    tws_plan_request r = *s->request;
+    tws_body *body;
+    int bounded;
+    r.rank = ranks->lines[i];
+    TWS_TRY(find_body(s->c, &r, ranks, i, split, &body, &bounded, err));
+    TWS_TRY(find_chunks(s, &r, body, split, &s->lines[i], err));
+  }
+  tws_step_take_line(s, 0);
+  return TWS_OK;
+}
+
 /* A new step of this shape; what it was made of before is gone. */
 static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const tws_pipeline_shape *shape, int bounded,
-                           tws_error *err) {
+                           const tws_rank_kind *ranks, tws_error *err) {
   const size_t n = (size_t)shape->stages;
   tws_composer *c = s->c;
   const tws_plan_request *request = s->request;
@@ -350,9 +391,6 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
               .shape = *shape,
               .topology = request->topology,
               .bounded = bounded,
-              .chunks_exact = 1,
-              .chunks_closed = 1,
-              .chunks_in_order = 1,
               .arena = tws_arena_create()};
   if (!s->arena) return no_memory(err);
   s->stages = tws_arena_alloc(s->arena, n, sizeof *s->stages);
@@ -367,7 +405,7 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
     if (!s->end_s[i] || !s->passed_s[i]) return no_memory(err);
   }
   if (!s->stages || !s->stretch || !s->stretched || !s->at || !s->met || !s->behind_s) return no_memory(err);
-  TWS_TRY(find_chunks(s, b, shape->kind == TWS_PIPELINE_ZB_H1 && shape->stages > 1, err));
+  TWS_TRY(find_lines(s, ranks, err));
   s->body = b;
   return TWS_OK;
 }
@@ -375,7 +413,9 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
 static tws_code find_stretch(step *s, int exact, tws_error *err) {
   int same = s->has_times;
   for (int i = 0; i < s->shape.stages; i++) {
-    s->stretch[i] = exact ? stretch_of(s, i) : 1;
+    const tws_tail_pieces *t = &s->tails->stage[i];
+    const tws_chunk_set *of = &s->lines[s->line];
+    s->stretch[i] = exact ? tws_step_stretch(s, of, s->line && t->other_count ? &t->others[s->line - 1] : t, i) : 1;
     same = same && s->stretch[i] == s->stretched[i];
   }
   if (same || s->shape.stages == 1) return TWS_OK;
@@ -447,12 +487,22 @@ static int is_exact(const step *s, const tws_rank_kind *r) {
   if (!r->alone || (s->bounded ? !s->moves_exact && !s->beside : !s->chunks_exact)) return 0;
   if (tws_config_offloads(config) && !offloads_behind(config)) return 0;
   if (rings(config)) return 0;
+  if (r->line_count > 1 && s->tails->stage[0].overlaps) return 0;
   if (s->tails->stage[0].overlaps && !(s->overlap && s->overlap->known)) return 0;
   for (int i = 0; i < s->shape.stages; i++) {
     const tws_tail_pieces *t = &s->tails->stage[i];
     if (!t->exact || (t->of_gradients && behind_gradients(s, i, 1) < 0)) return 0;
   }
   return 1;
+}
+
+/* Whether it is exact, of all lines of ranks. */
+static tws_code meet_ranks(step *s, const tws_rank_kind *r, int *exact, tws_error *err) {
+  s->joined = s->tails;
+  *exact = is_exact(s, r);
+  if (*exact && r->line_count > 1) TWS_TRY(tws_step_meet(s, r, exact, err));
+  if (!*exact) tws_step_take_line(s, 0);
+  return TWS_OK;
 }
 
 static void add_passes(const step *s, int stage, tws_composed_account *account) {
@@ -545,37 +595,37 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   const int stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
   const tws_pipeline_shape shape = tws_pipeline_shape_of(request->config, stages, request->config->accumulation_steps);
   const double bytes = limits ? limits->bytes : 0, seconds = limits ? limits->seconds : 0;
+  int exact;
   step *s = &c->last;
   const tws_rank_kind *r = NULL;
   const tws_step_ends *t = NULL;
-  tws_piece_key k;
-  int is_new;
+  const int split = shape.kind == TWS_PIPELINE_ZB_H1 && stages > 1;
+  tws_body *body;
+  int bounded;
   *out = (tws_composed){.exact = 0};
   s->exact = 0;
   TWS_TRY(tws_pipeline_check(&shape, err));
   TWS_TRY(tws_rank_kind_find(&c->ranks, request, c->machine, c->memory, c->arena, &r, err));
-  TWS_TRY(tws_ends_find(&c->ends, request, r->alone, &t, err));
+  TWS_TRY(tws_ends_find(&c->ends, request, r, &t, err));
   c->counts.composed++;
   if (tws_reserve(&c->met_s, &c->met_capacity, (size_t)(stages * t->most_met), sizeof *c->met_s)) return no_memory(err);
   const step ends = {.tails = t, .shape = shape};
   find_bytes(&ends, out);
   if ((out->too_large = bytes > 0 && (double)out->live_bytes > bytes)) return TWS_OK;
-  tws_body_key(request, r->spread, shape.kind == TWS_PIPELINE_ZB_H1 && stages > 1, &k);
-  tws_piece_entry *e = tws_piece_look_up(&c->bodies, &k, &is_new);
-  if (e && is_new) e->value = tws_arena_alloc(c->arena, 1, sizeof(tws_body));
-  if (!e || !e->value) return no_memory(err);
+  TWS_TRY(find_body(c, request, r, 0, split, &body, &bounded, err));
   s->c = c;
   s->request = request;
-  if (s->body != e->value || !same_stages(s, request, &shape) || !same_chunks(s->tails, t)) {
+  if (s->body != body || s->line_count < lines_of(r) || !same_stages(s, request, &shape) || !same_chunks(s->tails, t)) {
     s->body = NULL;
-    TWS_TRY(begin_step(s, e->value, t, &shape, k.bounded, err));
+    TWS_TRY(begin_step(s, body, t, &shape, bounded, r, err));
   }
   if (s->shape.micro_batches != shape.micro_batches) s->ran = 0;
   s->shape = shape;
   s->tails = t;
   s->moves_exact = s->bounded && s->chunks_in_order && t->stage[0].moves_exact;
   TWS_TRY(find_overlap(s, r, err));
-  const int exact = is_exact(s, r);
+  TWS_TRY(meet_ranks(s, r, &exact, err));
+  out->rank = r->lines[s->line];
   TWS_TRY(find_stretch(s, exact, err));
   if (stages == 1) {
     run_alone(s);

@@ -29,6 +29,13 @@ typedef struct tws_leg { /* a message from a stage to one of its peers, and what
 } tws_leg;
 enum { TWS_LEGS = 16 };
 
+typedef struct tws_chunk_set { /* of a line of ranks (tws_rank_kind) */
+  tws_composed_chunk *chunks;  /* those that differ */
+  int chunk_count;
+  int *chunk_at; /* [stage][virtual]: which */
+  int exact, closed, in_order;
+} tws_chunk_set;
+
 /* The last step: those that differ in their ends alone go on from it. */
 typedef struct tws_composed_step {
   struct tws_composer *c;
@@ -38,9 +45,13 @@ typedef struct tws_composed_step {
   tws_pipeline_shape shape;
   tws_topology topology;
   int bounded;
-  tws_composed_chunk *chunks; /* those that differ */
+  tws_chunk_set *lines; /* of all that pass apart; else the first */
+  int line_count;
+  int line; /* the others wait for its ranks; its chunks: */
+  tws_composed_chunk *chunks;
   int chunk_count;
-  int *chunk_at;               /* [stage][virtual]: which */
+  int *chunk_at;
+  const tws_step_ends *joined; /* tails, of all lines */
   double *stretch, *stretched; /* per stage: of this step, and of the times that were made */
   tws_rhythm_stage *stages;
   double *end_s[2];    /* per stage: when its streams are done before its tail */
@@ -78,8 +89,22 @@ struct tws_composer {
   tws_composed_step last;
   double *ended, *met_s; /* room for times of reductions, and of meetings of stages */
   size_t ended_capacity, met_capacity;
+  tws_step_ends joined; /* of the last step, with room for stages, their steps, and the stretch of each line's */
+  tws_tail_step *joined_steps;
+  double *line_stretch;
+  size_t joined_capacity, joined_step_capacity, line_stretch_capacity;
   tws_composer_counts counts;
 };
+
+/* tws_plan_host_stretch(), of a stage. */
+double tws_step_stretch(const tws_composed_step *s, const tws_chunk_set *of, const tws_tail_pieces *t, int stage);
+
+/* ---- ranks that differ (composer_ranks.c) ---- */
+
+/* The chunks of a line of ranks become the step's. */
+void tws_step_take_line(tws_composed_step *s, int line);
+/* Finds the line that the others wait for, and joins their ends; *met: it is known that the step then is the plans'. */
+tws_code tws_step_meet(tws_composed_step *s, const tws_rank_kind *ranks, int *met, tws_error *err);
 
 /* ---- passes of pipelines (composer_passes.c) ---- */
 

@@ -117,6 +117,7 @@ typedef struct reader {
   uint8_t *sent;        /* per operation: it is the last that writes what is sent then */
   message_buffer message[TWS_MESSAGE_BUFFERS];
   int messages;
+  tws_axes apart; /* of a tail: see tws_pieces_of_tail() */
   tws_arena *arena;
 } reader;
 
@@ -694,7 +695,8 @@ static void end_step(tws_tail_pieces *out, const tws_tail_paths *ends) {
     out->of_gradients |= ends[out->meetings].items[i].after == TWS_TAIL_AFTER_GRADIENTS;
 }
 
-static void begin_reduced(tws_tail_pieces *out) {
+static void begin_reduced(const reader *r, tws_tail_pieces *out) {
+  if (r->apart) out->steps[out->step_count++] = (tws_tail_step){.meets = 1};
   out->reduced_step = begin_step(out);
   out->reduced_after = out->meetings;
   out->reduced_time = out->steps[out->reduced_step].time;
@@ -717,19 +719,20 @@ static void read_tail_steps(reader *r, uint32_t reduced_at, const tws_tail_paths
     alive -= r->end[op];
     if (op < own_begin(r)) continue;
     count_before_update(r, o, out);
-    if (op == reduced_at) begin_reduced(out);
+    if (op == reduced_at) begin_reduced(r, out);
     if ((!out->exact || ends) && o->stream != TWS_STREAM_COMPUTE && !updates) continue;
     if (sync) {
       end_step(out, ends);
       out->meetings++;
     }
-    const int starts = out->step_count == 0 || sync || out->steps[out->step_count - 1].sync;
-    if (starts) out->steps[out->step_count++] = (tws_tail_step){.sync = sync};
+    const int meets = o->kind == TWS_OP_COLLECTIVE && (plan->groups[plan->works[o->work].group].axes & r->apart);
+    const int starts = out->step_count == 0 || sync || meets || out->steps[out->step_count - 1].sync;
+    if (starts) out->steps[out->step_count++] = (tws_tail_step){.sync = sync, .meets = meets};
     tws_tail_step *step = &out->steps[out->step_count - 1];
     add_time(r, o, &step->time, &none, step->axis_s);
   }
   end_step(out, ends);
-  if (reduced_at >= plan->op_count) begin_reduced(out);
+  if (reduced_at >= plan->op_count) begin_reduced(r, out);
 }
 
 /* Operations on other streams than those that compute and send messages, where it is known when they end. */
@@ -750,16 +753,16 @@ static tws_code read_order(reader *r, tws_tail_paths **ends, tws_error *err) {
   return code;
 }
 
-tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *costs, tws_arena *arena,
+tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *costs, tws_axes apart, tws_arena *arena,
                             tws_tail_pieces *out, tws_error *err) {
   const tws_plan *plan = sample->plan;
-  reader r = {.sample = sample, .plan = plan, .costs = costs, .arena = arena};
+  reader r = {.sample = sample, .plan = plan, .costs = costs, .apart = apart, .arena = arena};
   tws_tail_paths *ends = NULL;
   memset(out, 0, sizeof *out);
   out->exact = has_two_streams_alone(plan, 0, costs);
   TWS_TRY(prepare(&r, err));
   read_lifetimes(&r, 0);
-  out->steps = tws_arena_alloc(arena, 2u * plan->op_count + 2u, sizeof *out->steps);
+  out->steps = tws_arena_alloc(arena, 2u * plan->op_count + 3u, sizeof *out->steps);
   out->chunks = tws_arena_alloc(arena, (size_t)sample->chunk_count + 1, sizeof *out->chunks);
   if (!out->steps || !out->chunks) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
   memcpy(out->chunks, sample->chunks, (size_t)sample->chunk_count * sizeof *out->chunks);

@@ -152,7 +152,7 @@ enum {
   TWS_TAIL_AFTER_REDUCED = -3    /* when some are reduced, in a sample that lacks reductions */
 };
 typedef struct tws_tail_path {
-  int after;
+  int after, exchanges; /* exchanges: 1 + tws_piece_axis() along which it communicates; 0: it does not */
   tws_piece_time time;
   uint64_t first, elements; /* AFTER_REDUCED: which gradients; elements 0: all */
 } tws_tail_path;
@@ -163,7 +163,9 @@ typedef struct tws_tail_paths {
 typedef struct tws_tail_step {
   tws_piece_time time; /* sync: of the collective; else of operations before the next, on the stream that computes */
   double axis_s[TWS_PIECE_AXES];
+  double waits_s;      /* of its time: for ranks that differ (estimators/composer_ranks.c) */
   int sync;            /* tws_tail_sync */
+  int meets;           /* such ranks begin it together */
   tws_tail_paths ends; /* not sync: what it waits for besides */
 } tws_tail_step;
 /* An operation of a tail that waits for reductions of gradients, where these run beside the last backward pass. */
@@ -179,6 +181,8 @@ typedef struct tws_tail_gather {
 typedef struct tws_tail_pieces {
   tws_tail_step *steps;
   int step_count;
+  const struct tws_tail_pieces *others; /* of the stage's other ranks that count, line by line (tws_rank_kind) */
+  int other_count;
   int meetings;                /* its steps with sync */
   int of_gradients;            /* something waits for gradients, and not for all that computes */
   int reduced_step;            /* which reductions belong to where a sample lacks them: none that all stages meet in */
@@ -214,7 +218,8 @@ typedef struct tws_tail_pieces {
   const uint32_t
       *layer_modules; /* of the network: where each pipeline layer begins; NULL: they do not follow another */
 } tws_tail_pieces;
-tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *costs, tws_arena *arena,
+/* apart: ranks differ along these axes, so that steps begin where they meet. */
+tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *costs, tws_axes apart, tws_arena *arena,
                             tws_tail_pieces *out, tws_error *err);
 
 #endif

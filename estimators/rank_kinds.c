@@ -14,6 +14,23 @@ static int beside_first(const tws_node_mapping *m, const tws_topology *t, tws_ax
   return count;
 }
 
+enum { MOST_LINES = 16 }; /* each is lowered */
+
+/* One of each part of the sequence, where nothing but what they update and where they look up positions tells them
+ * apart. Of what they move in every micro-batch it would take more. */
+static void find_lines(const tws_plan_request *request, unsigned how, const tws_rank_set *every, tws_rank_kind *kind) {
+  const tws_axes sequence = 1u << TWS_AXIS_SEQUENCE;
+  const int parts = tws_topology_size(&request->topology, sequence);
+  kind->alone = !how;
+  if (!how || request->config->zero.stage > 1 || tws_config_offloads(request->config) || parts > MOST_LINES) return;
+  if (every->count != parts * tws_topology_size(&request->topology, TWS_AXES_PIPE)) return;
+  kind->alone = 1;
+  kind->line_count = parts;
+  kind->apart = sequence;
+  kind->pass_apart = (how & TWS_RANKS_PASS_APART) != 0;
+  for (int i = 0; i < parts; i++) kind->lines[i] = tws_topology_member(&request->topology, 0, sequence, i);
+}
+
 /* Where several count, one stands for them if the others are like it. */
 static tws_code stand_alone(const tws_plan_request *request, const tws_machine *machine,
                             const tws_node_mapping *mapping, tws_sample_memory *memory, tws_rank_kind *kind,
@@ -28,7 +45,7 @@ static tws_code stand_alone(const tws_plan_request *request, const tws_machine *
     code = tws_representatives(&request->topology, mapping, request->config->zero.stage, &some, err);
     if (code == TWS_OK && every.count == some.count && tws_mapping_is_even(mapping, &request->topology))
       code = tws_plan_ranks_differ(request, memory, &how, err);
-    kind->alone = code == TWS_OK && !how;
+    if (code == TWS_OK && !(how & TWS_RANKS_APART)) find_lines(request, how, &every, kind);
   }
   tws_rank_set_free(&every);
   tws_rank_set_free(&some);
@@ -51,12 +68,15 @@ tws_code tws_rank_kind_find(tws_rank_kind **kinds, const tws_plan_request *reque
     }
   const tws_node_mapping mapping = tws_machine_mapping(machine, tws_topology_world(t));
   tws_rank_kind *r = tws_arena_alloc(arena, 1, sizeof *r);
-  if (!r) return tws_fail(err, TWS_MEMORY, NULL, "no memory for composed steps");
+  int *lines = tws_arena_alloc(arena, MOST_LINES, sizeof *lines);
+  if (!r || !lines) return tws_fail(err, TWS_MEMORY, NULL, "no memory for composed steps");
   *r = (tws_rank_kind){.topology = *t,
                        .network = request->network,
                        .stage = stage,
                        .offloads = offloads,
                        .knobs = knobs,
+                       .line_count = 1,
+                       .lines = lines,
                        .next = *kinds};
   TWS_TRY(stand_alone(request, machine, &mapping, memory, r, err));
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) r->spread[axis] = beside_first(&mapping, t, 1u << axis);

@@ -1,5 +1,5 @@
 /* Which ranks a composed step is made from: one of each stage of a pipeline where it speaks for all that an estimate
- * looks at. Internal to estimators/. */
+ * looks at; or one for each part of the sequence, where these differ but for what they share. Internal to estimators/. */
 #ifndef TWS_ESTIMATORS_RANK_KINDS_H
 #define TWS_ESTIMATORS_RANK_KINDS_H
 
@@ -8,9 +8,13 @@
 
 typedef struct tws_rank_kind { /* of requests with a topology, and with equal knobs that tell ranks apart */
   tws_topology topology;
-  int stage, offloads;        /* of ZeRO, the optimizer, where these matter */
-  int alone;                  /* one rank stands for each stage of a pipeline */
-  int single;                 /* as no other counts, in whatever network; else: */
+  int stage, offloads; /* of ZeRO, the optimizer, where these matter */
+  int alone;           /* one rank stands for each stage of a pipeline, or one of each line: */
+  int line_count;      /* ranks that differ along these axes, of which each speaks for its stages; else 1 */
+  int *lines;          /* the first stage's rank of each; rank 0 is the first */
+  tws_axes apart;
+  int pass_apart; /* they differ in their passes */
+  int single;     /* as no other counts, in whatever network; else: */
   const tws_network *network;
   int knobs;
   int spread[TWS_AXIS_COUNT]; /* ranks of a group along one axis that are on one node */
