@@ -291,6 +291,22 @@ static double with_moves(const step *s, double seconds) {
   return !beside ? seconds + moves : moves > seconds ? moves : seconds;
 }
 
+/* From the first of these points on, or until the last: what a pass does that others wait for; all of it where there is
+ * none. */
+static double seconds_from(const tws_piece *p, double stretch, tws_point_kind kind) {
+  int i = 0;
+  while (i < p->point_count && p->points[i].kind != kind) i++;
+  const double all = stretch * p->time.kernel + p->time.other;
+  return i < p->point_count ? all - stretch * p->points[i].at.kernel - p->points[i].at.other : all;
+}
+
+static double seconds_until(const tws_piece *p, double stretch, tws_point_kind kind) {
+  int i = p->point_count - 1;
+  while (i >= 0 && p->points[i].kind != kind) i--;
+  const tws_piece_time *at = i >= 0 ? &p->points[i].at : &p->time;
+  return stretch * at->kernel + at->other;
+}
+
 /* No stage begins before the first micro-batch has come to it, nor ends before the last has gone back to the first. */
 static double bound_seconds(const step *s) {
   const int v = s->tails->stage[0].chunk_count;
@@ -313,11 +329,10 @@ static double bound_seconds(const step *s) {
     if (before + busy + end > longest) longest = before + busy + end;
     if (all > longest) longest = all;
     const tws_chunk_pieces *p = &s->chunks[s->chunk_at[i * v]].pieces;
-    const tws_piece_time *f = &p->event[0][TWS_CONTEXT_FORWARD].time;
-    before += s->stretch[i] * f->kernel + f->other;
+    before += seconds_until(&p->event[0][TWS_CONTEXT_FORWARD], s->stretch[i], TWS_POINT_WRITTEN);
     if (s->shape.kind == TWS_PIPELINE_ZB_H1) continue; /* weights' gradients may come later */
-    const tws_piece_time *g = &p->event[s->shape.micro_batches > 1][TWS_CONTEXT_BACKWARD].time;
-    behind += s->stretch[i] * g->kernel + g->other;
+    const tws_piece *g = &p->event[s->shape.micro_batches > 1][TWS_CONTEXT_BACKWARD];
+    behind += seconds_from(g, s->stretch[i], TWS_POINT_WAIT);
   }
   return with_moves(s, longest) + beside_tail(s, 0);
 }
