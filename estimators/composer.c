@@ -4,6 +4,7 @@
 
 #include "estimators/chunks.h"
 #include "models/hardware/runtime.h"
+#include "plan/pipeline_grid.h"
 
 typedef tws_composed_step step;
 
@@ -94,17 +95,25 @@ static const tws_fewer_layers *find_fewer(tws_composer *c, const tws_network *ne
   return &f->layers;
 }
 
-static tws_code find_chunks(const step *s, const tws_plan_request *request, tws_body *b, int split, tws_chunk_set *set,
-                            tws_error *err) {
+/* What a rank of each stage is sampled for. */
+typedef struct stage_source {
+  tws_plan_request request;
+  tws_body *body;
+  tws_axes apart;
+} stage_source;
+
+static tws_code find_chunks(const step *s, const stage_source *sources, int split, tws_chunk_set *set, tws_error *err) {
   const int stages = s->shape.stages, v = s->tails->stage[0].chunk_count;
   *set = (tws_chunk_set){.chunks = tws_arena_alloc_unset(s->arena, (size_t)(stages * v), sizeof *set->chunks),
+                         .body_of = tws_arena_alloc(s->arena, (size_t)(stages * v), sizeof *set->body_of),
                          .chunk_at = tws_arena_alloc(s->arena, (size_t)(stages * v), sizeof *set->chunk_at),
                          .exact = 1,
                          .closed = 1,
                          .in_order = 1};
-  const tws_fewer_layers *less = find_fewer(s->c, request->network, &s->tails->stage[0]);
-  if (!set->chunks || !set->chunk_at || !less) return no_memory(err);
+  const tws_fewer_layers *less = find_fewer(s->c, s->request->network, &s->tails->stage[0]);
+  if (!set->chunks || !set->body_of || !set->chunk_at || !less) return no_memory(err);
   for (int i = 0; i < stages * v; i++) {
+    const stage_source *source = &sources[i / v];
     const tws_tail_pieces *t = &s->tails->stage[i / v];
     const tws_sample_chunk *wanted = &t->chunks[i % v];
     tws_layer_range of = {.first = wanted->first_layer, .end = wanted->end_layer};
@@ -113,17 +122,21 @@ static tws_code find_chunks(const step *s, const tws_plan_request *request, tws_
       of = (tws_layer_range){.first = t->alike_first + 1,
                              .end = t->alike_first + 1 + of.end - of.first}; /* stands anywhere */
     int at = 0;
-    while (at < set->chunk_count && (set->chunks[at].of.first != of.first || set->chunks[at].of.end != of.end)) at++;
+    while (at < set->chunk_count && (set->chunks[at].of.first != of.first || set->chunks[at].of.end != of.end ||
+                                     set->body_of[at] != source->body))
+      at++;
     if (inside && of.end > t->alike_end) return tws_fail(err, TWS_INTERNAL, NULL, "a chunk is longer than its layers");
     if (at == set->chunk_count) {
       set->chunks[at].of = of;
-      const tws_chunk_source from = {.request = request,
+      set->body_of[at] = source->body;
+      const tws_chunk_source from = {.request = &source->request,
                                      .costs = &s->c->costs,
                                      .arena = s->c->arena,
-                                     .body = b,
+                                     .body = source->body,
                                      .memory = s->c->memory,
                                      .fewer = less,
                                      .layers = t,
+                                     .apart = source->apart,
                                      .split = split,
                                      .bounded = s->bounded,
                                      .lowered = &s->c->counts.bodies};
@@ -355,16 +368,26 @@ static int same_stages(const step *s, const tws_plan_request *request, const tws
          s->shape.virtual_stages == shape->virtual_stages && tws_topology_is_same(&s->topology, &request->topology);
 }
 
-static tws_code find_body(tws_composer *c, const tws_plan_request *request, const tws_rank_kind *ranks, int line,
-                          int split, tws_body **out, int *bounded, tws_error *err) {
+/* What is sampled for the rank of a stage that is in this line. */
+static tws_code find_source(tws_composer *c, const tws_plan_request *request, const tws_rank_kind *ranks, int line,
+                            int stage, stage_source *out, int *bounded, tws_error *err) {
+  static const tws_axis places[] = {TWS_AXIS_SEQUENCE, TWS_AXIS_MODEL, TWS_AXIS_EXPERT};
+  const tws_topology *t = &request->topology;
+  const int pipeline = tws_topology_size(t, TWS_AXES_PIPE) > 1;
+  int is_new, spread[TWS_AXIS_COUNT];
   tws_piece_key k;
-  int is_new;
-  tws_body_key(request, ranks->spread, split, &k);
-  k.line = line;
+  *out = (stage_source){.request = *request, .apart = ranks->pass_apart ? ranks->apart : 0};
+  out->request.rank = ranks->uneven ? tws_pipeline_grid_stage(t, ranks->lines[line], stage) : ranks->lines[line];
+  if (ranks->uneven) tws_rank_spread(c->machine, t, out->request.rank, spread);
+  tws_body_key(request, ranks->uneven ? spread : ranks->spread,
+               pipeline && request->config->pipeline_schedule == TWS_PIPELINE_ZB_H1, &k);
+  for (size_t i = 0; i < sizeof places / sizeof *places && ranks->pass_apart; i++)
+    k.place = (k.place << 8) + tws_topology_index(t, out->request.rank, 1u << places[i]);
+  k.place = 3 * k.place + ranks->pass_apart + ranks->uneven;
   tws_piece_entry *e = tws_piece_look_up(&c->bodies, &k, &is_new);
   if (e && is_new) e->value = tws_arena_alloc(c->arena, 1, sizeof(tws_body));
   if (!e || !e->value) return no_memory(err);
-  *out = e->value;
+  out->body = e->value;
   *bounded = k.bounded;
   return TWS_OK;
 }
@@ -374,20 +397,18 @@ static int lines_of(const tws_rank_kind *ranks) {
 }
 
 static tws_code find_lines(step *s, const tws_rank_kind *ranks, tws_error *err) {
-  const int count = lines_of(ranks);
-  const int split = s->shape.kind == TWS_PIPELINE_ZB_H1 && s->shape.stages > 1;
+  const int count = lines_of(ranks), stages = s->shape.stages;
+  const int split = s->shape.kind == TWS_PIPELINE_ZB_H1 && stages > 1;
   s->lines = tws_arena_alloc(s->arena, (size_t)count, sizeof *s->lines);
+  stage_source *sources = tws_arena_alloc(s->arena, (size_t)stages, sizeof *sources);
   s->line_count = count;
-  if (!s->lines) return no_memory(err);
+  if (!s->lines || !sources) return no_memory(err);
   for (int i = 0; i < count; i++) {
-    tws_plan_request r = *s->request;
-    tws_body *body;
     int bounded;
-    r.rank = ranks->lines[i];
-    TWS_TRY(find_body(s->c, &r, ranks, i, split, &body, &bounded, err));
-    TWS_TRY(find_chunks(s, &r, body, split, &s->lines[i], err));
+    for (int k = 0; k < stages; k++) TWS_TRY(find_source(s->c, s->request, ranks, i, k, &sources[k], &bounded, err));
+    TWS_TRY(find_chunks(s, sources, split, &s->lines[i], err));
   }
-  tws_step_take_line(s, 0);
+  tws_step_take_line(s, ranks, 0);
   return TWS_OK;
 }
 
@@ -429,8 +450,8 @@ static tws_code find_stretch(step *s, int exact, tws_error *err) {
   int same = s->has_times;
   for (int i = 0; i < s->shape.stages; i++) {
     const tws_tail_pieces *t = &s->tails->stage[i];
-    const tws_chunk_set *of = &s->lines[s->line];
-    s->stretch[i] = exact ? tws_step_stretch(s, of, s->line && t->other_count ? &t->others[s->line - 1] : t, i) : 1;
+    const tws_chunk_set *of = &s->lines[s->line_count > 1 ? s->line : 0];
+    s->stretch[i] = exact ? tws_step_stretch(s, of, s->line ? &t->others[s->line - 1] : t, i) : 1;
     same = same && s->stretch[i] == s->stretched[i];
   }
   if (same || s->shape.stages == 1) return TWS_OK;
@@ -516,7 +537,7 @@ static tws_code meet_ranks(step *s, const tws_rank_kind *r, int *exact, tws_erro
   s->joined = s->tails;
   *exact = is_exact(s, r);
   if (*exact && r->line_count > 1) TWS_TRY(tws_step_meet(s, r, exact, err));
-  if (!*exact) tws_step_take_line(s, 0);
+  if (!*exact) tws_step_take_line(s, r, 0);
   return TWS_OK;
 }
 
@@ -614,8 +635,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   step *s = &c->last;
   const tws_rank_kind *r = NULL;
   const tws_step_ends *t = NULL;
-  const int split = shape.kind == TWS_PIPELINE_ZB_H1 && stages > 1;
-  tws_body *body;
+  stage_source source;
   int bounded;
   *out = (tws_composed){.exact = 0};
   s->exact = 0;
@@ -627,12 +647,13 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   const step ends = {.tails = t, .shape = shape};
   find_bytes(&ends, out);
   if ((out->too_large = bytes > 0 && (double)out->live_bytes > bytes)) return TWS_OK;
-  TWS_TRY(find_body(c, request, r, 0, split, &body, &bounded, err));
+  TWS_TRY(find_source(c, request, r, 0, 0, &source, &bounded, err));
   s->c = c;
   s->request = request;
-  if (s->body != body || s->line_count < lines_of(r) || !same_stages(s, request, &shape) || !same_chunks(s->tails, t)) {
+  if (s->body != source.body || s->line_count < lines_of(r) || !same_stages(s, request, &shape) ||
+      !same_chunks(s->tails, t)) {
     s->body = NULL;
-    TWS_TRY(begin_step(s, body, t, &shape, bounded, r, err));
+    TWS_TRY(begin_step(s, source.body, t, &shape, bounded, r, err));
   }
   if (s->shape.micro_batches != shape.micro_batches) s->ran = 0;
   s->shape = shape;
@@ -640,7 +661,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   s->moves_exact = s->bounded && s->chunks_in_order && t->stage[0].moves_exact;
   TWS_TRY(find_overlap(s, r, err));
   TWS_TRY(meet_ranks(s, r, &exact, err));
-  out->rank = r->lines[s->line];
+  out->rank = s->rank;
   TWS_TRY(find_stretch(s, exact, err));
   if (stages == 1) {
     run_alone(s);

@@ -7,13 +7,19 @@
 
 #include "estimators/chunks.h"
 #include "estimators/composer_step.h"
+#include "plan/pipeline_grid.h"
 
 typedef tws_composed_step step;
 
-void tws_step_take_line(step *s, int line) {
-  const tws_chunk_set *of = &s->lines[line];
-  if (s->chunks == of->chunks) return;
+static const tws_chunk_set *set_of(const step *s, const tws_rank_kind *ranks, int line) {
+  return &s->lines[ranks->pass_apart ? line : 0];
+}
+
+void tws_step_take_line(step *s, const tws_rank_kind *ranks, int line) {
+  const tws_chunk_set *of = set_of(s, ranks, line);
   s->line = line;
+  s->rank = ranks->lines[line];
+  if (s->chunks == of->chunks) return;
   s->chunks = of->chunks;
   s->chunk_count = of->chunk_count;
   s->chunk_at = of->chunk_at;
@@ -33,58 +39,84 @@ static int same_times(tws_piece_time a, tws_piece_time b) {
   return a.kernel == b.kernel && a.other == b.other;
 }
 
-static int same_piece(const tws_piece *a, const tws_piece *b) {
-  int same = same_times(a->time, b->time) && a->point_count == b->point_count;
-  for (int i = 0; i < a->point_count && same; i++) {
-    const tws_point *x = &a->points[i], *y = &b->points[i];
-    same = x->kind == y->kind && x->buffer == y->buffer && same_times(x->at, y->at);
-  }
-  return same;
-}
+/* A layer's piece of one pass, in a sample of one line. */
+typedef struct layer_pass {
+  const tws_piece *piece;
+  const tws_cut *cuts;
+  uint32_t count; /* of cuts */
+  double stretch;
+} layer_pass;
 
-static int is_no_longer(tws_piece_time a, double stretch_a, tws_piece_time b, double stretch_b) {
-  return seconds_of(a, stretch_a) <= seconds_of(b, stretch_b);
-}
-
-static tws_piece_time between(const tws_piece *p, int point) {
-  const tws_piece_time from = point > 0 ? p->points[point - 1].at : (tws_piece_time){0, 0};
-  const tws_piece_time to = point < p->point_count ? p->points[point].at : p->time;
-  return (tws_piece_time){to.kernel - from.kernel, to.other - from.other};
-}
-
-/* Whether a layer of one line takes no longer than that of another: they are alike, or they meet nowhere in it, and
- * the first is at no point later. */
-static int is_shorter_layer(const tws_piece *a, double stretch_a, const tws_piece *b, double stretch_b) {
-  const int sequence = tws_piece_axis(TWS_AXIS_SEQUENCE);
-  if (same_piece(a, b)) return 1;
-  if (a->point_count != b->point_count || a->axis_s[sequence] > 0 || b->axis_s[sequence] > 0) return 0;
-  for (int i = 0; i <= a->point_count; i++) {
-    const int last = i == a->point_count;
-    if (!last && (a->points[i].kind != b->points[i].kind || a->points[i].buffer != b->points[i].buffer)) return 0;
-    if (!is_no_longer(between(a, i), stretch_a, between(b, i), stretch_b)) return 0;
-  }
+/* 0: it is not known. */
+static int pass_of(const tws_composed_chunk *chunk, int layer, int later, int event, double stretch, layer_pass *out) {
+  int at;
+  const tws_sample_pieces *s = tws_composed_layer(chunk, layer, &at);
+  const tws_cuts *cuts = &s->cuts[later][event];
+  uint32_t first = 0, end;
+  if (!s->layer[later][event] || !cuts->items) return 0;
+  const int down = event != TWS_CONTEXT_FORWARD; /* the order of layers */
+  while (first < cuts->count && (down ? cuts->items[first].layer > at : cuts->items[first].layer < at)) first++;
+  for (end = first; end < cuts->count && cuts->items[end].layer == at;) end++;
+  *out = (layer_pass){&s->layer[later][event][at], cuts->items + first, end - first, stretch};
   return 1;
+}
+
+/* From the cut before this one on, or the beginning, until then, or the end. */
+static double seconds_before(const layer_pass *p, uint32_t cut) {
+  const tws_piece_time none = {0, 0}, from = cut > 0 ? p->cuts[cut - 1].at : none;
+  const tws_piece_time to = cut < p->count ? p->cuts[cut].at : p->piece->time;
+  return seconds_of((tws_piece_time){to.kernel - from.kernel, to.other - from.other}, p->stretch);
+}
+
+/* Whether one line is nowhere longer than another between two places where lines or stages meet. */
+static int is_shorter_pass(const layer_pass *a, const layer_pass *b) {
+  int same = same_times(a->piece->time, b->piece->time) && a->piece->point_count == b->piece->point_count;
+  if (a->count != b->count || a->piece->point_count != b->piece->point_count) return 0;
+  for (uint32_t i = 0; i < a->count; i++) same &= same_times(a->cuts[i].at, b->cuts[i].at);
+  for (int i = 0; i < a->piece->point_count; i++) {
+    const tws_point *x = &a->piece->points[i], *y = &b->piece->points[i];
+    if (x->kind != y->kind || x->buffer != y->buffer) return 0;
+  }
+  for (uint32_t i = 0; i <= a->count && !same; i++)
+    if (seconds_before(a, i) > seconds_before(b, i)) return 0;
+  return 1;
+}
+
+static int is_action(int event) {
+  return event == TWS_CONTEXT_FORWARD || event == TWS_CONTEXT_BACKWARD || event == TWS_CONTEXT_WEIGHT;
 }
 
 /* Of lines, the first with no more stretch. */
 static int is_shorter_chunk(const tws_composed_chunk *a, double stretch_a, const tws_composed_chunk *b,
                             double stretch_b) {
+  const int layers = a->of.end - a->of.first;
   for (int later = 0; later < 2; later++)
     for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
       if (a->pieces.has[e] != b->pieces.has[e]) return 0;
-      if (!a->pieces.has[e] || same_piece(&a->pieces.event[later][e], &b->pieces.event[later][e])) continue;
-      for (int i = 0; i < a->of.end - a->of.first; i++) {
-        int at_a, at_b;
-        const tws_piece *of_a = tws_composed_layer(a, i, &at_a)->layer[later][e];
-        const tws_piece *of_b = tws_composed_layer(b, i, &at_b)->layer[later][e];
-        if (!of_a || !of_b || !is_shorter_layer(&of_a[at_a], stretch_a, &of_b[at_b], stretch_b)) return 0;
+      if (!a->pieces.has[e]) continue;
+      if (a->pieces.message_bytes[e] != b->pieces.message_bytes[e]) return 0;
+      for (int i = 0; i < layers && is_action(e); i++) {
+        layer_pass of_a, of_b;
+        if (!pass_of(a, i, later, e, stretch_a, &of_a) || !pass_of(b, i, later, e, stretch_b, &of_b)) return 0;
+        if (!is_shorter_pass(&of_a, &of_b)) return 0;
       }
     }
   return 1;
 }
 
-static const tws_chunk_set *set_of(const step *s, const tws_rank_kind *ranks, int line) {
-  return &s->lines[ranks->pass_apart ? line : 0];
+/* Of a stage, to and from those before and behind it. */
+static int has_shorter_messages(const step *s, int stage, const tws_chunk_pieces *p, int rank, int than) {
+  const tws_topology *t = &s->request->topology;
+  const tws_costs *costs = &s->c->costs;
+  for (int e = 0; e < TWS_CONTEXT_EVENTS; e++)
+    for (int side = -1; side < 2 && p->has[e] && p->message_bytes[e]; side += 2) {
+      double seconds[2];
+      for (int k = 0; k < 2; k++)
+        seconds[k] = costs->message(costs->user, t, tws_pipeline_grid_stage(t, k ? than : rank, stage),
+                                    tws_pipeline_grid_stage(t, k ? than : rank, stage + side), p->message_bytes[e]);
+      if (seconds[0] > seconds[1]) return 0;
+    }
+  return 1;
 }
 
 static const double *stretch_of(const step *s, int line) {
@@ -98,9 +130,12 @@ static int is_shorter(const step *s, const tws_rank_kind *ranks, int line, int t
   const int v = s->tails->stage[0].chunk_count;
   for (int i = 0; i < s->shape.stages; i++)
     if (stretch_a[i] > stretch_b[i]) return 0;
-  for (int i = 0; i < s->shape.stages * v && a != b; i++)
-    if (!is_shorter_chunk(&a->chunks[a->chunk_at[i]], stretch_a[i / v], &b->chunks[b->chunk_at[i]], stretch_b[i / v]))
+  for (int i = 0; i < s->shape.stages * v && a != b; i++) {
+    const tws_composed_chunk *of_a = &a->chunks[a->chunk_at[i]], *of_b = &b->chunks[b->chunk_at[i]];
+    if (!is_shorter_chunk(of_a, stretch_a[i / v], of_b, stretch_b[i / v])) return 0;
+    if (ranks->uneven && !has_shorter_messages(s, i / v, &of_a->pieces, ranks->lines[line], ranks->lines[than]))
       return 0;
+  }
   return a->exact && b->exact;
 }
 
@@ -134,9 +169,10 @@ static int same_tails(const tws_tail_pieces *a, const tws_tail_pieces *b) {
 }
 
 /* One stage's, each step as long as the longest; 0: who of them waits for whom depends on more. */
-static int join_tails(const step *s, int stage, int lines, tws_tail_step *steps) {
+static int join_tails(const step *s, const tws_rank_kind *ranks, int stage, tws_tail_step *steps) {
   const tws_tail_pieces *own = tail_of(s, stage, s->line);
-  int met = 0, tangled = 0, waits = 0;
+  const int lines = ranks->line_count;
+  int met = 0, tangled = ranks->uneven, waits = 0;
   for (int line = 0; line < lines; line++)
     if (!same_tails(own, tail_of(s, stage, line))) return 0;
   for (int i = 0; i < own->step_count; i++) {
@@ -175,12 +211,12 @@ tws_code tws_step_meet(step *s, const tws_rank_kind *ranks, int *met, tws_error 
   const int line = *met ? longest_line(s, ranks) : -1;
   *met = line >= 0;
   if (line < 0) return TWS_OK;
-  tws_step_take_line(s, ranks->pass_apart ? line : 0);
+  tws_step_take_line(s, ranks, line);
   c->joined.stages = stages;
   c->joined.most_met = s->tails->most_met;
   tws_tail_step *at = c->joined_steps;
   for (int i = 0; i < stages && *met; i++) {
-    *met = join_tails(s, i, lines, at);
+    *met = join_tails(s, ranks, i, at);
     c->joined.stage[i] = *tail_of(s, i, s->line);
     c->joined.stage[i].steps = at;
     at += c->joined.stage[i].step_count;

@@ -32,7 +32,8 @@ enum { TWS_LEGS = 16 };
 typedef struct tws_chunk_set { /* of a line of ranks (tws_rank_kind) */
   tws_composed_chunk *chunks;  /* those that differ */
   int chunk_count;
-  int *chunk_at; /* [stage][virtual]: which */
+  const tws_body **body_of; /* per chunk */
+  int *chunk_at;            /* [stage][virtual]: which */
   int exact, closed, in_order;
 } tws_chunk_set;
 
@@ -47,7 +48,7 @@ typedef struct tws_composed_step {
   int bounded;
   tws_chunk_set *lines; /* of all that pass apart; else the first */
   int line_count;
-  int line; /* the others wait for its ranks; its chunks: */
+  int line, rank; /* the others wait for its ranks, of which this is of the first stage; its chunks: */
   tws_composed_chunk *chunks;
   int chunk_count;
   int *chunk_at;
@@ -86,6 +87,7 @@ struct tws_composer {
   tws_beside_memory *beside;
   tws_leg *legs; /* [stage][TWS_LEGS] of the last step's topology: that were asked for */
   size_t leg_capacity;
+  int legs_of; /* tws_composed_step.rank */
   tws_composed_step last;
   double *ended, *met_s; /* room for times of reductions, and of meetings of stages */
   size_t ended_capacity, met_capacity;
@@ -102,7 +104,7 @@ double tws_step_stretch(const tws_composed_step *s, const tws_chunk_set *of, con
 /* ---- ranks that differ (composer_ranks.c) ---- */
 
 /* The chunks of a line of ranks become the step's. */
-void tws_step_take_line(tws_composed_step *s, int line);
+void tws_step_take_line(tws_composed_step *s, const tws_rank_kind *ranks, int line);
 /* Finds the line that the others wait for, and joins their ends; *met: it is known that the step then is the plans'. */
 tws_code tws_step_meet(tws_composed_step *s, const tws_rank_kind *ranks, int *met, tws_error *err);
 

@@ -217,7 +217,7 @@ static void find_reductions(const tws_ends *c, const tws_plan_request *request, 
   const int reduces = z->stage == 1 && tws_topology_size(&request->topology, replicas) > 1;
   m->overlaps = reduces && z->overlap_comm && !c->costs->serial;
   m->ordered = tws_config_offloads(request->config) || (z->stage == 0 && z->overlap_comm && m->stages == 1);
-  m->apart = reduces && (alone || m->stages == 1); /* else stages are lowered one by one */
+  m->apart = reduces && !m->ranks->uneven && (alone || m->stages == 1); /* else stages are lowered one by one */
   if (tws_config_offloads(request->config) && (m->overlaps || !copies_behind(request))) m->apart = 0;
   m->in_step = alone && z->stage >= 2 && z->overlap_comm && !c->costs->serial && m->stages == 1 &&
                tws_topology_size(&request->topology, replicas) > 1 && !tws_config_offloads(request->config);
@@ -243,12 +243,12 @@ static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const t
   m.cut = cuts->value;
   m.known = ends->value;
   for (int s = 0; s < t->stages && t->code == TWS_OK; s++) {
-    if (!alone && s > 0) m.known = NULL; /* groups lie differently on nodes */
+    if ((!alone || ranks->uneven) && s > 0) m.known = NULL; /* groups lie differently on nodes */
     t->code = find_end(&m, s, &t->stage[s], &t->refusal);
     if (t->stage[s].meetings >= t->most_met) t->most_met = t->stage[s].meetings + 1;
     if (t->code == TWS_OK) t->code = tws_moves_of_micro_batches(&c->moves, request, key, &t->stage[s], &t->refusal);
   }
-  if (alone || t->stages == 1) ends->value = m.known;
+  if ((alone && !ranks->uneven) || t->stages == 1) ends->value = m.known;
   return TWS_OK;
 }
 

@@ -4,97 +4,12 @@
 
 #include "estimators/tail_order.h"
 
-/* ---- putting together ---- */
-
-tws_piece tws_piece_empty(void) {
-  tws_piece p;
-  memset(&p, 0, sizeof p);
-  p.before = p.after = TWS_PIECE_LEAST;
-  return p;
-}
-
 static int64_t larger(int64_t a, int64_t b) {
   return a > b ? a : b;
 }
 
-static void add_bytes(tws_piece *p, const tws_piece *next) {
-  const int64_t before = p->delta + next->before, after = p->delta + next->after;
-  if (p->begins) {
-    p->after = larger(p->after, larger(before, after));
-  } else {
-    p->before = larger(p->before, before);
-    p->after = larger(p->after, after);
-  }
-  p->begins |= next->begins;
-  p->delta += next->delta;
-}
-
 static tws_piece_time sum_of(tws_piece_time a, tws_piece_time b) {
   return (tws_piece_time){a.kernel + b.kernel, a.other + b.other};
-}
-
-int tws_piece_axis(int reported) {
-  int at = 0;
-  for (int axis = 0; axis < reported; axis++) at += tws_report_has(axis);
-  return at;
-}
-
-void tws_add_axes(double *axis_s, double times, const double *more_s) {
-  for (int axis = 0; axis < TWS_PIECE_AXES; axis++) axis_s[axis] += times * more_s[axis];
-}
-
-int tws_piece_append(tws_piece *p, const tws_piece *next) {
-  if (p->point_count + next->point_count > TWS_PIECE_POINTS) return 0;
-  for (int i = 0; i < next->point_count; i++) {
-    tws_point *point = &p->points[p->point_count++];
-    *point = next->points[i];
-    point->at.kernel += p->time.kernel;
-    point->at.other += p->time.other;
-  }
-  p->behind = next->begins ? next->behind : sum_of(p->behind, next->time);
-  p->time = sum_of(p->time, next->time);
-  p->launches += next->launches;
-  tws_add_axes(p->axis_s, 1, next->axis_s);
-  add_bytes(p, next);
-  return 1;
-}
-
-tws_piece tws_piece_repeat(const tws_piece *piece, int times) {
-  tws_piece all = tws_piece_empty(), last = *piece;
-  if (times < 1) return all;
-  all = *piece;
-  if (times > 2) { /* peaks of sums lie at their ends */
-    all.delta += (times - 2) * piece->delta;
-    all.before = all.begins ? all.before : larger(all.before, (times - 2) * piece->delta + piece->before);
-    if (all.begins) all.after = larger(all.after, (times - 2) * piece->delta + larger(piece->before, piece->after));
-  }
-  if (times > 1) add_bytes(&all, &last);
-  all.time.kernel = times * piece->time.kernel;
-  all.time.other = times * piece->time.other;
-  all.launches = times * piece->launches;
-  tws_add_axes(all.axis_s, times - 1, piece->axis_s);
-  return all;
-}
-
-double tws_piece_behind_gradients(const tws_piece *p, double stretch) {
-  const tws_piece_time written = {p->time.kernel - p->behind.kernel, p->time.other - p->behind.other};
-  if (!p->begins) return -1;
-  for (int i = 0; i < p->point_count; i++) {
-    const tws_point *point = &p->points[i];
-    const int waits = point->kind == TWS_POINT_TAKE || point->kind == TWS_POINT_WAIT;
-    if (waits && (point->at.kernel > written.kernel || point->at.other > written.other)) return -1;
-  }
-  return stretch * p->behind.kernel + p->behind.other;
-}
-
-tws_context_event tws_context_event_of(int event, int action) {
-  const int backward = action != TWS_ACTION_FORWARD;
-  if (event == TWS_EVENT_ACTION)
-    return action == TWS_ACTION_BACKWARD_WEIGHT ? TWS_CONTEXT_WEIGHT
-           : backward                           ? TWS_CONTEXT_BACKWARD
-                                                : TWS_CONTEXT_FORWARD;
-  if (event == TWS_EVENT_RECV) return backward ? TWS_CONTEXT_RECV_GRADIENT : TWS_CONTEXT_RECV;
-  return backward ? TWS_CONTEXT_SEND_GRADIENT : TWS_CONTEXT_SEND;
 }
 
 /* ---- reading a sample ---- */
@@ -117,7 +32,9 @@ typedef struct reader {
   uint8_t *sent;        /* per operation: it is the last that writes what is sent then */
   message_buffer message[TWS_MESSAGE_BUFFERS];
   int messages;
-  tws_axes apart; /* of a tail: see tws_pieces_of_tail() */
+  tws_axes apart; /* see tws_pieces_of_body() */
+  tws_cuts *cuts; /* of the part at hand; NULL: they are not asked for */
+  int cut_layer;
   tws_arena *arena;
 } reader;
 
@@ -261,13 +178,22 @@ static int access_of(const tws_plan *plan, const tws_op *o, uint32_t buffer) {
   return access;
 }
 
+static int meets(const reader *r, const tws_op *o) {
+  const tws_plan *plan = r->plan;
+  return o->kind == TWS_OP_COLLECTIVE && (plan->groups[plan->works[o->work].group].axes & r->apart);
+}
+
+static void add_cut(reader *r, const tws_piece *p) {
+  if (r->cuts) r->cuts->items[r->cuts->count++] = (tws_cut){p->time, r->cut_layer};
+}
+
 /* One more operation; returns 0 when there are too many points. Of one on a third stream nothing is known of when it
  * runs: what computes does not wait there, and what waits for it is bounded by what else it waits for. */
 static int extend(reader *r, uint32_t op, int is_message, tws_piece *p) {
   const tws_plan *plan = r->plan;
   const tws_op *o = &plan->ops[op];
   const int aside = !is_message && !r->costs->serial && o->stream != TWS_STREAM_COMPUTE;
-  int access[TWS_MESSAGE_BUFFERS], good = 1;
+  int access[TWS_MESSAGE_BUFFERS], good = 1, points = p->point_count;
   for (int m = 0; m < r->messages; m++) {
     message_buffer *b = &r->message[m];
     const tws_buffer *buffer = &plan->buffers[b->buffer];
@@ -282,6 +208,7 @@ static int extend(reader *r, uint32_t op, int is_message, tws_piece *p) {
       b->waits = 0;
     }
   }
+  if (p->point_count > points || meets(r, o)) add_cut(r, p);
   tws_piece_time own = {0, 0};
   if (r->begins[op]) p->begins = 1;
   p->delta += r->begin[op];
@@ -290,6 +217,7 @@ static int extend(reader *r, uint32_t op, int is_message, tws_piece *p) {
   if (!is_message) add_time(r, o, &own, &p->launches, p->axis_s);
   p->time = sum_of(p->time, own);
   p->behind = r->begins[op] ? (tws_piece_time){0, 0} : sum_of(p->behind, own);
+  points = p->point_count;
   for (int m = 0; m < r->messages; m++) {
     const message_buffer *b = &r->message[m];
     if (!access[m]) continue;
@@ -298,6 +226,7 @@ static int extend(reader *r, uint32_t op, int is_message, tws_piece *p) {
     if (!aside && b->last_kernel == op) good &= add_point(p, TWS_POINT_USED, m);
     if (plan->buffers[b->buffer].last_op == op) good &= add_point(p, TWS_POINT_GIVE, m);
   }
+  if (p->point_count > points) add_cut(r, p);
   return good;
 }
 
@@ -316,7 +245,8 @@ static int cut_by_layer(reader *r, const tws_sample_part *part, tws_sample_piece
     if (down ? next > layer : next < layer) return 0;
     if (next < out->first_layer || next >= out->first_layer + out->layers) return 0;
     layer = next;
-    if (!extend(r, op, 0, &pieces[layer - out->first_layer])) return 0;
+    r->cut_layer = layer - out->first_layer;
+    if (!extend(r, op, 0, &pieces[r->cut_layer])) return 0;
   }
   return 1;
 }
@@ -541,8 +471,13 @@ static tws_code read_part(reader *r, const tws_sample_part *part, tws_sample_pie
   }
   const message_buffer kept[TWS_MESSAGE_BUFFERS] = {r->message[0], r->message[1], r->message[2], r->message[3]};
   tws_piece *pieces = tws_arena_alloc(r->arena, (size_t)out->layers + 1, sizeof *pieces);
-  if (!pieces) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
-  if (cut_by_layer(r, part, out, pieces) && join(out, pieces, part->action != TWS_ACTION_FORWARD, whole)) {
+  r->cuts = r->apart ? &out->cuts[part->micro_batch][event] : NULL;
+  if (r->cuts) r->cuts->items = tws_arena_alloc(r->arena, 2u * (part->end_op - part->first_op) + 1u, sizeof(tws_cut));
+  if (!pieces || (r->cuts && !r->cuts->items))
+    return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
+  const int cut = cut_by_layer(r, part, out, pieces);
+  r->cuts = NULL;
+  if (cut && join(out, pieces, part->action != TWS_ACTION_FORWARD, whole)) {
     out->layer[part->micro_batch][event] = pieces;
     TWS_TRY(read_marks(r, part, out, err));
     return read_completions(r, part, pieces, out, err);
@@ -564,9 +499,10 @@ static int has_two_streams_alone(const tws_plan *plan, int moves, const tws_cost
 }
 
 tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_request *request, const tws_costs *costs,
-                            int activations, tws_arena *arena, tws_sample_pieces *out, tws_error *err) {
+                            int activations, tws_axes apart, tws_arena *arena, tws_sample_pieces *out, tws_error *err) {
   const tws_plan *plan = sample->plan;
-  reader r = {.sample = sample, .plan = plan, .costs = costs, .activations = activations, .arena = arena};
+  reader r = {
+      .sample = sample, .plan = plan, .costs = costs, .activations = activations, .apart = apart, .arena = arena};
   memset(out, 0, sizeof *out);
   out->first_layer = request->first_layer;
   out->layers = request->end_layer - request->first_layer;
@@ -725,9 +661,8 @@ static void read_tail_steps(reader *r, uint32_t reduced_at, const tws_tail_paths
       end_step(out, ends);
       out->meetings++;
     }
-    const int meets = o->kind == TWS_OP_COLLECTIVE && (plan->groups[plan->works[o->work].group].axes & r->apart);
-    const int starts = out->step_count == 0 || sync || meets || out->steps[out->step_count - 1].sync;
-    if (starts) out->steps[out->step_count++] = (tws_tail_step){.sync = sync, .meets = meets};
+    const int met = meets(r, o), starts = out->step_count == 0 || sync || met || out->steps[out->step_count - 1].sync;
+    if (starts) out->steps[out->step_count++] = (tws_tail_step){.sync = sync, .meets = met};
     tws_tail_step *step = &out->steps[out->step_count - 1];
     add_time(r, o, &step->time, &none, step->axis_s);
   }

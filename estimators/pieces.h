@@ -124,6 +124,16 @@ typedef struct tws_marks { /* of a layer, in the order of its operations */
 /* The first gradient of a list that reaches behind an element of their buffer; the count: none does. */
 uint32_t tws_gradient_at(const tws_gradient_list *list, uint64_t element);
 
+/* Where a layer's pass begins a collective of ranks that differ, or has a point: its piece has taken so long then. */
+typedef struct tws_cut {
+  tws_piece_time at;
+  int layer; /* of the sample, from 0 on */
+} tws_cut;
+typedef struct tws_cuts {
+  tws_cut *items;
+  uint32_t count;
+} tws_cuts;
+
 /* A sampled body: for every event its pieces by layer. */
 typedef struct tws_sample_pieces {
   tws_chunk_pieces whole; /* of the sampled layers */
@@ -132,15 +142,17 @@ typedef struct tws_sample_pieces {
   /* Likewise: gradients that are whole in memory, where a forward or backward pass writes them last. */
   tws_completions *completions[2][TWS_CONTEXT_EVENTS];
   tws_marks *marks[2][TWS_CONTEXT_EVENTS]; /* likewise: where gradients are in buckets */
+  tws_cuts cuts[2][TWS_CONTEXT_EVENTS];    /* in the order of operations, where ranks differ */
   int in_order;       /* nothing but what ZeRO moves runs on other streams than those that compute and send */
   int exact;          /* there are no other streams than those that compute and send */
   int closed;         /* buffers of a context are its own alone: bytes are exact */
   double input_bytes; /* of one micro-batch */
 } tws_sample_pieces;
 
-/* Of a sampled body. `activations`: count bytes of activations alone. Nothing is freed but with the arena. */
+/* Of a sampled body. `activations`: count bytes of activations alone. apart: ranks differ along these axes. Nothing is
+ * freed but with the arena. */
 tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_request *request, const tws_costs *costs,
-                            int activations, tws_arena *arena, tws_sample_pieces *out, tws_error *err);
+                            int activations, tws_axes apart, tws_arena *arena, tws_sample_pieces *out, tws_error *err);
 
 /* The end of a stage's step. */
 typedef enum tws_tail_sync { TWS_TAIL_ALONE, TWS_TAIL_TIED, TWS_TAIL_STAGES } tws_tail_sync;
@@ -218,7 +230,7 @@ typedef struct tws_tail_pieces {
   const uint32_t
       *layer_modules; /* of the network: where each pipeline layer begins; NULL: they do not follow another */
 } tws_tail_pieces;
-/* apart: ranks differ along these axes, so that steps begin where they meet. */
+/* apart: as above; steps begin where such ranks meet. */
 tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *costs, tws_axes apart, tws_arena *arena,
                             tws_tail_pieces *out, tws_error *err);
 
