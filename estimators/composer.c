@@ -491,7 +491,7 @@ static tws_beside_source beside_source(const step *s) {
   return (tws_beside_source){.memory = s->c->beside,
                              .moves = s->tails->stage[0].beside,
                              .chunk = &s->chunks[0],
-                             .body = s->body,
+                             .body = s->body_of_chunks,
                              .arena = s->c->arena};
 }
 
@@ -523,7 +523,6 @@ static int is_exact(const step *s, const tws_rank_kind *r) {
   if (!r->alone || (s->bounded ? !s->moves_exact && !s->beside : !s->chunks_exact)) return 0;
   if (tws_config_offloads(config) && !offloads_behind(config)) return 0;
   if (rings(config)) return 0;
-  if (r->line_count > 1 && s->tails->stage[0].overlaps) return 0;
   if (s->tails->stage[0].overlaps && !(s->overlap && s->overlap->known)) return 0;
   for (int i = 0; i < s->shape.stages; i++) {
     const tws_tail_pieces *t = &s->tails->stage[i];
@@ -534,10 +533,15 @@ static int is_exact(const step *s, const tws_rank_kind *r) {
 
 /* Whether it is exact, of all lines of ranks. */
 static tws_code meet_ranks(step *s, const tws_rank_kind *r, int *exact, tws_error *err) {
+  const int several = r->line_count > 1, known = !rings(s->request->config) && !s->tails->stage[0].overlaps;
+  *exact = 1;
   s->joined = s->tails;
-  *exact = is_exact(s, r);
-  if (*exact && r->line_count > 1) TWS_TRY(tws_step_meet(s, r, exact, err));
-  if (!*exact) tws_step_take_line(s, r, 0);
+  if (several) TWS_TRY(tws_step_meet(s, r, known, exact, err));
+  TWS_TRY(find_overlap(s, r, err));
+  *exact = *exact && is_exact(s, r) && (!several || tws_step_join(s, r));
+  if (*exact || !several) return TWS_OK;
+  s->beside = NULL;
+  tws_step_take_line(s, r, 0);
   return TWS_OK;
 }
 
@@ -659,7 +663,6 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   s->shape = shape;
   s->tails = t;
   s->moves_exact = s->bounded && s->chunks_in_order && t->stage[0].moves_exact;
-  TWS_TRY(find_overlap(s, r, err));
   TWS_TRY(meet_ranks(s, r, &exact, err));
   out->rank = s->rank;
   TWS_TRY(find_stretch(s, exact, err));

@@ -23,6 +23,7 @@ void tws_step_take_line(step *s, const tws_rank_kind *ranks, int line) {
   s->chunks = of->chunks;
   s->chunk_count = of->chunk_count;
   s->chunk_at = of->chunk_at;
+  s->body_of_chunks = of->body_of[0];
   s->chunks_exact = of->exact;
   s->chunks_closed = of->closed;
   s->chunks_in_order = of->in_order;
@@ -136,7 +137,7 @@ static int is_shorter(const step *s, const tws_rank_kind *ranks, int line, int t
     if (ranks->uneven && !has_shorter_messages(s, i / v, &of_a->pieces, ranks->lines[line], ranks->lines[than]))
       return 0;
   }
-  return a->exact && b->exact;
+  return a->in_order && b->in_order;
 }
 
 /* -1: none is. */
@@ -157,7 +158,9 @@ static const tws_tail_pieces *tail_of(const step *s, int stage, int line) {
 }
 
 static int same_tails(const tws_tail_pieces *a, const tws_tail_pieces *b) {
-  int same = a->step_count == b->step_count && a->exact && b->exact;
+  int same = a->step_count == b->step_count && a->exact && b->exact && a->moves_exact == b->moves_exact;
+  for (int later = 0; later < 2; later++)
+    same &= same_times(a->moves[later], b->moves[later]) && a->move_launches[later] == b->move_launches[later];
   for (int i = 0; i < a->step_count && same; i++) {
     const tws_tail_step *x = &a->steps[i], *y = &b->steps[i];
     same = x->sync == y->sync && x->meets == y->meets && x->ends.count == y->ends.count;
@@ -194,33 +197,56 @@ static int join_tails(const step *s, const tws_rank_kind *ranks, int stage, tws_
   return !(tangled && waits);
 }
 
-tws_code tws_step_meet(step *s, const tws_rank_kind *ranks, int *met, tws_error *err) {
+/* How much the kernels of each line's stages are stretched; whether it is known as before. */
+static int find_stretch(step *s, const tws_rank_kind *ranks) {
+  const int stages = s->shape.stages;
+  int same = s->longest_of == s->tails;
+  for (int i = 0; i < stages * ranks->line_count; i++) {
+    const int line = i / stages, stage = i % stages;
+    const double stretch = tws_step_stretch(s, set_of(s, ranks, line), tail_of(s, stage, line), stage);
+    same = same && stretch == s->c->line_stretch[i];
+    s->c->line_stretch[i] = stretch;
+  }
+  return same;
+}
+
+tws_code tws_step_meet(step *s, const tws_rank_kind *ranks, int known, int *met, tws_error *err) {
   tws_composer *c = s->c;
-  const int stages = s->shape.stages, lines = ranks->line_count;
-  size_t steps = 0;
-  for (int i = 0; i < stages; i++) steps += (size_t)s->tails->stage[i].step_count + 1;
-  if (tws_reserve(&c->line_stretch, &c->line_stretch_capacity, (size_t)(stages * lines), sizeof *c->line_stretch) ||
-      tws_reserve(&c->joined.stage, &c->joined_capacity, (size_t)stages, sizeof *c->joined.stage) ||
-      tws_reserve(&c->joined_steps, &c->joined_step_capacity, steps, sizeof *c->joined_steps))
+  const size_t count = (size_t)s->shape.stages * (size_t)ranks->line_count;
+  *met = 0;
+  for (int i = 0; i < s->shape.stages; i++) known &= s->tails->stage[i].other_count == ranks->line_count - 1;
+  if (!known) {
+    tws_step_take_line(s, ranks, 0);
+    return TWS_OK;
+  }
+  if (tws_reserve(&c->line_stretch, &c->line_stretch_capacity, count, sizeof *c->line_stretch))
     return tws_fail(err, TWS_MEMORY, NULL, "no memory for composed steps");
-  *met = 1;
-  for (int i = 0; i < stages && *met; i++) *met = s->tails->stage[i].other_count == lines - 1;
-  for (int i = 0; i < stages * lines && *met; i++)
-    c->line_stretch[i] =
-        tws_step_stretch(s, set_of(s, ranks, i / stages), tail_of(s, i % stages, i / stages), i % stages);
-  const int line = *met ? longest_line(s, ranks) : -1;
-  *met = line >= 0;
-  if (line < 0) return TWS_OK;
-  tws_step_take_line(s, ranks, line);
+  if (!find_stretch(s, ranks)) s->longest = longest_line(s, ranks);
+  s->longest_of = s->tails;
+  *met = s->longest >= 0;
+  tws_step_take_line(s, ranks, *met ? s->longest : 0);
+  return TWS_OK;
+}
+
+int tws_step_join(step *s, const tws_rank_kind *ranks) {
+  tws_composer *c = s->c;
+  const int stages = s->shape.stages;
+  size_t steps = 0;
+  int joins = 1;
+  for (int i = 0; i < stages; i++) steps += (size_t)s->tails->stage[i].step_count + 1;
+  if (tws_reserve(&c->joined.stage, &c->joined_capacity, (size_t)stages, sizeof *c->joined.stage) ||
+      tws_reserve(&c->joined_steps, &c->joined_step_capacity, steps, sizeof *c->joined_steps))
+    return 0;
+  find_stretch(s, ranks); /* with what runs beside */
   c->joined.stages = stages;
   c->joined.most_met = s->tails->most_met;
   tws_tail_step *at = c->joined_steps;
-  for (int i = 0; i < stages && *met; i++) {
-    *met = join_tails(s, ranks, i, at);
+  for (int i = 0; i < stages && joins; i++) {
+    joins = join_tails(s, ranks, i, at);
     c->joined.stage[i] = *tail_of(s, i, s->line);
     c->joined.stage[i].steps = at;
     at += c->joined.stage[i].step_count;
   }
-  if (*met) s->joined = &c->joined;
-  return TWS_OK;
+  if (joins) s->joined = &c->joined;
+  return joins;
 }

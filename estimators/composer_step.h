@@ -32,8 +32,8 @@ enum { TWS_LEGS = 16 };
 typedef struct tws_chunk_set { /* of a line of ranks (tws_rank_kind) */
   tws_composed_chunk *chunks;  /* those that differ */
   int chunk_count;
-  const tws_body **body_of; /* per chunk */
-  int *chunk_at;            /* [stage][virtual]: which */
+  tws_body **body_of; /* per chunk */
+  int *chunk_at;      /* [stage][virtual]: which */
   int exact, closed, in_order;
 } tws_chunk_set;
 
@@ -48,10 +48,14 @@ typedef struct tws_composed_step {
   int bounded;
   tws_chunk_set *lines; /* of all that pass apart; else the first */
   int line_count;
+  const tws_step_ends
+      *longest_of; /* of these `longest` is the line that takes no less than others; -1: none is known */
+  int longest;
   int line, rank; /* the others wait for its ranks, of which this is of the first stage; its chunks: */
   tws_composed_chunk *chunks;
   int chunk_count;
   int *chunk_at;
+  tws_body *body_of_chunks;    /* of the first */
   const tws_step_ends *joined; /* tails, of all lines */
   double *stretch, *stretched; /* per stage: of this step, and of the times that were made */
   tws_rhythm_stage *stages;
@@ -105,8 +109,10 @@ double tws_step_stretch(const tws_composed_step *s, const tws_chunk_set *of, con
 
 /* The chunks of a line of ranks become the step's. */
 void tws_step_take_line(tws_composed_step *s, const tws_rank_kind *ranks, int line);
-/* Finds the line that the others wait for, and joins their ends; *met: it is known that the step then is the plans'. */
-tws_code tws_step_meet(tws_composed_step *s, const tws_rank_kind *ranks, int *met, tws_error *err);
+/* Finds the line that the others wait for in the passes, where something may be known of it; *met: there is one. */
+tws_code tws_step_meet(tws_composed_step *s, const tws_rank_kind *ranks, int known, int *met, tws_error *err);
+/* Its ends become the step's, with those of the others; 0: who waits for whom there is not known. */
+int tws_step_join(tws_composed_step *s, const tws_rank_kind *ranks);
 
 /* ---- passes of pipelines (composer_passes.c) ---- */
 

@@ -109,6 +109,26 @@ static tws_code sample_tail(const making *m, int stage, int reduced, tws_tail_pi
   return TWS_OK;
 }
 
+/* What micro-batches move. */
+static tws_code add_moves(const making *m, int stage, tws_tail_pieces *t, tws_error *err) {
+  tws_kept_moves *moves = &m->c->moves;
+  TWS_TRY(tws_moves_of_micro_batches(moves, m->request, m->key, t, err));
+  if (!t->other_count || m->request->config->zero.stage < 2) return TWS_OK;
+  tws_tail_pieces *others = tws_arena_alloc(m->c->arena, (size_t)t->other_count, sizeof *others);
+  if (!others) return no_memory(err);
+  memcpy(others, t->others, (size_t)t->other_count * sizeof *others);
+  for (int i = 0; i < t->other_count; i++) {
+    tws_plan_request r = *m->request;
+    tws_piece_key key = *m->key;
+    r.rank = tws_pipeline_grid_stage(&r.topology, m->ranks->lines[i + 1], stage);
+    key.place = i + 1;
+    others[i].in_step = t->in_step;
+    TWS_TRY(tws_moves_of_micro_batches(moves, &r, &key, &others[i], err));
+  }
+  t->others = others;
+  return TWS_OK;
+}
+
 /* Reductions are the same of all lines. */
 static tws_code add_reductions(const making *m, int stage, const tws_stage_layers *k, tws_tail_pieces *out,
                                tws_error *err) {
@@ -246,7 +266,7 @@ static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const t
     if ((!alone || ranks->uneven) && s > 0) m.known = NULL; /* groups lie differently on nodes */
     t->code = find_end(&m, s, &t->stage[s], &t->refusal);
     if (t->stage[s].meetings >= t->most_met) t->most_met = t->stage[s].meetings + 1;
-    if (t->code == TWS_OK) t->code = tws_moves_of_micro_batches(&c->moves, request, key, &t->stage[s], &t->refusal);
+    if (t->code == TWS_OK) t->code = add_moves(&m, s, &t->stage[s], &t->refusal);
   }
   if ((alone && !ranks->uneven) || t->stages == 1) ends->value = m.known;
   return TWS_OK;

@@ -19,19 +19,19 @@ void tws_rank_spread(const tws_machine *machine, const tws_topology *t, int rank
 
 enum { MOST_LINES = 24 }; /* each is lowered */
 
-/* One of each part of the sequence, where nothing but what they update and where they look up positions tells them
- * apart. Of what they move in every micro-batch it would take more. */
+/* One of each part of the sequence, and of stage 3 of each tensor rank. Of what ranks of stage 2 keep of every bucket it
+ * would take more. */
 static void find_lines(const tws_plan_request *request, unsigned how, const tws_rank_set *every, tws_rank_kind *kind) {
-  const tws_axes sequence = 1u << TWS_AXIS_SEQUENCE;
-  const int parts = tws_topology_size(&request->topology, sequence);
+  const tws_topology *t = &request->topology;
+  const int stage = request->config->zero.stage, lines = every->count / tws_topology_size(t, TWS_AXES_PIPE);
   kind->alone = !how;
-  if (!how || request->config->zero.stage > 1 || tws_config_offloads(request->config) || parts > MOST_LINES) return;
-  if (every->count != parts * tws_topology_size(&request->topology, TWS_AXES_PIPE)) return;
+  if (!how || stage == 2 || tws_config_offloads(request->config) || lines > MOST_LINES) return;
   kind->alone = 1;
-  kind->line_count = parts;
-  kind->apart = sequence;
-  kind->pass_apart = (how & TWS_RANKS_PASS_APART) != 0;
-  for (int i = 0; i < parts; i++) kind->lines[i] = tws_topology_member(&request->topology, 0, sequence, i);
+  kind->line_count = 0;
+  kind->apart = 1u << TWS_AXIS_SEQUENCE | (stage == 3 ? 1u << TWS_AXIS_MODEL : 0);
+  kind->pass_apart = (how & ~(unsigned)TWS_RANKS_END_APART) != 0;
+  for (int i = 0; i < every->count; i++)
+    if (tws_topology_index(t, every->ranks[i], TWS_AXES_PIPE) == 0) kind->lines[kind->line_count++] = every->ranks[i];
 }
 
 /* All of them, where groups lie unevenly on nodes. */
@@ -53,7 +53,7 @@ static tws_code stand_alone(const tws_plan_request *request, const tws_machine *
                             tws_error *err) {
   tws_plan_request whole = *request;
   tws_rank_set every = {NULL, 0}, some = {NULL, 0};
-  unsigned how = TWS_RANKS_APART;
+  unsigned how = 0;
   whole.max_accumulation = 0;
   tws_code code = tws_estimate_ranks(&whole, machine, &every, err);
   kind->alone = kind->single = every.count == tws_topology_size(&request->topology, TWS_AXES_PIPE);
@@ -62,7 +62,7 @@ static tws_code stand_alone(const tws_plan_request *request, const tws_machine *
     const int even = tws_mapping_is_even(mapping, &request->topology);
     if (code == TWS_OK && every.count == some.count && even) code = tws_plan_ranks_differ(request, memory, &how, err);
     if (code == TWS_OK && !even) find_uneven_lines(request, kind);
-    if (code == TWS_OK && !(how & TWS_RANKS_APART)) find_lines(request, how, &every, kind);
+    if (code == TWS_OK && even && every.count == some.count) find_lines(request, how, &every, kind);
   }
   tws_rank_set_free(&every);
   tws_rank_set_free(&some);
