@@ -336,7 +336,7 @@ static double bound_seconds(const step *s) {
       }
     }
     const double all = before + busy + behind;
-    const tws_tail_pieces *t = &s->tails->stage[i];
+    const tws_tail_pieces *t = &s->joined->stage[i];
     double end = 0;
     for (int k = 0; k < t->step_count; k++) end += s->stretch[i] * t->steps[k].time.kernel + t->steps[k].time.other;
     if (before + busy + end > longest) longest = before + busy + end;
@@ -541,8 +541,7 @@ static tws_code meet_ranks(step *s, const tws_rank_kind *r, int *exact, tws_erro
   *exact = *exact && is_exact(s, r) && (!several || tws_step_join(s, r));
   if (*exact || !several) return TWS_OK;
   s->beside = NULL;
-  tws_step_take_line(s, r, 0);
-  return TWS_OK;
+  return tws_step_bound(s, r, err);
 }
 
 static void add_passes(const step *s, int stage, tws_composed_account *account) {

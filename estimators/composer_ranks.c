@@ -210,21 +210,79 @@ static int find_stretch(step *s, const tws_rank_kind *ranks) {
   return same;
 }
 
+static int has_all_ends(const step *s, const tws_rank_kind *ranks) {
+  int all = 1;
+  for (int i = 0; i < s->shape.stages; i++) all &= s->tails->stage[i].other_count == ranks->line_count - 1;
+  return all;
+}
+
 tws_code tws_step_meet(step *s, const tws_rank_kind *ranks, int known, int *met, tws_error *err) {
   tws_composer *c = s->c;
   const size_t count = (size_t)s->shape.stages * (size_t)ranks->line_count;
   *met = 0;
-  for (int i = 0; i < s->shape.stages; i++) known &= s->tails->stage[i].other_count == ranks->line_count - 1;
-  if (!known) {
-    tws_step_take_line(s, ranks, 0);
-    return TWS_OK;
-  }
+  if (!known || !has_all_ends(s, ranks)) return TWS_OK;
   if (tws_reserve(&c->line_stretch, &c->line_stretch_capacity, count, sizeof *c->line_stretch))
     return tws_fail(err, TWS_MEMORY, NULL, "no memory for composed steps");
   if (!find_stretch(s, ranks)) s->longest = longest_line(s, ranks);
   s->longest_of = s->tails;
   *met = s->longest >= 0;
-  tws_step_take_line(s, ranks, *met ? s->longest : 0);
+  if (*met) tws_step_take_line(s, ranks, s->longest);
+  return TWS_OK;
+}
+
+/* What the ranks of a line do in a step, and the messages between them. */
+static double work_of(const step *s, const tws_rank_kind *ranks, int line) {
+  const tws_chunk_set *set = set_of(s, ranks, line);
+  const tws_costs *costs = &s->c->costs;
+  const tws_topology *t = &s->request->topology;
+  const int stages = s->shape.stages, v = s->tails->stage[0].chunk_count;
+  double seconds = 0;
+  for (int i = 0; i < stages * v; i++) {
+    const tws_chunk_pieces *p = &set->chunks[set->chunk_at[i]].pieces;
+    const int rank = tws_pipeline_grid_stage(t, ranks->lines[line], i / v);
+    for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
+      if (!p->has[e]) continue;
+      seconds += seconds_of(p->event[0][e].time, 1);
+      seconds += (s->shape.micro_batches - 1) * seconds_of(p->event[1][e].time, 1);
+      if (p->message_bytes[e])
+        seconds +=
+            s->shape.micro_batches *
+            costs->message(costs->user, t, rank, tws_pipeline_grid_stage(t, rank, i / v + 1), p->message_bytes[e]);
+    }
+  }
+  for (int i = 0; i < stages; i++) {
+    const tws_tail_pieces *tail = tail_of(s, i, line);
+    for (int k = 0; k < tail->step_count; k++) seconds += seconds_of(tail->steps[k].time, 1);
+  }
+  return seconds;
+}
+
+static int busiest_line(const step *s, const tws_rank_kind *ranks) {
+  double most = 0;
+  int busiest = 0;
+  for (int i = 0; i < ranks->line_count && has_all_ends(s, ranks); i++) {
+    const double seconds = work_of(s, ranks, i);
+    if (seconds > most) busiest = i;
+    if (seconds > most) most = seconds;
+  }
+  return busiest;
+}
+
+tws_code tws_step_bound(step *s, const tws_rank_kind *ranks, tws_error *err) {
+  tws_composer *c = s->c;
+  const size_t stages = (size_t)s->shape.stages;
+  if (s->busiest_of != s->tails) s->busiest = busiest_line(s, ranks);
+  s->busiest_of = s->tails;
+  const int line = s->busiest;
+  tws_step_take_line(s, ranks, line);
+  s->joined = s->tails;
+  if (line == 0) return TWS_OK;
+  if (tws_reserve(&c->joined.stage, &c->joined_capacity, stages, sizeof *c->joined.stage))
+    return tws_fail(err, TWS_MEMORY, NULL, "no memory for composed steps");
+  c->joined.stages = s->tails->stages;
+  c->joined.most_met = s->tails->most_met;
+  for (size_t i = 0; i < stages; i++) c->joined.stage[i] = *tail_of(s, (int)i, line);
+  s->joined = &c->joined;
   return TWS_OK;
 }
 

@@ -48,9 +48,9 @@ typedef struct tws_composed_step {
   int bounded;
   tws_chunk_set *lines; /* of all that pass apart; else the first */
   int line_count;
-  const tws_step_ends
-      *longest_of; /* of these `longest` is the line that takes no less than others; -1: none is known */
-  int longest;
+  /* Of which ends it is known which line takes nowhere less than others (-1: none is known), and which has most to do. */
+  const tws_step_ends *longest_of, *busiest_of;
+  int longest, busiest;
   int line, rank; /* the others wait for its ranks, of which this is of the first stage; its chunks: */
   tws_composed_chunk *chunks;
   int chunk_count;
@@ -113,6 +113,8 @@ void tws_step_take_line(tws_composed_step *s, const tws_rank_kind *ranks, int li
 tws_code tws_step_meet(tws_composed_step *s, const tws_rank_kind *ranks, int known, int *met, tws_error *err);
 /* Its ends become the step's, with those of the others; 0: who waits for whom there is not known. */
 int tws_step_join(tws_composed_step *s, const tws_rank_kind *ranks);
+/* The step becomes that of the line that has most to do, without the others: a bound. */
+tws_code tws_step_bound(tws_composed_step *s, const tws_rank_kind *ranks, tws_error *err);
 
 /* ---- passes of pipelines (composer_passes.c) ---- */
 

@@ -51,6 +51,7 @@ static double launches_of(const tws_costs *costs, const tws_work *work) {
  * of them, reductions, padding of parts. */
 static int is_move(const tws_plan *plan, const tws_op *o) {
   const tws_work *work = &plan->works[o->work];
+  if (o->stream == TWS_STREAM_EXCHANGE) return 0;
   if (o->stream != TWS_STREAM_COMPUTE || o->module == TWS_NONE || o->channel == TWS_CHANNEL_REPLICAS) return 1;
   if (work->kind == TWS_OP_COMPUTE)
     return work->code == TWS_KERNEL_QUANTIZE_PARTS || work->code == TWS_KERNEL_DEQUANTIZE_PARTS;
@@ -64,6 +65,7 @@ static int is_move(const tws_plan *plan, const tws_op *o) {
 /* axis_s: NULL where nobody asks. */
 static void add_time(reader *r, const tws_op *o, tws_piece_time *time, double *launches, double *axis_s) {
   const tws_work *work = &r->plan->works[o->work];
+  if (o->stream == TWS_STREAM_EXCHANGE && !r->costs->serial) return;
   if (r->layers_alone && is_move(r->plan, o)) return;
   if (tws_is_launched(work)) {
     time->kernel += seconds_of(r, o->work);
