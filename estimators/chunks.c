@@ -64,7 +64,7 @@ static tws_code find_sample(const tws_chunk_source *from, range of, const tws_sa
   s->code = tws_plan_sample_make(&wanted, &sample, err);
   ++*from->lowered;
   TWS_TRY(s->code);
-  s->code = tws_pieces_of_body(&sample, &wanted, from->costs, from->bounded, from->arena, &s->pieces, err);
+  s->code = tws_pieces_of_body(&sample, &wanted, from->costs, from->bounded, from->apart, from->arena, &s->pieces, err);
   s->pieces.first_layer = of.first;
   tws_plan_sample_free(&sample);
   *out = &s->pieces;

@@ -34,6 +34,7 @@ typedef struct tws_chunk_source {
   tws_sample_memory *memory;
   const tws_fewer_layers *fewer; /* which say the same */
   const tws_tail_pieces *layers; /* which are alike */
+  tws_axes apart;                /* along which ranks differ */
   int split, bounded;            /* bounded: what layers compute and exchange, and bytes of activations, alone */
   int64_t *lowered;              /* counts samples */
 } tws_chunk_source;

@@ -5,6 +5,7 @@
 
 #include "estimators/chunks.h"
 #include "models/hardware/runtime.h"
+#include "plan/pipeline_grid.h"
 
 typedef tws_composed_step step;
 
@@ -64,6 +65,9 @@ void tws_composer_destroy(tws_composer *c) {
   tws_free(c->legs);
   tws_free(c->ended);
   tws_free(c->met_s);
+  tws_free(c->joined.stage);
+  tws_free(c->joined_steps);
+  tws_free(c->line_stretch);
   tws_arena_destroy(c->arena);
   tws_arena_destroy(c->program_arena);
   tws_sample_memory_destroy(c->memory);
@@ -92,13 +96,25 @@ static const tws_fewer_layers *find_fewer(tws_composer *c, const tws_network *ne
   return &f->layers;
 }
 
-static tws_code find_chunks(step *s, tws_body *b, int split, tws_error *err) {
+/* What a rank of each stage is sampled for. */
+typedef struct stage_source {
+  tws_plan_request request;
+  tws_body *body;
+  tws_axes apart;
+} stage_source;
+
+static tws_code find_chunks(const step *s, const stage_source *sources, int split, tws_chunk_set *set, tws_error *err) {
   const int stages = s->shape.stages, v = s->tails->stage[0].chunk_count;
-  s->chunks = tws_arena_alloc_unset(s->arena, (size_t)(stages * v), sizeof *s->chunks);
-  s->chunk_at = tws_arena_alloc(s->arena, (size_t)(stages * v), sizeof *s->chunk_at);
+  *set = (tws_chunk_set){.chunks = tws_arena_alloc_unset(s->arena, (size_t)(stages * v), sizeof *set->chunks),
+                         .body_of = tws_arena_alloc(s->arena, (size_t)(stages * v), sizeof *set->body_of),
+                         .chunk_at = tws_arena_alloc(s->arena, (size_t)(stages * v), sizeof *set->chunk_at),
+                         .exact = 1,
+                         .closed = 1,
+                         .in_order = 1};
   const tws_fewer_layers *less = find_fewer(s->c, s->request->network, &s->tails->stage[0]);
-  if (!s->chunks || !s->chunk_at || !less) return no_memory(err);
+  if (!set->chunks || !set->body_of || !set->chunk_at || !less) return no_memory(err);
   for (int i = 0; i < stages * v; i++) {
+    const stage_source *source = &sources[i / v];
     const tws_tail_pieces *t = &s->tails->stage[i / v];
     const tws_sample_chunk *wanted = &t->chunks[i % v];
     tws_layer_range of = {.first = wanted->first_layer, .end = wanted->end_layer};
@@ -107,27 +123,31 @@ static tws_code find_chunks(step *s, tws_body *b, int split, tws_error *err) {
       of = (tws_layer_range){.first = t->alike_first + 1,
                              .end = t->alike_first + 1 + of.end - of.first}; /* stands anywhere */
     int at = 0;
-    while (at < s->chunk_count && (s->chunks[at].of.first != of.first || s->chunks[at].of.end != of.end)) at++;
+    while (at < set->chunk_count && (set->chunks[at].of.first != of.first || set->chunks[at].of.end != of.end ||
+                                     set->body_of[at] != source->body))
+      at++;
     if (inside && of.end > t->alike_end) return tws_fail(err, TWS_INTERNAL, NULL, "a chunk is longer than its layers");
-    if (at == s->chunk_count) {
-      s->chunks[at].of = of;
-      const tws_chunk_source from = {.request = s->request,
+    if (at == set->chunk_count) {
+      set->chunks[at].of = of;
+      set->body_of[at] = source->body;
+      const tws_chunk_source from = {.request = &source->request,
                                      .costs = &s->c->costs,
                                      .arena = s->c->arena,
-                                     .body = b,
+                                     .body = source->body,
                                      .memory = s->c->memory,
                                      .fewer = less,
                                      .layers = t,
+                                     .apart = source->apart,
                                      .split = split,
                                      .bounded = s->bounded,
                                      .lowered = &s->c->counts.bodies};
-      TWS_TRY(tws_chunk_compose(&from, &s->chunks[at], err));
-      s->chunks_exact &= s->chunks[at].exact;
-      s->chunks_closed &= s->chunks[at].closed;
-      s->chunks_in_order &= s->chunks[at].in_order;
-      s->chunk_count++;
+      TWS_TRY(tws_chunk_compose(&from, &set->chunks[at], err));
+      set->exact &= set->chunks[at].exact;
+      set->closed &= set->chunks[at].closed;
+      set->in_order &= set->chunks[at].in_order;
+      set->chunk_count++;
     }
-    s->chunk_at[i] = at;
+    set->chunk_at[i] = at;
   }
   return TWS_OK;
 }
@@ -137,14 +157,12 @@ static void add_piece(const tws_piece *p, double times, double *kernel, double *
   *launches += times * p->launches;
 }
 
-/* tws_plan_host_stretch(), of a stage. */
-static double stretch_of(const step *s, int stage) {
-  const tws_tail_pieces *t = &s->tails->stage[stage];
-  const int v = t->chunk_count;
+double tws_step_stretch(const step *s, const tws_chunk_set *of, const tws_tail_pieces *t, int stage) {
+  const int v = s->tails->stage[stage].chunk_count;
   double kernel = t->counted.kernel, launches = t->launches;
   if (!(s->c->costs.host_op_s > 0)) return 1;
   for (int i = 0; i < v; i++) {
-    const tws_chunk_pieces *p = &s->chunks[s->chunk_at[stage * v + i]].pieces;
+    const tws_chunk_pieces *p = &of->chunks[of->chunk_at[stage * v + i]].pieces;
     for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
       if (!p->has[e]) continue;
       add_piece(&p->event[0][e], 1, &kernel, &launches);
@@ -192,7 +210,7 @@ static tws_beside_source beside_source(const step *s) {
   return (tws_beside_source){.memory = s->c->beside,
                              .moves = s->bounded ? s->tails->stage[0].beside : tws_beside_nothing(),
                              .chunk = &s->chunks[0],
-                             .body = s->body,
+                             .body = s->body_of_chunks,
                              .arena = s->c->arena};
 }
 
@@ -239,7 +257,7 @@ static double run_tails(step *s, tws_composed_account *account) {
                              .met = s->met,
                              .met_s = s->c->met_s,
                              .account = account};
-  return tws_tails_go(s->tails, &run);
+  return tws_tails_go(s->joined, &run);
 }
 
 /* ---- all of it ---- */
@@ -305,6 +323,22 @@ static double with_moves(const step *s, double seconds) {
   return !beside ? seconds + moves : moves > seconds ? moves : seconds;
 }
 
+/* From the first of these points on, or until the last: what a pass does that others wait for; all of it where there is
+ * none. */
+static double seconds_from(const tws_piece *p, double stretch, tws_point_kind kind) {
+  int i = 0;
+  while (i < p->point_count && p->points[i].kind != kind) i++;
+  const double all = stretch * p->time.kernel + p->time.other;
+  return i < p->point_count ? all - stretch * p->points[i].at.kernel - p->points[i].at.other : all;
+}
+
+static double seconds_until(const tws_piece *p, double stretch, tws_point_kind kind) {
+  int i = p->point_count - 1;
+  while (i >= 0 && p->points[i].kind != kind) i--;
+  const tws_piece_time *at = i >= 0 ? &p->points[i].at : &p->time;
+  return stretch * at->kernel + at->other;
+}
+
 /* No stage begins before the first micro-batch has come to it, nor ends before the last has gone back to the first. */
 static double bound_seconds(const step *s) {
   const int v = s->tails->stage[0].chunk_count;
@@ -321,17 +355,16 @@ static double bound_seconds(const step *s) {
       }
     }
     const double all = before + busy + behind;
-    const tws_tail_pieces *t = &s->tails->stage[i];
+    const tws_tail_pieces *t = &s->joined->stage[i];
     double end = 0;
     for (int k = 0; k < t->step_count; k++) end += s->stretch[i] * t->steps[k].time.kernel + t->steps[k].time.other;
     if (before + busy + end > longest) longest = before + busy + end;
     if (all > longest) longest = all;
     const tws_chunk_pieces *p = &s->chunks[s->chunk_at[i * v]].pieces;
-    const tws_piece_time *f = &p->event[0][TWS_CONTEXT_FORWARD].time;
-    before += s->stretch[i] * f->kernel + f->other;
+    before += seconds_until(&p->event[0][TWS_CONTEXT_FORWARD], s->stretch[i], TWS_POINT_WRITTEN);
     if (s->shape.kind == TWS_PIPELINE_ZB_H1) continue; /* weights' gradients may come later */
-    const tws_piece_time *g = &p->event[s->shape.micro_batches > 1][TWS_CONTEXT_BACKWARD].time;
-    behind += s->stretch[i] * g->kernel + g->other;
+    const tws_piece *g = &p->event[s->shape.micro_batches > 1][TWS_CONTEXT_BACKWARD];
+    behind += seconds_from(g, s->stretch[i], TWS_POINT_WAIT);
   }
   return with_moves(s, longest) + beside_tail(s, 0);
 }
@@ -354,9 +387,53 @@ static int same_stages(const step *s, const tws_plan_request *request, const tws
          s->shape.virtual_stages == shape->virtual_stages && tws_topology_is_same(&s->topology, &request->topology);
 }
 
+/* What is sampled for the rank of a stage that is in this line. */
+static tws_code find_source(tws_composer *c, const tws_plan_request *request, const tws_rank_kind *ranks, int line,
+                            int stage, stage_source *out, int *bounded, tws_error *err) {
+  static const tws_axis places[] = {TWS_AXIS_SEQUENCE, TWS_AXIS_MODEL, TWS_AXIS_EXPERT};
+  const tws_topology *t = &request->topology;
+  const int pipeline = tws_topology_size(t, TWS_AXES_PIPE) > 1;
+  int is_new, spread[TWS_AXIS_COUNT];
+  tws_piece_key k;
+  *out = (stage_source){.request = *request, .apart = ranks->pass_apart ? ranks->apart : 0};
+  out->request.rank = ranks->uneven ? tws_pipeline_grid_stage(t, ranks->lines[line], stage) : ranks->lines[line];
+  if (ranks->uneven) tws_rank_spread(c->machine, t, out->request.rank, spread);
+  tws_body_key(request, ranks->uneven ? spread : ranks->spread,
+               pipeline && request->config->pipeline_schedule == TWS_PIPELINE_ZB_H1, &k);
+  for (size_t i = 0; i < sizeof places / sizeof *places && ranks->pass_apart; i++)
+    k.place = (k.place << 8) + tws_topology_index(t, out->request.rank, 1u << places[i]);
+  k.place = 3 * k.place + ranks->pass_apart + ranks->uneven;
+  tws_piece_entry *e = tws_piece_look_up(&c->bodies, &k, &is_new);
+  if (e && is_new) e->value = tws_arena_alloc(c->arena, 1, sizeof(tws_body));
+  if (!e || !e->value) return no_memory(err);
+  out->body = e->value;
+  *bounded = k.bounded;
+  return TWS_OK;
+}
+
+static int lines_of(const tws_rank_kind *ranks) {
+  return ranks->pass_apart ? ranks->line_count : 1;
+}
+
+static tws_code find_lines(step *s, const tws_rank_kind *ranks, tws_error *err) {
+  const int count = lines_of(ranks), stages = s->shape.stages;
+  const int split = s->shape.kind == TWS_PIPELINE_ZB_H1 && stages > 1;
+  s->lines = tws_arena_alloc(s->arena, (size_t)count, sizeof *s->lines);
+  stage_source *sources = tws_arena_alloc(s->arena, (size_t)stages, sizeof *sources);
+  s->line_count = count;
+  if (!s->lines || !sources) return no_memory(err);
+  for (int i = 0; i < count; i++) {
+    int bounded;
+    for (int k = 0; k < stages; k++) TWS_TRY(find_source(s->c, s->request, ranks, i, k, &sources[k], &bounded, err));
+    TWS_TRY(find_chunks(s, sources, split, &s->lines[i], err));
+  }
+  tws_step_take_line(s, ranks, 0);
+  return TWS_OK;
+}
+
 /* A new step of this shape; what it was made of before is gone. */
 static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const tws_pipeline_shape *shape, int bounded,
-                           tws_error *err) {
+                           const tws_rank_kind *ranks, tws_error *err) {
   const size_t n = (size_t)shape->stages;
   tws_composer *c = s->c;
   const tws_plan_request *request = s->request;
@@ -369,9 +446,6 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
               .shape = *shape,
               .topology = request->topology,
               .bounded = bounded,
-              .chunks_exact = 1,
-              .chunks_closed = 1,
-              .chunks_in_order = 1,
               .arena = tws_arena_create()};
   if (!s->arena) return no_memory(err);
   s->stages = tws_arena_alloc(s->arena, n, sizeof *s->stages);
@@ -386,7 +460,7 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
     if (!s->end_s[i] || !s->passed_s[i]) return no_memory(err);
   }
   if (!s->stages || !s->stretch || !s->stretched || !s->at || !s->met || !s->behind_s) return no_memory(err);
-  TWS_TRY(find_chunks(s, b, shape->kind == TWS_PIPELINE_ZB_H1 && shape->stages > 1, err));
+  TWS_TRY(find_lines(s, ranks, err));
   s->body = b;
   return TWS_OK;
 }
@@ -394,7 +468,9 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
 static tws_code find_stretch(step *s, int exact, tws_error *err) {
   int same = s->has_times;
   for (int i = 0; i < s->shape.stages; i++) {
-    s->stretch[i] = exact ? stretch_of(s, i) : 1;
+    const tws_tail_pieces *t = &s->tails->stage[i];
+    const tws_chunk_set *of = &s->lines[s->line_count > 1 ? s->line : 0];
+    s->stretch[i] = exact ? tws_step_stretch(s, of, s->line ? &t->others[s->line - 1] : t, i) : 1;
     same = same && s->stretch[i] == s->stretched[i];
   }
   if (same || s->shape.stages == 1) return TWS_OK;
@@ -487,6 +563,20 @@ static int is_exact(const step *s, const tws_rank_kind *r) {
     if (!t->exact || (t->of_gradients && (behind_gradients(s, i, 1) < 0 || exchanges_beside(s)))) return 0;
   }
   return 1;
+}
+
+/* Whether it is exact, of all lines of ranks. */
+static tws_code meet_ranks(step *s, const tws_rank_kind *r, int *exact, tws_error *err) {
+  const int several = r->line_count > 1, exchanging = r->pass_apart && exchanges_beside(s);
+  const int known = !rings(s->request->config) && !s->tails->stage[0].overlaps && !exchanging;
+  *exact = 1;
+  s->joined = s->tails;
+  if (several) TWS_TRY(tws_step_meet(s, r, known, exact, err));
+  TWS_TRY(find_overlap(s, r, err));
+  *exact = *exact && is_exact(s, r) && (!several || tws_step_join(s, r));
+  if (*exact || !several) return TWS_OK;
+  s->beside = NULL;
+  return tws_step_bound(s, r, err);
 }
 
 static void add_passes(const step *s, int stage, tws_composed_account *account) {
@@ -584,37 +674,36 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   const int stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
   const tws_pipeline_shape shape = tws_pipeline_shape_of(request->config, stages, request->config->accumulation_steps);
   const double bytes = limits ? limits->bytes : 0, seconds = limits ? limits->seconds : 0;
+  int exact;
   step *s = &c->last;
   const tws_rank_kind *r = NULL;
   const tws_step_ends *t = NULL;
-  tws_piece_key k;
-  int is_new;
+  stage_source source;
+  int bounded;
   *out = (tws_composed){.exact = 0};
   s->exact = 0;
   TWS_TRY(tws_pipeline_check(&shape, err));
   TWS_TRY(tws_rank_kind_find(&c->ranks, request, c->machine, c->memory, c->arena, &r, err));
-  TWS_TRY(tws_ends_find(&c->ends, request, r->alone, &t, err));
+  TWS_TRY(tws_ends_find(&c->ends, request, r, &t, err));
   c->counts.composed++;
   if (tws_reserve(&c->met_s, &c->met_capacity, (size_t)(stages * t->most_met), sizeof *c->met_s)) return no_memory(err);
   const step ends = {.tails = t, .shape = shape};
   find_bytes(&ends, out);
   if ((out->too_large = bytes > 0 && (double)out->live_bytes > bytes)) return TWS_OK;
-  tws_body_key(request, r->spread, shape.kind == TWS_PIPELINE_ZB_H1 && stages > 1, &k);
-  tws_piece_entry *e = tws_piece_look_up(&c->bodies, &k, &is_new);
-  if (e && is_new) e->value = tws_arena_alloc(c->arena, 1, sizeof(tws_body));
-  if (!e || !e->value) return no_memory(err);
+  TWS_TRY(find_source(c, request, r, 0, 0, &source, &bounded, err));
   s->c = c;
   s->request = request;
-  if (s->body != e->value || !same_stages(s, request, &shape) || !same_chunks(s->tails, t)) {
+  if (s->body != source.body || s->line_count < lines_of(r) || !same_stages(s, request, &shape) ||
+      !same_chunks(s->tails, t)) {
     s->body = NULL;
-    TWS_TRY(begin_step(s, e->value, t, &shape, k.bounded, err));
+    TWS_TRY(begin_step(s, source.body, t, &shape, bounded, r, err));
   }
   if (s->shape.micro_batches != shape.micro_batches) s->ran = 0;
   s->shape = shape;
   s->tails = t;
   s->moves_exact = s->bounded && s->chunks_in_order && t->stage[0].moves_exact;
-  TWS_TRY(find_overlap(s, r, err));
-  const int exact = is_exact(s, r);
+  TWS_TRY(meet_ranks(s, r, &exact, err));
+  out->rank = s->rank;
   TWS_TRY(find_stretch(s, exact, err));
   if (stages == 1) {
     run_alone(s);

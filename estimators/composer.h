@@ -23,6 +23,7 @@ typedef struct tws_composed {
   int bytes_exact; /* live_bytes are the plan's; else no more than them */
   int too_large;   /* more than the limit; live_bytes are then a lower bound, and step_s was not looked for */
   int too_slow;    /* likewise of step_s, which is then a lower bound */
+  int rank;        /* of the first stage: of those whose steps differ the one that the others wait for */
   double step_s;
   uint64_t live_bytes; /* of the fullest stage's device */
   uint64_t host_bytes; /* of the state, pinned or not, of the stage that has most of them */
@@ -48,7 +49,7 @@ tws_code tws_compose(tws_composer *composer, const tws_plan_request *request, co
 typedef struct tws_composed_account {
   double bubble_s, axis_exposed_s[TWS_REPORT_COUNT];
 } tws_composed_account;
-/* Of each stage, in the step that was composed last, whose request and its configuration are still there:
+/* Of each stage's rank that is in line with tws_composed.rank, in the step that was composed last, whose request and its configuration are still there:
  * TWS_UNSUPPORTED where its time was a bound. All its micro-batches are gone through. */
 tws_code tws_compose_account(tws_composer *composer, tws_composed_account *stages, tws_error *err);
 tws_composer_counts tws_composer_count(const tws_composer *composer);

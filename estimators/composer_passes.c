@@ -43,8 +43,8 @@ static double message_of(void *user, int stage, int peer, uint64_t bytes) {
   int at = 0;
   for (; at < TWS_LEGS && known[at].bytes; at++)
     if (known[at].peer == peer && known[at].bytes == bytes) return known[at].seconds;
-  const double seconds = s->c->costs.message(s->c->costs.user, t, tws_pipeline_grid_stage(t, 0, stage),
-                                             tws_pipeline_grid_stage(t, 0, peer), bytes);
+  const double seconds = s->c->costs.message(s->c->costs.user, t, tws_pipeline_grid_stage(t, s->rank, stage),
+                                             tws_pipeline_grid_stage(t, s->rank, peer), bytes);
   if (at < TWS_LEGS) known[at] = (tws_leg){peer, bytes, seconds};
   return seconds;
 }
@@ -75,6 +75,8 @@ tws_code tws_step_rhythm(tws_composed_step *s, int64_t micro_batches, tws_pipeli
                          tws_error *err) {
   *shape = s->shape;
   shape->micro_batches = (int)micro_batches;
+  if (s->c->legs_of != s->rank) memset(s->c->legs, 0, (size_t)s->shape.stages * TWS_LEGS * sizeof *s->c->legs);
+  s->c->legs_of = s->rank;
   *r = (tws_rhythm){.shape = shape,
                     .stages = s->stages,
                     .serial = s->c->costs.serial,

@@ -29,6 +29,14 @@ typedef struct tws_leg { /* a message from a stage to one of its peers, and what
 } tws_leg;
 enum { TWS_LEGS = 16 };
 
+typedef struct tws_chunk_set { /* of a line of ranks (tws_rank_kind) */
+  tws_composed_chunk *chunks;  /* those that differ */
+  int chunk_count;
+  tws_body **body_of; /* per chunk */
+  int *chunk_at;      /* [stage][virtual]: which */
+  int exact, closed, in_order;
+} tws_chunk_set;
+
 /* The last step: those that differ in their ends alone go on from it. */
 typedef struct tws_composed_step {
   struct tws_composer *c;
@@ -38,9 +46,17 @@ typedef struct tws_composed_step {
   tws_pipeline_shape shape;
   tws_topology topology;
   int bounded;
-  tws_composed_chunk *chunks; /* those that differ */
+  tws_chunk_set *lines; /* of all that pass apart; else the first */
+  int line_count;
+  /* Of which ends it is known which line takes nowhere less than others (-1: none is known), and which has most to do. */
+  const tws_step_ends *longest_of, *busiest_of;
+  int longest, busiest;
+  int line, rank; /* the others wait for its ranks, of which this is of the first stage; its chunks: */
+  tws_composed_chunk *chunks;
   int chunk_count;
-  int *chunk_at;               /* [stage][virtual]: which */
+  int *chunk_at;
+  tws_body *body_of_chunks;    /* of the first */
+  const tws_step_ends *joined; /* tails, of all lines */
   double *stretch, *stretched; /* per stage: of this step, and of the times that were made */
   tws_rhythm_stage *stages;
   double *end_s[2];    /* per stage: when its streams are done before its tail */
@@ -75,11 +91,30 @@ struct tws_composer {
   tws_beside_memory *beside;
   tws_leg *legs; /* [stage][TWS_LEGS] of the last step's topology: that were asked for */
   size_t leg_capacity;
+  int legs_of; /* tws_composed_step.rank */
   tws_composed_step last;
   double *ended, *met_s; /* room for times of reductions, and of meetings of stages */
   size_t ended_capacity, met_capacity;
+  tws_step_ends joined; /* of the last step, with room for stages, their steps, and the stretch of each line's */
+  tws_tail_step *joined_steps;
+  double *line_stretch;
+  size_t joined_capacity, joined_step_capacity, line_stretch_capacity;
   tws_composer_counts counts;
 };
+
+/* tws_plan_host_stretch(), of a stage. */
+double tws_step_stretch(const tws_composed_step *s, const tws_chunk_set *of, const tws_tail_pieces *t, int stage);
+
+/* ---- ranks that differ (composer_ranks.c) ---- */
+
+/* The chunks of a line of ranks become the step's. */
+void tws_step_take_line(tws_composed_step *s, const tws_rank_kind *ranks, int line);
+/* Finds the line that the others wait for in the passes, where something may be known of it; *met: there is one. */
+tws_code tws_step_meet(tws_composed_step *s, const tws_rank_kind *ranks, int known, int *met, tws_error *err);
+/* Its ends become the step's, with those of the others; 0: who waits for whom there is not known. */
+int tws_step_join(tws_composed_step *s, const tws_rank_kind *ranks);
+/* The step becomes that of the line that has most to do, without the others: a bound. */
+tws_code tws_step_bound(tws_composed_step *s, const tws_rank_kind *ranks, tws_error *err);
 
 /* ---- passes of pipelines (composer_passes.c) ---- */
 

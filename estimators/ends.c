@@ -51,38 +51,40 @@ static tws_code keep_partition(tws_ends *c, const tws_plan_sample *sample, parti
 typedef struct making {
   tws_ends *c;
   const tws_plan_request *request;
+  const tws_rank_kind *ranks;
   const tws_piece_key *key; /* a tail's */
   int in_step;              /* stages 2 and 3 reduce and gather beside the layers (estimators/beside.h) */
   int stages, apart;        /* apart: reductions are made for each size of buckets, and the rest without them */
   int overlaps;             /* they run beside the last backward pass */
+  int ordered;              /* the end has other streams: the order of its operations is looked for */
   partition *cut;
   stage_end *known; /* without these */
 } making;
 
-static tws_code sample_tail(const making *m, int stage, int reduced, tws_tail_pieces *out, tws_error *err) {
+static tws_code sample_line(const making *m, int line, int stage, int reduced, tws_tail_pieces *out, tws_error *err) {
   tws_ends *c = m->c;
   partition *cut = m->cut;
   tws_plan_request r = *m->request;
   tws_plan_sample sample;
   tws_config alone = *m->request->config;
-  r.rank = tws_pipeline_grid_stage(&r.topology, 0, stage);
+  r.rank = tws_pipeline_grid_stage(&r.topology, m->ranks->lines[line], stage);
   if (m->in_step) { /* it begins when all is reduced */
     alone.zero.overlap_comm = 0;
     r.config = &alone;
   }
-  const int shared = reduced && !tws_config_offloads(r.config);
+  const int shared = reduced && line == 0 && !tws_config_offloads(r.config);
   const tws_sample_request wanted = {.plan = &r,
                                      .tail = 1,
                                      .reduced = reduced,
                                      .bounds = cut->bounds,
-                                     .ordered = tws_config_offloads(r.config),
+                                     .ordered = m->ordered,
                                      .alike_known = cut->bounds != NULL,
                                      .memory = c->memory};
   if (shared)
     TWS_TRY(tws_moves_tail(&c->moves, &r, m->key, cut->bounds, &sample, err));
   else
     TWS_TRY(tws_plan_sample_make(&wanted, &sample, err));
-  tws_code code = tws_pieces_of_tail(&sample, c->costs, c->arena, out, err);
+  tws_code code = tws_pieces_of_tail(&sample, c->costs, m->ranks->apart, c->arena, out, err);
   if (!cut->bounds && code == TWS_OK) code = keep_partition(c, &sample, cut, err);
   out->alike_first = cut->alike_first;
   out->alike_end = cut->alike_end;
@@ -92,6 +94,57 @@ static tws_code sample_tail(const making *m, int stage, int reduced, tws_tail_pi
     c->lowered++;
   }
   return code;
+}
+
+/* Of all lines of ranks. */
+static tws_code sample_tail(const making *m, int stage, int reduced, tws_tail_pieces *out, tws_error *err) {
+  const int count = m->ranks->line_count - 1;
+  TWS_TRY(sample_line(m, 0, stage, reduced, out, err));
+  if (!count) return TWS_OK;
+  tws_tail_pieces *others = tws_arena_alloc(m->c->arena, (size_t)count, sizeof *others);
+  if (!others) return no_memory(err);
+  for (int i = 0; i < count; i++) TWS_TRY(sample_line(m, i + 1, stage, reduced, &others[i], err));
+  out->others = others;
+  out->other_count = count;
+  return TWS_OK;
+}
+
+/* What micro-batches move. */
+static tws_code add_moves(const making *m, int stage, tws_tail_pieces *t, tws_error *err) {
+  tws_kept_moves *moves = &m->c->moves;
+  TWS_TRY(tws_moves_of_micro_batches(moves, m->request, m->key, t, err));
+  if (!t->other_count || m->request->config->zero.stage < 2) return TWS_OK;
+  tws_tail_pieces *others = tws_arena_alloc(m->c->arena, (size_t)t->other_count, sizeof *others);
+  if (!others) return no_memory(err);
+  memcpy(others, t->others, (size_t)t->other_count * sizeof *others);
+  for (int i = 0; i < t->other_count; i++) {
+    tws_plan_request r = *m->request;
+    tws_piece_key key = *m->key;
+    r.rank = tws_pipeline_grid_stage(&r.topology, m->ranks->lines[i + 1], stage);
+    key.place = i + 1;
+    others[i].in_step = t->in_step;
+    TWS_TRY(tws_moves_of_micro_batches(moves, &r, &key, &others[i], err));
+  }
+  t->others = others;
+  return TWS_OK;
+}
+
+/* Reductions are the same of all lines. */
+static tws_code add_reductions(const making *m, int stage, const tws_stage_layers *k, tws_tail_pieces *out,
+                               tws_error *err) {
+  tws_plan_request r = *m->request;
+  r.rank = tws_pipeline_grid_stage(&r.topology, 0, stage);
+  TWS_TRY(tws_moves_that_wait(&m->c->moves, &r, m->key, k, m->cut->bounds, out, err));
+  if (!out->other_count) return TWS_OK;
+  tws_tail_pieces *others = tws_arena_alloc(m->c->arena, (size_t)out->other_count, sizeof *others);
+  if (!others) return no_memory(err);
+  memcpy(others, out->others, (size_t)out->other_count * sizeof *others);
+  for (int i = 0; i < out->other_count; i++) {
+    others[i].overlaps = out->overlaps;
+    TWS_TRY(tws_moves_that_wait(&m->c->moves, &r, m->key, k, m->cut->bounds, &others[i], err));
+  }
+  out->others = others;
+  return TWS_OK;
 }
 
 static void add_layers(tws_stage_layers *k, int first, int end) {
@@ -160,10 +213,8 @@ static tws_code find_end(making *m, int stage, tws_tail_pieces *out, tws_error *
     TWS_TRY(sample_tail(m, stage, 0, out, err));
   }
   if (!m->apart) return TWS_OK;
-  tws_plan_request r = *m->request;
-  r.rank = tws_pipeline_grid_stage(&r.topology, 0, stage);
   const int exact = out->exact;
-  TWS_TRY(tws_moves_that_wait(&m->c->moves, &r, m->key, &k, m->cut->bounds, out, err));
+  TWS_TRY(add_reductions(m, stage, &k, out, err));
   if (m->overlaps ? out->overlapped != NULL : out->exact == exact) return TWS_OK;
   TWS_TRY(sample_tail(m, stage, 0, out, err)); /* what more there is beside it is not known */
   out->overlaps = m->overlaps;
@@ -185,18 +236,20 @@ static void find_reductions(const tws_ends *c, const tws_plan_request *request, 
   const tws_zero_config *z = &key->config.zero;
   const int reduces = z->stage == 1 && tws_topology_size(&request->topology, replicas) > 1;
   m->overlaps = reduces && z->overlap_comm && !c->costs->serial;
-  m->apart = reduces && (alone || m->stages == 1); /* else stages are lowered one by one */
+  m->ordered = tws_config_offloads(request->config) || (z->stage == 0 && z->overlap_comm && m->stages == 1);
+  m->apart = reduces && !m->ranks->uneven && (alone || m->stages == 1); /* else stages are lowered one by one */
   if (tws_config_offloads(request->config) && (m->overlaps || !copies_behind(request))) m->apart = 0;
   m->in_step = alone && z->stage >= 2 && z->overlap_comm && !c->costs->serial && m->stages == 1 &&
                tws_topology_size(&request->topology, replicas) > 1 && !tws_config_offloads(request->config);
 }
 
-static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const tws_piece_key *key, int alone,
-                           tws_step_ends *t, tws_error *err) {
+static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const tws_piece_key *key,
+                           const tws_rank_kind *ranks, tws_step_ends *t, tws_error *err) {
   tws_piece_key of_cut = *key, of_end;
   int is_new;
   t->stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
-  making m = {.c = c, .request = request, .key = key, .stages = t->stages};
+  const int alone = ranks->alone;
+  making m = {.c = c, .request = request, .ranks = ranks, .key = key, .stages = t->stages};
   find_reductions(c, request, key, alone, &m);
   tws_end_key(key, &of_end);
   if (m.apart) of_end.config.zero.reduce_bucket_size = 0;
@@ -210,16 +263,16 @@ static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const t
   m.cut = cuts->value;
   m.known = ends->value;
   for (int s = 0; s < t->stages && t->code == TWS_OK; s++) {
-    if (!alone && s > 0) m.known = NULL; /* groups lie differently on nodes */
+    if ((!alone || ranks->uneven) && s > 0) m.known = NULL; /* groups lie differently on nodes */
     t->code = find_end(&m, s, &t->stage[s], &t->refusal);
     if (t->stage[s].meetings >= t->most_met) t->most_met = t->stage[s].meetings + 1;
-    if (t->code == TWS_OK) t->code = tws_moves_of_micro_batches(&c->moves, request, key, &t->stage[s], &t->refusal);
+    if (t->code == TWS_OK) t->code = add_moves(&m, s, &t->stage[s], &t->refusal);
   }
-  if (alone || t->stages == 1) ends->value = m.known;
+  if ((alone && !ranks->uneven) || t->stages == 1) ends->value = m.known;
   return TWS_OK;
 }
 
-tws_code tws_ends_find(tws_ends *c, const tws_plan_request *request, int alone, const tws_step_ends **out,
+tws_code tws_ends_find(tws_ends *c, const tws_plan_request *request, const tws_rank_kind *of, const tws_step_ends **out,
                        tws_error *err) {
   tws_piece_key k;
   int is_new;
@@ -229,7 +282,7 @@ tws_code tws_ends_find(tws_ends *c, const tws_plan_request *request, int alone, 
   if (is_new) {
     e->value = tws_arena_alloc(c->arena, 1, sizeof(tws_step_ends));
     if (!e->value) return no_memory(err);
-    TWS_TRY(make_tails(c, request, &k, alone, e->value, err));
+    TWS_TRY(make_tails(c, request, &k, of, e->value, err));
   }
   const tws_step_ends *t = e->value;
   if (t->code != TWS_OK) {
@@ -276,12 +329,16 @@ static void meet(const tws_step_ends *ends, const tws_tails_run *s, const int *s
 
 /* What a stage waits for besides, from when its meetings have ended. */
 static void wait_aside(const tws_tail_paths *ends, const double *met_s, double gradients_s, double stretch,
-                       tws_rhythm_stage *stage) {
+                       tws_rhythm_stage *stage, tws_composed_account *account) {
   for (int i = 0; i < ends->count; i++) {
     const tws_tail_path *p = &ends->items[i];
     const double from = p->after >= 0 ? met_s[p->after] : p->after == TWS_TAIL_AFTER_GRADIENTS ? gradients_s : 0;
     const double end = from + stretch * p->time.kernel + p->time.other;
-    if (end > stage->compute_s) stage->compute_s = end;
+    if (end <= stage->compute_s) continue;
+    double exposed_s[TWS_PIECE_AXES] = {0};
+    if (p->exchanges) exposed_s[p->exchanges - 1] = end - stage->compute_s;
+    if (account) tws_expose(account, 1, exposed_s);
+    stage->compute_s = end;
   }
 }
 
@@ -305,9 +362,11 @@ double tws_tails_go(const tws_step_ends *ends, const tws_tails_run *s) {
       tws_rhythm_stage *stage = &s->stages[i];
       for (; at[i] < t->step_count && t->steps[at[i]].sync == TWS_TAIL_ALONE; at[i]++, moved = 1) {
         if (account) tws_expose(&account[i], 1, t->steps[at[i]].axis_s);
+        if (account) account[i].bubble_s += t->steps[at[i]].waits_s;
         stage->compute_s += s->stretch[i] * t->steps[at[i]].time.kernel + t->steps[at[i]].time.other;
         wait_aside(&t->steps[at[i]].ends, &s->met_s[i * ends->most_met],
-                   s->end_s[0][i] - (t->of_gradients ? s->behind_s[i] : 0), s->stretch[i], stage);
+                   s->end_s[0][i] - (t->of_gradients ? s->behind_s[i] : 0), s->stretch[i], stage,
+                   account ? &account[i] : NULL);
       }
       const int sync = at[i] < t->step_count ? t->steps[at[i]].sync : TWS_TAIL_ALONE;
       all &= sync == TWS_TAIL_STAGES;

@@ -5,6 +5,7 @@
 
 #include "estimators/composer.h"
 #include "estimators/moves.h"
+#include "estimators/rank_kinds.h"
 #include "estimators/rhythm.h"
 
 typedef struct tws_step_ends {
@@ -23,9 +24,9 @@ typedef struct tws_ends { /* zeros but for costs, arena and memory at first (als
   tws_piece_table steps, stages, partitions;
   int64_t lowered;
 } tws_ends;
-/* alone: one rank stands for each stage. Errors: those of the plan. */
-tws_code tws_ends_find(tws_ends *ends, const tws_plan_request *request, int alone, const tws_step_ends **out,
-                       tws_error *err);
+/* Errors: those of the plan. */
+tws_code tws_ends_find(tws_ends *ends, const tws_plan_request *request, const tws_rank_kind *of,
+                       const tws_step_ends **out, tws_error *err);
 void tws_ends_free(tws_ends *ends);
 
 /* All stages at once, from when their streams are done (end_s: those that compute, and send messages). */

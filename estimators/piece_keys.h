@@ -13,6 +13,7 @@ typedef struct tws_piece_key {
   tws_topology topology;
   int spread[TWS_AXIS_COUNT]; /* bodies: members of the axis' group on the node of the first */
   int backend, threads, bounded, split;
+  int place; /* of ranks that differ (tws_rank_kind): which one */
 } tws_piece_key;
 
 /* Of a body: `spread` is of the topology's axes. */

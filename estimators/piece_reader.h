@@ -41,6 +41,9 @@ typedef struct tws_piece_reader {
   uint32_t exchange_count, begun, issued, awaited; /* so many; of those that marks tell of */
   tws_spot *spots;                                 /* where exchanges run beside, in the order of operations */
   size_t spot_count, spot_capacity, next_spot;
+  tws_axes apart; /* see tws_pieces_of_body() */
+  tws_cuts *cuts; /* of the part at hand; NULL: they are not asked for */
+  int cut_layer;
   int far, unknown; /* see tws_sample_pieces; they run in other ways than marks say */
   tws_arena *arena;
 } tws_piece_reader;

@@ -5,97 +5,12 @@
 #include "estimators/piece_reader.h"
 #include "estimators/tail_order.h"
 
-/* ---- putting together ---- */
-
-tws_piece tws_piece_empty(void) {
-  tws_piece p;
-  memset(&p, 0, sizeof p);
-  p.before = p.after = TWS_PIECE_LEAST;
-  return p;
-}
-
 static int64_t larger(int64_t a, int64_t b) {
   return a > b ? a : b;
 }
 
-static void add_bytes(tws_piece *p, const tws_piece *next) {
-  const int64_t before = p->delta + next->before, after = p->delta + next->after;
-  if (p->begins) {
-    p->after = larger(p->after, larger(before, after));
-  } else {
-    p->before = larger(p->before, before);
-    p->after = larger(p->after, after);
-  }
-  p->begins |= next->begins;
-  p->delta += next->delta;
-}
-
 static tws_piece_time sum_of(tws_piece_time a, tws_piece_time b) {
   return (tws_piece_time){a.kernel + b.kernel, a.other + b.other};
-}
-
-int tws_piece_axis(int reported) {
-  int at = 0;
-  for (int axis = 0; axis < reported; axis++) at += tws_report_has(axis);
-  return at;
-}
-
-void tws_add_axes(double *axis_s, double times, const double *more_s) {
-  for (int axis = 0; axis < TWS_PIECE_AXES; axis++) axis_s[axis] += times * more_s[axis];
-}
-
-int tws_piece_append(tws_piece *p, const tws_piece *next) {
-  if (p->point_count + next->point_count > TWS_PIECE_POINTS) return 0;
-  for (int i = 0; i < next->point_count; i++) {
-    tws_point *point = &p->points[p->point_count++];
-    *point = next->points[i];
-    point->at.kernel += p->time.kernel;
-    point->at.other += p->time.other;
-  }
-  p->behind = next->begins ? next->behind : sum_of(p->behind, next->time);
-  p->time = sum_of(p->time, next->time);
-  p->launches += next->launches;
-  tws_add_axes(p->axis_s, 1, next->axis_s);
-  add_bytes(p, next);
-  return 1;
-}
-
-tws_piece tws_piece_repeat(const tws_piece *piece, int times) {
-  tws_piece all = tws_piece_empty(), last = *piece;
-  if (times < 1) return all;
-  all = *piece;
-  if (times > 2) { /* peaks of sums lie at their ends */
-    all.delta += (times - 2) * piece->delta;
-    all.before = all.begins ? all.before : larger(all.before, (times - 2) * piece->delta + piece->before);
-    if (all.begins) all.after = larger(all.after, (times - 2) * piece->delta + larger(piece->before, piece->after));
-  }
-  if (times > 1) add_bytes(&all, &last);
-  all.time.kernel = times * piece->time.kernel;
-  all.time.other = times * piece->time.other;
-  all.launches = times * piece->launches;
-  tws_add_axes(all.axis_s, times - 1, piece->axis_s);
-  return all;
-}
-
-double tws_piece_behind_gradients(const tws_piece *p, double stretch) {
-  const tws_piece_time written = {p->time.kernel - p->behind.kernel, p->time.other - p->behind.other};
-  if (!p->begins) return -1;
-  for (int i = 0; i < p->point_count; i++) {
-    const tws_point *point = &p->points[i];
-    const int waits = point->kind == TWS_POINT_TAKE || point->kind == TWS_POINT_WAIT;
-    if (waits && (point->at.kernel > written.kernel || point->at.other > written.other)) return -1;
-  }
-  return stretch * p->behind.kernel + p->behind.other;
-}
-
-tws_context_event tws_context_event_of(int event, int action) {
-  const int backward = action != TWS_ACTION_FORWARD;
-  if (event == TWS_EVENT_ACTION)
-    return action == TWS_ACTION_BACKWARD_WEIGHT ? TWS_CONTEXT_WEIGHT
-           : backward                           ? TWS_CONTEXT_BACKWARD
-                                                : TWS_CONTEXT_FORWARD;
-  if (event == TWS_EVENT_RECV) return backward ? TWS_CONTEXT_RECV_GRADIENT : TWS_CONTEXT_RECV;
-  return backward ? TWS_CONTEXT_SEND_GRADIENT : TWS_CONTEXT_SEND;
 }
 
 /* ---- reading a sample ---- */
@@ -305,14 +220,24 @@ static int end_use(reader *r, uint32_t op, int m, int access, int is_message, tw
   return good;
 }
 
+static int meets(const reader *r, const tws_op *o) {
+  const tws_plan *plan = r->plan;
+  return o->kind == TWS_OP_COLLECTIVE && (plan->groups[plan->works[o->work].group].axes & r->apart);
+}
+
+static void add_cut(reader *r, const tws_piece *p) {
+  if (r->cuts) r->cuts->items[r->cuts->count++] = (tws_cut){p->time, r->cut_layer};
+}
+
 /* One more operation; returns 0 when there are too many points. */
 static int extend(reader *r, uint32_t op, int is_message, tws_piece *p) {
   const tws_op *o = &r->plan->ops[op];
-  int access[TWS_MESSAGE_BUFFERS], good = 1;
+  int access[TWS_MESSAGE_BUFFERS], good = 1, points = p->point_count;
   for (int m = 0; m < r->messages; m++) {
     access[m] = access_of(r->plan, o, r->message[m].buffer);
     if (access[m]) good &= begin_use(r, op, m, access[m], is_message, p);
   }
+  if (p->point_count > points || meets(r, o)) add_cut(r, p);
   tws_piece_time own = {0, 0};
   if (r->begins[op]) p->begins = 1;
   p->delta += r->begin[op];
@@ -321,8 +246,10 @@ static int extend(reader *r, uint32_t op, int is_message, tws_piece *p) {
   if (!is_message) tws_piece_add_time(r, o, &own, &p->launches, p->axis_s);
   p->time = sum_of(p->time, own);
   p->behind = r->begins[op] ? (tws_piece_time){0, 0} : sum_of(p->behind, own);
+  points = p->point_count;
   for (int m = 0; m < r->messages; m++)
     if (access[m]) good &= end_use(r, op, m, access[m], is_message, p);
+  if (p->point_count > points) add_cut(r, p);
   return good;
 }
 
@@ -340,7 +267,8 @@ static int cut_by_layer(reader *r, const tws_sample_part *part, tws_sample_piece
     if (down ? next > layer : next < layer) return 0;
     if (next < out->first_layer || next >= out->first_layer + out->layers) return 0;
     layer = next;
-    if (!extend(r, op, 0, &pieces[layer - out->first_layer])) return 0;
+    r->cut_layer = layer - out->first_layer;
+    if (!extend(r, op, 0, &pieces[r->cut_layer])) return 0;
   }
   return 1;
 }
@@ -440,8 +368,13 @@ static tws_code read_part(reader *r, const tws_sample_part *part, tws_sample_pie
   }
   const message_buffer kept[TWS_MESSAGE_BUFFERS] = {r->message[0], r->message[1], r->message[2], r->message[3]};
   tws_piece *pieces = tws_arena_alloc(r->arena, (size_t)out->layers + 1, sizeof *pieces);
-  if (!pieces) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
-  if (cut_by_layer(r, part, out, pieces) && join(out, pieces, part->action != TWS_ACTION_FORWARD, whole)) {
+  r->cuts = r->apart ? &out->cuts[part->micro_batch][event] : NULL;
+  if (r->cuts) r->cuts->items = tws_arena_alloc(r->arena, 2u * (part->end_op - part->first_op) + 1u, sizeof(tws_cut));
+  if (!pieces || (r->cuts && !r->cuts->items))
+    return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
+  const int cut = cut_by_layer(r, part, out, pieces);
+  r->cuts = NULL;
+  if (cut && join(out, pieces, part->action != TWS_ACTION_FORWARD, whole)) {
     out->layer[part->micro_batch][event] = pieces;
     TWS_TRY(tws_piece_read_marks(r, part, out, err));
     return read_completions(r, part, pieces, out, err);
@@ -476,9 +409,10 @@ static tws_code read_parts(reader *r, tws_sample_pieces *out, tws_error *err) {
 }
 
 tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_request *request, const tws_costs *costs,
-                            int activations, tws_arena *arena, tws_sample_pieces *out, tws_error *err) {
+                            int activations, tws_axes apart, tws_arena *arena, tws_sample_pieces *out, tws_error *err) {
   const tws_plan *plan = sample->plan;
-  reader r = {.sample = sample, .plan = plan, .costs = costs, .activations = activations, .arena = arena};
+  reader r = {
+      .sample = sample, .plan = plan, .costs = costs, .activations = activations, .apart = apart, .arena = arena};
   memset(out, 0, sizeof *out);
   out->first_layer = request->first_layer;
   out->layers = request->end_layer - request->first_layer;
@@ -607,7 +541,8 @@ static void end_step(tws_tail_pieces *out, const tws_tail_paths *ends) {
     out->of_gradients |= ends[out->meetings].items[i].after == TWS_TAIL_AFTER_GRADIENTS;
 }
 
-static void begin_reduced(tws_tail_pieces *out) {
+static void begin_reduced(const reader *r, tws_tail_pieces *out) {
+  if (r->apart) out->steps[out->step_count++] = (tws_tail_step){.meets = 1};
   out->reduced_step = begin_step(out);
   out->reduced_after = out->meetings;
   out->reduced_time = out->steps[out->reduced_step].time;
@@ -630,19 +565,19 @@ static void read_tail_steps(reader *r, uint32_t reduced_at, const tws_tail_paths
     alive -= r->end[op];
     if (op < own_begin(r)) continue;
     count_before_update(r, o, out);
-    if (op == reduced_at) begin_reduced(out);
+    if (op == reduced_at) begin_reduced(r, out);
     if ((!out->exact || ends) && o->stream != TWS_STREAM_COMPUTE && !updates) continue;
     if (sync) {
       end_step(out, ends);
       out->meetings++;
     }
-    const int starts = out->step_count == 0 || sync || out->steps[out->step_count - 1].sync;
-    if (starts) out->steps[out->step_count++] = (tws_tail_step){.sync = sync};
+    const int met = meets(r, o), starts = out->step_count == 0 || sync || met || out->steps[out->step_count - 1].sync;
+    if (starts) out->steps[out->step_count++] = (tws_tail_step){.sync = sync, .meets = met};
     tws_tail_step *step = &out->steps[out->step_count - 1];
     tws_piece_add_time(r, o, &step->time, &none, step->axis_s);
   }
   end_step(out, ends);
-  if (reduced_at >= plan->op_count) begin_reduced(out);
+  if (reduced_at >= plan->op_count) begin_reduced(r, out);
 }
 
 /* Operations on other streams than those that compute and send messages, where it is known when they end. */
@@ -663,16 +598,16 @@ static tws_code read_order(reader *r, tws_tail_paths **ends, tws_error *err) {
   return code;
 }
 
-tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *costs, tws_arena *arena,
+tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *costs, tws_axes apart, tws_arena *arena,
                             tws_tail_pieces *out, tws_error *err) {
   const tws_plan *plan = sample->plan;
-  reader r = {.sample = sample, .plan = plan, .costs = costs, .arena = arena};
+  reader r = {.sample = sample, .plan = plan, .costs = costs, .apart = apart, .arena = arena};
   tws_tail_paths *ends = NULL;
   memset(out, 0, sizeof *out);
   out->exact = has_two_streams_alone(plan, 0, 0, costs);
   TWS_TRY(prepare(&r, err));
   read_lifetimes(&r, 0);
-  out->steps = tws_arena_alloc(arena, 2u * plan->op_count + 2u, sizeof *out->steps);
+  out->steps = tws_arena_alloc(arena, 2u * plan->op_count + 3u, sizeof *out->steps);
   out->chunks = tws_arena_alloc(arena, (size_t)sample->chunk_count + 1, sizeof *out->chunks);
   if (!out->steps || !out->chunks) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
   memcpy(out->chunks, sample->chunks, (size_t)sample->chunk_count * sizeof *out->chunks);

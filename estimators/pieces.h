@@ -163,6 +163,16 @@ typedef struct tws_marks { /* of a layer, in the order of its operations */
 /* The first gradient of a list that reaches behind an element of their buffer; the count: none does. */
 uint32_t tws_gradient_at(const tws_gradient_list *list, uint64_t element);
 
+/* Where a layer's pass begins a collective of ranks that differ, or has a point: its piece has taken so long then. */
+typedef struct tws_cut {
+  tws_piece_time at;
+  int layer; /* of the sample, from 0 on */
+} tws_cut;
+typedef struct tws_cuts {
+  tws_cut *items;
+  uint32_t count;
+} tws_cuts;
+
 /* A sampled body: for every event its pieces by layer. */
 typedef struct tws_sample_pieces {
   tws_chunk_pieces whole; /* of the sampled layers */
@@ -171,6 +181,7 @@ typedef struct tws_sample_pieces {
   /* Likewise: gradients that are whole in memory, where a forward or backward pass writes them last. */
   tws_completions *completions[2][TWS_CONTEXT_EVENTS];
   tws_marks *marks[2][TWS_CONTEXT_EVENTS]; /* likewise: where gradients are in buckets, and with exchanges */
+  tws_cuts cuts[2][TWS_CONTEXT_EVENTS];    /* in the order of operations, where ranks differ */
   int exchanges; /* of tensor ranks, beside what computes: no part of a piece's time; marks tell of them */
   int pending;   /* some are under way at the end of a micro-batch */
   int far;       /* an action waits for those of an earlier one */
@@ -180,9 +191,10 @@ typedef struct tws_sample_pieces {
   double input_bytes; /* of one micro-batch */
 } tws_sample_pieces;
 
-/* Of a sampled body. `activations`: count bytes of activations alone. Nothing is freed but with the arena. */
+/* Of a sampled body. `activations`: count bytes of activations alone. apart: ranks differ along these axes. Nothing is
+ * freed but with the arena. */
 tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_request *request, const tws_costs *costs,
-                            int activations, tws_arena *arena, tws_sample_pieces *out, tws_error *err);
+                            int activations, tws_axes apart, tws_arena *arena, tws_sample_pieces *out, tws_error *err);
 
 /* The end of a stage's step. */
 typedef enum tws_tail_sync { TWS_TAIL_ALONE, TWS_TAIL_TIED, TWS_TAIL_STAGES } tws_tail_sync;
@@ -194,7 +206,7 @@ enum {
   TWS_TAIL_AFTER_REDUCED = -3    /* when some are reduced, in a sample that lacks reductions */
 };
 typedef struct tws_tail_path {
-  int after;
+  int after, exchanges; /* exchanges: 1 + tws_piece_axis() along which it communicates; 0: it does not */
   tws_piece_time time;
   uint64_t first, elements; /* AFTER_REDUCED: which gradients; elements 0: all */
 } tws_tail_path;
@@ -205,7 +217,9 @@ typedef struct tws_tail_paths {
 typedef struct tws_tail_step {
   tws_piece_time time; /* sync: of the collective; else of operations before the next, on the stream that computes */
   double axis_s[TWS_PIECE_AXES];
+  double waits_s;      /* of its time: for ranks that differ (estimators/composer_ranks.c) */
   int sync;            /* tws_tail_sync */
+  int meets;           /* such ranks begin it together */
   tws_tail_paths ends; /* not sync: what it waits for besides */
 } tws_tail_step;
 /* An operation of a tail that waits for reductions of gradients, where these run beside the last backward pass. */
@@ -221,6 +235,8 @@ typedef struct tws_tail_gather {
 typedef struct tws_tail_pieces {
   tws_tail_step *steps;
   int step_count;
+  const struct tws_tail_pieces *others; /* of the stage's other ranks that count, line by line (tws_rank_kind) */
+  int other_count;
   int meetings;                /* its steps with sync */
   int of_gradients;            /* something waits for gradients, and not for all that computes */
   int reduced_step;            /* which reductions belong to where a sample lacks them: none that all stages meet in */
@@ -256,7 +272,8 @@ typedef struct tws_tail_pieces {
   const uint32_t
       *layer_modules; /* of the network: where each pipeline layer begins; NULL: they do not follow another */
 } tws_tail_pieces;
-tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *costs, tws_arena *arena,
+/* apart: as above; steps begin where such ranks meet. */
+tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *costs, tws_axes apart, tws_arena *arena,
                             tws_tail_pieces *out, tws_error *err);
 
 #endif

@@ -7,11 +7,44 @@ int tws_topology_is_same(const tws_topology *a, const tws_topology *b) {
   return 1;
 }
 
-static int beside_first(const tws_node_mapping *m, const tws_topology *t, tws_axes axes) {
-  const int size = tws_topology_size(t, axes), node = tws_mapping_node(m, 0);
-  int count = 0;
-  for (int i = 0; i < size; i++) count += tws_mapping_node(m, tws_topology_member(t, 0, axes, i)) == node;
-  return count;
+void tws_rank_spread(const tws_machine *machine, const tws_topology *t, int rank, int *spread) {
+  const tws_node_mapping m = tws_machine_mapping(machine, tws_topology_world(t));
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
+    const tws_axes axes = 1u << axis;
+    const int size = tws_topology_size(t, axes), node = tws_mapping_node(&m, tws_topology_member(t, rank, axes, 0));
+    spread[axis] = 0;
+    for (int i = 0; i < size; i++) spread[axis] += tws_mapping_node(&m, tws_topology_member(t, rank, axes, i)) == node;
+  }
+}
+
+enum { MOST_LINES = 24 }; /* each is lowered */
+
+/* One of each part of the sequence, and of stage 3 of each tensor rank. Of what ranks of stage 2 keep of every bucket it
+ * would take more. */
+static void find_lines(const tws_plan_request *request, unsigned how, const tws_rank_set *every, tws_rank_kind *kind) {
+  const tws_topology *t = &request->topology;
+  const int stage = request->config->zero.stage, lines = every->count / tws_topology_size(t, TWS_AXES_PIPE);
+  kind->alone = !how;
+  if (!how || stage == 2 || tws_config_offloads(request->config) || lines > MOST_LINES) return;
+  kind->alone = 1;
+  kind->line_count = 0;
+  kind->apart = 1u << TWS_AXIS_SEQUENCE | (stage == 3 ? 1u << TWS_AXIS_MODEL : 0);
+  kind->pass_apart = (how & ~(unsigned)TWS_RANKS_END_APART) != 0;
+  for (int i = 0; i < every->count; i++)
+    if (tws_topology_index(t, every->ranks[i], TWS_AXES_PIPE) == 0) kind->lines[kind->line_count++] = every->ranks[i];
+}
+
+/* All of them, where groups lie unevenly on nodes. */
+static void find_uneven_lines(const tws_plan_request *request, tws_rank_kind *kind) {
+  const tws_config *c = request->config;
+  const tws_topology *t = &request->topology;
+  const int stages = tws_topology_size(t, TWS_AXES_PIPE), world = tws_topology_world(t), beside = c->zero.overlap_comm;
+  if (c->zero.stage > (beside && stages == 1 ? 0 : 1) || tws_config_offloads(c) || world / stages > MOST_LINES) return;
+  kind->alone = kind->pass_apart = kind->uneven = 1;
+  kind->line_count = 0;
+  kind->apart = (tws_axes)-1;
+  for (int rank = 0; rank < world; rank++)
+    if (tws_topology_index(t, rank, TWS_AXES_PIPE) == 0) kind->lines[kind->line_count++] = rank;
 }
 
 /* Where several count, one stands for them if the others are like it. */
@@ -20,13 +53,16 @@ static tws_code stand_alone(const tws_plan_request *request, const tws_machine *
                             tws_error *err) {
   tws_plan_request whole = *request;
   tws_rank_set every = {NULL, 0}, some = {NULL, 0};
+  unsigned how = 0;
   whole.max_accumulation = 0;
   tws_code code = tws_estimate_ranks(&whole, machine, &every, err);
   kind->alone = kind->single = every.count == tws_topology_size(&request->topology, TWS_AXES_PIPE);
   if (code == TWS_OK && !kind->single) {
     code = tws_representatives(&request->topology, mapping, request->config->zero.stage, &some, err);
-    if (code == TWS_OK && every.count == some.count && tws_mapping_is_even(mapping, &request->topology))
-      code = tws_plan_ranks_alike(request, memory, &kind->alone, err);
+    const int even = tws_mapping_is_even(mapping, &request->topology);
+    if (code == TWS_OK && every.count == some.count && even) code = tws_plan_ranks_differ(request, memory, &how, err);
+    if (code == TWS_OK && !even) find_uneven_lines(request, kind);
+    if (code == TWS_OK && even && every.count == some.count) find_lines(request, how, &every, kind);
   }
   tws_rank_set_free(&every);
   tws_rank_set_free(&some);
@@ -40,7 +76,8 @@ tws_code tws_rank_kind_find(tws_rank_kind **kinds, const tws_plan_request *reque
   const int offloads = config->zero.stage > 0 && config->zero.offload_optimizer != 0;
   const int stage = offloads || config->zero.stage == 3 ? config->zero.stage : 0;
   const int knobs = (config->tensor_sequence_parallel != 0) + 2 * (config->expert_tensor_parallel != 0) +
-                    4 * (tws_config_bf16_masters(config) && config->stochastic_rounding) + 8 * config->zero.stage;
+                    4 * (tws_config_bf16_masters(config) && config->stochastic_rounding) + 8 * config->zero.stage +
+                    32 * (config->zero.overlap_comm != 0);
   for (tws_rank_kind *r = *kinds; r; r = r->next)
     if (r->stage == stage && r->offloads == offloads && tws_topology_is_same(&r->topology, t) &&
         (r->single || (r->knobs == knobs && r->network == request->network))) {
@@ -49,15 +86,18 @@ tws_code tws_rank_kind_find(tws_rank_kind **kinds, const tws_plan_request *reque
     }
   const tws_node_mapping mapping = tws_machine_mapping(machine, tws_topology_world(t));
   tws_rank_kind *r = tws_arena_alloc(arena, 1, sizeof *r);
-  if (!r) return tws_fail(err, TWS_MEMORY, NULL, "no memory for composed steps");
+  int *lines = tws_arena_alloc(arena, MOST_LINES, sizeof *lines);
+  if (!r || !lines) return tws_fail(err, TWS_MEMORY, NULL, "no memory for composed steps");
   *r = (tws_rank_kind){.topology = *t,
                        .network = request->network,
                        .stage = stage,
                        .offloads = offloads,
                        .knobs = knobs,
+                       .line_count = 1,
+                       .lines = lines,
                        .next = *kinds};
   TWS_TRY(stand_alone(request, machine, &mapping, memory, r, err));
-  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) r->spread[axis] = beside_first(&mapping, t, 1u << axis);
+  tws_rank_spread(machine, t, 0, r->spread);
   *out = *kinds = r;
   return TWS_OK;
 }

@@ -128,6 +128,11 @@ static tws_code keep_ended(finder *f, uint32_t op, path_set *set, tws_error *err
     set->count = 1;
     set->items[0] = (path){.to = {.after = f->meeting}};
   }
+  const tws_op *o = &f->plan->ops[op];
+  const int beside = !tws_op_computes(o) && o->stream != TWS_STREAM_COMPUTE;
+  const int exchanges = beside ? 1 + tws_piece_axis(tws_report_of_op(f->plan, o)) : 0;
+  for (int i = 0; i < set->count && exchanges; i++) /* all of a path is along one axis */
+    f->known &= !set->items[i].to.exchanges || set->items[i].to.exchanges == exchanges;
   const tws_piece_time none = {0, 0}, *time = f->of->meets[op] ? &none : &f->of->times[op];
   f->items[op] = tws_arena_alloc(f->scratch, (size_t)set->count + 1, sizeof **f->items);
   if (!f->items[op]) return no_memory(err);
@@ -136,7 +141,8 @@ static tws_code keep_ended(finder *f, uint32_t op, path_set *set, tws_error *err
     *p = set->items[i];
     p->to.time.kernel += time->kernel;
     p->to.time.other += time->other;
-    p->aside |= f->plan->ops[op].stream != TWS_STREAM_COMPUTE;
+    p->aside |= o->stream != TWS_STREAM_COMPUTE;
+    if (exchanges) p->to.exchanges = exchanges;
   }
   f->count[op] = set->count;
   f->last[f->plan->ops[op].stream] = op;

@@ -459,7 +459,6 @@ void tws_plan_sample_free(tws_plan_sample *sample) {
   *sample = (tws_plan_sample){.plan = NULL};
 }
 
-/* Ranks of a sequence differ in the rows of positions that they look up, and in what they update. */
 static int looks_up_positions(const tws_network *network) {
   for (uint32_t m = 0; m < network->module_count; m++)
     if (network->modules[m].type == TWS_MODULE_EMBEDDING && network->modules[m].param[1] != TWS_NONE) return 1;
@@ -498,15 +497,15 @@ static void end_part(rank_part *part) {
   tws_plan_destroy(part->l.b.plan);
 }
 
-tws_code tws_plan_ranks_alike(const tws_plan_request *request, tws_sample_memory *memory, int *alike, tws_error *err) {
-  const tws_config *c = request->config;
+/* How tensor-parallel ranks differ that are counted one by one. */
+static tws_code compare_tensor_ranks(const tws_plan_request *request, tws_sample_memory *memory, int *alike,
+                                     tws_error *err) {
   const tws_axes tensor = 1u << TWS_AXIS_MODEL;
   const int ranks = tws_topology_size(&request->topology, tensor);
   const tws_sample_request wanted = {.plan = request, .memory = memory};
   rank_part first, other;
-  *alike = (ranks == 1 || !tws_config_bf16_masters(c) || !c->stochastic_rounding) &&
-           (c->sequence_ranks == 1 || (c->zero.stage == 0 && !looks_up_positions(request->network)));
-  if (ranks == 1 || !*alike) return TWS_OK;
+  *alike = 1;
+  if (ranks == 1) return TWS_OK;
   tws_code code = begin_part(request, &wanted, tws_topology_member(&request->topology, 0, tensor, 0), &first, err);
   for (int i = 1; code == TWS_OK && i < ranks && *alike; i++) {
     code = begin_part(request, &wanted, tws_topology_member(&request->topology, 0, tensor, i), &other, err);
@@ -515,6 +514,21 @@ tws_code tws_plan_ranks_alike(const tws_plan_request *request, tws_sample_memory
   }
   end_part(&first);
   return code;
+}
+
+tws_code tws_plan_ranks_differ(const tws_plan_request *request, tws_sample_memory *memory, unsigned *how,
+                               tws_error *err) {
+  const tws_config *c = request->config;
+  const int stage = c->zero.stage, rounds = tws_config_bf16_masters(c) && c->stochastic_rounding;
+  const int tensor = stage == 3 && tws_topology_size(&request->topology, 1u << TWS_AXIS_MODEL) > 1;
+  int alike = 1;
+  *how = 0;
+  if (c->sequence_ranks > 1 && looks_up_positions(request->network)) *how |= TWS_RANKS_PASS_APART;
+  if (c->sequence_ranks > 1 && (stage == 1 || stage == 2)) *how |= TWS_RANKS_END_APART;
+  if (stage == 3 && rounds && (tensor || c->sequence_ranks > 1)) *how |= TWS_RANKS_APART;
+  if (tensor) TWS_TRY(compare_tensor_ranks(request, memory, &alike, err));
+  if (!alike) *how |= TWS_RANKS_APART;
+  return TWS_OK;
 }
 
 struct tws_moves {

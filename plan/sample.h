@@ -100,9 +100,13 @@ enum { TWS_SAMPLE_STEPS = 3 }; /* none of a body's two micro-batches is the last
 tws_code tws_plan_sample_make(const tws_sample_request *request, tws_plan_sample *out, tws_error *err);
 void tws_plan_sample_free(tws_plan_sample *sample);
 
-/* Whether all ranks that work on one replica's layers have plans that differ in arguments alone: no rank adds biases or
- * positions for others, has fewer words of the vocabulary, or rounds other runs of elements. */
-tws_code tws_plan_ranks_alike(const tws_plan_request *request, tws_sample_memory *memory, int *alike, tws_error *err);
+/* How ranks of a stage that are looked at one by one (tws_representatives()) have plans that differ in more than
+ * arguments. Ranks of a sequence alone: in their passes, where they look up other rows of a table of positions; behind
+ * them, where they update other parts. Others: a rank adds biases for the others, has fewer words of the vocabulary, or
+ * rounds other runs of elements. */
+enum { TWS_RANKS_PASS_APART = 1, TWS_RANKS_END_APART = 2, TWS_RANKS_APART = 4 };
+tws_code tws_plan_ranks_differ(const tws_plan_request *request, tws_sample_memory *memory, unsigned *how,
+                               tws_error *err);
 
 /* Operations [first, end) of a plan. */
 typedef struct tws_op_range {

@@ -7,6 +7,7 @@
 #include "config/cluster.h"
 #include "estimators/composer.h"
 #include "models/hardware/profile.h"
+#include "plan/pipeline_grid.h"
 #include "tests/legal_job.h"
 #include "tests/sanitized.h"
 #include "tests/suite.h"
@@ -73,7 +74,8 @@ typedef struct planned {
   double step_s;
   uint64_t live_bytes;
   int ranks;                         /* that were planned: as many of each stage */
-  tws_path_result paths[MOST_RANKS]; /* of the first of these */
+  int rank[MOST_RANKS];              /* the first of these, */
+  tws_path_result paths[MOST_RANKS]; /* and what they do */
 } planned;
 
 /* At these costs of works; NULL: the machine's. */
@@ -89,6 +91,7 @@ static planned plan_all(const tws_plan_request *job, const tws_machine *machine,
     tws_plan_request request = *job;
     tws_ledger ledger;
     request.rank = set.ranks[i];
+    if (i < MOST_RANKS) out.rank[i] = request.rank;
     ck_assert_msg(tws_plan_build(&request, &plans[i], &err) == TWS_OK, "%s", err.message);
     ck_assert(tws_ledger_read(plans[i], &ledger, &err) == TWS_OK);
     if (ledger.tier[0].live_bytes > out.live_bytes) out.live_bytes = ledger.tier[0].live_bytes;
@@ -343,7 +346,9 @@ static int check_account(tws_composer *composer, const tws_plan_request *job, co
   const double most = 1e-12 * whole->step_s;
   const int stages = tws_topology_size(&job->topology, TWS_AXES_PIPE);
   for (int i = 0; i < stages && code == TWS_OK; i++) {
-    const tws_path_result *path = &whole->paths[i * whole->ranks / stages];
+    int at = i * whole->ranks / stages;
+    while (whole->rank[at] != tws_pipeline_grid_stage(&job->topology, composed.rank, i)) at++;
+    const tws_path_result *path = &whole->paths[at];
     ck_assert_msg(fabs(own[i].bubble_s - path->bubble_s) <= most, "seed %d, stage %d: %.15g s waited, %.15g s planned",
                   (int)seed, i, own[i].bubble_s, path->bubble_s);
     for (int axis = 0; axis < TWS_REPORT_COUNT; axis++)
