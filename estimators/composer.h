@@ -4,12 +4,14 @@
  * plan/ (plan/sample.h), as are the ends of steps. Stages then meet in the order of their schedule. What changes
  * neither operations nor costs is no part of the key under which pieces are kept.
  *
- * The step's time is the plan's where a rank's passes have no other streams than those that compute and send messages,
- * and where one rank stands for its stage, as all that count are alike; or where other streams gather and reduce for
- * ZeRO beside what computes: stages 0 to 3 with overlap_comm and without, or 1 with an optimizer on the host; and where
- * tensor ranks exchange beside it. Elsewhere (other offload, ranks that differ) it is a lower bound, and so are bytes
- * where gathered parameters and buckets are left out. A search that ranks by bounds and plans what leads finds what
- * plans alone would find. */
+ * The step's time is the plan's where a rank's passes have no other streams than those that compute and send messages;
+ * or where other streams gather and reduce for ZeRO beside what computes: stages 0 to 3 with overlap_comm and without,
+ * or 1 with an optimizer on the host; and where tensor ranks exchange beside it. One rank stands for its stage. Where
+ * several count that differ (parts of a sequence; tensor ranks at stage 3; all, where groups lie unevenly on nodes), a
+ * line of them, one of each stage, has to be nowhere quicker than another (estimators/composer_ranks.c). Elsewhere
+ * (other offload, rings, lines that are slow in different places) it is a lower bound, and so are bytes where gathered
+ * parameters and buckets are left out. A search that ranks by bounds and plans what leads finds what plans alone would
+ * find. */
 #ifndef TWS_ESTIMATORS_COMPOSER_H
 #define TWS_ESTIMATORS_COMPOSER_H
 
@@ -49,8 +51,9 @@ tws_code tws_compose(tws_composer *composer, const tws_plan_request *request, co
 typedef struct tws_composed_account {
   double bubble_s, axis_exposed_s[TWS_REPORT_COUNT];
 } tws_composed_account;
-/* Of each stage's rank that is in line with tws_composed.rank, in the step that was composed last, whose request and its configuration are still there:
- * TWS_UNSUPPORTED where its time was a bound. All its micro-batches are gone through. */
+/* Of the step that was composed last, whose request and its configuration are still there; of each stage the rank that
+ * is in line with tws_composed.rank. TWS_UNSUPPORTED where its time was a bound. All its micro-batches are gone
+ * through. */
 tws_code tws_compose_account(tws_composer *composer, tws_composed_account *stages, tws_error *err);
 tws_composer_counts tws_composer_count(const tws_composer *composer);
 

@@ -48,7 +48,7 @@ typedef struct tws_composed_step {
   int bounded;
   tws_chunk_set *lines; /* of all that pass apart; else the first */
   int line_count;
-  /* Of which ends it is known which line takes nowhere less than others (-1: none is known), and which has most to do. */
+  /* Of which ends it is known which line takes nowhere less than others (-1: none is known), and which does most. */
   const tws_step_ends *longest_of, *busiest_of;
   int longest, busiest;
   int line, rank; /* the others wait for its ranks, of which this is of the first stage; its chunks: */

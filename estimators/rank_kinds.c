@@ -19,7 +19,7 @@ void tws_rank_spread(const tws_machine *machine, const tws_topology *t, int rank
 
 enum { MOST_LINES = 24 }; /* each is lowered */
 
-/* One of each part of the sequence, and of stage 3 of each tensor rank. Of what ranks of stage 2 keep of every bucket it
+/* One of each part of the sequence, and of stage 3 of each tensor rank. What ranks of stage 2 keep of every bucket
  * would take more. */
 static void find_lines(const tws_plan_request *request, unsigned how, const tws_rank_set *every, tws_rank_kind *kind) {
   const tws_topology *t = &request->topology;

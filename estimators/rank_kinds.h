@@ -1,5 +1,6 @@
 /* Which ranks a composed step is made from: one of each stage of a pipeline where it speaks for all that an estimate
- * looks at; or a line of them for each part of the sequence, or each place on nodes, where these differ. Internal to estimators/. */
+ * looks at; or a line of them for each part of the sequence, or each place on nodes, where these differ. Internal to
+ * estimators/. */
 #ifndef TWS_ESTIMATORS_RANK_KINDS_H
 #define TWS_ESTIMATORS_RANK_KINDS_H
 
