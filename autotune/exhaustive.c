@@ -45,6 +45,7 @@ typedef struct worker {
   double until_s; /* look no further then; 0: no limit */
   tws_best exact, bounds;
   tws_composer *composer;
+  int64_t lowered;     /* by those before it */
   template *templates; /* by what the rest of a configuration depends on */
   tws_capacity capacity;
   int unpruned; /* what is too large or too slow is composed all the same */
@@ -192,11 +193,22 @@ static tws_code search_class(worker *w, int64_t c, int64_t in_class, int *whole,
   return TWS_OK;
 }
 
+/* A composer keeps all pieces that it has lowered, which classes far apart rarely share: a search of any size needs so
+ * much memory and no more. */
+static tws_code forget_pieces(worker *w, tws_error *err) {
+  const size_t most = (size_t)96 << 20;
+  if (tws_composer_bytes(w->composer) <= most) return TWS_OK;
+  const tws_composer_counts counts = tws_composer_count(w->composer);
+  w->lowered += counts.bodies + counts.tails;
+  tws_composer_destroy(w->composer);
+  return tws_composer_create(&w->s->request->job->machine, NULL, &w->composer, err);
+}
+
 static tws_code search_part(worker *w, tws_error *err) {
   const clock_t started = clock();
   const double before_s = w->tally.swept.search_cpu_s;
-  const int64_t before = w->tally.swept.lowered;
   int64_t in_class = 1;
+  w->lowered = w->tally.swept.lowered;
   for (int i = TWS_CLASS_DIGITS; i < TWS_DIGITS; i++) in_class *= w->s->count[i];
   const int64_t classes = w->s->points / in_class;
   int whole = 1;
@@ -204,9 +216,10 @@ static tws_code search_part(worker *w, tws_error *err) {
     TWS_TRY(search_class(w, class_at(w->s, classes, i), in_class, &whole, err));
     const tws_composer_counts counts = tws_composer_count(w->composer);
     w->tally.classes++;
-    w->tally.swept.lowered = before + counts.bodies + counts.tails;
+    w->tally.swept.lowered = w->lowered + counts.bodies + counts.tails;
     w->tally.swept.search_cpu_s = before_s + (double)(clock() - started) / CLOCKS_PER_SEC;
     if (whole && w->sweep) tws_search_state_commit(w->sweep, w->own, &w->tally, &w->exact, &w->bounds);
+    TWS_TRY(forget_pieces(w, err));
   }
   return TWS_OK;
 }

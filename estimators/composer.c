@@ -82,6 +82,10 @@ tws_composer_counts tws_composer_count(const tws_composer *c) {
   return counts;
 }
 
+size_t tws_composer_bytes(const tws_composer *c) {
+  return tws_arena_bytes(c->arena) + tws_arena_bytes(c->program_arena);
+}
+
 /* ---- a step ---- */
 
 /* NULL: no memory. */

@@ -56,5 +56,7 @@ typedef struct tws_composed_account {
  * through. */
 tws_code tws_compose_account(tws_composer *composer, tws_composed_account *stages, tws_error *err);
 tws_composer_counts tws_composer_count(const tws_composer *composer);
+/* What the pieces that it keeps have of memory, which only grows. */
+size_t tws_composer_bytes(const tws_composer *composer);
 
 #endif
