@@ -87,21 +87,36 @@ static int is_action(int event) {
   return event == TWS_CONTEXT_FORWARD || event == TWS_CONTEXT_BACKWARD || event == TWS_CONTEXT_WEIGHT;
 }
 
+/* Whether a layer is sampled as the one before it is: so are all but a few of a chunk. */
+static int is_repeated(const tws_composed_chunk *chunk, int layer) {
+  int at, before;
+  if (layer == 0) return 0;
+  const tws_sample_pieces *of = tws_composed_layer(chunk, layer, &at);
+  return of == tws_composed_layer(chunk, layer - 1, &before) && at == before;
+}
+
+static int is_shorter_layer(const tws_composed_chunk *a, double stretch_a, const tws_composed_chunk *b,
+                            double stretch_b, int layer) {
+  for (int later = 0; later < 2; later++)
+    for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
+      layer_pass of_a, of_b;
+      if (!a->pieces.has[e] || !is_action(e)) continue;
+      if (!pass_of(a, layer, later, e, stretch_a, &of_a) || !pass_of(b, layer, later, e, stretch_b, &of_b)) return 0;
+      if (!is_shorter_pass(&of_a, &of_b)) return 0;
+    }
+  return 1;
+}
+
 /* Of lines, the first with no more stretch. */
 static int is_shorter_chunk(const tws_composed_chunk *a, double stretch_a, const tws_composed_chunk *b,
                             double stretch_b) {
   const int layers = a->of.end - a->of.first;
-  for (int later = 0; later < 2; later++)
-    for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
-      if (a->pieces.has[e] != b->pieces.has[e]) return 0;
-      if (!a->pieces.has[e]) continue;
-      if (a->pieces.message_bytes[e] != b->pieces.message_bytes[e]) return 0;
-      for (int i = 0; i < layers && is_action(e); i++) {
-        layer_pass of_a, of_b;
-        if (!pass_of(a, i, later, e, stretch_a, &of_a) || !pass_of(b, i, later, e, stretch_b, &of_b)) return 0;
-        if (!is_shorter_pass(&of_a, &of_b)) return 0;
-      }
-    }
+  for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
+    if (a->pieces.has[e] != b->pieces.has[e]) return 0;
+    if (a->pieces.has[e] && a->pieces.message_bytes[e] != b->pieces.message_bytes[e]) return 0;
+  }
+  for (int i = 0; i < layers; i++)
+    if (!(is_repeated(a, i) && is_repeated(b, i)) && !is_shorter_layer(a, stretch_a, b, stretch_b, i)) return 0;
   return 1;
 }
 
