@@ -19,11 +19,19 @@ void tws_rank_spread(const tws_machine *machine, const tws_topology *t, int rank
 
 enum { MOST_LINES = 24 }; /* each is lowered */
 
-/* One of each part of the sequence, and of stage 3 of each tensor rank. What ranks of stage 2 keep of every bucket
- * would take more. */
-static void find_lines(const tws_plan_request *request, unsigned how, const tws_rank_set *every, tws_rank_kind *kind) {
+static int begins_line(const tws_topology *t, const uint8_t *like_before, int rank) {
+  return tws_topology_index(t, rank, TWS_AXES_PIPE) == 0 &&
+         !like_before[tws_topology_index(t, rank, 1u << TWS_AXIS_MODEL)];
+}
+
+/* One of each part of the sequence, and of stage 3 of each run of tensor ranks that do the same. What ranks of stage 2
+ * keep of every bucket would take more. */
+static void find_lines(const tws_plan_request *request, unsigned how, const uint8_t *like_before,
+                       const tws_rank_set *every, tws_rank_kind *kind) {
   const tws_topology *t = &request->topology;
-  const int stage = request->config->zero.stage, lines = every->count / tws_topology_size(t, TWS_AXES_PIPE);
+  const int stage = request->config->zero.stage;
+  int lines = 0;
+  for (int i = 0; i < every->count; i++) lines += begins_line(t, like_before, every->ranks[i]);
   kind->alone = !how;
   if (!how || stage == 2 || tws_config_offloads(request->config) || lines > MOST_LINES) return;
   kind->alone = 1;
@@ -31,7 +39,7 @@ static void find_lines(const tws_plan_request *request, unsigned how, const tws_
   kind->apart = 1u << TWS_AXIS_SEQUENCE | (stage == 3 ? 1u << TWS_AXIS_MODEL : 0);
   kind->pass_apart = (how & ~(unsigned)TWS_RANKS_END_APART) != 0;
   for (int i = 0; i < every->count; i++)
-    if (tws_topology_index(t, every->ranks[i], TWS_AXES_PIPE) == 0) kind->lines[kind->line_count++] = every->ranks[i];
+    if (begins_line(t, like_before, every->ranks[i])) kind->lines[kind->line_count++] = every->ranks[i];
 }
 
 /* All of them, where groups lie unevenly on nodes. */
@@ -54,18 +62,22 @@ static tws_code stand_alone(const tws_plan_request *request, const tws_machine *
   tws_plan_request whole = *request;
   tws_rank_set every = {NULL, 0}, some = {NULL, 0};
   unsigned how = 0;
+  uint8_t *like_before = tws_calloc((size_t)tws_topology_size(&request->topology, 1u << TWS_AXIS_MODEL), 1);
+  if (!like_before) return tws_fail(err, TWS_MEMORY, NULL, "no memory for composed steps");
   whole.max_accumulation = 0;
   tws_code code = tws_estimate_ranks(&whole, machine, &every, err);
   kind->alone = kind->single = every.count == tws_topology_size(&request->topology, TWS_AXES_PIPE);
   if (code == TWS_OK && !kind->single) {
     code = tws_representatives(&request->topology, mapping, request->config->zero.stage, &some, err);
     const int even = tws_mapping_is_even(mapping, &request->topology);
-    if (code == TWS_OK && every.count == some.count && even) code = tws_plan_ranks_differ(request, memory, &how, err);
+    if (code == TWS_OK && every.count == some.count && even)
+      code = tws_plan_ranks_differ(request, memory, &how, like_before, err);
     if (code == TWS_OK && !even) find_uneven_lines(request, kind);
-    if (code == TWS_OK && even && every.count == some.count) find_lines(request, how, &every, kind);
+    if (code == TWS_OK && even && every.count == some.count) find_lines(request, how, like_before, &every, kind);
   }
   tws_rank_set_free(&every);
   tws_rank_set_free(&some);
+  tws_free(like_before);
   return code;
 }
 

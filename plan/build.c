@@ -497,27 +497,29 @@ static void end_part(rank_part *part) {
   tws_plan_destroy(part->l.b.plan);
 }
 
-/* How tensor-parallel ranks differ that are counted one by one. */
-static tws_code compare_tensor_ranks(const tws_plan_request *request, tws_sample_memory *memory, int *alike,
-                                     tws_error *err) {
+/* Of tensor-parallel ranks that are counted one by one: which are like the one before. */
+static tws_code compare_tensor_ranks(const tws_plan_request *request, tws_sample_memory *memory, uint8_t *like_before,
+                                     int *alike, tws_error *err) {
   const tws_axes tensor = 1u << TWS_AXIS_MODEL;
   const int ranks = tws_topology_size(&request->topology, tensor);
   const tws_sample_request wanted = {.plan = request, .memory = memory};
-  rank_part first, other;
+  rank_part part[2];
   *alike = 1;
-  if (ranks == 1) return TWS_OK;
-  tws_code code = begin_part(request, &wanted, tws_topology_member(&request->topology, 0, tensor, 0), &first, err);
-  for (int i = 1; code == TWS_OK && i < ranks && *alike; i++) {
-    code = begin_part(request, &wanted, tws_topology_member(&request->topology, 0, tensor, i), &other, err);
-    if (code == TWS_OK) *alike = has_alike_modules(&first.l.local, &other.l.local);
-    end_part(&other);
+  tws_code code = begin_part(request, &wanted, tws_topology_member(&request->topology, 0, tensor, 0), &part[0], err);
+  int i = 1;
+  for (; code == TWS_OK && i < ranks; i++) {
+    rank_part *own = &part[i % 2], *before = &part[(i - 1) % 2];
+    code = begin_part(request, &wanted, tws_topology_member(&request->topology, 0, tensor, i), own, err);
+    like_before[i] = code == TWS_OK && has_alike_modules(&before->l.local, &own->l.local);
+    *alike = *alike && like_before[i];
+    end_part(before);
   }
-  end_part(&first);
+  end_part(&part[(i - 1) % 2]);
   return code;
 }
 
 tws_code tws_plan_ranks_differ(const tws_plan_request *request, tws_sample_memory *memory, unsigned *how,
-                               tws_error *err) {
+                               uint8_t *like_before, tws_error *err) {
   const tws_config *c = request->config;
   const int stage = c->zero.stage, rounds = tws_config_bf16_masters(c) && c->stochastic_rounding;
   const int tensor = stage == 3 && tws_topology_size(&request->topology, 1u << TWS_AXIS_MODEL) > 1;
@@ -526,7 +528,7 @@ tws_code tws_plan_ranks_differ(const tws_plan_request *request, tws_sample_memor
   if (c->sequence_ranks > 1 && looks_up_positions(request->network)) *how |= TWS_RANKS_PASS_APART;
   if (c->sequence_ranks > 1 && (stage == 1 || stage == 2)) *how |= TWS_RANKS_END_APART;
   if (stage == 3 && rounds && (tensor || c->sequence_ranks > 1)) *how |= TWS_RANKS_APART;
-  if (tensor) TWS_TRY(compare_tensor_ranks(request, memory, &alike, err));
+  if (tensor && !rounds) TWS_TRY(compare_tensor_ranks(request, memory, like_before, &alike, err));
   if (!alike) *how |= TWS_RANKS_APART;
   return TWS_OK;
 }
