@@ -196,7 +196,7 @@ static tws_code search_class(worker *w, int64_t c, int64_t in_class, int *whole,
 /* A composer keeps all pieces that it has lowered, which classes far apart rarely share: a search of any size needs so
  * much memory and no more. */
 static tws_code forget_pieces(worker *w, tws_error *err) {
-  const size_t most = (size_t)96 << 20;
+  const size_t most = (size_t)48 << 20;
   if (tws_composer_bytes(w->composer) <= most) return TWS_OK;
   const tws_composer_counts counts = tws_composer_count(w->composer);
   w->lowered += counts.bodies + counts.tails;
