@@ -10,24 +10,16 @@ tws_piece tws_piece_empty(void) {
   return p;
 }
 
-static int64_t larger(int64_t a, int64_t b) {
-  return a > b ? a : b;
-}
-
 static void add_bytes(tws_piece *p, const tws_piece *next) {
   const int64_t before = p->delta + next->before, after = p->delta + next->after;
   if (p->begins) {
-    p->after = larger(p->after, larger(before, after));
+    p->after = tws_larger_bytes(p->after, tws_larger_bytes(before, after));
   } else {
-    p->before = larger(p->before, before);
-    p->after = larger(p->after, after);
+    p->before = tws_larger_bytes(p->before, before);
+    p->after = tws_larger_bytes(p->after, after);
   }
   p->begins |= next->begins;
   p->delta += next->delta;
-}
-
-static tws_piece_time sum_of(tws_piece_time a, tws_piece_time b) {
-  return (tws_piece_time){a.kernel + b.kernel, a.other + b.other};
 }
 
 int tws_piece_axis(int reported) {
@@ -48,8 +40,8 @@ int tws_piece_append(tws_piece *p, const tws_piece *next) {
     point->at.kernel += p->time.kernel;
     point->at.other += p->time.other;
   }
-  p->behind = next->begins ? next->behind : sum_of(p->behind, next->time);
-  p->time = sum_of(p->time, next->time);
+  p->behind = next->begins ? next->behind : tws_sum_of_times(p->behind, next->time);
+  p->time = tws_sum_of_times(p->time, next->time);
   p->launches += next->launches;
   tws_add_axes(p->axis_s, 1, next->axis_s);
   add_bytes(p, next);
@@ -62,8 +54,10 @@ tws_piece tws_piece_repeat(const tws_piece *piece, int times) {
   all = *piece;
   if (times > 2) { /* peaks of sums lie at their ends */
     all.delta += (times - 2) * piece->delta;
-    all.before = all.begins ? all.before : larger(all.before, (times - 2) * piece->delta + piece->before);
-    if (all.begins) all.after = larger(all.after, (times - 2) * piece->delta + larger(piece->before, piece->after));
+    all.before = all.begins ? all.before : tws_larger_bytes(all.before, (times - 2) * piece->delta + piece->before);
+    if (all.begins)
+      all.after =
+          tws_larger_bytes(all.after, (times - 2) * piece->delta + tws_larger_bytes(piece->before, piece->after));
   }
   if (times > 1) add_bytes(&all, &last);
   all.time.kernel = times * piece->time.kernel;

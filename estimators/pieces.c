@@ -5,14 +5,6 @@
 #include "estimators/piece_reader.h"
 #include "estimators/tail_order.h"
 
-static int64_t larger(int64_t a, int64_t b) {
-  return a > b ? a : b;
-}
-
-static tws_piece_time sum_of(tws_piece_time a, tws_piece_time b) {
-  return (tws_piece_time){a.kernel + b.kernel, a.other + b.other};
-}
-
 /* ---- reading a sample ---- */
 
 typedef tws_piece_reader reader;
@@ -241,11 +233,11 @@ static int extend(reader *r, uint32_t op, int is_message, tws_piece *p) {
   tws_piece_time own = {0, 0};
   if (r->begins[op]) p->begins = 1;
   p->delta += r->begin[op];
-  *(p->begins ? &p->after : &p->before) = larger(p->begins ? p->after : p->before, p->delta);
+  *(p->begins ? &p->after : &p->before) = tws_larger_bytes(p->begins ? p->after : p->before, p->delta);
   p->delta -= r->end[op];
   if (!is_message) tws_piece_add_time(r, o, &own, &p->launches, p->axis_s);
-  p->time = sum_of(p->time, own);
-  p->behind = r->begins[op] ? (tws_piece_time){0, 0} : sum_of(p->behind, own);
+  p->time = tws_sum_of_times(p->time, own);
+  p->behind = r->begins[op] ? (tws_piece_time){0, 0} : tws_sum_of_times(p->behind, own);
   points = p->point_count;
   for (int m = 0; m < r->messages; m++)
     if (access[m]) good &= end_use(r, op, m, access[m], is_message, p);
@@ -561,7 +553,7 @@ static void read_tail_steps(reader *r, uint32_t reduced_at, const tws_tail_paths
     const int averages = plan->running != TWS_NONE && plan->network->running[0].fixed == NULL;
     const int updates = clipped && o->stream == TWS_STREAM_HOST && !averages && !ends;
     alive += r->begin[op];
-    out->peak = larger(out->peak, alive);
+    out->peak = tws_larger_bytes(out->peak, alive);
     alive -= r->end[op];
     if (op < own_begin(r)) continue;
     count_before_update(r, o, out);

@@ -30,6 +30,12 @@ static inline int tws_is_launched(const tws_work *work) {
 typedef struct tws_piece_time {
   double kernel, other;
 } tws_piece_time;
+static inline tws_piece_time tws_sum_of_times(tws_piece_time a, tws_piece_time b) {
+  return (tws_piece_time){a.kernel + b.kernel, a.other + b.other};
+}
+static inline int64_t tws_larger_bytes(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
 
 typedef enum tws_point_kind {
   TWS_POINT_TAKE,       /* the buffer begins: waits until what lay in its place is done */

@@ -35,11 +35,17 @@ void tws_documents_find(const int32_t *tokens, int64_t count, int64_t end_token,
   }
 }
 
+/* Whether tokens have places in documents, packed or one in a sample, that an input or a target depends on. */
+static int has_places(const filler *f) {
+  return f->from->document_end >= 0 || f->positions;
+}
+
 /* Of the sample whose tokens are there: its documents, and this rank's part of positions and targets. Without packed
  * documents (document_end -1, which is no token) it is one. */
 static void put_documents(const filler *f, int64_t row) {
   const tws_batch_shape *shape = f->from->shape;
   const int64_t whole = f->from->data->sequence, part = whole / shape->parts;
+  if (!has_places(f)) return;
   const int64_t first = shape->halves ? tws_zigzag_first(whole, shape->parts, shape->part) : part * shape->part;
   const int64_t gap = shape->halves ? tws_zigzag_gap(whole, shape->parts, shape->part) : 0;
   tws_documents_find(f->row, whole, f->from->document_end, f->spans);
@@ -391,7 +397,7 @@ tws_code tws_objective_fill(const tws_objective_source *s, int64_t step, void *c
   if (s->network->objective == TWS_OBJECTIVE_PICTURES) return fill_pictures(s, step, input, err);
   if (s->network->objective == TWS_OBJECTIVE_NEXT_TOKEN) {
     TWS_TRY(tws_data_fill(s->data, s->shape, step, f.ids, f.targets, err));
-    if (s->document_end < 0 && !f.positions) return TWS_OK;
+    if (!has_places(&f)) return TWS_OK;
   }
   f.row = tws_calloc((size_t)s->data->sequence, sizeof *f.row);
   f.other = tws_calloc((size_t)s->data->sequence, sizeof *f.other);

@@ -411,6 +411,14 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
   drop_job(&j);
 }
 
+/* So many jobs behind number `first`, of one kind; every eighth has a machine's costs, the others random ones. */
+static tally check_jobs(uint64_t first, uint64_t first_costs, uint64_t jobs) {
+  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
+  for (uint64_t seed = 1; seed <= jobs; seed++)
+    check_job(first + seed, seed % 8 ? first_costs + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
+  return seen;
+}
+
 START_TEST(composed_steps_are_the_plans) {
   tally seen = {{0, 0}, 0, 0, 0, 0, 0};
   const uint64_t jobs = job_count();
@@ -422,58 +430,46 @@ START_TEST(composed_steps_are_the_plans) {
 END_TEST
 
 START_TEST(overlapped_reductions_compose) {
-  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
   const uint64_t jobs = job_count() / 4;
-  for (uint64_t seed = 1; seed <= jobs; seed++)
-    check_job(BESIDE + seed, seed % 8 ? 5000 + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
+  const tally seen = check_jobs(BESIDE, 5000, jobs);
   ck_assert_int_gt(seen.beside, (int)jobs * 3 / 4);
 }
 END_TEST
 
 START_TEST(moves_beside_layers_compose) {
-  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
   const uint64_t jobs = job_count() / 2;
-  for (uint64_t seed = 1; seed <= jobs; seed++)
-    check_job(IN_STEP + seed, seed % 8 ? 7000 + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
+  const tally seen = check_jobs(IN_STEP, 7000, jobs);
   ck_assert_int_gt(seen.exact[0], (int)jobs * 3 / 4);
   ck_assert_int_gt(seen.sharded, (int)jobs * 3 / 8);
 }
 END_TEST
 
 START_TEST(exchanges_beside_layers_compose) {
-  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
   const uint64_t jobs = job_count() / 2;
-  for (uint64_t seed = 1; seed <= jobs; seed++)
-    check_job(EXCHANGED + seed, seed % 8 ? 3000 + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
+  const tally seen = check_jobs(EXCHANGED, 3000, jobs);
   ck_assert_int_gt(seen.exact[0], (int)jobs * 3 / 8);
   ck_assert_int_gt(seen.exact[1], (int)jobs * 3 / 8);
 }
 END_TEST
 
 START_TEST(coded_moves_compose) {
-  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
   const uint64_t jobs = job_count() / 4;
-  for (uint64_t seed = 1; seed <= jobs; seed++)
-    check_job(CODED + seed, seed % 8 ? 6000 + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
+  const tally seen = check_jobs(CODED, 6000, jobs);
   ck_assert_int_gt(seen.sharded, (int)jobs / 2);
 }
 END_TEST
 
 START_TEST(ranks_that_are_alike_compose) {
-  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
   const uint64_t jobs = job_count() / 4;
-  for (uint64_t seed = 1; seed <= jobs; seed++)
-    check_job(RANKED + seed, seed % 8 ? 8000 + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
+  const tally seen = check_jobs(RANKED, 8000, jobs);
   ck_assert_int_gt(seen.sharded, (int)jobs / 4);
   ck_assert_int_gt(seen.bounded, (int)jobs / 8);
 }
 END_TEST
 
 START_TEST(offloaded_updates_compose) {
-  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
   const uint64_t jobs = job_count() / 2;
-  for (uint64_t seed = 1; seed <= jobs; seed++)
-    check_job(OFFLOADED + seed, seed % 8 ? 7000 + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
+  const tally seen = check_jobs(OFFLOADED, 7000, jobs);
   ck_assert_int_gt(seen.offloaded, (int)jobs * 3 / 4);
 }
 END_TEST
