@@ -70,6 +70,7 @@ typedef struct tws_composed_step {
   int repeats;      /* likewise: each so many micro-batches, in so many seconds */
   double repeats_s;
   int has_times, ran, exact;
+  int line_known; /* what its line does alone */
   tws_body_overlap *overlap; /* of these, too; NULL: there are no reductions beside, or they are not known */
   tws_body_beside *beside;   /* stages 2 and 3: what runs beside the layers; NULL: nothing, or it is not known */
   int moves_exact;           /* of the ends that are looked at: what ZeRO does is known, and done one after another */
