@@ -270,7 +270,21 @@ tws_code tws_step_meet(step *s, const tws_rank_kind *ranks, int known, int *met,
   return TWS_OK;
 }
 
-/* What the ranks of a line do in a step, and the messages between them. */
+/* What a pass exchanges beside what it computes. */
+static double exchanged_by(const tws_composed_chunk *chunk, int later, int event) {
+  double seconds = 0;
+  for (int i = 0; i < tws_chunk_layers(chunk) && chunk->exchanges; i++) {
+    int at;
+    const tws_sample_pieces *s = tws_composed_layer(chunk, i, &at);
+    const tws_marks *marks = s->marks[later][event] ? &s->marks[later][event][at] : NULL;
+    for (uint32_t k = 0; marks && k < marks->count; k++)
+      if (marks->items[k].kind == TWS_MARK_EXCHANGES || marks->items[k].kind == TWS_MARK_LATE)
+        seconds += seconds_of(marks->items[k].op->time, 1);
+  }
+  return seconds;
+}
+
+/* What the ranks of a line do in a step, on all streams, and the messages between them. */
 static double work_of(const step *s, const tws_rank_kind *ranks, int line) {
   const tws_chunk_set *set = set_of(s, ranks, line);
   const tws_costs *costs = &s->c->costs;
@@ -278,12 +292,13 @@ static double work_of(const step *s, const tws_rank_kind *ranks, int line) {
   const int stages = s->shape.stages, v = s->tails->stage[0].chunk_count;
   double seconds = 0;
   for (int i = 0; i < stages * v; i++) {
-    const tws_chunk_pieces *p = &set->chunks[set->chunk_at[i]].pieces;
+    const tws_composed_chunk *chunk = &set->chunks[set->chunk_at[i]];
+    const tws_chunk_pieces *p = &chunk->pieces;
     const int rank = tws_pipeline_grid_stage(t, ranks->lines[line], i / v);
     for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
       if (!p->has[e]) continue;
-      seconds += seconds_of(p->event[0][e].time, 1);
-      seconds += (s->shape.micro_batches - 1) * seconds_of(p->event[1][e].time, 1);
+      seconds += seconds_of(p->event[0][e].time, 1) + exchanged_by(chunk, 0, e);
+      seconds += (s->shape.micro_batches - 1) * (seconds_of(p->event[1][e].time, 1) + exchanged_by(chunk, 1, e));
       if (p->message_bytes[e])
         seconds +=
             s->shape.micro_batches *
@@ -293,6 +308,7 @@ static double work_of(const step *s, const tws_rank_kind *ranks, int line) {
   for (int i = 0; i < stages; i++) {
     const tws_tail_pieces *tail = tail_of(s, i, line);
     for (int k = 0; k < tail->step_count; k++) seconds += seconds_of(tail->steps[k].time, 1);
+    seconds += seconds_of(tail->moves[0], 1) + (s->shape.micro_batches - 1) * seconds_of(tail->moves[1], 1);
   }
   return seconds;
 }
