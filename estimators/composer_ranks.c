@@ -88,18 +88,25 @@ static int same_marks(const tws_mark *a, const tws_mark *b) {
   return a->kind == b->kind && a->layer == b->layer && a->which == b->which;
 }
 
+/* All that happens there is that what computes may wait: for a parameter that others need not read, as who adds a bias
+ * for them, or for room for its gradient. */
+static int may_wait(const tws_mark *mark) {
+  return mark && (mark->kind == TWS_MARK_READS || mark->kind == TWS_MARK_WRITES);
+}
+
 /* Whether one line is nowhere longer than another between two places where lines or stages meet. */
 static int is_shorter_pass(const layer_pass *a, const layer_pass *b) {
   pass_walk of_a = {.of = a}, of_b = {.of = b};
   const double near = 1e-15 * seconds_of(b->piece->time, b->stretch); /* differences of sums */
   if (a->count != b->count || a->piece->point_count != b->piece->point_count || !a->marks != !b->marks) return 0;
-  if (a->marks && a->marks->count != b->marks->count) return 0;
   for (int i = 0; i < a->piece->point_count; i++) {
     const tws_point *x = &a->piece->points[i], *y = &b->piece->points[i];
     if (x->kind != y->kind || x->buffer != y->buffer) return 0;
   }
   while (of_a.cut <= a->count) {
-    const tws_piece_time time_a = next_place(&of_a), time_b = next_place(&of_b);
+    const tws_piece_time time_a = next_place(&of_a);
+    tws_piece_time time_b = next_place(&of_b);
+    while (!same_marks(of_a.is, of_b.is) && may_wait(of_b.is)) time_b = tws_sum_of_times(time_b, next_place(&of_b));
     if (!same_marks(of_a.is, of_b.is)) return 0;
     if (same_times(time_a, time_b)) continue;
     if (seconds_of(time_a, a->stretch) > seconds_of(time_b, b->stretch) + near) return 0;
