@@ -283,13 +283,13 @@ static int lower_between(tws_lower *l) {
   }
 }
 
-/* What has been prepared. */
-static tws_code lower(tws_lower *l, tws_error *err) {
+/* What has been prepared; not finished: without offsets and dependencies. */
+static tws_code lower(tws_lower *l, int finished, tws_error *err) {
   TWS_TRY(check_length(l, err));
   expect(l);
   l->b.phase = TWS_PHASE_FORWARD;
   l->b.module = TWS_NONE;
-  if (lower_between(l)) return tws_builder_finish(&l->b);
+  if (lower_between(l)) return finished ? tws_builder_finish(&l->b) : l->b.failed;
   tws_zero_step_begin(l);
   if (l->wanted) l->sample->begun = l->b.plan->op_count;
   tws_delayed_update(l);
@@ -300,7 +300,7 @@ static tws_code lower(tws_lower *l, tws_error *err) {
     tws_lower_score(l);
   else
     tws_lower_step(l);
-  return tws_builder_finish(&l->b);
+  return finished ? tws_builder_finish(&l->b) : l->b.failed;
 }
 
 /* Ranks that share the experts: an axis, or those of a node and equal ones of all nodes. Returns how many axes. */
@@ -426,12 +426,12 @@ static void end(tws_lower *l) {
 
 /* The plan, or what is wanted of it as a sample. */
 static tws_code build(const tws_plan_request *request, const tws_sample_request *wanted, tws_plan_sample *sample,
-                      tws_plan **out, tws_error *err) {
+                      int finished, tws_plan **out, tws_error *err) {
   tws_lower l = {.chunk_count = 0};
   *out = NULL;
   tws_code code = begin(request, wanted, sample, &l, err);
   if (code == TWS_OK) code = prepare(&l, err);
-  if (code == TWS_OK) code = lower(&l, err);
+  if (code == TWS_OK) code = lower(&l, finished, err);
   end(&l);
   if (code != TWS_OK) {
     tws_plan_destroy(l.b.plan);
@@ -442,14 +442,18 @@ static tws_code build(const tws_plan_request *request, const tws_sample_request 
 }
 
 tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_error *err) {
-  return build(request, NULL, NULL, out, err);
+  return build(request, NULL, NULL, 1, out, err);
+}
+
+tws_code tws_plan_lower(const tws_plan_request *request, tws_plan **out, tws_error *err) {
+  return build(request, NULL, NULL, 0, out, err);
 }
 
 tws_code tws_plan_sample_make(const tws_sample_request *request, tws_plan_sample *out, tws_error *err) {
   tws_plan_request plan = *request->plan;
   plan.state = NULL;
   *out = (tws_plan_sample){.plan = NULL};
-  return build(&plan, request, out, &out->plan, err);
+  return build(&plan, request, out, 1, &out->plan, err);
 }
 
 void tws_plan_sample_free(tws_plan_sample *sample) {
@@ -577,7 +581,7 @@ const tws_plan *tws_moves_plan(const tws_moves *m) {
 tws_code tws_moves_of_tail(tws_moves *m, tws_plan_sample *out, tws_error *err) {
   m->l.b.err = err;
   m->wanted.reduced = 1;
-  const tws_code code = lower(&m->l, err);
+  const tws_code code = lower(&m->l, 1, err);
   *out = m->sample;
   out->plan = m->l.b.plan;
   return code;
