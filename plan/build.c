@@ -184,6 +184,7 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   l->reduce_stream = l->overlap ? TWS_STREAM_REDUCE : TWS_STREAM_COMPUTE;
   l->exchange_stream =
       plan->position.ranks[TWS_AXIS_MODEL] > 1 && c->tensor_overlap ? TWS_STREAM_EXCHANGE : TWS_STREAM_COMPUTE;
+  l->exchanges_beside = l->exchange_stream != TWS_STREAM_COMPUTE || l->sharding.ring;
   l->tiles = 1;
   l->summed = TWS_NONE;
   for (int type = 0; type < TWS_MODULE_TYPE_COUNT; type++)
@@ -256,7 +257,7 @@ static tws_code lower_sample(tws_lower *l) {
     tws_sample_params(l);
   l->sample->ordered = l->wanted->ordered;
   l->sample->reduced = l->wanted->reduced;
-  l->sample->depends = !l->wanted->tail && l->b.nobody_waits_for_memory && l->exchange_stream != TWS_STREAM_COMPUTE;
+  l->sample->depends = !l->wanted->tail && l->b.nobody_waits_for_memory && l->exchanges_beside;
   if (l->sample->depends) return tws_builder_depend(&l->b);
   return l->wanted->ordered ? tws_builder_finish(&l->b) : l->b.failed;
 }
