@@ -526,7 +526,8 @@ tws_code tws_plan_ranks_differ(const tws_plan_request *request, tws_sample_memor
   const int tensor = stage == 3 && tws_topology_size(&request->topology, 1u << TWS_AXIS_MODEL) > 1;
   int alike = 1;
   *how = 0;
-  if (c->sequence_ranks > 1 && looks_up_positions(request->network)) *how |= TWS_RANKS_PASS_APART;
+  const int ring = c->sequence_algorithm == TWS_SEQUENCE_RING;
+  if (c->sequence_ranks > 1 && (ring || looks_up_positions(request->network))) *how |= TWS_RANKS_PASS_APART;
   if (c->sequence_ranks > 1 && (stage == 1 || stage == 2)) *how |= TWS_RANKS_END_APART;
   if (stage == 3 && rounds && (tensor || c->sequence_ranks > 1)) *how |= TWS_RANKS_APART;
   if (tensor && !rounds) TWS_TRY(compare_tensor_ranks(request, memory, like_before, &alike, err));
