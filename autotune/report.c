@@ -24,6 +24,11 @@ static const char *number_text(char *text, const char *format, double value) {
   return text;
 }
 
+/* Of no fewer than CELL bytes; no fraction is shown. */
+static const char *whole_text(char *text, double value) {
+  return tws_format_integer(llround(value), text, CELL);
+}
+
 static double tokens(const tws_tune_report *r, double samples_per_s) {
   return samples_per_s * (double)tws_job_sequence(r->request->job);
 }
@@ -98,21 +103,22 @@ static tws_code draw_trials(const tws_tune_report *r, tws_text *svg, tws_error *
 static void tell_winner(const tws_tune_report *r, tws_document *d) {
   const tws_tune_analysis *a = r->analysis;
   const tws_job *job = r->request->job;
-  char label[TWS_VARIANT_NAME], step[32], bytes[32];
+  char label[TWS_VARIANT_NAME], step[32], bytes[32], count[2][CELL];
   const tws_tune_trial *trial = r->trials && r->trials->best >= 0 ? &r->trials->all[r->trials->best] : NULL;
   label_of(&a->winner.variant, label);
   tws_format_bytes(a->winner.bytes, bytes, sizeof bytes);
   const tws_tune_candidate *c = &r->result->candidates[0]; /* the best, where nothing was trained */
   tws_format_seconds(trial ? trial->step_s : c->simulated_s > 0 ? c->simulated_s : a->winner.step_s, step, sizeof step);
-  tws_document_paragraph(d, "The best: %s on %d rank%s: %s a step, %s, %.0f tokens/s; a rank needs %s.", label,
-                         a->winner.variant.ranks, a->winner.variant.ranks > 1 ? "s" : "", step,
-                         trial ? "measured" : "predicted",
-                         tokens(r, trial ? tws_tune_trial_throughput(trial) : tws_tune_throughput(c)), bytes);
+  tws_document_paragraph(
+      d, "The best: %s on %d rank%s: %s a step, %s, %s tokens/s; a rank needs %s.", label, a->winner.variant.ranks,
+      a->winner.variant.ranks > 1 ? "s" : "", step, trial ? "measured" : "predicted",
+      whole_text(count[0], tokens(r, trial ? tws_tune_trial_throughput(trial) : tws_tune_throughput(c))), bytes);
   if (has_price(r)) tws_document_paragraph(d, "It costs %.4g for a million tokens.", a->winner.cost);
   const tws_tune_swept *swept = &r->result->swept;
   if (r->request->exhaustive)
-    tws_document_paragraph(d, "%lld configurations: %lld planned, %d simulated.", (long long)swept->considered,
-                           (long long)swept->planned, r->result->simulated);
+    tws_document_paragraph(d, "%s configurations: %s planned, %d simulated.",
+                           whole_text(count[0], (double)swept->considered),
+                           whole_text(count[1], (double)swept->planned), r->result->simulated);
   else
     tws_document_paragraph(d, "%d configurations: %d fit, %d rejected, %d simulated%s.", r->result->count,
                            r->result->fits, r->result->count - r->result->fits, r->result->simulated,
@@ -128,8 +134,8 @@ static void tell_own(const tws_tune_report *r, tws_document *d) {
   if (!(a->own.step_s > 0) || !a->own.fits) {
     tws_document_paragraph(d, "Your configuration %s.", a->own.step_s > 0 ? "does not fit" : a->own.reason);
   } else {
-    number_text(line[0], "%.4g", tokens(r, a->own.throughput));
-    number_text(line[1], "%.4g", tokens(r, a->winner.throughput));
+    whole_text(line[0], tokens(r, a->own.throughput));
+    whole_text(line[1], tokens(r, a->winner.throughput));
     tws_document_paragraph(d, "Predicted alike: yours %s tokens/s, the best %s: %.3g times as fast.", line[0], line[1],
                            a->winner.throughput / a->own.throughput);
   }
@@ -155,7 +161,7 @@ static void add_candidate(const tws_tune_report *r, const tws_tune_candidate *c,
   snprintf(cells[0], CELL, "%d", c->variant.ranks);
   tws_format_seconds(c->simulated_s > 0 ? c->simulated_s : c->estimate.step_s, cells[1], CELL);
   if (c->measured_s > 0) tws_format_seconds(c->measured_s, cells[2], CELL);
-  number_text(cells[3], "%.0f", tokens(r, tws_tune_throughput(c)));
+  whole_text(cells[3], tokens(r, tws_tune_throughput(c)));
   tws_format_bytes(c->needed_bytes, cells[4], CELL);
   char cost[CELL] = "";
   if (has_price(r)) number_text(cost, "%.4g", tws_tune_cost(r->request, &c->variant, tws_tune_throughput(c)));
@@ -238,7 +244,7 @@ static void tell_swept(const tws_tune_swept *swept, tws_document *d) {
   for (int i = 0; i < TWS_SWEPT_WAYS; i++) {
     const tws_swept_way way = tws_tune_swept_way(swept, i);
     char count[CELL];
-    snprintf(count, sizeof count, "%lld", (long long)way.count);
+    whole_text(count, (double)way.count);
     if (way.count > 0) tws_document_row(d, (const char *[]){count, way.what});
   }
   tws_document_table_end(d);

@@ -40,6 +40,18 @@ const char *tws_format_count(double count, char *buffer, int size) {
   return scaled(count, 1000.0, prefix, 5, "", buffer, size);
 }
 
+const char *tws_format_integer(int64_t value, char *buffer, int size) {
+  char digits[32];
+  const int length = snprintf(digits, sizeof digits, "%lld", (long long)value);
+  int n = 0;
+  for (int i = 0; i < length && n + 2 < size; i++) {
+    if (i > 0 && digits[i - 1] != '-' && (length - i) % 3 == 0) buffer[n++] = ',';
+    buffer[n++] = digits[i];
+  }
+  if (size > 0) buffer[n] = 0;
+  return buffer;
+}
+
 const char *tws_format_seconds(double seconds, char *buffer, int size) {
   static const struct {
     double below, scale;
@@ -64,9 +76,9 @@ const char *tws_format_seconds(double seconds, char *buffer, int size) {
   if (fabs(hours) >= 48)
     snprintf(buffer, (size_t)size, "%.1f days", hours / 24);
   else if (fabs(minutes) >= 120)
-    snprintf(buffer, (size_t)size, "%.1f h", hours);
+    snprintf(buffer, (size_t)size, "%.*f h", fabs(hours) >= 10 ? 1 : 2, hours);
   else
-    snprintf(buffer, (size_t)size, "%.1f min", minutes);
+    snprintf(buffer, (size_t)size, "%.*f min", fabs(minutes) >= 10 ? 1 : 2, minutes);
   return buffer;
 }
 

@@ -14,6 +14,7 @@ const char *tws_format_bytes(double bytes, char *buffer, int size);
 const char *tws_format_seconds(double seconds, char *buffer, int size);
 const char *tws_format_rate(double per_second, const char *unit, char *buffer, int size);
 const char *tws_format_count(double count, char *buffer, int size); /* 124.4 M, 1.56 B */
+const char *tws_format_integer(int64_t value, char *buffer, int size); /* 3,386,880 */
 
 /* "40GiB", "40 GB", "512", "5e8", "2851e6" -> bytes or a plain number. Negative, overflowing, nan or trailing
  * garbage: TWS_USAGE, naming `what`. */

@@ -1,21 +1,12 @@
 #include "cli/job_view.h"
 
-#include <string.h>
 #include "base/units.h"
 #include "job/software_memory.h"
 #include "plan/pipeline_schedule.h"
 
 const char *tws_thousands(int64_t value) {
-  char digits[32], grouped[48];
-  snprintf(digits, sizeof digits, "%lld", (long long)(value < 0 ? -value : value));
-  size_t length = strlen(digits), n = 0;
-  if (value < 0) grouped[n++] = '-';
-  for (size_t i = 0; i < length; i++) {
-    if (i && (length - i) % 3 == 0) grouped[n++] = ',';
-    grouped[n++] = digits[i];
-  }
-  grouped[n] = '\0';
-  return tws_cell("%s", grouped);
+  char text[40];
+  return tws_cell("%s", tws_format_integer(value, text, sizeof text));
 }
 
 void tws_job_remark(const tws_cli *cli, const tws_job *job) {

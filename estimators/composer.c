@@ -212,7 +212,7 @@ static void run_alone(step *s) {
 
 static tws_beside_source beside_source(const step *s) {
   return (tws_beside_source){.memory = s->c->beside,
-                             .moves = s->bounded ? s->tails->stage[0].beside : tws_beside_nothing(),
+                             .moves = s->bounded ? s->joined->stage[0].beside : tws_beside_nothing(),
                              .chunk = &s->chunks[0],
                              .body = s->body_of_chunks,
                              .arena = s->c->arena};
@@ -227,7 +227,7 @@ static int find_waits(const step *s, tws_beside_waits *out) {
 /* By how much what runs beside the end of a step changes it; at least, where it is not known when gradients are there.
  */
 static double beside_tail(const step *s, int exact) {
-  const tws_tail_pieces *t = &s->tails->stage[0];
+  const tws_tail_pieces *t = &s->joined->stage[0];
   const int later = s->shape.micro_batches > 1;
   if (t->in_step) return tws_overlap_gathered(t, s->stretch[0]);
   if (!t->overlapped) return 0;
@@ -315,7 +315,7 @@ static void bound_bytes(step *s) {
 /* Gathers and reductions of every micro-batch, which share a channel: beside what computes, or between. That a
  * collective of all parts is no slower than several of some is what this rests on. */
 static double with_moves(const step *s, double seconds) {
-  const tws_tail_pieces *t = &s->tails->stage[0];
+  const tws_tail_pieces *t = &s->joined->stage[0];
   const double moves = s->bounded ? s->shape.micro_batches * t->moves_s : 0;
   if (s->moves_exact) {
     for (int later = 0; later < 2; later++)
@@ -514,7 +514,7 @@ static tws_code step_bytes(step *s, double limit, tws_composed *out, tws_error *
 
 /* What runs beside the last backward pass, or beside all; of ranks that differ a bound is known without it. */
 static tws_code find_overlap(step *s, const tws_rank_kind *r, tws_error *err) {
-  const tws_tail_pieces *t = &s->tails->stage[0];
+  const tws_tail_pieces *t = &s->joined->stage[0];
   const tws_overlapped *o = t->overlapped;
   s->overlap = NULL;
   s->beside = NULL;
@@ -527,7 +527,7 @@ static tws_code find_overlap(step *s, const tws_rank_kind *r, tws_error *err) {
   }
   if (!o) return TWS_OK;
   if (tws_reserve(&s->c->ended, &s->c->ended_capacity, o->count + 1u, sizeof *s->c->ended)) return no_memory(err);
-  return tws_overlap_find(o, &s->chunks[0], s->body, s->c->arena, &s->overlap, err);
+  return tws_overlap_find(o, &s->chunks[0], s->body_of_chunks, s->c->arena, &s->overlap, err);
 }
 
 /* What goes to the host and is done there runs behind the passes alone: nothing there waits for it. */
@@ -557,16 +557,22 @@ static int exchanges_beside(const step *s) {
   return 0;
 }
 
-/* Streams of their own, and ranks that differ. */
-static int is_exact(const step *s, const tws_rank_kind *r) {
+/* Whether it is known when a stage's gradients are complete: not where the pass may yet wait behind that. */
+static int knows_gradients(const step *s, int stage) {
+  const double behind_s = behind_gradients(s, stage, 1);
+  return !exchanges_beside(s) ? behind_s >= 0 : behind_s >= 0 && behind_s <= 0;
+}
+
+/* Whether the step of its line of ranks is known, where nobody waits for other lines. */
+static int knows_line(const step *s, const tws_rank_kind *r) {
   const tws_config *config = s->request->config;
   if (!r->alone || (s->bounded ? !s->moves_exact && !s->beside : !s->chunks_exact)) return 0;
   if (tws_config_offloads(config) && !offloads_behind(config)) return 0;
-  if (s->tails->stage[0].overlaps && !(s->overlap && s->overlap->known)) return 0;
+  if (s->joined->stage[0].overlaps && !(s->overlap && s->overlap->known)) return 0;
   if (exchanges_unknown(s)) return 0;
   for (int i = 0; i < s->shape.stages; i++) {
-    const tws_tail_pieces *t = &s->tails->stage[i];
-    if (!t->exact || (t->of_gradients && (behind_gradients(s, i, 1) < 0 || exchanges_beside(s)))) return 0;
+    const tws_tail_pieces *t = &s->joined->stage[i];
+    if (!t->exact || (t->of_gradients && !knows_gradients(s, i))) return 0;
   }
   return 1;
 }
@@ -578,7 +584,7 @@ static void go_alone(step *s) {
   s->times_of = 0;
 }
 
-/* Whether it is exact, of all lines of ranks. */
+/* Whether it is exact, of all lines of ranks. A line's own step is no longer than that of all: it waits less. */
 static tws_code meet_ranks(step *s, const tws_rank_kind *r, int *exact, tws_error *err) {
   s->ranks = r;
   const int several = r->line_count > 1, exchanging = r->pass_apart && exchanges_beside(s);
@@ -586,22 +592,29 @@ static tws_code meet_ranks(step *s, const tws_rank_kind *r, int *exact, tws_erro
   *exact = 1;
   s->joined = s->tails;
   if (several) TWS_TRY(tws_step_meet(s, r, known, exact, err));
-  TWS_TRY(find_overlap(s, r, err));
-  *exact = *exact && is_exact(s, r) && (!several || tws_step_join(s, r));
+  if (*exact) TWS_TRY(find_overlap(s, r, err));
+  s->line_known = *exact && knows_line(s, r);
+  *exact = s->line_known && (!several || tws_step_join(s, r));
   if (*exact || !several) {
     go_alone(s);
     return TWS_OK;
   }
-  s->beside = NULL;
   TWS_TRY(tws_step_bound(s, r, err));
   *exact = r->alone && !tws_config_offloads(s->request->config) && tws_step_can_go_together(s, r);
-  if (*exact) return tws_step_make_lines(s, r, err);
+  if (*exact) {
+    s->line_known = 1;
+    s->beside = NULL;
+    s->overlap = NULL;
+    return tws_step_make_lines(s, r, err);
+  }
   go_alone(s);
+  TWS_TRY(find_overlap(s, r, err));
+  s->line_known = knows_line(s, r);
   return TWS_OK;
 }
 
 static void add_passes(const step *s, int stage, tws_composed_account *account) {
-  const tws_tail_pieces *t = &s->tails->stage[stage];
+  const tws_tail_pieces *t = &s->joined->stage[stage];
   const int v = t->chunk_count;
   for (int later = 0; later < 2; later++) {
     const double times = later ? s->shape.micro_batches - 1 : 1;
@@ -616,7 +629,7 @@ static void add_passes(const step *s, int stage, tws_composed_account *account) 
 
 /* What runs beside the passes and the end of a step without a pipeline. */
 static tws_code account_beside(step *s, tws_composed_account *out, tws_error *err) {
-  const tws_tail_pieces *t = &s->tails->stage[0];
+  const tws_tail_pieces *t = &s->joined->stage[0];
   double axis_s[TWS_PIECE_AXES] = {0}, behind_s;
   const int later = s->shape.micro_batches > 1;
   if (!s->beside && !t->overlapped) return TWS_OK;
@@ -725,7 +738,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   s->moves_exact = s->bounded && s->chunks_in_order && t->stage[0].moves_exact;
   TWS_TRY(meet_ranks(s, r, &exact, err));
   out->rank = s->rank;
-  TWS_TRY(find_stretch(s, exact, err));
+  TWS_TRY(find_stretch(s, s->line_known, err));
   if (stages == 1) {
     run_alone(s);
     if (!s->together) s->end_s[0][0] = s->stages[0].compute_s;
@@ -744,7 +757,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   if (is_exchanging(s)) out->exact = s->exact = 0;
   if (s->together) {
     out->step_s = tws_step_end_lines(s, NULL);
-  } else if (exact && s->beside) {
+  } else if (s->line_known && s->beside) {
     const tws_beside_source from = beside_source(s);
     double behind_s;
     s->end_s[0][0] = tws_beside_seconds(&from, s->beside, s->shape.micro_batches, s->stretch[0], NULL, &behind_s);
@@ -754,7 +767,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   } else {
     out->step_s = with_moves(s, run_tails(s, NULL));
   }
-  if (out->step_s >= 0 && !s->together) out->step_s += beside_tail(s, exact);
+  if (out->step_s >= 0 && !s->together) out->step_s += beside_tail(s, s->line_known);
   if (out->step_s >= 0) {
     TWS_TRY(add_between(c, request, &out->step_s, err));
     const double loading_s = tws_loading_s(request, c->machine);

@@ -99,7 +99,10 @@ int tws_step_can_go_together(step *s, const tws_rank_kind *ranks) {
   s->together_of = s->tails;
   s->can_together = 0;
   s->groups.count = 0;
-  if (!ranks->pass_apart || ranks->line_count > TWS_MOST_LINES || s->bounded) return 0;
+  const tws_zero_config *z = &s->request->config->zero;
+  const int reduces =
+      z->stage == 1 && z->overlap_comm && s->shape.stages == 1; /* in the last pass, be it in one queue */
+  if (!ranks->pass_apart || ranks->line_count > TWS_MOST_LINES || s->bounded || reduces) return 0;
   for (int i = 0; i < s->shape.stages; i++)
     if (s->tails->stage[i].other_count != ranks->line_count - 1) return 0;
   for (int line = 0; line < ranks->line_count; line++) {

@@ -44,7 +44,8 @@ static int same_times(tws_piece_time a, tws_piece_time b) {
 typedef struct layer_pass {
   const tws_piece *piece;
   const tws_cut *cuts;
-  uint32_t count; /* of cuts */
+  uint32_t count;         /* of cuts */
+  const tws_marks *marks; /* NULL: nothing runs beside it */
   double stretch;
 } layer_pass;
 
@@ -58,28 +59,58 @@ static int pass_of(const tws_composed_chunk *chunk, int layer, int later, int ev
   const int down = event != TWS_CONTEXT_FORWARD; /* the order of layers */
   while (first < cuts->count && (down ? cuts->items[first].layer > at : cuts->items[first].layer < at)) first++;
   for (end = first; end < cuts->count && cuts->items[end].layer == at;) end++;
-  *out = (layer_pass){&s->layer[later][event][at], cuts->items + first, end - first, stretch};
+  const tws_marks *marks = s->marks[later][event] ? &s->marks[later][event][at] : NULL;
+  *out = (layer_pass){&s->layer[later][event][at], cuts->items + first, end - first, marks, stretch};
   return 1;
 }
 
-/* From the cut before this one on, or the beginning, until then, or the end. */
-static double seconds_before(const layer_pass *p, uint32_t cut) {
-  const tws_piece_time none = {0, 0}, from = cut > 0 ? p->cuts[cut - 1].at : none;
-  const tws_piece_time to = cut < p->count ? p->cuts[cut].at : p->piece->time;
-  return seconds_of((tws_piece_time){to.kernel - from.kernel, to.other - from.other}, p->stretch);
+/* The next place where a line meets others or what runs beside it, or the end: how long after the last. */
+typedef struct pass_walk {
+  const layer_pass *of;
+  uint32_t cut, mark;
+  tws_piece_time at;
+  const tws_mark *is; /* NULL: a cut, or the end */
+} pass_walk;
+
+static tws_piece_time next_place(pass_walk *w) {
+  const layer_pass *p = w->of;
+  const tws_mark *mark = p->marks && w->mark < p->marks->count ? &p->marks->items[w->mark] : NULL;
+  const tws_piece_time *cut = w->cut < p->count ? &p->cuts[w->cut].at : &p->piece->time, before = w->at;
+  w->is = mark && mark->at.kernel <= cut->kernel && mark->at.other <= cut->other ? mark : NULL;
+  w->at = w->is ? mark->at : *cut;
+  w->mark += w->is != NULL;
+  w->cut += w->is == NULL;
+  return (tws_piece_time){w->at.kernel - before.kernel, w->at.other - before.other};
+}
+
+static int same_marks(const tws_mark *a, const tws_mark *b) {
+  if (!a || !b) return a == b;
+  return a->kind == b->kind && a->layer == b->layer && a->which == b->which;
+}
+
+/* All that happens there is that what computes may wait: for a parameter that others need not read, as who adds a bias
+ * for them, or for room for its gradient. */
+static int may_wait(const tws_mark *mark) {
+  return mark && (mark->kind == TWS_MARK_READS || mark->kind == TWS_MARK_WRITES);
 }
 
 /* Whether one line is nowhere longer than another between two places where lines or stages meet. */
 static int is_shorter_pass(const layer_pass *a, const layer_pass *b) {
-  int same = same_times(a->piece->time, b->piece->time) && a->piece->point_count == b->piece->point_count;
-  if (a->count != b->count || a->piece->point_count != b->piece->point_count) return 0;
-  for (uint32_t i = 0; i < a->count; i++) same &= same_times(a->cuts[i].at, b->cuts[i].at);
+  pass_walk of_a = {.of = a}, of_b = {.of = b};
+  const double near = 1e-15 * seconds_of(b->piece->time, b->stretch); /* differences of sums */
+  if (a->count != b->count || a->piece->point_count != b->piece->point_count || !a->marks != !b->marks) return 0;
   for (int i = 0; i < a->piece->point_count; i++) {
     const tws_point *x = &a->piece->points[i], *y = &b->piece->points[i];
     if (x->kind != y->kind || x->buffer != y->buffer) return 0;
   }
-  for (uint32_t i = 0; i <= a->count && !same; i++)
-    if (seconds_before(a, i) > seconds_before(b, i)) return 0;
+  while (of_a.cut <= a->count) {
+    const tws_piece_time time_a = next_place(&of_a);
+    tws_piece_time time_b = next_place(&of_b);
+    while (!same_marks(of_a.is, of_b.is) && may_wait(of_b.is)) time_b = tws_sum_of_times(time_b, next_place(&of_b));
+    if (!same_marks(of_a.is, of_b.is)) return 0;
+    if (same_times(time_a, time_b)) continue;
+    if (seconds_of(time_a, a->stretch) > seconds_of(time_b, b->stretch) + near) return 0;
+  }
   return 1;
 }
 
@@ -191,6 +222,7 @@ static int join_tails(const step *s, const tws_rank_kind *ranks, int stage, tws_
   const tws_tail_pieces *own = tail_of(s, stage, s->line);
   const int lines = ranks->line_count;
   int met = 0, tangled = ranks->uneven, waits = 0;
+  if (s->request->config->zero.stage == 2) return 0; /* each keeps another part of every bucket */
   for (int line = 0; line < lines; line++)
     if (!tws_step_same_tails(own, tail_of(s, stage, line))) return 0;
   for (int i = 0; i < own->step_count; i++) {
@@ -247,7 +279,21 @@ tws_code tws_step_meet(step *s, const tws_rank_kind *ranks, int known, int *met,
   return TWS_OK;
 }
 
-/* What the ranks of a line do in a step, and the messages between them. */
+/* What a pass exchanges beside what it computes. */
+static double exchanged_by(const tws_composed_chunk *chunk, int later, int event) {
+  double seconds = 0;
+  for (int i = 0; i < tws_chunk_layers(chunk) && chunk->exchanges; i++) {
+    int at;
+    const tws_sample_pieces *s = tws_composed_layer(chunk, i, &at);
+    const tws_marks *marks = s->marks[later][event] ? &s->marks[later][event][at] : NULL;
+    for (uint32_t k = 0; marks && k < marks->count; k++)
+      if (marks->items[k].kind == TWS_MARK_EXCHANGES || marks->items[k].kind == TWS_MARK_LATE)
+        seconds += seconds_of(marks->items[k].op->time, 1);
+  }
+  return seconds;
+}
+
+/* What the ranks of a line do in a step, on all streams, and the messages between them. */
 static double work_of(const step *s, const tws_rank_kind *ranks, int line) {
   const tws_chunk_set *set = set_of(s, ranks, line);
   const tws_costs *costs = &s->c->costs;
@@ -255,12 +301,13 @@ static double work_of(const step *s, const tws_rank_kind *ranks, int line) {
   const int stages = s->shape.stages, v = s->tails->stage[0].chunk_count;
   double seconds = 0;
   for (int i = 0; i < stages * v; i++) {
-    const tws_chunk_pieces *p = &set->chunks[set->chunk_at[i]].pieces;
+    const tws_composed_chunk *chunk = &set->chunks[set->chunk_at[i]];
+    const tws_chunk_pieces *p = &chunk->pieces;
     const int rank = tws_pipeline_grid_stage(t, ranks->lines[line], i / v);
     for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
       if (!p->has[e]) continue;
-      seconds += seconds_of(p->event[0][e].time, 1);
-      seconds += (s->shape.micro_batches - 1) * seconds_of(p->event[1][e].time, 1);
+      seconds += seconds_of(p->event[0][e].time, 1) + exchanged_by(chunk, 0, e);
+      seconds += (s->shape.micro_batches - 1) * (seconds_of(p->event[1][e].time, 1) + exchanged_by(chunk, 1, e));
       if (p->message_bytes[e])
         seconds +=
             s->shape.micro_batches *
@@ -270,6 +317,7 @@ static double work_of(const step *s, const tws_rank_kind *ranks, int line) {
   for (int i = 0; i < stages; i++) {
     const tws_tail_pieces *tail = tail_of(s, i, line);
     for (int k = 0; k < tail->step_count; k++) seconds += seconds_of(tail->steps[k].time, 1);
+    seconds += seconds_of(tail->moves[0], 1) + (s->shape.micro_batches - 1) * seconds_of(tail->moves[1], 1);
   }
   return seconds;
 }

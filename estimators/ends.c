@@ -68,7 +68,7 @@ static tws_code sample_line(const making *m, int line, int stage, int reduced, t
   tws_plan_sample sample;
   tws_config alone = *m->request->config;
   r.rank = tws_pipeline_grid_stage(&r.topology, m->ranks->lines[line], stage);
-  if (m->in_step) { /* it begins when all is reduced */
+  if (m->in_step || (m->overlaps && reduced)) { /* it begins when all is reduced */
     alone.zero.overlap_comm = 0;
     r.config = &alone;
   }
@@ -129,7 +129,7 @@ static tws_code add_moves(const making *m, int stage, tws_tail_pieces *t, tws_er
   return TWS_OK;
 }
 
-/* Reductions are the same of all lines. */
+/* Reductions are the same of all lines, unless they lie unevenly on nodes. */
 static tws_code add_reductions(const making *m, int stage, const tws_stage_layers *k, tws_tail_pieces *out,
                                tws_error *err) {
   tws_plan_request r = *m->request;
@@ -140,8 +140,13 @@ static tws_code add_reductions(const making *m, int stage, const tws_stage_layer
   if (!others) return no_memory(err);
   memcpy(others, out->others, (size_t)out->other_count * sizeof *others);
   for (int i = 0; i < out->other_count; i++) {
+    tws_piece_key key = *m->key;
     others[i].overlaps = out->overlaps;
-    TWS_TRY(tws_moves_that_wait(&m->c->moves, &r, m->key, k, m->cut->bounds, &others[i], err));
+    if (m->ranks->uneven) {
+      r.rank = tws_pipeline_grid_stage(&r.topology, m->ranks->lines[i + 1], stage);
+      key.place = i + 1;
+    }
+    TWS_TRY(tws_moves_that_wait(&m->c->moves, &r, &key, k, m->cut->bounds, &others[i], err));
   }
   out->others = others;
   return TWS_OK;
@@ -237,7 +242,8 @@ static void find_reductions(const tws_ends *c, const tws_plan_request *request, 
   const int reduces = z->stage == 1 && tws_topology_size(&request->topology, replicas) > 1;
   m->overlaps = reduces && z->overlap_comm && !c->costs->serial;
   m->ordered = tws_config_offloads(request->config) || (z->stage == 0 && z->overlap_comm && m->stages == 1);
-  m->apart = reduces && !m->ranks->uneven && (alone || m->stages == 1); /* else stages are lowered one by one */
+  const int uneven = m->ranks->uneven && !m->overlaps;
+  m->apart = reduces && !uneven && (alone || m->stages == 1); /* else stages are lowered one by one */
   if (tws_config_offloads(request->config) && (m->overlaps || !copies_behind(request))) m->apart = 0;
   m->in_step = alone && z->stage >= 2 && z->overlap_comm && !c->costs->serial && m->stages == 1 &&
                tws_topology_size(&request->topology, replicas) > 1 && !tws_config_offloads(request->config);

@@ -33,7 +33,7 @@ static void find_lines(const tws_plan_request *request, unsigned how, const uint
   int lines = 0;
   for (int i = 0; i < every->count; i++) lines += begins_line(t, like_before, every->ranks[i]);
   kind->alone = !how;
-  if (!how || stage == 2 || tws_config_offloads(request->config) || lines > MOST_LINES) return;
+  if (!how || tws_config_offloads(request->config) || lines > MOST_LINES) return;
   kind->alone = 1;
   kind->line_count = 0;
   kind->apart = 1u << TWS_AXIS_SEQUENCE | (stage == 3 ? 1u << TWS_AXIS_MODEL : 0);
@@ -46,8 +46,8 @@ static void find_lines(const tws_plan_request *request, unsigned how, const uint
 static void find_uneven_lines(const tws_plan_request *request, tws_rank_kind *kind) {
   const tws_config *c = request->config;
   const tws_topology *t = &request->topology;
-  const int stages = tws_topology_size(t, TWS_AXES_PIPE), world = tws_topology_world(t), beside = c->zero.overlap_comm;
-  if (c->zero.stage > (beside && stages == 1 ? 0 : 1) || tws_config_offloads(c) || world / stages > MOST_LINES) return;
+  const int stages = tws_topology_size(t, TWS_AXES_PIPE), world = tws_topology_world(t);
+  if (tws_config_offloads(c) || world / stages > MOST_LINES) return;
   kind->alone = kind->pass_apart = kind->uneven = 1;
   kind->line_count = 0;
   kind->apart = (tws_axes)-1;

@@ -1,14 +1,29 @@
 /* Where samples of a body have parameters and gradients. */
 #include "plan/lower.h"
 
+/* Tiles of a layer's weights count behind all that its modules have. */
+static void place_tiles(const tws_lower *l, tws_gradient_place *at, uint32_t first, uint32_t module, uint32_t end) {
+  const tws_module *modules = l->network->modules;
+  const tws_weight_tiles *own = &l->weight_tiles[modules[module].param[0]];
+  uint32_t which = (end - first) * TWS_MODULE_PARAMS;
+  if (!own->count) return;
+  for (uint32_t m = first; m < module; m++)
+    if (modules[m].param[0] != TWS_NONE) which += l->weight_tiles[modules[m].param[0]].count;
+  for (uint32_t i = 0; i < own->count; i++) {
+    at[own->first + i].layer = at[modules[module].param[0]].layer;
+    at[own->first + i].which = which + i;
+  }
+}
+
 /* The first module that uses a parameter is the last in a backward pass. */
 const tws_gradient_place *tws_sample_place(tws_lower *l) {
   if (l->places) return l->places;
   tws_gradient_place *at = tws_lower_memory(l, l->network->param_count, sizeof *at);
   for (uint32_t p = 0; at && p < l->network->param_count; p++) at[p].layer = -1;
   for (int c = l->chunk_count; c-- > 0 && at;)
-    for (uint32_t m = l->chunks[c].end, first; m-- > l->chunks[c].first;) {
+    for (uint32_t m = l->chunks[c].end, first, end = m; m-- > l->chunks[c].first;) {
       const int layer = l->sample->layer_of[l->local.modules[m].origin];
+      if (l->sample->layer_of[l->local.modules[end - 1].origin] != layer) end = m + 1;
       for (first = m; first > 0 && l->sample->layer_of[l->local.modules[first - 1].origin] == layer;) first--;
       for (uint32_t i = 0; i < TWS_MODULE_PARAMS; i++) {
         const uint32_t p = l->network->modules[m].param[i];
@@ -16,6 +31,7 @@ const tws_gradient_place *tws_sample_place(tws_lower *l) {
         at[p].layer = layer;
         at[p].which = (m - first) * TWS_MODULE_PARAMS + i;
       }
+      if (l->weight_tiles && l->network->modules[m].param[0] != TWS_NONE) place_tiles(l, at, first, m, end);
     }
   return l->places = at;
 }

@@ -198,7 +198,13 @@ START_TEST(units_read_well) {
   ck_assert_str_eq(tws_format_seconds(0.0124, b, sizeof b), "12.4 ms");
   ck_assert_str_eq(tws_format_seconds(2.5e-9, b, sizeof b), "2.50 ns");
   ck_assert_str_eq(tws_format_seconds(90, b, sizeof b), "90.0 s");
+  ck_assert_str_eq(tws_format_seconds(260, b, sizeof b), "4.33 min");
   ck_assert_str_eq(tws_format_seconds(3600, b, sizeof b), "60.0 min");
+  ck_assert_str_eq(tws_format_seconds(8460, b, sizeof b), "2.35 h");
+  ck_assert_str_eq(tws_format_integer(0, b, sizeof b), "0");
+  ck_assert_str_eq(tws_format_integer(999, b, sizeof b), "999");
+  ck_assert_str_eq(tws_format_integer(-123456, b, sizeof b), "-123,456");
+  ck_assert_str_eq(tws_format_integer(3386880, b, sizeof b), "3,386,880");
   ck_assert_str_eq(tws_format_rate(3.21e12, "FLOP/s", b, sizeof b), "3.21 TFLOP/s");
   ck_assert_str_eq(tws_format_count(124.4e6, b, sizeof b), "124.4 M");
   ck_assert_str_eq(tws_format_count(1.56e9, b, sizeof b), "1.56 B");

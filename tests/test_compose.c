@@ -494,7 +494,7 @@ START_TEST(ranks_that_are_alike_compose) {
   const uint64_t jobs = job_count() / 4;
   const tally seen = check_jobs(RANKED, 8000, jobs);
   ck_assert_int_gt(seen.sharded, (int)jobs / 4);
-  ck_assert_int_gt(seen.bounded, (int)jobs / 10);
+  ck_assert_int_gt(seen.bounded, (int)jobs / 16);
 }
 END_TEST
 
