@@ -77,7 +77,7 @@ static int same_piece(const tws_piece *a, const tws_piece *b) {
          memcmp(a->axis_s, b->axis_s, sizeof a->axis_s) == 0 && a->point_count == 0 && b->point_count == 0;
 }
 
-/* Whether two layers begin and wait for exchanges alike. */
+/* Whether two layers begin and wait for exchanges alike, and meet others. */
 static int same_exchanges(const tws_sample_pieces *s, int later, int e, int layer) {
   const tws_marks *a = &s->marks[later][e][layer], *b = a + 1;
   if (!s->marks[later][e]) return 0;
@@ -88,7 +88,7 @@ static int same_exchanges(const tws_sample_pieces *s, int later, int e, int laye
     const tws_mark *x = &a->items[i], *y = &b->items[k];
     if (x->kind != y->kind || x->which != y->which || x->at.kernel != y->at.kernel || x->at.other != y->at.other)
       return 0;
-    if (x->op && x->op->time.other != y->op->time.other) return 0;
+    if (x->op && (x->op->time.other != y->op->time.other || x->op->meets != y->op->meets)) return 0;
   }
 }
 
@@ -101,7 +101,7 @@ static int repeats(const tws_sample_pieces *s, int between, int end) {
       const tws_piece *layer = s->layer[later][e];
       for (int i = between; i + 1 < end; i++)
         if (!layer || !same_piece(&layer[i - s->first_layer], &layer[i + 1 - s->first_layer]) ||
-            (s->exchanges && s->in_order && !same_exchanges(s, later, e, i - s->first_layer)))
+            (((s->exchanges && s->in_order) || s->joins) && !same_exchanges(s, later, e, i - s->first_layer)))
           return 0;
     }
   return s->closed;

@@ -430,6 +430,7 @@ static tws_code find_lines(step *s, const tws_rank_kind *ranks, tws_error *err) 
     int bounded;
     for (int k = 0; k < stages; k++) TWS_TRY(find_source(s->c, s->request, ranks, i, k, &sources[k], &bounded, err));
     TWS_TRY(find_chunks(s, sources, split, &s->lines[i], err));
+    s->lines[i].rank = ranks->lines[i];
   }
   tws_step_take_line(s, ranks, 0);
   return TWS_OK;
@@ -438,7 +439,7 @@ static tws_code find_lines(step *s, const tws_rank_kind *ranks, tws_error *err) 
 /* A new step of this shape; what it was made of before is gone. */
 static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const tws_pipeline_shape *shape, int bounded,
                            const tws_rank_kind *ranks, tws_error *err) {
-  const size_t n = (size_t)shape->stages;
+  const size_t n = (size_t)shape->stages, clocks = n * (size_t)lines_of(ranks);
   tws_composer *c = s->c;
   const tws_plan_request *request = s->request;
   if (tws_reserve(&c->legs, &c->leg_capacity, n * TWS_LEGS, sizeof *c->legs)) return no_memory(err);
@@ -459,8 +460,8 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
   s->met = tws_arena_alloc(s->arena, n, sizeof *s->met);
   s->behind_s = tws_arena_alloc(s->arena, n, sizeof *s->behind_s);
   for (int i = 0; i < 2; i++) {
-    s->end_s[i] = tws_arena_alloc(s->arena, n, sizeof *s->end_s[i]);
-    s->passed_s[i] = tws_arena_alloc(s->arena, n, sizeof *s->passed_s[i]);
+    s->end_s[i] = tws_arena_alloc(s->arena, clocks, sizeof *s->end_s[i]);
+    s->passed_s[i] = tws_arena_alloc(s->arena, clocks, sizeof *s->passed_s[i]);
     if (!s->end_s[i] || !s->passed_s[i]) return no_memory(err);
   }
   if (!s->stages || !s->stretch || !s->stretched || !s->at || !s->met || !s->behind_s) return no_memory(err);
@@ -486,7 +487,7 @@ static tws_code find_stretch(step *s, int exact, tws_error *err) {
   return TWS_OK;
 }
 
-/* Ranks of a ring do other pieces of equal work, of which the first one's are looked at. */
+/* Ranks of a ring do other pieces of equal work, of which one's bytes are looked at. */
 static int rings(const tws_config *config) {
   return config->sequence_ranks > 1 && config->sequence_algorithm == TWS_SEQUENCE_RING;
 }
@@ -503,6 +504,7 @@ static tws_code step_bytes(step *s, double limit, tws_composed *out, tws_error *
     s->bytes_of = 0;
     if (limit > 0 && (double)out->live_bytes > limit) return TWS_OK;
     TWS_TRY(tws_step_rhythm(s, wanted, &shape, &rhythm, err));
+    rhythm.stages = s->stages;
     TWS_TRY(tws_rhythm_bytes(&rhythm, err));
   }
   s->bytes_of = wanted;
@@ -543,8 +545,9 @@ static int exchanges_unknown(const step *s) {
 
 /* Whether some are under way when the passes end, which what ends the step may wait for. */
 static int is_exchanging(const step *s) {
-  for (int i = 0; i < s->shape.stages && s->shape.stages > 1; i++)
-    if (s->stages[i].exchanging) return 1;
+  const int count = s->together ? s->together * s->shape.stages : s->shape.stages > 1 ? s->shape.stages : 0;
+  for (int i = 0; i < count; i++)
+    if ((s->together ? s->of_lines : s->stages)[i].exchanging) return 1;
   return 0;
 }
 
@@ -574,18 +577,37 @@ static int knows_line(const step *s, const tws_rank_kind *r) {
   return 1;
 }
 
+/* Of lines that go together no one's times are asked for, and the other way round. */
+static void go_alone(step *s) {
+  if (!s->together) return;
+  s->together = s->ran = 0;
+  s->times_of = 0;
+}
+
 /* Whether it is exact, of all lines of ranks. A line's own step is no longer than that of all: it waits less. */
 static tws_code meet_ranks(step *s, const tws_rank_kind *r, int *exact, tws_error *err) {
+  s->ranks = r;
   const int several = r->line_count > 1, exchanging = r->pass_apart && exchanges_beside(s);
-  const int known = !rings(s->request->config) && !s->tails->stage[0].overlaps && !exchanging;
+  const int known = !s->tails->stage[0].overlaps && !exchanging;
   *exact = 1;
   s->joined = s->tails;
   if (several) TWS_TRY(tws_step_meet(s, r, known, exact, err));
   if (*exact) TWS_TRY(find_overlap(s, r, err));
   s->line_known = *exact && knows_line(s, r);
-  *exact = s->line_known && !rings(s->request->config) && (!several || tws_step_join(s, r));
-  if (*exact || !several) return TWS_OK;
+  *exact = s->line_known && (!several || tws_step_join(s, r));
+  if (*exact || !several) {
+    go_alone(s);
+    return TWS_OK;
+  }
   TWS_TRY(tws_step_bound(s, r, err));
+  *exact = r->alone && !tws_config_offloads(s->request->config) && tws_step_can_go_together(s, r);
+  if (*exact) {
+    s->line_known = 1;
+    s->beside = NULL;
+    s->overlap = NULL;
+    return tws_step_make_lines(s, r, err);
+  }
+  go_alone(s);
   TWS_TRY(find_overlap(s, r, err));
   s->line_known = knows_line(s, r);
   return TWS_OK;
@@ -633,7 +655,7 @@ tws_code tws_compose_account(tws_composer *c, tws_composed_account *out, tws_err
   tws_arena *arena = tws_arena_create();
   if (!arena) return no_memory(err);
   memset(out, 0, (size_t)s->shape.stages * sizeof *out);
-  if (s->shape.stages > 1) {
+  if (s->shape.stages > 1 || s->together) {
     code = tws_step_rhythm(s, s->shape.micro_batches, &shape, &r, err);
     r.account = arena;
     s->ran = 0; /* of all micro-batches, which sums up in another order */
@@ -641,17 +663,17 @@ tws_code tws_compose_account(tws_composer *c, tws_composed_account *out, tws_err
     if (code == TWS_OK) code = tws_rhythm_run(&r, err);
     if (code == TWS_OK) tws_step_passed(s);
   }
-  const double last = code == TWS_OK ? run_tails(s, out) : 0;
-  if (code == TWS_OK) code = account_beside(s, out, err);
+  const double last = code != TWS_OK ? 0 : s->together ? tws_step_end_lines(s, out) : run_tails(s, out);
+  if (code == TWS_OK && !s->together) code = account_beside(s, out, err);
   for (int i = 0; i < s->shape.stages && code == TWS_OK; i++) {
-    tws_rhythm_stage *stage = &s->stages[i];
+    tws_rhythm_stage *stage = s->together ? &s->of_lines[s->line * s->shape.stages + i] : &s->stages[i];
     add_passes(s, i, &out[i]);
-    if (s->shape.stages == 1) continue;
+    if (s->shape.stages == 1 && !s->together) continue;
     tws_rhythm_gap(stage, stage->compute_s, stage->messages_s); /* the last is a message */
     out[i].bubble_s +=
         stage->bubble_s + last - (stage->compute_s > stage->messages_s ? stage->compute_s : stage->messages_s);
     out[i].axis_exposed_s[TWS_AXIS_PIPE] += stage->exposed_s;
-    out[i].axis_exposed_s[TWS_AXIS_MODEL] += stage->exchanged_s;
+    tws_expose(&out[i], 1, stage->exchanged_s);
   }
   tws_arena_destroy(arena);
   return code;
@@ -719,7 +741,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   TWS_TRY(find_stretch(s, s->line_known, err));
   if (stages == 1) {
     run_alone(s);
-    s->end_s[0][0] = s->stages[0].compute_s;
+    if (!s->together) s->end_s[0][0] = s->stages[0].compute_s;
   }
   TWS_TRY(step_bytes(s, bytes, out, err));
   const int beside = tws_config_offloads(request->config) && !offloads_behind(request->config);
@@ -730,10 +752,12 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
     out->too_slow = 1;
     return TWS_OK;
   }
-  if (stages > 1 && !s->ran) TWS_TRY(tws_step_run_passes(s, err));
+  if ((stages > 1 || s->together) && !s->ran) TWS_TRY(tws_step_run_passes(s, err));
   s->ran = 1;
   if (is_exchanging(s)) out->exact = s->exact = 0;
-  if (s->line_known && s->beside) {
+  if (s->together) {
+    out->step_s = tws_step_end_lines(s, NULL);
+  } else if (s->line_known && s->beside) {
     const tws_beside_source from = beside_source(s);
     double behind_s;
     s->end_s[0][0] = tws_beside_seconds(&from, s->beside, s->shape.micro_batches, s->stretch[0], NULL, &behind_s);
@@ -743,7 +767,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   } else {
     out->step_s = with_moves(s, run_tails(s, NULL));
   }
-  if (out->step_s >= 0) out->step_s += beside_tail(s, s->line_known);
+  if (out->step_s >= 0 && !s->together) out->step_s += beside_tail(s, s->line_known);
   if (out->step_s >= 0) {
     TWS_TRY(add_between(c, request, &out->step_s, err));
     const double loading_s = tws_loading_s(request, c->machine);

@@ -36,9 +36,18 @@ static tws_code find_programs(tws_composer *c, const tws_pipeline_shape *shape, 
   return TWS_OK;
 }
 
-static double message_of(void *user, int stage, int peer, uint64_t bytes) {
+static double message_of_lines(void *user, int line, int stage, int peer, uint64_t bytes) {
   const tws_composed_step *s = user;
   const tws_topology *t = &s->request->topology;
+  const int rank = s->lines[line].rank;
+  return s->c->costs.message(s->c->costs.user, t, tws_pipeline_grid_stage(t, rank, stage),
+                             tws_pipeline_grid_stage(t, rank, peer), bytes);
+}
+
+static double message_of(void *user, int line, int stage, int peer, uint64_t bytes) {
+  const tws_composed_step *s = user;
+  const tws_topology *t = &s->request->topology;
+  (void)line;
   tws_leg *known = s->c->legs + (size_t)stage * TWS_LEGS;
   int at = 0;
   for (; at < TWS_LEGS && known[at].bytes; at++)
@@ -49,38 +58,54 @@ static double message_of(void *user, int stage, int peer, uint64_t bytes) {
   return seconds;
 }
 
-tws_code tws_step_make_times(tws_composed_step *s, tws_error *err) {
-  const int stages = s->shape.stages, v = s->tails->stage[0].chunk_count;
-  for (int stage = 0; stage < stages; stage++) {
+tws_code tws_step_make_stages(tws_composed_step *s, const tws_chunk_set *set, const double *stretch, int apart,
+                              tws_rhythm_stage *stages, tws_error *err) {
+  const int v = s->tails->stage[0].chunk_count;
+  for (int stage = 0; stage < s->shape.stages; stage++) {
     const tws_chunk_times **list = tws_arena_alloc(s->arena, (size_t)v, sizeof *list);
     if (!list) return no_memory(err);
     for (int i = 0; i < v; i++) {
       const int at = stage * v + i;
       for (int before = 0; before < at && !list[i]; before++) /* most are as others are */
-        if (s->chunk_at[before] == s->chunk_at[at] && s->stretch[before / v] == s->stretch[stage])
-          list[i] = before / v == stage ? list[before % v] : s->stages[before / v].chunks[before % v];
+        if (set->chunk_at[before] == set->chunk_at[at] && stretch[before / v] == stretch[stage])
+          list[i] = before / v == stage ? list[before % v] : stages[before / v].chunks[before % v];
       if (list[i]) continue;
       tws_chunk_times *times = tws_arena_alloc_unset(s->arena, 1, sizeof *times);
       if (!times) return no_memory(err);
-      if (!tws_chunk_times_of(&s->chunks[s->chunk_at[at]], s->stretch[stage], s->arena, times)) return no_memory(err);
+      if (!tws_chunk_times_of(&set->chunks[set->chunk_at[at]], stretch[stage], apart, s->arena, times))
+        return no_memory(err);
       list[i] = times;
     }
-    s->stages[stage].chunks = list;
-    s->stages[stage].gradient_bytes = (int64_t)s->tails->stage[stage].gradient_bytes;
+    stages[stage].chunks = list;
+    stages[stage].gradient_bytes = (int64_t)s->tails->stage[stage].gradient_bytes;
   }
   return TWS_OK;
 }
 
+tws_code tws_step_make_times(tws_composed_step *s, tws_error *err) {
+  const tws_chunk_set own = {.chunks = s->chunks, .chunk_at = s->chunk_at};
+  return tws_step_make_stages(s, &own, s->stretch, 0, s->stages, err);
+}
+
+/* That of a step without a pipeline goes from one micro-batch to the next. */
+static tws_pipeline_shape shape_of(const tws_composed_step *s) {
+  tws_pipeline_shape shape = s->shape;
+  if (shape.stages == 1) shape.kind = TWS_PIPELINE_1F1B;
+  return shape;
+}
+
 tws_code tws_step_rhythm(tws_composed_step *s, int64_t micro_batches, tws_pipeline_shape *shape, tws_rhythm *r,
                          tws_error *err) {
-  *shape = s->shape;
+  *shape = shape_of(s);
   shape->micro_batches = (int)micro_batches;
   if (s->c->legs_of != s->rank) memset(s->c->legs, 0, (size_t)s->shape.stages * TWS_LEGS * sizeof *s->c->legs);
   s->c->legs_of = s->rank;
   *r = (tws_rhythm){.shape = shape,
-                    .stages = s->stages,
+                    .stages = s->together ? s->of_lines : s->stages,
+                    .lines = s->together,
+                    .groups = &s->groups,
                     .serial = s->c->costs.serial,
-                    .message = message_of,
+                    .message = s->together ? message_of_lines : message_of,
                     .user = s,
                     .orders = s->c->orders};
   return find_programs(s->c, shape, &r->programs, err);
@@ -92,11 +117,15 @@ int64_t tws_step_few(const tws_pipeline_shape *shape) {
   return (5 * in_flight / 2 + 2 * every + 4) / every * every + shape->micro_batches % every;
 }
 
+static int clocks_of(const tws_composed_step *s) {
+  return s->together ? s->together * s->shape.stages : s->shape.stages;
+}
+
 /* Where the rhythm ended, before what ends the step goes on from there; in one queue what computes is behind the last
  * message. */
 static void keep_passes(tws_composed_step *s) {
-  for (int i = 0; i < s->shape.stages; i++) {
-    const tws_rhythm_stage *stage = &s->stages[i];
+  for (int i = 0; i < clocks_of(s); i++) {
+    const tws_rhythm_stage *stage = s->together ? &s->of_lines[i] : &s->stages[i];
     const int behind = s->c->costs.serial && stage->messages_s > stage->compute_s;
     s->passed_s[0][i] = behind ? stage->messages_s : stage->compute_s;
     s->passed_s[1][i] = stage->messages_s;
@@ -106,7 +135,7 @@ static void keep_passes(tws_composed_step *s) {
 /* So much later. */
 static void end_passes(tws_composed_step *s, double more_s) {
   for (int k = 0; k < 2; k++)
-    for (int i = 0; i < s->shape.stages; i++) s->end_s[k][i] = s->passed_s[k][i] + more_s;
+    for (int i = 0; i < clocks_of(s); i++) s->end_s[k][i] = s->passed_s[k][i] + more_s;
 }
 
 void tws_step_passed(tws_composed_step *s) {
@@ -142,10 +171,11 @@ static tws_code measure(tws_composed_step *s, int64_t micro_batches, int64_t rou
 
 tws_code tws_step_run_passes(tws_composed_step *s, tws_error *err) {
   static const int further[] = {0, 2, 6, 14};
-  const int64_t wanted = s->shape.micro_batches, round = tws_fold_round(&s->shape), every = tws_fold_step(&s->shape);
-  const int64_t few = tws_step_few(&s->shape);
+  const tws_pipeline_shape shape = shape_of(s);
+  const int64_t wanted = shape.micro_batches, round = tws_fold_round(&shape), every = tws_fold_step(&shape);
+  const int64_t few = tws_step_few(&shape);
   int told = 0;
-  for (size_t i = 0; i < sizeof further / sizeof *further && s->shape.kind != TWS_PIPELINE_GPIPE && !told; i++) {
+  for (size_t i = 0; i < sizeof further / sizeof *further && shape.kind != TWS_PIPELINE_GPIPE && !told; i++) {
     const int64_t aligned = further[i] ? (few / round + further[i]) * round + wanted % round : few;
     if (aligned + (further[i] ? round : every) >= wanted) break;
     TWS_TRY(measure(s, aligned, round, &told, err));

@@ -203,7 +203,7 @@ static const tws_tail_pieces *tail_of(const step *s, int stage, int line) {
   return line ? &t->others[line - 1] : t;
 }
 
-static int same_tails(const tws_tail_pieces *a, const tws_tail_pieces *b) {
+int tws_step_same_tails(const tws_tail_pieces *a, const tws_tail_pieces *b) {
   int same = a->step_count == b->step_count && a->exact && b->exact && a->moves_exact == b->moves_exact;
   for (int later = 0; later < 2; later++)
     same &= same_times(a->moves[later], b->moves[later]) && a->move_launches[later] == b->move_launches[later];
@@ -224,7 +224,7 @@ static int join_tails(const step *s, const tws_rank_kind *ranks, int stage, tws_
   int met = 0, tangled = ranks->uneven, waits = 0;
   if (s->request->config->zero.stage == 2) return 0; /* each keeps another part of every bucket */
   for (int line = 0; line < lines; line++)
-    if (!same_tails(own, tail_of(s, stage, line))) return 0;
+    if (!tws_step_same_tails(own, tail_of(s, stage, line))) return 0;
   for (int i = 0; i < own->step_count; i++) {
     double least = INFINITY, most = 0;
     for (int line = 0; line < lines; line++) {
@@ -233,8 +233,8 @@ static int join_tails(const step *s, const tws_rank_kind *ranks, int stage, tws_
       most = fmax(most, seconds);
     }
     const double waits_s = most - seconds_of(own->steps[i].time, stretch_of(s, s->line)[stage]);
-    const int next = i + 1 < own->step_count ? own->steps[i + 1].meets : 1;
-    met |= own->steps[i].meets;
+    const int next = i + 1 == own->step_count || own->steps[i + 1].meets;
+    met |= own->steps[i].meets != 0;
     tangled |= least < most && (own->steps[i].sync || !next || (!met && waits_s > 0));
     waits |= waits_s > 0;
     steps[i] = own->steps[i];
@@ -267,10 +267,12 @@ tws_code tws_step_meet(step *s, const tws_rank_kind *ranks, int known, int *met,
   tws_composer *c = s->c;
   const size_t count = (size_t)s->shape.stages * (size_t)ranks->line_count;
   *met = 0;
-  if (!known || !has_all_ends(s, ranks)) return TWS_OK;
+  if (!has_all_ends(s, ranks)) return TWS_OK;
   if (tws_reserve(&c->line_stretch, &c->line_stretch_capacity, count, sizeof *c->line_stretch))
     return tws_fail(err, TWS_MEMORY, NULL, "no memory for composed steps");
-  if (!find_stretch(s, ranks)) s->longest = longest_line(s, ranks);
+  const int same = find_stretch(s, ranks);
+  if (!known) return TWS_OK;
+  if (!same) s->longest = longest_line(s, ranks);
   s->longest_of = s->tails;
   *met = s->longest >= 0;
   if (*met) tws_step_take_line(s, ranks, s->longest);
@@ -370,4 +372,16 @@ int tws_step_join(step *s, const tws_rank_kind *ranks) {
   }
   if (joins) s->joined = &c->joined;
   return joins;
+}
+
+const tws_chunk_set *tws_step_line_chunks(const step *s, const tws_rank_kind *ranks, int line) {
+  return set_of(s, ranks, line);
+}
+
+const tws_tail_pieces *tws_step_line_tail(const step *s, int stage, int line) {
+  return tail_of(s, stage, line);
+}
+
+const double *tws_step_line_stretch(const step *s, int line) {
+  return stretch_of(s, line);
 }

@@ -30,6 +30,7 @@ typedef struct tws_leg { /* a message from a stage to one of its peers, and what
 enum { TWS_LEGS = 16 };
 
 typedef struct tws_chunk_set { /* of a line of ranks (tws_rank_kind) */
+  int rank;                    /* of the first stage */
   tws_composed_chunk *chunks;  /* those that differ */
   int chunk_count;
   tws_body **body_of; /* per chunk */
@@ -59,7 +60,7 @@ typedef struct tws_composed_step {
   const tws_step_ends *joined; /* tails, of all lines */
   double *stretch, *stretched; /* per stage: of this step, and of the times that were made */
   tws_rhythm_stage *stages;
-  double *end_s[2];    /* per stage: when its streams are done before its tail */
+  double *end_s[2];    /* per (line and) stage: when its streams are done before its tail */
   double *passed_s[2]; /* likewise, of times_of micro-batches */
   double *behind_s;    /* per stage that asks: for how long gradients have been complete then */
   int *at, *met;
@@ -71,6 +72,14 @@ typedef struct tws_composed_step {
   double repeats_s;
   int has_times, ran, exact;
   int line_known; /* what its line does alone */
+  const tws_rank_kind *ranks;
+  int together;               /* lines of these that go through the step at once, and meet; 0: one stands for all */
+  tws_rhythm_stage *of_lines; /* then: [line][stage], as `stages`; so are end_s and passed_s */
+  double *stretched_lines;    /* likewise: of the times that were made */
+  int *line_at, *line_joined; /* [line][stage]: to work with */
+  tws_line_groups groups;
+  const tws_step_ends *together_of; /* of which ends it is known whether lines can */
+  int can_together;
   tws_body_overlap *overlap; /* of these, too; NULL: there are no reductions beside, or they are not known */
   tws_body_beside *beside;   /* stages 2 and 3: what runs beside the layers; NULL: nothing, or it is not known */
   int moves_exact;           /* of the ends that are looked at: what ZeRO does is known, and done one after another */
@@ -117,11 +126,33 @@ int tws_step_join(tws_composed_step *s, const tws_rank_kind *ranks);
 /* The step becomes that of the line that has most to do, without the others: a bound. */
 tws_code tws_step_bound(tws_composed_step *s, const tws_rank_kind *ranks, tws_error *err);
 
+/* Of a line: its chunks, a stage's end, how much each of its stages' kernels are stretched. */
+const tws_chunk_set *tws_step_line_chunks(const tws_composed_step *s, const tws_rank_kind *ranks, int line);
+const tws_tail_pieces *tws_step_line_tail(const tws_composed_step *s, int stage, int line);
+const double *tws_step_line_stretch(const tws_composed_step *s, int line);
+/* Whether lines end alike, but for how long it takes. */
+int tws_step_same_tails(const tws_tail_pieces *a, const tws_tail_pieces *b);
+
+/* ---- lines of ranks that wait for each other (composer_lines.c) ---- */
+
+/* Whether all are known well enough to go through the step together; their stretch has been found. */
+int tws_step_can_go_together(tws_composed_step *s, const tws_rank_kind *ranks);
+/* What they take; the step goes together from here on. */
+tws_code tws_step_make_lines(tws_composed_step *s, const tws_rank_kind *ranks, tws_error *err);
+/* The ends of all, behind their passes: when the last is done; -1: they wait for each other. account: of the stages of
+ * the step's line, added to; NULL: nobody asks. */
+double tws_step_end_lines(tws_composed_step *s, tws_composed_account *account);
+
 /* ---- passes of pipelines (composer_passes.c) ---- */
+
+/* What the chunks of a set take at these stages' stretch; apart: see tws_chunk_times_of(). */
+tws_code tws_step_make_stages(tws_composed_step *s, const tws_chunk_set *set, const double *stretch, int apart,
+                              tws_rhythm_stage *stages, tws_error *err);
 
 /* What chunks take at each stage's stretch. */
 tws_code tws_step_make_times(tws_composed_step *s, tws_error *err);
-/* The rhythm of so many of its micro-batches; `shape` is of these, and outlives it. */
+/* The rhythm of so many of its micro-batches, of all lines where they go together; `shape` is of these, and outlives
+ * it. */
 tws_code tws_step_rhythm(tws_composed_step *s, int64_t micro_batches, tws_pipeline_shape *shape, tws_rhythm *r,
                          tws_error *err);
 /* As many micro-batches as show what all others do: until all that are in flight have been followed by as many. */

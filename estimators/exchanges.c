@@ -5,6 +5,7 @@
 typedef struct maker {
   const tws_composed_chunk *chunk;
   double stretch, waited;
+  int apart; /* ranks differ: who waits for whom depends on the others */
   tws_action_step *items;
   size_t count, capacity;
   uint32_t early; /* exchanges of later actions */
@@ -71,6 +72,8 @@ static void add_step(maker *m, const tws_mark *k, tws_action_step_kind kind, uin
   tws_action_step step = {.at = at + m->waited,
                           .seconds = k->op ? k->op->time.other : 0,
                           .which = which,
+                          .meets = k->op && m->apart && kind != TWS_STEP_LEAVE ? k->op->meets : 0,
+                          .axis = k->op ? k->op->axis : 0,
                           .kind = (uint8_t)kind,
                           .point = k->point,
                           .aside = k->aside};
@@ -96,10 +99,13 @@ static void pass_mark(maker *m, const tws_mark *k) {
       return;
     case TWS_MARK_WAITS:
       add_step(m, k, TWS_STEP_WAIT, k->which - m->early);
-      m->ends = k->which == m->early;
+      m->ends = !m->apart && k->which == m->early;
       return;
     case TWS_MARK_MEETS:
       add_step(m, k, TWS_STEP_ENDED, 0);
+      return;
+    case TWS_MARK_JOIN:
+      if (m->apart) add_step(m, k, TWS_STEP_JOIN, 0);
       return;
     case TWS_MARK_POINT:
       add_step(m, k, TWS_STEP_POINT, k->which);
@@ -109,9 +115,9 @@ static void pass_mark(maker *m, const tws_mark *k) {
   }
 }
 
-int tws_action_steps_make(const tws_composed_chunk *chunk, int later, int event, double stretch, tws_arena *arena,
-                          tws_action_steps *out) {
-  maker m = {.chunk = chunk, .stretch = stretch};
+int tws_action_steps_make(const tws_composed_chunk *chunk, int later, int event, double stretch, int apart,
+                          tws_arena *arena, tws_action_steps *out) {
+  maker m = {.chunk = chunk, .stretch = stretch, .apart = apart};
   const int layers = tws_chunk_layers(chunk);
   for (int i = 0; i < layers && !m.failed; i++) {
     int layer;

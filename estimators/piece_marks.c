@@ -92,7 +92,9 @@ static void read_exchange(tws_piece_reader *r, uint32_t op, uint32_t *left, tws_
     if (computed == TWS_NONE || dep > computed) computed = dep;
   }
   const tws_work *work = &plan->works[o->work];
-  if (o->kind != TWS_OP_COLLECTIVE || plan->groups[work->group].axes != 1u << TWS_AXIS_MODEL) r->unknown = 1;
+  const tws_axes axes = o->kind == TWS_OP_COLLECTIVE ? plan->groups[work->group].axes : 0,
+                 meets = tws_piece_meets(r, o);
+  if (axes != 1u << TWS_AXIS_MODEL && !meets) r->unknown = 1;
   const int is_new = computed != TWS_NONE && (before == TWS_NONE || computed > before);
   *e = (tws_piece_exchange){.op = op,
                             .behind = is_new ? computed : before,
@@ -101,7 +103,8 @@ static void read_exchange(tws_piece_reader *r, uint32_t op, uint32_t *left, tws_
                             .beside = {.time = {0, tws_piece_seconds_of(r, o->work)},
                                        .axis = (uint8_t)tws_piece_axis(tws_report_of_op(plan, o)),
                                        .channel = o->channel,
-                                       .stream = TWS_BESIDE_EXCHANGES}};
+                                       .stream = TWS_BESIDE_EXCHANGES,
+                                       .meets = meets}};
   if (e->part == r->sample->part_count) r->unknown = 1;
   e->early = e->behind == TWS_NONE || part_of(r->sample, e->behind) != e->part;
   if (!e->early || !is_new) return;
@@ -109,8 +112,8 @@ static void read_exchange(tws_piece_reader *r, uint32_t op, uint32_t *left, tws_
   if (plan->ops[computed].micro_batch != o->micro_batch || e->left >= TWS_TIMES_LEFT) r->unknown = 1;
 }
 
-/* Each may begin when the one before has ended and what it waits for has been computed. They are among tensor ranks,
- * and nothing else that runs beside has to do with them; else they are not known. */
+/* Each may begin when the one before has ended and what it waits for has been computed. They are among tensor ranks, or
+ * ranks that differ, and nothing else that runs beside has to do with them; else they are not known. */
 tws_code tws_piece_find_exchanges(tws_piece_reader *r, tws_error *err) {
   const tws_plan *plan = r->plan;
   uint32_t count = 0, left = 0;
@@ -166,7 +169,21 @@ static void mark_waits(marker *m, uint32_t op) {
     if (back >= TWS_EXCHANGES_BACK) r->unknown = 1;
     if (r->exchanges[last - 1].part != part_of(r->sample, op)) r->far = 1;
   }
-  mark_spots(m, op, 0, 0);
+}
+
+/* Before one that ranks that differ begin together. */
+static void mark_join(marker *m, const tws_op *o) {
+  tws_piece_reader *r = m->r;
+  const tws_axes meets = tws_piece_meets(r, o);
+  if (!meets) return;
+  tws_beside_op *op = tws_arena_alloc(r->arena, 1, sizeof *op);
+  m->failed |= !op;
+  if (!op) return;
+  *op = (tws_beside_op){.time = {0, tws_piece_seconds_of(r, o->work)},
+                        .axis = (uint8_t)tws_piece_axis(tws_report_of_op(r->plan, o)),
+                        .meets = meets};
+  put_mark(m, TWS_MARK_JOIN, m->layer, -1, 0);
+  if (!m->failed) m->items[m->count - 1].mark.op = op;
 }
 
 static void mark_exchange(marker *m, const tws_piece_exchange *e, tws_mark_kind kind) {
@@ -196,12 +213,13 @@ static void mark_late(marker *m, int part) {
     }
 }
 
-/* Behind an operation that computes: whether it was one of the exchanges' communicator. Those before it have ended. */
+/* Behind an operation that computes: whether it was one of the exchanges' communicator. Those before it have ended; of
+ * an action that has issued none yet these are earlier actions'. */
 static void mark_meeting(marker *m, const tws_op *o, int issued) {
   tws_piece_reader *r = m->r;
   if (!r->exchange_count || o->channel == TWS_CHANNEL_NONE || o->channel != r->exchanges[0].beside.channel) return;
   put_mark(m, TWS_MARK_MEETS, m->layer, -1, 0);
-  r->far |= !issued;
+  r->follows |= !issued;
 }
 
 static void mark_part(marker *m, const tws_sample_part *part, const tws_sample_pieces *of) {
@@ -225,16 +243,19 @@ static void mark_part(marker *m, const tws_sample_part *part, const tws_sample_p
     const int beside = o->stream == TWS_STREAM_EXCHANGE && !m->r->costs->serial;
     issued |= beside;
     if (beside || tws_piece_is_move(m->r->plan, o)) {
-      if (!beside && m->r->exchanges && waits_for(m->r, o)) m->r->unknown = 1;
+      if (!beside && (m->r->joins || (m->r->exchanges && waits_for(m->r, o)))) m->r->unknown = 1;
       continue;
     }
     if (m->r->exchanges) mark_waits(m, op);
+    if (m->r->exchanges || m->r->joins) mark_spots(m, op, 0, 0);
+    if (m->r->joins) mark_join(m, o);
     if (m->first_place) mark_operands(m, o);
     tws_piece_add_time(m->r, o, &m->now, &launches, NULL);
     if (m->r->exchanges) mark_meeting(m, o, issued);
-    if (m->r->exchanges) mark_spots(m, op, 1, 0);
+    if (m->r->exchanges || m->r->joins) mark_spots(m, op, 1, 0);
     if (m->r->exchanges) mark_begun(m, op);
   }
+  m->r->leaves |= m->r->awaited < m->r->begun;
   mark_events(m, &next, part->end_op, 1);
 }
 
@@ -254,7 +275,7 @@ static int prepare(marker *m) {
 
 tws_code tws_piece_read_marks(tws_piece_reader *r, const tws_sample_part *part, tws_sample_pieces *out,
                               tws_error *err) {
-  if (!r->sample->moved_count && !r->exchanges) return TWS_OK;
+  if (!r->sample->moved_count && !r->exchanges && !r->joins) return TWS_OK;
   marker m = {.r = r};
   tws_marks *of = tws_arena_alloc(r->arena, (size_t)out->layers + 1, sizeof *of);
   m.failed = !of || !prepare(&m);

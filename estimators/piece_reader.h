@@ -16,7 +16,7 @@ typedef struct tws_spot { /* a point before or behind an operation */
   uint8_t kind, buffer, behind;
 } tws_spot;
 
-typedef struct tws_piece_exchange { /* of tensor ranks, beside what computes */
+typedef struct tws_piece_exchange { /* of tensor ranks or a ring, beside what computes */
   uint32_t op, behind; /* the operation that has to have been computed before it or one before, or TWS_NONE */
   int part;            /* of the sample */
   int early;           /* that is in an earlier part; */
@@ -42,9 +42,12 @@ typedef struct tws_piece_reader {
   tws_spot *spots;                                 /* where exchanges run beside, in the order of operations */
   size_t spot_count, spot_capacity, next_spot;
   tws_axes apart; /* see tws_pieces_of_body() */
+  int joins;      /* marks tell where these meet */
   tws_cuts *cuts; /* of the part at hand; NULL: they are not asked for */
   int cut_layer;
   int far, unknown; /* see tws_sample_pieces; they run in other ways than marks say */
+  int follows;      /* an action first meets others of the exchanges' communicator, be they earlier actions' */
+  int leaves;       /* an action leaves some under way */
   tws_arena *arena;
 } tws_piece_reader;
 
@@ -56,6 +59,8 @@ int tws_piece_is_move(const tws_plan *plan, const tws_op *o);
 void tws_piece_add_time(tws_piece_reader *r, const tws_op *o, tws_piece_time *time, double *launches, double *axis_s);
 /* The layer that an operation counts to: its module's, or that of the one before. */
 int tws_piece_layer_of(const tws_piece_reader *r, const tws_op *o, int before);
+/* The axes of its group, if ranks that differ meet in it; else 0. */
+tws_axes tws_piece_meets(const tws_piece_reader *r, const tws_op *o);
 /* ---- piece_marks.c ---- */
 tws_code tws_piece_find_exchanges(tws_piece_reader *r, tws_error *err);
 /* Of a pass that is cut by layer. */

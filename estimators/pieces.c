@@ -163,7 +163,7 @@ static int access_of(const tws_plan *plan, const tws_op *o, uint32_t buffer) {
 
 /* For marks of what runs beside. */
 static void keep_spot(reader *r, uint32_t op, tws_point_kind kind, int buffer, int behind) {
-  if (!r->exchanges) return;
+  if (!r->exchanges && !r->joins) return;
   if (tws_reserve(&r->spots, &r->spot_capacity, r->spot_count + 1, sizeof *r->spots))
     r->unknown = 1;
   else
@@ -212,9 +212,10 @@ static int end_use(reader *r, uint32_t op, int m, int access, int is_message, tw
   return good;
 }
 
-static int meets(const reader *r, const tws_op *o) {
+tws_axes tws_piece_meets(const reader *r, const tws_op *o) {
   const tws_plan *plan = r->plan;
-  return o->kind == TWS_OP_COLLECTIVE && (plan->groups[plan->works[o->work].group].axes & r->apart);
+  const tws_axes axes = o->kind == TWS_OP_COLLECTIVE ? plan->groups[plan->works[o->work].group].axes : 0;
+  return axes & r->apart ? axes : 0;
 }
 
 static void add_cut(reader *r, const tws_piece *p) {
@@ -229,7 +230,7 @@ static int extend(reader *r, uint32_t op, int is_message, tws_piece *p) {
     access[m] = access_of(r->plan, o, r->message[m].buffer);
     if (access[m]) good &= begin_use(r, op, m, access[m], is_message, p);
   }
-  if (p->point_count > points || meets(r, o)) add_cut(r, p);
+  if (p->point_count > points || tws_piece_meets(r, o)) add_cut(r, p);
   tws_piece_time own = {0, 0};
   if (r->begins[op]) p->begins = 1;
   p->delta += r->begin[op];
@@ -396,7 +397,8 @@ static tws_code read_parts(reader *r, tws_sample_pieces *out, tws_error *err) {
     out->pending |= r->awaited < r->begun;
   }
   if (out->exchanges && (r->unknown || r->begun < r->exchange_count)) out->in_order = out->exact = 0;
-  out->far = r->far;
+  if (r->unknown) out->joins = 0;
+  out->far = r->far || (r->follows && r->leaves);
   return TWS_OK;
 }
 
@@ -412,6 +414,7 @@ tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_requ
   out->in_order = has_two_streams_alone(plan, activations, out->exchanges, costs);
   out->exact = !activations && out->in_order;
   r.layers_alone = !out->exact;
+  r.joins = out->joins = apart && out->exact;
   TWS_TRY(prepare(&r, err));
   if (out->exchanges) TWS_TRY(tws_piece_find_exchanges(&r, err));
   out->closed = read_lifetimes(&r, 1);
@@ -534,7 +537,7 @@ static void end_step(tws_tail_pieces *out, const tws_tail_paths *ends) {
 }
 
 static void begin_reduced(const reader *r, tws_tail_pieces *out) {
-  if (r->apart) out->steps[out->step_count++] = (tws_tail_step){.meets = 1};
+  if (r->apart && r->sample->reduced) out->steps[out->step_count++] = (tws_tail_step){.meets = TWS_MEETS_ALL};
   out->reduced_step = begin_step(out);
   out->reduced_after = out->meetings;
   out->reduced_time = out->steps[out->reduced_step].time;
@@ -563,7 +566,8 @@ static void read_tail_steps(reader *r, uint32_t reduced_at, const tws_tail_paths
       end_step(out, ends);
       out->meetings++;
     }
-    const int met = meets(r, o), starts = out->step_count == 0 || sync || met || out->steps[out->step_count - 1].sync;
+    const tws_axes met = tws_piece_meets(r, o);
+    const int starts = out->step_count == 0 || sync || met || out->steps[out->step_count - 1].sync;
     if (starts) out->steps[out->step_count++] = (tws_tail_step){.sync = sync, .meets = met};
     tws_tail_step *step = &out->steps[out->step_count - 1];
     tws_piece_add_time(r, o, &step->time, &none, step->axis_s);

@@ -114,7 +114,7 @@ typedef struct tws_completions { /* of a layer */
   uint32_t count;
 } tws_completions;
 
-/* What runs beside the layers: gathers and reductions of ZeRO, and tensor-parallel exchanges. */
+/* What runs beside the layers: gathers and reductions of ZeRO, and exchanges of tensor ranks and of rings. */
 typedef enum tws_beside_stream {
   TWS_BESIDE_REDUCES,
   TWS_BESIDE_GATHERS,
@@ -126,6 +126,7 @@ typedef struct tws_beside_op {
   tws_piece_time time;
   uint8_t axis, channel; /* tws_piece_axis(); tws_channel */
   uint8_t stream;
+  tws_axes meets; /* of its group, where ranks that differ meet in it; else 0 */
 } tws_beside_op;
 
 /* Where a layer's pass meets that: before a visit of a module, before it reads a parameter or writes a gradient, behind
@@ -133,7 +134,7 @@ typedef struct tws_beside_op {
  * piece, or of an exchange (TWS_MARK_POINT: `which` is the buffer, `point` its kind, `aside`: it is the exchange's).
  *
  * MEETS: a collective on the stream that computes has ended, after which alone the next exchange may begin, as they
- * share a communicator.
+ * share a communicator. JOIN: ranks that differ begin one there together.
  *
  * An exchange of one action may wait for what an earlier one of the micro-batch computed alone. Without a pipeline it
  * begins there (EARLY); in a pipeline others come between (LATE): `which` is the number of the time that the earlier
@@ -148,6 +149,7 @@ typedef enum tws_mark_kind {
   TWS_MARK_LATE,
   TWS_MARK_WAITS,
   TWS_MARK_MEETS,
+  TWS_MARK_JOIN,
   TWS_MARK_POINT
 } tws_mark_kind;
 enum {
@@ -158,7 +160,7 @@ typedef struct tws_mark {
   tws_piece_time at;       /* since the layer's piece began */
   int layer;               /* of the sample: the parameter's own */
   uint32_t which;          /* tws_gradient_place; WAITS: so many exchanges have begun since that one */
-  const tws_beside_op *op; /* EXCHANGES, EARLY, LATE */
+  const tws_beside_op *op; /* EXCHANGES, EARLY, LATE, JOIN */
   uint8_t kind, point, aside;
 } tws_mark;
 typedef struct tws_marks { /* of a layer, in the order of its operations */
@@ -186,9 +188,10 @@ typedef struct tws_sample_pieces {
   tws_piece *layer[2][TWS_CONTEXT_EVENTS]; /* [layer - first_layer]; NULL: not known by layer */
   /* Likewise: gradients that are whole in memory, where a forward or backward pass writes them last. */
   tws_completions *completions[2][TWS_CONTEXT_EVENTS];
-  tws_marks *marks[2][TWS_CONTEXT_EVENTS]; /* likewise: where gradients are in buckets, and with exchanges */
+  tws_marks *marks[2][TWS_CONTEXT_EVENTS]; /* likewise: where gradients are in buckets, with exchanges, and joins */
   tws_cuts cuts[2][TWS_CONTEXT_EVENTS];    /* in the order of operations, where ranks differ */
-  int exchanges; /* of tensor ranks, beside what computes: no part of a piece's time; marks tell of them */
+  int joins;                               /* marks tell where ranks that differ meet */
+  int exchanges; /* of tensor ranks or a ring, beside what computes: no part of a piece's time; marks tell of them */
   int pending;   /* some are under way at the end of a micro-batch */
   int far;       /* an action waits for those of an earlier one */
   int in_order;  /* all other streams than those that compute and send are those of exchanges, and of ZeRO's moves */
@@ -220,12 +223,13 @@ typedef struct tws_tail_paths {
   tws_tail_path *items;
   int count;
 } tws_tail_paths;
+#define TWS_MEETS_ALL ((tws_axes)-1)
 typedef struct tws_tail_step {
   tws_piece_time time; /* sync: of the collective; else of operations before the next, on the stream that computes */
   double axis_s[TWS_PIECE_AXES];
   double waits_s;      /* of its time: for ranks that differ (estimators/composer_ranks.c) */
   int sync;            /* tws_tail_sync */
-  int meets;           /* such ranks begin it together */
+  tws_axes meets;      /* such ranks along these axes begin it together; 0: none do */
   tws_tail_paths ends; /* not sync: what it waits for besides */
 } tws_tail_step;
 /* An operation of a tail that waits for reductions of gradients, where these run beside the last backward pass. */

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-static int event_times(const tws_composed_chunk *chunk, int later, int e, double stretch, tws_arena *arena,
+static int event_times(const tws_composed_chunk *chunk, int later, int e, double stretch, int apart, tws_arena *arena,
                        tws_chunk_event *to) {
   const tws_piece *p = &chunk->pieces.event[later][e];
   const int acts = e == TWS_CONTEXT_FORWARD || e == TWS_CONTEXT_BACKWARD || e == TWS_CONTEXT_WEIGHT;
@@ -16,18 +16,19 @@ static int event_times(const tws_composed_chunk *chunk, int later, int e, double
     to->points[i] = (tws_event_point){stretch * p->points[i].at.kernel + p->points[i].at.other, p->points[i].kind,
                                       p->points[i].buffer};
   to->steps = (tws_action_steps){NULL, 0, 0};
-  if (!chunk->exchanges || chunk->far || !acts) return 1;
-  const int made = tws_action_steps_make(chunk, later, e, stretch, arena, &to->steps);
+  if (!acts || !(apart || (chunk->exchanges && !chunk->far))) return 1;
+  const int made = tws_action_steps_make(chunk, later, e, stretch, apart, arena, &to->steps);
   to->seconds += to->steps.waited_s;
   return made;
 }
 
-int tws_chunk_times_of(const tws_composed_chunk *chunk, double stretch, tws_arena *arena, tws_chunk_times *out) {
+int tws_chunk_times_of(const tws_composed_chunk *chunk, double stretch, int apart, tws_arena *arena,
+                       tws_chunk_times *out) {
   out->pieces = &chunk->pieces;
   out->exchanges = chunk->exchanges && !chunk->far;
   for (int later = 0; later < 2; later++)
     for (int e = 0; e < TWS_CONTEXT_EVENTS; e++)
-      if (chunk->pieces.has[e] && !event_times(chunk, later, e, stretch, arena, &out->event[later][e])) return 0;
+      if (chunk->pieces.has[e] && !event_times(chunk, later, e, stretch, apart, arena, &out->event[later][e])) return 0;
   return 1;
 }
 
@@ -64,7 +65,7 @@ typedef struct clocks { /* behind an event; exchanges_s: of a stage that has the
   double compute_s, messages_s, exchanges_s;
 } clocks;
 
-/* Exchanges of a stage's tensor ranks, the last ones by their numbers. */
+/* A stage's exchanges, the last ones by their numbers. */
 typedef struct exchange_clocks {
   double end[TWS_EXCHANGES_BACK];
   uint32_t begun;
@@ -74,12 +75,14 @@ typedef struct exchange_clocks {
 typedef struct runner {
   tws_rhythm *r;
   const tws_rhythm_order *order;
-  clocks **clocks;            /* per stage: [event]; NULL: nobody asks */
-  uint32_t *next;             /* per stage: event */
-  message_state *state;       /* [stage][chunk][micro-batch][buffer] */
-  double *legs;               /* [stage][chunk][event]: of a message, less than 0: not asked yet */
-  exchange_clocks *exchanges; /* per stage; NULL: there are none */
-  double *left;               /* [state / TWS_MESSAGE_BUFFERS][TWS_TIMES_LEFT] */
+  int lines;
+  size_t states, legs_of_line; /* of one line */
+  clocks **clocks;             /* [line][stage]: [event]; NULL: nobody asks */
+  uint32_t *next;              /* per stage: event */
+  message_state *state;        /* [line][stage][chunk][micro-batch][buffer] */
+  double *legs;                /* [line][stage][chunk][event]: of a message, less than 0: not asked yet */
+  exchange_clocks *exchanges;  /* [line][stage]; NULL: there are none */
+  double *left;                /* [state / TWS_MESSAGE_BUFFERS][TWS_TIMES_LEFT] */
 } runner;
 
 static double later(double a, double b) {
@@ -107,8 +110,9 @@ void tws_rhythm_gap(tws_rhythm_stage *stage, double from, double to) {
     const tws_message_times *m = message ? &stage->messages[message - 1] : NULL;
     const tws_exchange_times *x = exchange ? &stage->exchanges[exchange - 1] : NULL;
     if (x && x->end_s > from && (!m || x->end_s > m->end_s - near)) {
-      const double ready = later(x->ready_s, from);
-      stage->exchanged_s += to - ready;
+      const double met = later(x->met_s, from), ready = later(x->ready_s, from);
+      stage->exchanged_s[x->axis] += to - met;
+      stage->bubble_s += met - ready;
       to = ready;
       exchange--;
       continue;
@@ -122,14 +126,21 @@ void tws_rhythm_gap(tws_rhythm_stage *stage, double from, double to) {
   }
 }
 
-static double since_before(const runner *u, int32_t before) {
-  return before < 0 ? 0 : later(u->state[before].message, u->state[before].used);
+static double since_before(const message_state *state, int32_t before) {
+  return before < 0 ? 0 : later(state[before].message, state[before].used);
+}
+
+static tws_rhythm_stage *stage_of(const runner *u, int line, int s) {
+  return &u->r->stages[line * u->r->shape->stages + s];
 }
 
 static void end_event(runner *u, int s) {
-  const tws_rhythm_stage *stage = &u->r->stages[s];
-  const double exchanges_s = u->exchanges ? later(u->exchanges[s].ended, stage->compute_s) : 0;
-  if (u->clocks) u->clocks[s][u->next[s]] = (clocks){stage->compute_s, stage->messages_s, exchanges_s};
+  for (int line = 0; line < u->lines && u->clocks; line++) {
+    const tws_rhythm_stage *stage = stage_of(u, line, s);
+    const int at = line * u->r->shape->stages + s;
+    const double exchanges_s = u->exchanges ? later(u->exchanges[at].ended, stage->compute_s) : 0;
+    u->clocks[at][u->next[s]] = (clocks){stage->compute_s, stage->messages_s, exchanges_s};
+  }
   u->next[s]++;
 }
 
@@ -144,75 +155,186 @@ static int32_t before_in_slot(const runner *u, const tws_rhythm_move *m, const t
   return -1;
 }
 
-static void begin_exchange(const runner *u, tws_rhythm_stage *stage, exchange_clocks *x, double since, double seconds) {
-  const double ready = later(x->ended, since);
-  x->ended = x->end[x->begun++ % TWS_EXCHANGES_BACK] = ready + seconds;
-  if (u->r->account) stage->exchanges[stage->exchange_count++] = (tws_exchange_times){ready, x->ended};
+/* A line's action, step by step. */
+typedef struct walk {
+  const runner *u;
+  const tws_rhythm_move *m;
+  const tws_chunk_event *e;
+  tws_rhythm_stage *stage;
+  exchange_clocks *x;
+  message_state *state; /* of the line */
+  double *left;         /* of the context */
+  uint32_t next;        /* step */
+  /* now; since when what computes has waited, for all of one operation at once; the step's place; when messages let the
+   * next exchange begin */
+  double now, waits, from, due;
+} walk;
+
+static walk begin_walk(const runner *u, const tws_rhythm_move *m, int line) {
+  tws_rhythm_stage *stage = stage_of(u, line, m->here.stage);
+  const size_t state = (size_t)line * u->states;
+  const double now = u->r->serial ? later(stage->compute_s, stage->messages_s) : stage->compute_s;
+  return (walk){.u = u,
+                .m = m,
+                .e = &stage->chunks[m->here.chunk]->event[m->here.is_later][m->here.event],
+                .stage = stage,
+                .x = u->exchanges ? &u->exchanges[line * u->r->shape->stages + m->here.stage] : NULL,
+                .state = u->state + state,
+                .left = u->left ? u->left + (state + m->here.state) / TWS_MESSAGE_BUFFERS * TWS_TIMES_LEFT : NULL,
+                .now = now,
+                .waits = now};
 }
 
-/* *due: when messages let the next exchange begin. */
-static double pass_point(const runner *u, const tws_rhythm_move *m, const tws_chunk_event *e, const tws_action_step *s,
-                         double now, double *due) {
-  message_state *own = &u->state[m->here.state + s->which];
+static void pass_point(walk *w, const tws_action_step *s) {
+  message_state *own = &w->state[w->m->here.state + s->which];
   if (s->point == TWS_POINT_TAKE || s->point == TWS_POINT_WAIT) {
-    const double until = s->point == TWS_POINT_TAKE ? since_before(u, before_in_slot(u, m, e, s->which)) : own->message;
-    if (s->aside) *due = later(*due, until);
-    return s->aside ? now : later(now, until);
+    const double until =
+        s->point == TWS_POINT_TAKE ? since_before(w->state, before_in_slot(w->u, w->m, w->e, s->which)) : own->message;
+    if (s->aside)
+      w->due = later(w->due, until);
+    else
+      w->now = later(w->now, until);
+    return;
   }
-  const double then = s->aside ? u->exchanges[m->here.stage].ended : now;
+  const double then = s->aside ? w->x->ended : w->now;
   double *last = s->point == TWS_POINT_WRITTEN ? &own->written : &own->used;
   if (s->point == TWS_POINT_WRITTEN || s->point == TWS_POINT_USED) *last = later(*last, then);
-  return now;
 }
 
-/* What computes waits for all of one operation at once: from `waits` on. */
-static void run_steps(runner *u, const tws_rhythm_move *m, const tws_chunk_event *e) {
-  tws_rhythm_stage *stage = &u->r->stages[m->here.stage];
-  exchange_clocks *x = &u->exchanges[m->here.stage];
-  double *left = u->left + (size_t)m->here.state / TWS_MESSAGE_BUFFERS * TWS_TIMES_LEFT;
-  double now = stage->compute_s, waits = now, from = 0, due = 0;
-  for (uint32_t i = 0; i < e->steps.count; i++) {
-    const tws_action_step *s = &e->steps.items[i];
-    if (s->at > from || s->at < from) {
-      if (u->r->account) tws_rhythm_gap(stage, waits, now);
-      now += s->at - from;
-      from = s->at;
-      waits = now;
+/* When an exchange may begin here. */
+static double exchange_ready(const walk *w, const tws_action_step *s) {
+  const double since = s->kind == TWS_STEP_EXCHANGE ? w->now : s->which == TWS_NONE ? 0 : w->left[s->which];
+  return later(w->x->ended, later(since, w->due));
+}
+
+static void run_exchange(walk *w, const tws_action_step *s, double met, double seconds) {
+  const double ready = exchange_ready(w, s);
+  exchange_clocks *x = w->x;
+  x->ended = x->end[x->begun++ % TWS_EXCHANGES_BACK] = met + seconds;
+  w->due = 0;
+  if (w->u->r->account)
+    w->stage->exchanges[w->stage->exchange_count++] = (tws_exchange_times){ready, met, x->ended, s->axis};
+}
+
+/* As far as a step that others are met in, which it returns; NULL: none is left. */
+static const tws_action_step *walk_on(walk *w) {
+  const tws_action_steps *steps = &w->e->steps;
+  for (; w->next < steps->count; w->next++) {
+    const tws_action_step *s = &steps->items[w->next];
+    if (s->at > w->from || s->at < w->from) {
+      if (w->u->r->account) tws_rhythm_gap(w->stage, w->waits, w->now);
+      w->now += s->at - w->from;
+      w->from = s->at;
+      w->waits = w->now;
     }
+    if (s->meets) return s;
     switch ((tws_action_step_kind)s->kind) {
       case TWS_STEP_POINT:
-        now = pass_point(u, m, e, s, now, &due);
+        pass_point(w, s);
         break;
       case TWS_STEP_EXCHANGE:
-        begin_exchange(u, stage, x, later(now, due), s->seconds);
-        due = 0;
-        break;
       case TWS_STEP_LATE:
-        begin_exchange(u, stage, x, s->which == TWS_NONE ? due : later(left[s->which], due), s->seconds);
-        due = 0;
+        run_exchange(w, s, exchange_ready(w, s), s->seconds);
         break;
       case TWS_STEP_LEAVE:
-        left[s->which] = now;
+        w->left[s->which] = w->now;
         break;
       case TWS_STEP_ENDED:
-        x->ended = later(x->ended, now);
+        w->x->ended = later(w->x->ended, w->now);
         break;
       case TWS_STEP_WAIT:
-        now = later(now, x->end[(x->begun - 1 - s->which) % TWS_EXCHANGES_BACK]);
+        w->now = later(w->now, w->x->end[(w->x->begun - 1 - s->which) % TWS_EXCHANGES_BACK]);
+        break;
+      case TWS_STEP_JOIN:
         break;
     }
   }
-  if (u->r->account) tws_rhythm_gap(stage, waits, now);
-  stage->compute_s = now + (e->seconds - from);
-  stage->exchanged_s += e->steps.waited_s;
+  return NULL;
 }
 
-static void run_action(runner *u, const tws_rhythm_move *m) {
+static void end_walk(walk *w) {
+  if (w->u->r->account) tws_rhythm_gap(w->stage, w->waits, w->now);
+  w->stage->compute_s = w->now + (w->e->seconds - w->from);
+  w->stage->exchanged_s[tws_piece_axis(TWS_AXIS_MODEL)] += w->e->steps.waited_s;
+}
+
+/* ---- lines that meet ---- */
+
+/* Per line: the first of those it meets along these axes; NULL: it is not known. */
+static const uint8_t *groups_along(const tws_line_groups *g, tws_axes axes) {
+  for (int i = 0; i < g->count; i++)
+    if (g->along[i].axes == axes) return g->along[i].of;
+  return NULL;
+}
+
+static double ready_to_meet(const walk *w, const tws_action_step *s) {
+  return s->kind == TWS_STEP_JOIN ? w->now : exchange_ready(w, s);
+}
+
+/* Of lines in a group with this one, in which all have come to the same kind of step. */
+static void meet(walk *lines, const tws_action_step **at, const uint8_t *of, int first, int count) {
+  double met = 0, seconds = 0;
+  for (int i = first; i < count; i++) {
+    if (of[i] != of[first]) continue;
+    met = later(met, ready_to_meet(&lines[i], at[i]));
+    seconds = later(seconds, at[i]->seconds);
+  }
+  for (int i = first; i < count; i++) {
+    walk *w = &lines[i];
+    if (of[i] != of[first]) continue;
+    if (at[i]->kind == TWS_STEP_JOIN) {
+      if (w->u->r->account) tws_rhythm_gap(w->stage, w->waits, w->now);
+      w->stage->bubble_s += met - w->now;
+      w->stage->exchanged_s[at[i]->axis] += seconds - at[i]->seconds;
+      w->waits = w->now = met + seconds - at[i]->seconds; /* its own are between this step and the next */
+    } else {
+      run_exchange(w, at[i], met, seconds);
+    }
+    w->next++;
+    at[i] = walk_on(w);
+  }
+}
+
+/* Whether all that this line meets in its next step are there. */
+static int all_there(const tws_action_step *const *at, const uint8_t *of, int first, int count) {
+  for (int i = 0; i < count; i++)
+    if (of[i] == of[first] && (!at[i] || at[i]->meets != at[first]->meets || at[i]->kind != at[first]->kind)) return 0;
+  return 1;
+}
+
+/* 0: they wait for each other. */
+static int run_lines(const runner *u, const tws_rhythm_move *m) {
+  walk lines[TWS_MOST_LINES];
+  const tws_action_step *at[TWS_MOST_LINES];
+  for (int i = 0; i < u->lines; i++) {
+    lines[i] = begin_walk(u, m, i);
+    at[i] = walk_on(&lines[i]);
+  }
+  for (int moved = 1; moved;) {
+    moved = 0;
+    for (int i = 0; i < u->lines; i++) {
+      const uint8_t *of = at[i] ? groups_along(u->r->groups, at[i]->meets) : NULL;
+      if (!of || of[i] != i || !all_there(at, of, i, u->lines)) continue;
+      meet(lines, at, of, i, u->lines);
+      moved = 1;
+    }
+  }
+  for (int i = 0; i < u->lines; i++) {
+    if (at[i]) return 0;
+    end_walk(&lines[i]);
+  }
+  return 1;
+}
+
+static int run_action(runner *u, const tws_rhythm_move *m) {
   tws_rhythm_stage *stage = &u->r->stages[m->here.stage];
   const tws_chunk_event *e = &stage->chunks[m->here.chunk]->event[m->here.is_later][m->here.event];
+  if (u->lines > 1) return run_lines(u, m);
   if (e->steps.items) {
-    run_steps(u, m, e);
-    return;
+    walk w = begin_walk(u, m, 0);
+    walk_on(&w);
+    end_walk(&w);
+    return 1;
   }
   const int32_t *before = u->order->before + m->before;
   message_state *own = u->state + m->here.state;
@@ -224,7 +346,7 @@ static void run_action(runner *u, const tws_rhythm_move *m) {
     from = p->at;
     if (p->kind == TWS_POINT_TAKE_AHEAD) before++; /* of an exchange of which nothing is known */
     if (p->kind == TWS_POINT_TAKE || p->kind == TWS_POINT_WAIT) {
-      const double until = p->kind == TWS_POINT_TAKE ? since_before(u, *before++) : own[p->buffer].message;
+      const double until = p->kind == TWS_POINT_TAKE ? since_before(u->state, *before++) : own[p->buffer].message;
       if (u->r->account) tws_rhythm_gap(stage, now, until);
       now = later(now, until);
     }
@@ -232,56 +354,65 @@ static void run_action(runner *u, const tws_rhythm_move *m) {
     if (p->kind == TWS_POINT_USED) own[p->buffer].used = now;
   }
   stage->compute_s = now + (e->seconds - from);
+  return 1;
 }
 
-static double ready_at(const runner *u, const tws_rhythm_end *end, int32_t before) {
-  const tws_rhythm_stage *stage = &u->r->stages[end->stage];
-  double ready = later(stage->messages_s, since_before(u, before));
+static double ready_at(const runner *u, int line, const tws_rhythm_end *end, int32_t before) {
+  const tws_rhythm_stage *stage = stage_of(u, line, end->stage);
+  const message_state *state = u->state + (size_t)line * u->states;
+  double ready = later(stage->messages_s, since_before(state, before));
   if (u->r->serial) ready = later(ready, stage->compute_s);
-  return end->sends ? later(ready, u->state[end->state].written) : ready;
+  return end->sends ? later(ready, state[end->state].written) : ready;
 }
 
 /* By the longer of both ends. */
-static double message_s(const runner *u, const tws_rhythm_move *m) {
+static double message_s(const runner *u, int line, const tws_rhythm_move *m) {
   const tws_rhythm *r = u->r;
   const int here = m->here.stage, there = m->there.stage;
-  double *known = &u->legs[(here * r->shape->virtual_stages + m->here.chunk) * TWS_CONTEXT_EVENTS + m->here.event];
+  double *known = u->legs + (size_t)line * u->legs_of_line;
+  known += (here * r->shape->virtual_stages + m->here.chunk) * TWS_CONTEXT_EVENTS + m->here.event;
   if (*known < 0) {
-    const uint64_t bytes = r->stages[here].chunks[m->here.chunk]->pieces->message_bytes[m->here.event];
-    *known = later(r->message(r->user, here, there, bytes), r->message(r->user, there, here, bytes));
+    const uint64_t bytes = stage_of(u, line, here)->chunks[m->here.chunk]->pieces->message_bytes[m->here.event];
+    *known = later(r->message(r->user, line, here, there, bytes), r->message(r->user, line, there, here, bytes));
   }
   return *known;
 }
 
 /* In one queue what computes waits for all of it. */
-static void keep_message(const runner *u, int s, const tws_message_times *times) {
-  tws_rhythm_stage *stage = &u->r->stages[s];
+static void keep_message(const runner *u, tws_rhythm_stage *stage, const tws_message_times *times) {
   stage->messages[stage->message_count++] = *times;
   if (!u->r->serial) return;
   stage->exposed_s += times->end_s - times->met_s;
   stage->bubble_s += times->met_s - times->ready_s;
 }
 
-static void run_moves(runner *u) {
+static void run_message(runner *u, int line, const tws_rhythm_move *m) {
+  const int32_t *before = u->order->before + m->before;
+  const double ready[2] = {ready_at(u, line, &m->here, before[0]), ready_at(u, line, &m->there, before[1])};
+  const double met = later(ready[0], ready[1]), end = met + message_s(u, line, m);
+  tws_rhythm_stage *here = stage_of(u, line, m->here.stage), *there = stage_of(u, line, m->there.stage);
+  message_state *state = u->state + (size_t)line * u->states;
+  if (u->r->account) keep_message(u, here, &(tws_message_times){ready[0], met, end});
+  if (u->r->account) keep_message(u, there, &(tws_message_times){ready[1], met, end});
+  state[m->here.state].message = state[m->there.state].message = end;
+  here->messages_s = there->messages_s = end;
+}
+
+/* 0: lines wait for each other. */
+static int run_moves(runner *u) {
   const tws_rhythm_order *o = u->order;
-  tws_rhythm_stage *stages = u->r->stages;
   for (size_t i = 0; i < o->count; i++) {
     const tws_rhythm_move *m = &o->moves[i];
     if (!m->is_message) {
-      run_action(u, m);
+      if (!run_action(u, m)) return 0;
       end_event(u, m->here.stage);
       continue;
     }
-    const double ready[2] = {ready_at(u, &m->here, o->before[m->before]),
-                             ready_at(u, &m->there, o->before[m->before + 1])};
-    const double met = later(ready[0], ready[1]), end = met + message_s(u, m);
-    for (int there = 0; there < 2 && u->r->account; there++)
-      keep_message(u, there ? m->there.stage : m->here.stage, &(tws_message_times){ready[there], met, end});
-    u->state[m->here.state].message = u->state[m->there.state].message = end;
-    stages[m->here.stage].messages_s = stages[m->there.stage].messages_s = end;
+    for (int line = 0; line < u->lines; line++) run_message(u, line, m);
     end_event(u, m->here.stage);
     end_event(u, m->there.stage);
   }
+  return 1;
 }
 
 /* ---- repetition ----
@@ -306,12 +437,13 @@ static int is_same_event(const tws_pipeline_event *a, const tws_pipeline_event *
 
 /* When the first stage has no more forward passes. */
 static double steady_until(const runner *u) {
+  const int stages = u->r->shape->stages;
   double until = 0;
-  for (int s = 0; s < u->r->shape->stages; s++) {
+  for (int i = 0; i < u->lines * stages; i++) {
     uint32_t first, last;
-    steady_events(&u->r->programs[s], &first, &last);
-    const double end = u->clocks[s][last].compute_s;
-    if (s == 0 || end < until) until = end;
+    steady_events(&u->r->programs[i % stages], &first, &last);
+    const double end = u->clocks[i][last].compute_s;
+    if (i == 0 || end < until) until = end;
   }
   return until;
 }
@@ -320,8 +452,8 @@ static int is_repeated(const runner *u, double until, int every, double *seconds
   const tws_rhythm *r = u->r;
   const uint32_t micro_batches = (uint32_t)r->shape->micro_batches, chunks = (uint32_t)r->shape->virtual_stages;
   const uint32_t in_flight = tws_pipeline_in_flight(r->shape, 0) / chunks + 1;
-  for (int s = 0; s < r->shape->stages; s++) {
-    const tws_pipeline_program *p = &r->programs[s];
+  for (int s = 0; s < u->lines * r->shape->stages; s++) {
+    const tws_pipeline_program *p = &r->programs[s % r->shape->stages];
     const uint32_t each = p->count / micro_batches, back = each * (uint32_t)every, seen = back + each * in_flight;
     uint32_t first, last;
     const clocks *c = u->clocks[s];
@@ -351,69 +483,78 @@ static void find_repetition(const runner *u) {
 }
 
 static int keep_clocks(runner *u, tws_arena *arena) {
-  const size_t stages = (size_t)u->r->shape->stages;
+  const size_t stages = (size_t)u->r->shape->stages, all = (size_t)u->lines * stages;
   if (!u->r->may_repeat[0]) return 1;
-  u->clocks = tws_arena_alloc(arena, stages, sizeof *u->clocks);
-  for (size_t s = 0; s < stages && u->clocks; s++) {
-    u->clocks[s] = tws_arena_alloc_unset(arena, u->r->programs[s].count + 1u, sizeof **u->clocks);
+  u->clocks = tws_arena_alloc(arena, all, sizeof *u->clocks);
+  for (size_t s = 0; s < all && u->clocks; s++) {
+    u->clocks[s] = tws_arena_alloc_unset(arena, u->r->programs[s % stages].count + 1u, sizeof **u->clocks);
     if (!u->clocks[s]) return 0;
   }
   return u->clocks != NULL;
 }
 
 /* All exchanges that are steps. */
-static size_t exchange_steps(const tws_rhythm *r, int s) {
+static size_t exchange_steps(const tws_rhythm *r, int at) {
+  const tws_pipeline_program *p = &r->programs[at % r->shape->stages];
   size_t count = 1;
-  for (uint32_t i = 0; i < r->programs[s].count; i++) {
-    const tws_chunk_event *e = event_of(&r->stages[s], &r->programs[s].events[i]);
+  for (uint32_t i = 0; i < p->count; i++) {
+    const tws_chunk_event *e = event_of(&r->stages[at], &p->events[i]);
     for (uint32_t k = 0; k < e->steps.count; k++)
       count += e->steps.items[k].kind == TWS_STEP_EXCHANGE || e->steps.items[k].kind == TWS_STEP_LATE;
   }
   return count;
 }
 
-static int begin_account(tws_rhythm *r) {
-  for (int s = 0; r->account && s < r->shape->stages; s++) {
-    tws_rhythm_stage *stage = &r->stages[s];
-    stage->messages = tws_arena_alloc_unset(r->account, r->programs[s].count + 1u, sizeof *stage->messages);
-    stage->exchanges = tws_arena_alloc_unset(r->account, exchange_steps(r, s), sizeof *stage->exchanges);
+static int begin_account(const runner *u) {
+  const tws_rhythm *r = u->r;
+  for (int i = 0; r->account && i < u->lines * r->shape->stages; i++) {
+    tws_rhythm_stage *stage = &r->stages[i];
+    const size_t events = r->programs[i % r->shape->stages].count + 1u;
+    stage->messages = tws_arena_alloc_unset(r->account, events, sizeof *stage->messages);
+    stage->exchanges = tws_arena_alloc_unset(r->account, exchange_steps(r, i), sizeof *stage->exchanges);
     stage->message_count = stage->exchange_count = 0;
-    stage->exposed_s = stage->bubble_s = stage->exchanged_s = 0;
+    stage->exposed_s = stage->bubble_s = 0;
+    memset(stage->exchanged_s, 0, sizeof stage->exchanged_s);
     if (!stage->messages || !stage->exchanges) return 0;
   }
   return 1;
 }
 
 /* 0: no memory. */
-static int begin_exchanges(runner *u, size_t contexts, tws_arena *arena) {
+static int begin_exchanges(runner *u, tws_arena *arena) {
   const tws_rhythm *r = u->r;
+  const size_t all = (size_t)u->lines * (size_t)r->shape->stages;
   int any = 0;
-  for (int s = 0; s < r->shape->stages; s++)
-    for (int c = 0; c < r->shape->virtual_stages; c++) any |= r->stages[s].chunks[c]->exchanges;
+  for (size_t i = 0; i < all; i++)
+    for (int c = 0; c < r->shape->virtual_stages; c++) any |= r->stages[i].chunks[c]->exchanges;
   if (!any) return 1;
-  u->exchanges = tws_arena_alloc(arena, (size_t)r->shape->stages, sizeof *u->exchanges);
-  u->left = tws_arena_alloc(arena, contexts * TWS_TIMES_LEFT, sizeof *u->left);
+  u->exchanges = tws_arena_alloc(arena, all, sizeof *u->exchanges);
+  u->left =
+      tws_arena_alloc(arena, (size_t)u->lines * u->states / TWS_MESSAGE_BUFFERS * TWS_TIMES_LEFT, sizeof *u->left);
   return u->exchanges && u->left;
 }
 
 tws_code tws_rhythm_run(tws_rhythm *r, tws_error *err) {
   const size_t stages = (size_t)r->shape->stages, chunks = stages * (size_t)r->shape->virtual_stages;
-  const size_t states = chunks * (size_t)r->shape->micro_batches * TWS_MESSAGE_BUFFERS;
-  runner u = {.r = r};
+  runner u = {.r = r,
+              .lines = r->lines > 1 ? r->lines : 1,
+              .states = chunks * (size_t)r->shape->micro_batches * TWS_MESSAGE_BUFFERS,
+              .legs_of_line = chunks * TWS_CONTEXT_EVENTS};
+  const size_t lines = (size_t)u.lines, legs = lines * u.legs_of_line;
   TWS_TRY(tws_rhythm_order_find(r->orders, r, &u.order, err));
   tws_arena *arena = tws_arena_create();
   u.next = tws_arena_alloc(arena, stages, sizeof *u.next);
-  u.state = tws_arena_alloc(arena, states, sizeof *u.state);
-  u.legs = tws_arena_alloc(arena, chunks * TWS_CONTEXT_EVENTS, sizeof *u.legs);
+  u.state = tws_arena_alloc(arena, lines * u.states, sizeof *u.state);
+  u.legs = tws_arena_alloc(arena, legs, sizeof *u.legs);
   tws_code code = TWS_OK;
-  if (!u.next || !u.state || !u.legs || !keep_clocks(&u, arena) || !begin_account(r) ||
-      !begin_exchanges(&u, states / TWS_MESSAGE_BUFFERS, arena))
+  if (!u.next || !u.state || !u.legs || !keep_clocks(&u, arena) || !begin_account(&u) || !begin_exchanges(&u, arena))
     code = tws_fail(err, TWS_MEMORY, NULL, "no memory for the rhythm of a pipeline");
-  for (size_t i = 0; i < chunks * TWS_CONTEXT_EVENTS && code == TWS_OK; i++) u.legs[i] = -1;
-  for (size_t s = 0; s < stages; s++) r->stages[s].compute_s = r->stages[s].messages_s = 0;
-  if (code == TWS_OK) run_moves(&u);
+  for (size_t i = 0; i < legs && code == TWS_OK; i++) u.legs[i] = -1;
+  for (size_t s = 0; s < lines * stages; s++) r->stages[s].compute_s = r->stages[s].messages_s = 0;
+  if (code == TWS_OK && !run_moves(&u))
+    code = tws_fail(err, TWS_INTERNAL, NULL, "ranks wait for ever in the rhythm of a pipeline");
   if (code == TWS_OK) find_repetition(&u);
-  for (size_t s = 0; s < stages && code == TWS_OK; s++)
+  for (size_t s = 0; s < lines * stages && code == TWS_OK; s++)
     r->stages[s].exchanging = u.exchanges && u.exchanges[s].ended > r->stages[s].compute_s;
   tws_arena_destroy(arena);
   return code;

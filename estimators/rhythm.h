@@ -16,21 +16,23 @@ typedef struct tws_chunk_event {
   int64_t delta, before, after;
   int begins, point_count;
   tws_event_point points[TWS_PIECE_POINTS];
-  tws_action_steps steps; /* of tws_chunk_times.exchanges: with these points, but for the order of slots */
+  tws_action_steps steps; /* of tws_chunk_times.exchanges, or apart: with these points, but for the order of slots */
 } tws_chunk_event;
 typedef struct tws_chunk_times {
   tws_chunk_event event[2][TWS_CONTEXT_EVENTS];
   const tws_chunk_pieces *pieces;
-  int exchanges; /* of tensor ranks run beside what computes */
+  int exchanges; /* some run beside what computes */
 } tws_chunk_times;
-/* 0: no memory. */
-int tws_chunk_times_of(const tws_composed_chunk *chunk, double stretch, tws_arena *arena, tws_chunk_times *out);
+/* 0: no memory. apart: of ranks that differ, so that all actions have steps. */
+int tws_chunk_times_of(const tws_composed_chunk *chunk, double stretch, int apart, tws_arena *arena,
+                       tws_chunk_times *out);
 
 typedef struct tws_message_times { /* as tws_op_times */
   double ready_s, met_s, end_s;
 } tws_message_times;
 typedef struct tws_exchange_times {
-  double ready_s, end_s;
+  double ready_s, met_s, end_s;
+  int axis; /* tws_piece_axis() */
 } tws_exchange_times;
 
 typedef struct tws_rhythm_stage {
@@ -48,18 +50,30 @@ typedef struct tws_rhythm_stage {
   tws_exchange_times *exchanges; /* likewise */
   uint32_t message_count, exchange_count;
   double exposed_s, bubble_s; /* likewise: what computes waits for messages, and for the stages that these wait for */
-  double exchanged_s;         /* likewise, for exchanges of tensor ranks */
-  int exchanging;             /* answer: one of these is under way when its passes end */
+  double exchanged_s[TWS_PIECE_AXES]; /* likewise, for what runs beside, and for joins that take longer elsewhere */
+  int exchanging;                     /* answer: one of these is under way when its passes end */
 } tws_rhythm_stage;
 
 typedef struct tws_rhythm_orders tws_rhythm_orders;
 
+/* Lines of ranks, one of each stage: of what is along these axes, which others a line meets. */
+enum { TWS_MOST_LINES = 24, TWS_LINE_AXES = 8 };
+typedef struct tws_line_groups {
+  struct {
+    tws_axes axes;
+    uint8_t of[TWS_MOST_LINES]; /* per line: the first of those it meets */
+  } along[TWS_LINE_AXES];
+  int count;
+} tws_line_groups;
+
 typedef struct tws_rhythm {
   const tws_pipeline_shape *shape;
   const tws_pipeline_program *programs; /* per stage */
-  tws_rhythm_stage *stages;
+  tws_rhythm_stage *stages;             /* [line][stage] */
+  int lines;                            /* of ranks that differ, and meet; 0: one */
+  const tws_line_groups *groups;        /* of these */
   int serial;
-  double (*message)(void *user, int stage, int peer, uint64_t bytes);
+  double (*message)(void *user, int line, int stage, int peer, uint64_t bytes);
   void *user;
   /* After how many micro-batches the rhythm may repeat itself, in ascending order; 0: nobody asks. The first of them
    * after which it does, or 0, and the seconds that so many micro-batches take then. */
@@ -70,8 +84,8 @@ typedef struct tws_rhythm {
   double repeats_s;
 } tws_rhythm;
 
-/* Bytes first, so that what does not fit costs no more: tws_rhythm_bytes() fills peak and held, tws_rhythm_run() the
- * times. TWS_MEMORY; TWS_INTERNAL when stages wait for each other. */
+/* Bytes first, so that what does not fit costs no more: tws_rhythm_bytes() fills peak and held of the first line,
+ * tws_rhythm_run() the times. TWS_MEMORY; TWS_INTERNAL when stages, or lines, wait for each other. */
 tws_code tws_rhythm_bytes(tws_rhythm *rhythm, tws_error *err);
 tws_code tws_rhythm_run(tws_rhythm *rhythm, tws_error *err);
 /* Adds to exposed_s and bubble_s why a stage did not compute from then until then, when a message ended: as
@@ -81,7 +95,7 @@ void tws_rhythm_gap(tws_rhythm_stage *stage, double from_s, double to_s);
 /* ---- rhythm_order.c ----
  * The order in which stages meet, and what lay in slots before: neither depends on times, so that pipelines whose
  * chunks have points and messages at the same places share it. */
-typedef struct tws_rhythm_end { /* of a message, or an action */
+typedef struct tws_rhythm_end { /* of a message, or an action; of every line the same */
   uint16_t stage, chunk;
   uint8_t event, is_later, sends;
   uint32_t state; /* of its first buffer, or that of the message; of all stages */
@@ -99,7 +113,7 @@ typedef struct tws_rhythm_order {
 /* NULL without memory. */
 tws_rhythm_orders *tws_rhythm_orders_create(void);
 void tws_rhythm_orders_destroy(tws_rhythm_orders *orders); /* NULL is allowed */
-/* Until the next is asked for. */
+/* Of the first line. Until the next is asked for. */
 tws_code tws_rhythm_order_find(tws_rhythm_orders *orders, const tws_rhythm *rhythm, const tws_rhythm_order **out,
                                tws_error *err);
 

@@ -184,6 +184,7 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   l->reduce_stream = l->overlap ? TWS_STREAM_REDUCE : TWS_STREAM_COMPUTE;
   l->exchange_stream =
       plan->position.ranks[TWS_AXIS_MODEL] > 1 && c->tensor_overlap ? TWS_STREAM_EXCHANGE : TWS_STREAM_COMPUTE;
+  l->exchanges_beside = l->exchange_stream != TWS_STREAM_COMPUTE || l->sharding.ring;
   l->tiles = 1;
   l->summed = TWS_NONE;
   for (int type = 0; type < TWS_MODULE_TYPE_COUNT; type++)
@@ -256,7 +257,7 @@ static tws_code lower_sample(tws_lower *l) {
     tws_sample_params(l);
   l->sample->ordered = l->wanted->ordered;
   l->sample->reduced = l->wanted->reduced;
-  l->sample->depends = !l->wanted->tail && l->b.nobody_waits_for_memory && l->exchange_stream != TWS_STREAM_COMPUTE;
+  l->sample->depends = !l->wanted->tail && l->b.nobody_waits_for_memory && l->exchanges_beside;
   if (l->sample->depends) return tws_builder_depend(&l->b);
   return l->wanted->ordered ? tws_builder_finish(&l->b) : l->b.failed;
 }
@@ -529,7 +530,8 @@ tws_code tws_plan_ranks_differ(const tws_plan_request *request, tws_sample_memor
   const int tensor = stage == 3 && tws_topology_size(&request->topology, 1u << TWS_AXIS_MODEL) > 1;
   int alike = 1;
   *how = 0;
-  if (c->sequence_ranks > 1 && looks_up_positions(request->network)) *how |= TWS_RANKS_PASS_APART;
+  const int ring = c->sequence_algorithm == TWS_SEQUENCE_RING;
+  if (c->sequence_ranks > 1 && (ring || looks_up_positions(request->network))) *how |= TWS_RANKS_PASS_APART;
   if (c->sequence_ranks > 1 && (stage == 1 || stage == 2)) *how |= TWS_RANKS_END_APART;
   if (stage == 3 && rounds && (tensor || c->sequence_ranks > 1)) *how |= TWS_RANKS_APART;
   if (tensor && !rounds) TWS_TRY(compare_tensor_ranks(request, memory, like_before, &alike, err));

@@ -6,11 +6,11 @@
  * as DeepSpeed's streams do: it waits for the computation that was issued before it, and every micro-batch and the
  * step's end begin when all is reduced.
  *
- * There, and where tensor-parallel exchanges run beside what computes, memory makes nobody wait, so that times do not
- * depend on the layout, and no overlap is lost to it. A sweep before the layout says when the stream that computes has
- * waited for the last user of a buffer; until then the layout keeps its memory. Who is issued later then knows it to be
- * free: what computes, and what waits for all of that. An exchange waits for what it reads alone, so what it begins to
- * write has its memory from there on. */
+ * There, and where exchanges of tensor ranks or of a ring run beside what computes, memory makes nobody wait, so that
+ * times do not depend on the layout, and no overlap is lost to it. A sweep before the layout says when the stream that
+ * computes has waited for the last user of a buffer; until then the layout keeps its memory. Who is issued later then
+ * knows it to be free: what computes, and what waits for all of that. An exchange waits for what it reads alone, so
+ * what it begins to write has its memory from there on. */
 #include <string.h>
 
 #include "plan/builder.h"

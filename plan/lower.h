@@ -326,7 +326,8 @@ typedef struct tws_lower {
   int64_t accumulation;    /* micro-batches lowered */
   int overlap;             /* overlap_comm, off in a pipeline */
   tws_stream gather_stream, reduce_stream, exchange_stream;
-  int slices;                       /* in which split layers and their exchanges are issued, to overlap */
+  int exchanges_beside; /* of tensor ranks, or round a ring of sequence ranks: what computes goes on meanwhile */
+  int slices;           /* in which split layers and their exchanges are issued, to overlap */
   uint32_t group[TWS_AXIS_COUNT];   /* the communicator along an axis, TWS_NONE where there is none */
   uint8_t *param_stages;            /* per parameter: 1 an earlier stage has it too, 2 a later one */
   const tws_sample_request *wanted; /* NULL: the whole program; else a sample of it */

@@ -101,10 +101,10 @@ tws_code tws_plan_sample_make(const tws_sample_request *request, tws_plan_sample
 void tws_plan_sample_free(tws_plan_sample *sample);
 
 /* How ranks of a stage that are looked at one by one (tws_representatives()) have plans that differ in more than
- * arguments. Ranks of a sequence alone: in their passes, where they look up other rows of a table of positions; behind
- * them, where they update other parts. Others: a rank adds biases for the others, has fewer words of the vocabulary, or
- * rounds other runs of elements. like_before: of each tensor-parallel rank, 0 on entry; set to 1 where stage 3 asks and
- * its plan is that of the rank before it. */
+ * arguments. Ranks of a sequence alone: in their passes, where they look up other rows of a table of positions, or
+ * attend to other parts of a ring; behind them, where they update other parts. Others: a rank adds biases for the
+ * others, has fewer words of the vocabulary, or rounds other runs of elements. like_before: of each tensor-parallel
+ * rank, 0 on entry; set to 1 where stage 3 asks and its plan is that of the rank before it. */
 enum { TWS_RANKS_PASS_APART = 1, TWS_RANKS_END_APART = 2, TWS_RANKS_APART = 4 };
 tws_code tws_plan_ranks_differ(const tws_plan_request *request, tws_sample_memory *memory, unsigned *how,
                                uint8_t *like_before, tws_error *err);

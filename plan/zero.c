@@ -639,7 +639,7 @@ tws_code tws_zero_begin(tws_lower *l) {
     z->stage = 2; /* nothing to shard: parameters stay where they are */
   l->b.plan->in_step = l->overlap && z->stage >= 2 && z->ranks > 1 && !tws_config_offloads(l->config);
   const int copies = tws_config_offloads(l->config) || tws_config_checkpoints_on_host(l->config);
-  l->b.nobody_waits_for_memory = l->b.plan->in_step || (l->exchange_stream != TWS_STREAM_COMPUTE && !copies);
+  l->b.nobody_waits_for_memory = l->b.plan->in_step || (l->exchanges_beside && !copies);
   count_uses(l);
   if (l->config->zero.by_block && z->stage >= 2) find_units(l);
   tws_zero_make_classes(l);
