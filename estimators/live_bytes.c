@@ -1,5 +1,5 @@
-/* What is alive at once does not ask where it lies, so plans are lowered alone: of as many micro-batches as show what all
- * others do, the first, one between and the last of a step, and of a pipeline those that are in flight. */
+/* What is alive at once does not ask where it lies, so plans are lowered alone: of as many micro-batches as show what
+ * all others do, the first, one between and the last of a step, and of a pipeline those that are in flight. */
 #include <string.h>
 
 #include "estimators/composer_step.h"
