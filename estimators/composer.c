@@ -221,7 +221,7 @@ static tws_beside_source beside_source(const step *s) {
 /* Of the last micro-batch, for exchanges. */
 static int find_waits(const step *s, tws_beside_waits *out) {
   const tws_beside_source from = beside_source(s);
-  return tws_beside_waits_of(&from, s->beside, s->shape.micro_batches > 1, s->stretch[0], out);
+  return tws_beside_waits_of(&from, s->shape.micro_batches > 1, s->stretch[0], out);
 }
 
 /* By how much what runs beside the end of a step changes it; at least, where it is not known when gradients are there.
