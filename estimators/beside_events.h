@@ -1,7 +1,7 @@
-/* What overlapped stages 2 and 3 do beside the layers, as events of a micro-batch (estimators/beside.h). An outline says
- * in which order a body's layers come to what is moved, whatever that is; bodies that differ in times alone share it, as
- * those of most sizes of micro-batches do. The moves of one size of buckets and of prefetching make events of it, and a
- * trace says when they are. Internal to estimators/. */
+/* What overlapped stages 2 and 3 do beside the layers, as events of a micro-batch (estimators/beside.h). An outline
+ * says in which order a body's layers come to what is moved, whatever that is; bodies that differ in times alone share
+ * it, as those of most sizes of micro-batches do. The moves of one size of buckets and of prefetching make events of
+ * it, and a trace says when they are. Internal to estimators/. */
 #ifndef TWS_ESTIMATORS_BESIDE_EVENTS_H
 #define TWS_ESTIMATORS_BESIDE_EVENTS_H
 

@@ -47,6 +47,9 @@ static tws_code find_sample(const tws_chunk_source *from, range of, const tws_sa
     }
   tws_plan_request plan = *from->request;
   range at = of;
+  tws_config config = *plan.config;
+  if (from->zero_stage) config.zero.stage = from->zero_stage;
+  plan.config = &config;
   if (in_fewer(from->fewer, &at)) plan.network = from->fewer->network;
   const tws_sample_request wanted = {.plan = &plan,
                                      .first_layer = at.first,

@@ -35,6 +35,7 @@ typedef struct tws_chunk_source {
   const tws_fewer_layers *fewer; /* which say the same */
   const tws_tail_pieces *layers; /* which are alike */
   tws_axes apart;                /* along which ranks differ */
+  int zero_stage;                /* lowered as at that; 0: at its own */
   int split, bounded;            /* bounded: what layers compute and exchange, and bytes of activations, alone */
   int64_t *lowered;              /* counts samples */
 } tws_chunk_source;

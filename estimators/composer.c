@@ -105,6 +105,7 @@ typedef struct stage_source {
   tws_plan_request request;
   tws_body *body;
   tws_axes apart;
+  int zero_stage; /* see tws_chunk_source */
 } stage_source;
 
 static tws_code find_chunks(const step *s, const stage_source *sources, int split, tws_chunk_set *set, tws_error *err) {
@@ -142,6 +143,7 @@ static tws_code find_chunks(const step *s, const stage_source *sources, int spli
                                      .fewer = less,
                                      .layers = t,
                                      .apart = source->apart,
+                                     .zero_stage = source->zero_stage,
                                      .split = split,
                                      .bounded = s->bounded,
                                      .lowered = &s->c->counts.bodies};
@@ -391,6 +393,15 @@ static int same_stages(const step *s, const tws_plan_request *request, const tws
          s->shape.virtual_stages == shape->virtual_stages && tws_topology_is_same(&s->topology, &request->topology);
 }
 
+/* Stage 2 has the layers of the first tensor rank of stage 3, with what tells that from others. What only stage 3 might
+ * refuse is left to it. */
+static int shares_stage_3(const tws_plan_request *request, const tws_rank_kind *ranks) {
+  const tws_config *c = request->config;
+  if (tws_topology_size(&request->topology, 1u << TWS_AXIS_MODEL) == 1 || ranks->uneven) return 0;
+  if (tws_network_has_experts(request->network) || c->linear_tile_size || c->zero.offload_param) return 0;
+  return c->zero.stage == 3 || (c->zero.stage == 2 && !ranks->pass_apart);
+}
+
 /* What is sampled for the rank of a stage that is in this line. */
 static tws_code find_source(tws_composer *c, const tws_plan_request *request, const tws_rank_kind *ranks, int line,
                             int stage, stage_source *out, int *bounded, tws_error *err) {
@@ -406,7 +417,10 @@ static tws_code find_source(tws_composer *c, const tws_plan_request *request, co
                pipeline && request->config->pipeline_schedule == TWS_PIPELINE_ZB_H1, &k);
   for (size_t i = 0; i < sizeof places / sizeof *places && ranks->pass_apart; i++)
     k.place = (k.place << 8) + tws_topology_index(t, out->request.rank, 1u << places[i]);
-  k.place = 3 * k.place + ranks->pass_apart + ranks->uneven;
+  const int shared = k.bounded && k.place == 0 && shares_stage_3(request, ranks);
+  k.place = shared ? 0 : 3 * k.place + ranks->pass_apart + ranks->uneven;
+  if (shared) out->apart = 1u << TWS_AXIS_SEQUENCE | 1u << TWS_AXIS_MODEL;
+  if (shared) out->zero_stage = 3;
   tws_piece_entry *e = tws_piece_look_up(&c->bodies, &k, &is_new);
   if (e && is_new) e->value = tws_arena_alloc(c->arena, 1, sizeof(tws_body));
   if (!e || !e->value) return no_memory(err);
@@ -697,7 +711,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   TWS_TRY(find_source(c, request, r, 0, 0, &source, &bounded, err));
   s->c = c;
   s->request = request;
-  if (s->body != source.body || s->line_count < lines_of(r) || !same_stages(s, request, &shape) ||
+  if (s->body != source.body || s->line_count != lines_of(r) || !same_stages(s, request, &shape) ||
       !same_chunks(s->tails, t)) {
     s->body = NULL;
     TWS_TRY(begin_step(s, source.body, t, &shape, bounded, r, err));

@@ -101,7 +101,7 @@ static tws_code lower_moves(tws_kept_moves *kept, const tws_plan_request *reques
   if (!l) return no_memory(err);
   r.config = &config;
   move_alone(&config);
-  const tws_code code = tws_moves_create(&r, bounds, kept->memory, &l->moves, err);
+  const tws_code code = tws_moves_create(&r, bounds, bounds || layers, kept->memory, &l->moves, err);
   kept->count++;
   if (code != TWS_OK) {
     drop(l);
@@ -309,11 +309,10 @@ static tws_code find_gradients_in_step(tws_kept_moves *kept, const tws_plan_requ
     const int later = (int)of.later;
     tws_beside_reductions *b = &out->in_step[kind];
     tws_moved_gradients *g = &b->gradients;
-    tws_op_range range = {tws_moves_plan(l->moves)->op_count, 0};
     tws_piece_time time = {0, 0};
     double launches = 0, axis_s[TWS_PIECE_AXES] = {0};
     TWS_TRY(tws_moves_of_gradients(l->moves, request->config->zero.reduce_bucket_size, of, kept->arena, g, err));
-    range.end = tws_moves_plan(l->moves)->op_count;
+    const tws_op_range range = g->range;
     b->first = range.first;
     TWS_TRY(add_range(kept, l, range, &time, &launches, axis_s, &out->in_order, err));
     TWS_TRY(list_ops(kept, l, range, TWS_BESIDE_REDUCES, &b->ops, err));
