@@ -78,12 +78,12 @@ static void carry_over(walk *w, const moved *m) {
 /* last: the kind of the one before, or -1. */
 static void begin_micro_batch(walk *w, int last) {
   const uint32_t before = w->carried, ops = last >= 0 ? w->of->ops[last] : 0;
+  const int gathering = w->moves_end[TWS_BESIDE_GATHERS] > w->now;
   w->carried = 0;
-  for (uint32_t i = 0; i < before; i++) carry_over(w, &w->moved[w->most + i]);
-  for (uint32_t i = 0; i < ops; i++)
+  for (uint32_t i = 0; i < before && gathering; i++) carry_over(w, &w->moved[w->most + i]);
+  for (uint32_t i = 0; i < ops && gathering; i++)
     if (w->moved[i].op) carry_over(w, &w->moved[i]);
   w->now = 0;
-  memset(w->moved, 0, w->most * sizeof *w->moved);
   memset(w->moves_end, 0, sizeof w->moves_end);
   memset(w->channel_end, 0, sizeof w->channel_end);
   memset(w->on_stream, 0, sizeof w->on_stream);
@@ -127,9 +127,10 @@ static void go(walk *w, int kind) {
     if (!op) op = moment->op;
     if (e->waits)
       wait_for(w, last_waited_for(w, kind, moments, &i));
-    else if (op->stream == TWS_BESIDE_COMPUTES || (b->in_line && op->stream != TWS_BESIDE_EXCHANGES))
+    else if (op->stream == TWS_BESIDE_COMPUTES || (b->in_line && op->stream != TWS_BESIDE_EXCHANGES)) {
       w->now += seconds_of(w, op->time);
-    else
+      w->moved[e->number] = (moved){.ready = 0};
+    } else
       begin_move(w, e->number, op);
     if (w->waits && w->now > came) {
       const double computed_s = seconds_of(w, moment->at);

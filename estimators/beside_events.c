@@ -250,6 +250,7 @@ typedef struct maker {
   uint32_t completed;
   /* 1 + numbers: of the last on a channel; of one that ends in the micro-batch, as then all before it do. */
   uint32_t last_gather, done_gather;
+  uint32_t waited;                                        /* likewise: that the layers have waited for */
   uint32_t on_channel[TWS_CHANNEL_COUNT];                 /* 1 + the number of the last gather there */
   uint32_t exchanges[TWS_EXCHANGES_BACK], exchange_count; /* 1 + numbers of the last */
   tws_beside_events *to;
@@ -353,7 +354,7 @@ static void visit(maker *m, int layer, int backward) {
   gather(m, g, v);
 }
 
-/* Unless something has waited for the parameter's latest gather. */
+/* Unless something has waited for the parameter's latest gather, or one behind it: they end in their order. */
 static void read_param(maker *m, int layer, uint32_t which) {
   uint32_t *gathered = place_of(m, layer, which);
   if (!gathered || *gathered == NOT_MOVED) {
@@ -362,7 +363,8 @@ static void read_param(maker *m, int layer, uint32_t which) {
   }
   if (!*gathered) return;
   if (*gathered > m->done_gather) m->done_gather = *gathered;
-  put(m, NULL, *gathered);
+  if (*gathered > m->waited) put(m, NULL, *gathered);
+  if (*gathered > m->waited) m->waited = *gathered;
   *gathered = 0;
 }
 

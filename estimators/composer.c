@@ -59,6 +59,7 @@ tws_code tws_composer_create(const tws_machine *machine, const tws_costs *others
 void tws_composer_destroy(tws_composer *c) {
   if (!c) return;
   tws_piece_table_free(&c->bodies);
+  tws_piece_table_free(&c->repeats);
   tws_piece_table_free(&c->between);
   tws_ends_free(&c->ends);
   tws_arena_destroy(c->last.arena);
@@ -393,12 +394,29 @@ static int same_stages(const step *s, const tws_plan_request *request, const tws
          s->shape.virtual_stages == shape->virtual_stages && tws_topology_is_same(&s->topology, &request->topology);
 }
 
+/* NULL: no memory. Where gradients are in buckets, and nothing but what ZeRO moves runs beside, only that may tell
+ * micro-batches apart. */
+static tws_body *new_body(tws_composer *c, const tws_plan_request *request, const tws_piece_key *key) {
+  const tws_axes replicas = tws_axes_that_divide(TWS_DIVIDES_SAMPLES) | tws_axes_that_divide(TWS_DIVIDES_TOKENS);
+  const tws_config *config = request->config;
+  tws_body *b = tws_arena_alloc(c->arena, 1, sizeof *b);
+  if (!b || config->zero.stage < 2 || config->tensor_overlap || tws_topology_size(&request->topology, replicas) == 1)
+    return b;
+  tws_piece_key k = *key;
+  int is_new;
+  k.config.micro_batch_size = 0;
+  tws_piece_entry *e = tws_piece_look_up(&c->repeats, &k, &is_new);
+  if (e && is_new) e->value = tws_arena_alloc(c->arena, 1, sizeof *b->repeats);
+  b->repeats = e ? e->value : NULL;
+  return b->repeats ? b : NULL;
+}
+
 /* Stage 2 has the layers of the first tensor rank of stage 3, with what tells that from others. What only stage 3 might
  * refuse is left to it. */
 static int shares_stage_3(const tws_plan_request *request, const tws_rank_kind *ranks) {
   const tws_config *c = request->config;
   if (tws_topology_size(&request->topology, 1u << TWS_AXIS_MODEL) == 1 || ranks->uneven) return 0;
-  if (tws_network_has_experts(request->network) || c->linear_tile_size || c->zero.offload_param) return 0;
+  if (c->linear_tile_size || c->zero.offload_param) return 0;
   return c->zero.stage == 3 || (c->zero.stage == 2 && !ranks->pass_apart);
 }
 
@@ -422,7 +440,7 @@ static tws_code find_source(tws_composer *c, const tws_plan_request *request, co
   if (shared) out->apart = 1u << TWS_AXIS_SEQUENCE | 1u << TWS_AXIS_MODEL;
   if (shared) out->zero_stage = 3;
   tws_piece_entry *e = tws_piece_look_up(&c->bodies, &k, &is_new);
-  if (e && is_new) e->value = tws_arena_alloc(c->arena, 1, sizeof(tws_body));
+  if (e && is_new) e->value = new_body(c, request, &k);
   if (!e || !e->value) return no_memory(err);
   out->body = e->value;
   *bounded = k.bounded;

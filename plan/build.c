@@ -566,6 +566,7 @@ tws_code tws_moves_create(const tws_plan_request *request, const int *bounds, in
     return code;
   }
   m->l.b.module = TWS_NONE;
+  tws_builder_expect(&m->l.b, 3 * (size_t)m->l.network->param_count); /* about so many for a micro-batch */
   *out = m;
   return TWS_OK;
 }

@@ -23,6 +23,7 @@ typedef struct tws_sample_request {
   int first_layer, end_layer;   /* pipeline layers (as pipeline.partition counts them) */
   int goes_on;       /* the chunk goes on behind: gradients of parameters that it uses too have begun there */
   int split;         /* weight gradients are put off, as in zero-bubble schedules */
+  int once;          /* a body: of the first of its micro-batches alone */
   int reduced;       /* a tail: without reductions that wait for it, which tws_moves_of_buckets() makes */
   int moves;         /* a tail: of which tws_moves is made */
   int ordered;       /* a tail: with the places of buffers and the dependencies that follow from what it has alone */
