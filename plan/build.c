@@ -539,16 +539,23 @@ tws_code tws_plan_ranks_differ(const tws_plan_request *request, tws_sample_memor
   return TWS_OK;
 }
 
+/* How much of a plan there is, but for works, which its operations share. */
+typedef struct plan_size {
+  uint32_t ops, operands, buffers, arguments;
+} plan_size;
+
 struct tws_moves {
   tws_lower l;
+  plan_size before_buckets;
+  int has_buckets;
   tws_config config;
   tws_plan_request plan;
   tws_sample_request wanted;
   tws_plan_sample sample;
 };
 
-tws_code tws_moves_create(const tws_plan_request *request, const int *bounds, tws_sample_memory *memory,
-                          tws_moves **out, tws_error *err) {
+tws_code tws_moves_create(const tws_plan_request *request, const int *bounds, int alike_known,
+                          tws_sample_memory *memory, tws_moves **out, tws_error *err) {
   tws_moves *m = tws_calloc(1, sizeof *m);
   *out = NULL;
   if (!m) return tws_fail(err, TWS_MEMORY, NULL, "no memory for a sample");
@@ -557,7 +564,7 @@ tws_code tws_moves_create(const tws_plan_request *request, const int *bounds, tw
   m->plan.config = &m->config;
   m->plan.state = NULL;
   m->wanted = (tws_sample_request){
-      .plan = &m->plan, .tail = 1, .moves = 1, .bounds = bounds, .alike_known = bounds != NULL, .memory = memory};
+      .plan = &m->plan, .tail = 1, .moves = 1, .bounds = bounds, .alike_known = alike_known, .memory = memory};
   tws_code code = begin(&m->plan, &m->wanted, &m->sample, &m->l, err);
   if (code == TWS_OK) code = prepare(&m->l, err);
   if (code != TWS_OK) {
@@ -565,6 +572,7 @@ tws_code tws_moves_create(const tws_plan_request *request, const int *bounds, tw
     return code;
   }
   m->l.b.module = TWS_NONE;
+  tws_builder_expect(&m->l.b, 3 * (size_t)m->l.network->param_count); /* about so many for a micro-batch */
   *out = m;
   return TWS_OK;
 }
@@ -607,12 +615,29 @@ tws_code tws_moves_gradients(tws_moves *m, tws_arena *arena, tws_gradient_list *
   return m->l.zero.stage == 1 ? tws_sample_gradients(&m->l, arena, out) : TWS_OK;
 }
 
+/* With buckets of another size, whose operations take the place of the last ones'. */
+static void make_buckets(tws_moves *m, int64_t elements) {
+  tws_plan *plan = m->l.b.plan;
+  const plan_size *to = &m->before_buckets;
+  if (m->has_buckets) {
+    plan->op_count = to->ops;
+    plan->operand_count = to->operands;
+    plan->buffer_count = to->buffers;
+    plan->argument_count = to->arguments;
+  }
+  m->before_buckets = (plan_size){plan->op_count, plan->operand_count, plan->buffer_count, plan->argument_count};
+  m->has_buckets = 1;
+  m->config.zero.reduce_bucket_size = elements;
+  tws_zero_make_buckets(&m->l);
+}
+
 tws_code tws_moves_of_gradients(tws_moves *m, int64_t elements, tws_moved_kind kind, tws_arena *arena,
                                 tws_moved_gradients *out, tws_error *err) {
   m->l.b.err = err;
-  m->config.zero.reduce_bucket_size = elements;
-  tws_zero_make_buckets(&m->l);
+  make_buckets(m, elements);
+  out->range.first = m->l.b.plan->op_count;
   tws_zero_sample_gradients(&m->l, kind, arena, out);
+  out->range.end = m->l.b.plan->op_count;
   return m->l.b.failed;
 }
 
@@ -632,8 +657,7 @@ tws_code tws_moves_of_begin(tws_moves *m, tws_arena *arena, tws_moved_params *ou
 
 tws_code tws_moves_of_buckets(tws_moves *m, int64_t elements, tws_op_range *out, tws_error *err) {
   m->l.b.err = err;
-  m->config.zero.reduce_bucket_size = elements;
-  tws_zero_make_buckets(&m->l);
+  make_buckets(m, elements);
   return sample_range(m, tws_zero_sample_reductions, out, err);
 }
 
