@@ -130,8 +130,6 @@ tws_code tws_step_bound(tws_composed_step *s, const tws_rank_kind *ranks, tws_er
 const tws_chunk_set *tws_step_line_chunks(const tws_composed_step *s, const tws_rank_kind *ranks, int line);
 const tws_tail_pieces *tws_step_line_tail(const tws_composed_step *s, int stage, int line);
 const double *tws_step_line_stretch(const tws_composed_step *s, int line);
-/* Whether lines end alike, but for how long it takes. */
-int tws_step_same_tails(const tws_tail_pieces *a, const tws_tail_pieces *b);
 
 /* ---- lines of ranks that wait for each other (composer_lines.c) ---- */
 
