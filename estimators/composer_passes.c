@@ -112,6 +112,8 @@ tws_code tws_step_rhythm(tws_composed_step *s, int64_t micro_batches, tws_pipeli
 }
 
 int64_t tws_step_few(const tws_pipeline_shape *shape) {
+  enum { FEW_ALONE = 7 }; /* without a pipeline */
+  if (shape->stages == 1) return FEW_ALONE;
   const int64_t every = tws_fold_step(shape);
   const int64_t in_flight = tws_pipeline_in_flight(shape, 0) / (uint32_t)shape->virtual_stages + 1;
   return (5 * in_flight / 2 + 2 * every + 4) / every * every + shape->micro_batches % every;
