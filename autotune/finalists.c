@@ -46,14 +46,28 @@ static int by_worth(const void *left, const void *right) {
 
 /* ---- plans of the best ---- */
 
+/* What is alive at once does not fit: then no layout does, and none is made. */
+static tws_code estimate_live(const tws_job *job, tws_ledger *out, tws_error *err) {
+  const tws_plan_request plan = tws_job_request(job, 0);
+  return tws_estimate_live(&plan, &job->machine, out, err);
+}
+
 static tws_code plan_candidate(const tws_tune_request *request, tws_tune_candidate *c, tws_error *err) {
   tws_job *job = NULL;
   c->rough = 0;
   tws_code code = tws_job_derive(request->job, &c->variant, &job, err);
-  if (code == TWS_OK) code = tws_job_estimate(job, &c->estimate, NULL, err);
+  if (code == TWS_OK) code = estimate_live(job, &c->estimate.ledger, err);
   if (code == TWS_OK) tws_tune_judge(request, job, c);
+  if (code == TWS_OK && c->verdict == TWS_TUNE_FITS) {
+    code = tws_job_estimate(job, &c->estimate, NULL, err);
+    if (code == TWS_OK) tws_tune_judge(request, job, c);
+  }
   tws_job_destroy(job);
   return code == TWS_OK ? TWS_OK : tws_fail_in(err, code, "%s", c->name);
+}
+
+static int is_planned(const tws_tune_candidate *c) {
+  return c->verdict == TWS_TUNE_FITS || c->estimate.step_s > 0;
 }
 
 static tws_code plan_one(const tws_product *s, const tws_search_state *sweep, const tws_finalist *f,
@@ -75,6 +89,7 @@ static tws_code plan_one(const tws_product *s, const tws_search_state *sweep, co
   } else {
     TWS_TRY(plan_candidate(s->request, c, err));
   }
+  if (!is_planned(c)) return TWS_OK;
   const double apart = c->estimate.step_s - f->step_s, most = 1e-9 * c->estimate.step_s;
   if (apart >= -most && (!f->exact || apart <= most)) return TWS_OK;
   return tws_fail(err, TWS_INTERNAL, "the search and the plan disagree: please report it",
@@ -124,7 +139,7 @@ static tws_code read_plan(void *user, int item, const void *answer, int *stop, t
     return tws_fail(err, TWS_MEMORY, NULL, "no memory for the finalists");
   tws_tune_candidate *c = &result->candidates[result->fits];
   memcpy(c, answer, sizeof *c);
-  result->swept.planned++;
+  result->swept.planned += is_planned(c);
   tws_search_state_keep_plan(p->sweep, f->number, c);
   if (c->verdict != TWS_TUNE_FITS) {
     result->swept.too_large++;

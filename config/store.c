@@ -23,7 +23,7 @@ static const cJSON *find_member(const cJSON *object, const char *name, size_t le
 }
 
 static const cJSON *find_path(const cJSON *root, const char *path, const char *alias) {
-  const cJSON *at = root;
+  const cJSON *at = root->child ? root : NULL;
   while (at && *path) {
     size_t length = strcspn(path, ".");
     const cJSON *next = find_member(at, path, length);
@@ -43,8 +43,9 @@ tws_given tws_store_get(const struct tws_config_store *store, const tws_key *key
   return (tws_given){find_path(store->origin->json->root, key->path, key->alias), store->origin};
 }
 
-static const char *alias_of(const char *path) {
-  for (size_t i = 0; i < tws_key_count; i++)
+/* Nobody asks in an empty document, which many jobs have. */
+static const char *alias_of(const cJSON *root, const char *path) {
+  for (size_t i = 0; i < tws_key_count && root->child; i++)
     if (tws_keys[i].alias && strcmp(tws_keys[i].path, path) == 0) return tws_keys[i].alias;
   return NULL;
 }
@@ -53,7 +54,8 @@ tws_given tws_store_at(const struct tws_config_store *store, const char *path) {
   for (size_t i = store->count; i > 0; i--)
     if (strcmp(store->overrides[i - 1].path, path) == 0)
       return (tws_given){unless_null(store->overrides[i - 1].item), store->overrides[i - 1].source};
-  return (tws_given){find_path(store->origin->json->root, path, alias_of(path)), store->origin};
+  const cJSON *root = store->origin->json->root;
+  return (tws_given){find_path(root, path, alias_of(root, path)), store->origin};
 }
 
 int tws_store_has(const struct tws_config_store *store, const char *path) {
@@ -64,7 +66,8 @@ int tws_store_has(const struct tws_config_store *store, const char *path) {
         unless_null(store->overrides[i].item))
       return 1;
   }
-  return find_path(store->origin->json->root, path, alias_of(path)) != NULL;
+  const cJSON *root = store->origin->json->root;
+  return find_path(root, path, alias_of(root, path)) != NULL;
 }
 
 int tws_given_auto(tws_given given) {

@@ -15,6 +15,7 @@ typedef struct moved {
 
 typedef struct walk {
   const tws_beside_events *of;
+  const tws_beside_trace *trace;
   double stretch, now, moves_end[TWS_BESIDE_STREAMS];
   double channel_end[TWS_CHANNEL_COUNT];
   uint32_t on_stream[TWS_BESIDE_STREAMS], on_channel[TWS_CHANNEL_COUNT]; /* number + 1 of the last */
@@ -77,12 +78,12 @@ static void carry_over(walk *w, const moved *m) {
 /* last: the kind of the one before, or -1. */
 static void begin_micro_batch(walk *w, int last) {
   const uint32_t before = w->carried, ops = last >= 0 ? w->of->ops[last] : 0;
+  const int gathering = w->moves_end[TWS_BESIDE_GATHERS] > w->now;
   w->carried = 0;
-  for (uint32_t i = 0; i < before; i++) carry_over(w, &w->moved[w->most + i]);
-  for (uint32_t i = 0; i < ops; i++)
+  for (uint32_t i = 0; i < before && gathering; i++) carry_over(w, &w->moved[w->most + i]);
+  for (uint32_t i = 0; i < ops && gathering; i++)
     if (w->moved[i].op) carry_over(w, &w->moved[i]);
   w->now = 0;
-  memset(w->moved, 0, w->most * sizeof *w->moved);
   memset(w->moves_end, 0, sizeof w->moves_end);
   memset(w->channel_end, 0, sizeof w->channel_end);
   memset(w->on_stream, 0, sizeof w->on_stream);
@@ -94,37 +95,49 @@ static void begin_micro_batch(walk *w, int last) {
 }
 
 /* Of all that one computation waits for. */
-static uint32_t last_waited_for(const walk *w, int kind, size_t *at) {
+static uint32_t last_waited_for(const walk *w, int kind, const tws_trace_moment *moments, size_t *at) {
   const tws_beside_event *e = &w->of->items[kind][*at], *end = w->of->items[kind] + w->of->count[kind];
+  const tws_piece_time *from = &moments[e->entry].at;
   uint32_t last = e->number;
   for (const tws_beside_event *next = e + 1; next < end && next->waits; next++, ++*at) {
-    if (next->at.kernel > e->at.kernel || next->at.other > e->at.other) break;
+    const tws_piece_time *to = &moments[next->entry].at;
+    if (to->kernel > from->kernel || to->other > from->other) break;
     if (w->moved[next->number].end > w->moved[last].end) last = next->number;
   }
   return last;
 }
 
+static int is_later(int kind) {
+  return kind == TWS_BESIDE_LATER || kind == TWS_BESIDE_LAST;
+}
+
 /* One micro-batch, from its beginning at 0 on, until all is reduced. */
 static void go(walk *w, int kind) {
   const tws_beside_events *b = w->of;
+  const int later = is_later(kind);
+  const tws_trace_moment *moments = w->trace->items[later];
   tws_piece_time before = {0, 0};
   for (size_t i = 0; i < b->count[kind]; i++) {
     const tws_beside_event *e = &b->items[kind][i];
-    w->now += seconds_of(w, (tws_piece_time){e->at.kernel - before.kernel, e->at.other - before.other});
-    before = e->at;
+    const tws_trace_moment *moment = &moments[e->entry];
+    w->now += seconds_of(w, (tws_piece_time){moment->at.kernel - before.kernel, moment->at.other - before.other});
+    before = moment->at;
     const double came = w->now;
+    const tws_beside_op *op = e->waits ? NULL : b->op[kind][e->number];
+    if (!op) op = moment->op;
     if (e->waits)
-      wait_for(w, last_waited_for(w, kind, &i));
-    else if (e->op->stream == TWS_BESIDE_COMPUTES || (b->in_line && e->op->stream != TWS_BESIDE_EXCHANGES))
-      w->now += seconds_of(w, e->op->time);
-    else
-      begin_move(w, e->number, e->op);
+      wait_for(w, last_waited_for(w, kind, moments, &i));
+    else if (op->stream == TWS_BESIDE_COMPUTES || (b->in_line && op->stream != TWS_BESIDE_EXCHANGES)) {
+      w->now += seconds_of(w, op->time);
+      w->moved[e->number] = (moved){.ready = 0};
+    } else
+      begin_move(w, e->number, op);
     if (w->waits && w->now > came) {
-      const double computed_s = seconds_of(w, e->at);
+      const double computed_s = seconds_of(w, moment->at);
       w->waits[w->wait_count++] = (tws_beside_wait){computed_s, w->now - computed_s};
     }
   }
-  const tws_piece_time *whole = &b->whole[kind];
+  const tws_piece_time *whole = &w->trace->whole[later];
   w->now += seconds_of(w, (tws_piece_time){whole->kernel - before.kernel, whole->other - before.other});
   if (w->on_stream[TWS_BESIDE_REDUCES]) wait_for(w, w->on_stream[TWS_BESIDE_REDUCES] - 1);
 }
@@ -158,18 +171,37 @@ static double walk_through(walk *w, tws_body_beside *beside, int64_t micro_batch
 
 /* ---- what is kept ---- */
 
-enum { KEPT = 8 };
+/* Traces of a few bodies. Outlines and events come again with the next size of micro-batches, when all ways to make
+ * activations again, stages and buckets have had their turn. */
+enum { KEPT_TRACES = 8, KEPT_OUTLINES = 16, KEPT_EVENTS = 64 };
+
+typedef struct kept_outline {
+  uint64_t id; /* that no other has, nor had; 0: none */
+  tws_beside_outline outline;
+  int failed;
+} kept_outline;
+
+typedef struct kept_trace {
+  const tws_body *body;
+  int gathers;
+  const kept_outline *outline;
+  uint64_t outline_id;
+  tws_beside_trace trace;
+} kept_trace;
+
+typedef struct kept_events {
+  const tws_beside_moves *moves;
+  uint64_t outline_id;
+  tws_beside_events events;
+  int failed;
+} kept_events;
+
 struct tws_beside_memory {
-  struct {
-    const tws_body *body;
-    tws_beside_trace trace;
-    int failed;
-  } traces[KEPT];
-  struct {
-    const tws_body_beside *beside;
-    tws_beside_events events;
-  } events[KEPT];
-  int next_trace, next_events;
+  kept_outline outlines[KEPT_OUTLINES];
+  kept_trace traces[KEPT_TRACES];
+  kept_events events[KEPT_EVENTS];
+  int next_outline, next_trace, next_events;
+  uint64_t last_id;
   moved *moved;
   tws_beside_wait *waits;
   size_t moved_capacity, wait_capacity;
@@ -189,54 +221,84 @@ tws_beside_memory *tws_beside_memory_create(void) {
 
 void tws_beside_memory_destroy(tws_beside_memory *m) {
   if (!m) return;
-  for (int i = 0; i < KEPT; i++) {
-    tws_beside_trace_free(&m->traces[i].trace);
-    tws_beside_events_free(&m->events[i].events);
-  }
+  for (int i = 0; i < KEPT_OUTLINES; i++) tws_beside_outline_free(&m->outlines[i].outline);
+  for (int i = 0; i < KEPT_TRACES; i++) tws_beside_trace_free(&m->traces[i].trace);
+  for (int i = 0; i < KEPT_EVENTS; i++) tws_beside_events_free(&m->events[i].events);
   tws_free(m->moved);
   tws_free(m->waits);
   tws_free(m);
 }
 
-static const tws_beside_trace *find_trace(const tws_beside_source *from, int *failed) {
+/* Of a chunk; NULL: no memory. */
+static const kept_outline *find_outline(const tws_beside_source *from, int gathers) {
   tws_beside_memory *m = from->memory;
-  int at = 0;
-  const int gathers = tws_beside_gathers_any(from->moves);
-  while (at < KEPT && (m->traces[at].body != from->body || m->traces[at].trace.gathers < gathers)) at++;
-  if (at == KEPT) {
-    at = m->next_trace;
-    m->next_trace = (at + 1) % KEPT;
-    m->traces[at].body = from->body;
-    m->traces[at].failed = tws_beside_trace_make(from->chunk, gathers, &m->traces[at].trace);
+  kept_outline *own = &m->outlines[m->next_outline];
+  own->id = 0;
+  if (!tws_beside_outline_begin(from->chunk, gathers, &own->outline)) return NULL;
+  for (int i = 0; i < KEPT_OUTLINES; i++) {
+    const kept_outline *o = &m->outlines[i];
+    if (o->id && o->outline.made_count == own->outline.made_count &&
+        memcmp(o->outline.made_of, own->outline.made_of, own->outline.made_count * sizeof *own->outline.made_of) == 0)
+      return o;
   }
-  *failed = m->traces[at].failed;
-  return &m->traces[at].trace;
+  own->failed = tws_beside_outline_make(from->chunk, gathers, &own->outline);
+  if (own->failed == 2) return NULL;
+  own->id = ++m->last_id;
+  m->next_outline = (m->next_outline + 1) % KEPT_OUTLINES;
+  return own;
 }
 
-static const tws_beside_events *find_events(const tws_beside_source *from, const tws_body_beside *beside, int *failed) {
+/* Of a body, whose outline is there, too; NULL: no memory. */
+static const kept_trace *find_trace(const tws_beside_source *from) {
   tws_beside_memory *m = from->memory;
-  *failed = 0;
-  for (int i = 0; i < KEPT; i++)
-    if (m->events[i].beside == beside) return &m->events[i].events;
-  const tws_beside_trace *trace = find_trace(from, failed);
-  if (*failed) return NULL;
-  const int at = m->next_events;
-  m->events[at].beside = NULL;
-  *failed = tws_beside_events_make(from->moves, trace, &m->events[at].events);
-  if (*failed) return NULL;
-  m->events[at].beside = beside;
-  m->next_events = (at + 1) % KEPT;
-  return &m->events[at].events;
+  const int gathers = tws_beside_gathers_any(from->moves);
+  for (int i = 0; i < KEPT_TRACES; i++) {
+    const kept_trace *t = &m->traces[i];
+    if (t->body == from->body && t->gathers == gathers && t->outline->id == t->outline_id) return t;
+  }
+  kept_trace *t = &m->traces[m->next_trace];
+  t->body = NULL;
+  t->outline = find_outline(from, gathers);
+  if (!t->outline) return NULL;
+  t->outline_id = t->outline->id;
+  if (!t->outline->failed && !tws_beside_trace_make(from->chunk, &t->outline->outline, &t->trace)) return NULL;
+  t->body = from->body;
+  t->gathers = gathers;
+  m->next_trace = (m->next_trace + 1) % KEPT_TRACES;
+  return t;
+}
+
+/* As tws_beside_events_make(). */
+static int find_events(const tws_beside_source *from, const tws_beside_events **events,
+                       const tws_beside_trace **trace) {
+  tws_beside_memory *m = from->memory;
+  const kept_trace *t = find_trace(from);
+  if (!t) return 2;
+  *trace = &t->trace;
+  if (t->outline->failed) return t->outline->failed;
+  int at = 0;
+  while (at < KEPT_EVENTS && (m->events[at].moves != from->moves || m->events[at].outline_id != t->outline_id)) at++;
+  if (at == KEPT_EVENTS) {
+    at = m->next_events;
+    m->next_events = (at + 1) % KEPT_EVENTS;
+    m->events[at].moves = from->moves;
+    m->events[at].outline_id = t->outline_id;
+    m->events[at].failed = tws_beside_events_make(from->moves, &t->outline->outline, &m->events[at].events);
+    if (m->events[at].failed == 2) m->events[at].moves = NULL;
+  }
+  *events = &m->events[at].events;
+  return m->events[at].failed;
 }
 
 tws_code tws_beside_find(const tws_beside_source *from, tws_body_beside **out, tws_error *err) {
   tws_body_beside *b = from->body->besides;
-  int failed = 2;
+  const tws_beside_events *events;
+  const tws_beside_trace *trace;
   while (b && b->of != from->moves) b = b->next;
   *out = b;
   if (b) return TWS_OK;
   b = tws_arena_alloc(from->arena, 1, sizeof *b);
-  if (b) find_events(from, b, &failed);
+  const int failed = b ? find_events(from, &events, &trace) : 2;
   if (failed == 2) return tws_fail(err, TWS_MEMORY, NULL, "no memory for what runs beside the layers");
   *b = (tws_body_beside){.of = from->moves, .known = !failed, .next = from->body->besides};
   *out = from->body->besides = b;
@@ -244,11 +306,10 @@ tws_code tws_beside_find(const tws_beside_source *from, tws_body_beside **out, t
 }
 
 /* 0: no memory. */
-static int begin_walk(const tws_beside_source *from, const tws_body_beside *beside, double stretch, walk *w) {
+static int begin_walk(const tws_beside_source *from, double stretch, walk *w) {
   tws_beside_memory *m = from->memory;
-  int failed;
-  *w = (walk){.of = find_events(from, beside, &failed), .stretch = stretch};
-  if (!w->of) return 0;
+  *w = (walk){.stretch = stretch};
+  if (find_events(from, &w->of, &w->trace)) return 0;
   for (int kind = 0; kind < w->of->kinds; kind++)
     if (w->of->ops[kind] > w->most) w->most = w->of->ops[kind];
   if (tws_reserve(&m->moved, &m->moved_capacity, 3 * (size_t)w->most + 1, sizeof *m->moved)) return 0;
@@ -256,17 +317,16 @@ static int begin_walk(const tws_beside_source *from, const tws_body_beside *besi
   return 1;
 }
 
-int tws_beside_waits_of(const tws_beside_source *from, tws_body_beside *beside, int later, double stretch,
-                        tws_beside_waits *out) {
+int tws_beside_waits_of(const tws_beside_source *from, int later, double stretch, tws_beside_waits *out) {
   tws_beside_memory *m = from->memory;
   const int kind = later ? TWS_BESIDE_LATER : TWS_BESIDE_FIRST;
   walk w;
-  if (!begin_walk(from, beside, stretch, &w)) return 0;
+  if (!begin_walk(from, stretch, &w)) return 0;
   if (tws_reserve(&m->waits, &m->wait_capacity, w.of->count[kind] + 1, sizeof *m->waits)) return 0;
   w.waits = m->waits;
   begin_micro_batch(&w, -1);
   go(&w, kind);
-  const double computed_s = seconds_of(&w, w.of->whole[kind]);
+  const double computed_s = seconds_of(&w, w.trace->whole[later != 0]);
   *out = (tws_beside_waits){m->waits, w.wait_count, computed_s, w.now - computed_s};
   return 1;
 }
@@ -279,7 +339,7 @@ double tws_beside_seconds(const tws_beside_source *from, tws_body_beside *beside
   if (!account && beside->timed == (micro_batches > 1 ? 3 : beside->timed | 1))
     return beside->first_s + (double)(micro_batches - 1) * (micro_batches > 1 ? beside->later_s : 0);
   walk w;
-  if (!begin_walk(from, beside, stretch, &w)) return -1;
+  if (!begin_walk(from, stretch, &w)) return -1;
   w.account = account;
   return walk_through(&w, beside, micro_batches, behind_s);
 }

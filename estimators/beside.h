@@ -31,7 +31,7 @@ typedef struct tws_beside_moves {
   const tws_beside_reductions *reductions[TWS_BESIDE_KINDS];
 } tws_beside_moves;
 
-/* Of a body whose chunk is the whole network, and kept with it; its events are not. */
+/* Of a body whose chunk is the whole network, and kept with it; its trace and events are not. */
 typedef struct tws_body_beside {
   const tws_beside_moves *of;
   int known;      /* the body's pieces tell; else nothing below is set */
@@ -44,7 +44,7 @@ typedef struct tws_body_beside {
 /* Where ZeRO moves nothing, and exchanges of tensor ranks run beside the layers. */
 const tws_beside_moves *tws_beside_nothing(void);
 
-/* Traces and events of those that were asked for last. */
+/* Traces and events (estimators/beside_events.h) of those that were asked for last. */
 typedef struct tws_beside_memory tws_beside_memory;
 tws_beside_memory *tws_beside_memory_create(void);         /* NULL: no memory */
 void tws_beside_memory_destroy(tws_beside_memory *memory); /* NULL is allowed */
@@ -73,7 +73,6 @@ typedef struct tws_beside_waits {
   double computed_s, waited_s; /* of all of it */
 } tws_beside_waits;
 /* Of one that finds nothing under way (later: not of the first), until the next is asked for; 0: no memory. */
-int tws_beside_waits_of(const tws_beside_source *from, tws_body_beside *beside, int later, double stretch,
-                        tws_beside_waits *out);
+int tws_beside_waits_of(const tws_beside_source *from, int later, double stretch, tws_beside_waits *out);
 
 #endif

@@ -1,24 +1,79 @@
-/* Where a body's layers come to what ZeRO moves: traces of bodies, and the events that moves make of them. */
+/* Where a body's layers come to what ZeRO moves: outlines and traces of bodies, and the events that
+ * moves make of them. */
 #include "estimators/beside_events.h"
 
 #include <string.h>
 
-/* ---- traces ---- */
+/* ---- outlines ---- */
 
 typedef struct place {    /* of a parameter */
   uint32_t left, read_at; /* writes of its gradient to come; the visit that it was read in last */
-  size_t begun;           /* 1 + where its gradient begins in the trace */
+  size_t begun;           /* 1 + where its gradient begins in the outline */
 } place;
 
 typedef struct tracer {
   const tws_composed_chunk *chunk;
-  tws_beside_trace *to;
-  int later, layers;
+  tws_beside_outline *to;
+  int later, layers, gathers;
   uint32_t params, visits, completed; /* most of a layer; so far; gradients */
+  uint32_t passed, mark;              /* see tws_outline_entry */
   place *places;
-  tws_piece_time since; /* layers before the one at hand */
-  int failed;           /* 1: it is not known, 2: no memory */
+  int failed; /* 1: it is not known, 2: no memory */
 } tracer;
+
+/* The passes that a chunk of a whole network has. */
+static int event_of(int backward) {
+  return backward ? TWS_CONTEXT_BACKWARD : TWS_CONTEXT_FORWARD;
+}
+
+static int has_marks(const tws_sample_pieces *s, int later, int backward) {
+  return s->marks[later][event_of(backward)] && s->layer[later][event_of(backward)];
+}
+
+static size_t words_of(const tws_sample_pieces *s) {
+  size_t words = 6;
+  for (int i = 0; i < 4; i++)
+    for (int layer = 0; layer < s->layers && has_marks(s, i / 2, i % 2); layer++)
+      words += 1 + 3 * (size_t)s->marks[i / 2][event_of(i % 2)][layer].count;
+  return words;
+}
+
+static uint32_t *list_marks(const tws_sample_pieces *s, uint32_t *to) {
+  *to++ = (uint32_t)s->first_layer;
+  *to++ = (uint32_t)s->layers;
+  for (int i = 0; i < 4; i++) {
+    const int has = has_marks(s, i / 2, i % 2);
+    *to++ = (uint32_t)has;
+    for (int layer = 0; layer < s->layers && has; layer++) {
+      const tws_marks *marks = &s->marks[i / 2][event_of(i % 2)][layer];
+      *to++ = marks->count;
+      for (uint32_t k = 0; k < marks->count; k++) {
+        *to++ = marks->items[k].kind;
+        *to++ = (uint32_t)marks->items[k].layer;
+        *to++ = marks->items[k].which;
+      }
+    }
+  }
+  return to;
+}
+
+int tws_beside_outline_begin(const tws_composed_chunk *c, int gathers, tws_beside_outline *to) {
+  const uint32_t chunk[] = {(uint32_t)gathers,       (uint32_t)c->of.first,
+                            (uint32_t)c->head_end,   (uint32_t)c->between,
+                            (uint32_t)c->tail_first, c->head ? 1u + (c->tail != NULL) + (c->tail == c->head) : 0};
+  size_t words = sizeof chunk / sizeof *chunk;
+  if (c->head) words += words_of(c->head);
+  if (c->tail && c->tail != c->head) words += words_of(c->tail);
+  to->made_count = 0;
+  if (tws_reserve(&to->made_of, &to->made_capacity, words, sizeof *to->made_of)) return 0;
+  memcpy(to->made_of, chunk, sizeof chunk);
+  if (!c->tail) to->made_of[4] = 0; /* it is not set */
+  uint32_t *at = to->made_of + sizeof chunk / sizeof *chunk;
+  if (c->head) at = list_marks(c->head, at);
+  if (c->tail && c->tail != c->head) list_marks(c->tail, at);
+  to->made_count = words;
+  return 1;
+}
 
 /* A parameter's layer in the whole network, for a mark in a sample's layer that stands for layer `at`: its own, a
  * neighbour's that it shares a kernel with, or one outside those that are alike. */
@@ -30,32 +85,27 @@ static int layer_in_whole(const tws_composed_chunk *chunk, const tws_sample_piec
   return chunk->tail && s == chunk->tail && own >= chunk->tail_first ? own + left_out : own;
 }
 
-static void add_entry(tracer *t, tws_trace_kind kind, tws_piece_time at, int layer, uint32_t which, int backward) {
-  tws_beside_trace *to = t->to;
+static void add_entry(tracer *t, tws_trace_kind kind, int layer, uint32_t which, int backward) {
+  tws_beside_outline *to = t->to;
   size_t *count = &to->count[t->later];
   if (*count == to->capacity[t->later] &&
       tws_reserve(&to->items[t->later], &to->capacity[t->later], *count + 1, sizeof **to->items)) {
     t->failed = 2;
     return;
   }
-  to->items[t->later][(*count)++] = (tws_trace_entry){{t->since.kernel + at.kernel, t->since.other + at.other},
-                                                      layer,
-                                                      which,
-                                                      t->completed,
-                                                      NULL,
-                                                      (uint8_t)kind,
-                                                      (uint8_t)backward};
+  to->items[t->later][(*count)++] =
+      (tws_outline_entry){layer, which, t->completed, t->passed, t->mark, (uint8_t)kind, (uint8_t)backward};
 }
 
 static void begin_gradient(tracer *t, const tws_mark *k, place *p, int own, int backward) {
   if (p->begun) return;
-  add_entry(t, TWS_TRACE_BEGINS, k->at, own, k->which, backward);
+  add_entry(t, TWS_TRACE_BEGINS, own, k->which, backward);
   p->begun = t->to->count[t->later];
 }
 
 static void complete_gradient(tracer *t, const tws_mark *k, place *p, int own, int backward) {
   if (--p->left) return;
-  add_entry(t, TWS_TRACE_COMPLETE, k->at, own, k->which, backward);
+  add_entry(t, TWS_TRACE_COMPLETE, own, k->which, backward);
   if (!t->failed && p->begun) t->to->items[t->later][p->begun - 1].number = t->completed;
   t->completed++;
 }
@@ -63,23 +113,20 @@ static void complete_gradient(tracer *t, const tws_mark *k, place *p, int own, i
 static void add_exchange(tracer *t, const tws_mark *k) {
   const int begins = k->kind == TWS_MARK_EXCHANGES || k->kind == TWS_MARK_EARLY;
   if (!begins && k->kind != TWS_MARK_WAITS) return;
-  add_entry(t, begins ? TWS_TRACE_EXCHANGES : TWS_TRACE_WAITS, k->at, -1, 0, 0);
-  if (t->failed) return;
-  tws_trace_entry *e = &t->to->items[t->later][t->to->count[t->later] - 1];
-  e->op = k->op;
-  e->number = k->which;
+  add_entry(t, begins ? TWS_TRACE_EXCHANGES : TWS_TRACE_WAITS, -1, 0, 0);
+  if (!t->failed) t->to->items[t->later][t->to->count[t->later] - 1].number = k->which;
 }
 
 static void add_mark(tracer *t, const tws_mark *k, int whole, int own, int backward) {
   place *p = own >= 0 && own < t->layers ? &t->places[(size_t)own * t->params + k->which] : NULL;
-  if ((k->kind == TWS_MARK_VISIT || k->kind == TWS_MARK_READS) && !t->to->gathers) return;
+  if ((k->kind == TWS_MARK_VISIT || k->kind == TWS_MARK_READS) && !t->gathers) return;
   if (k->kind == TWS_MARK_VISIT) {
     t->visits++;
-    add_entry(t, TWS_TRACE_VISIT, k->at, whole, 0, backward);
+    add_entry(t, TWS_TRACE_VISIT, whole, 0, backward);
   } else if (k->kind == TWS_MARK_READS) {
     if (p && p->read_at == t->visits) return;
     if (p) p->read_at = t->visits;
-    add_entry(t, TWS_TRACE_READS, k->at, own, k->which, backward);
+    add_entry(t, TWS_TRACE_READS, own, k->which, backward);
   } else if (!p) {
     t->failed = 1; /* a gradient of no layer */
   } else if (k->kind == TWS_MARK_WRITES) {
@@ -90,16 +137,16 @@ static void add_mark(tracer *t, const tws_mark *k, int whole, int own, int backw
 }
 
 static void trace_layer(tracer *t, int at, int backward, int counting) {
-  const int event = backward ? TWS_CONTEXT_BACKWARD : TWS_CONTEXT_FORWARD, whole = t->chunk->of.first + at;
+  const int whole = t->chunk->of.first + at;
   int layer;
   const tws_sample_pieces *s = tws_composed_layer(t->chunk, at, &layer);
-  if (!s->marks[t->later][event] || !s->layer[t->later][event]) {
+  if (!has_marks(s, t->later, backward)) {
     t->failed = 1;
     return;
   }
-  const tws_marks *marks = &s->marks[t->later][event][layer];
-  for (uint32_t i = 0; i < marks->count && !t->failed; i++) {
-    const tws_mark *k = &marks->items[i];
+  const tws_marks *marks = &s->marks[t->later][event_of(backward)][layer];
+  for (t->mark = 0; t->mark < marks->count && !t->failed; t->mark++) {
+    const tws_mark *k = &marks->items[t->mark];
     const int own = layer_in_whole(t->chunk, s, layer + s->first_layer, whole, k->layer);
     if (k->kind >= TWS_MARK_EXCHANGES) {
       if (!counting) add_exchange(t, k);
@@ -108,8 +155,6 @@ static void trace_layer(tracer *t, int at, int backward, int counting) {
     else if (k->kind == TWS_MARK_WRITTEN && own >= 0 && own < t->layers)
       t->places[(size_t)own * t->params + k->which].left++;
   }
-  t->since.kernel += s->layer[t->later][event][layer].time.kernel;
-  t->since.other += s->layer[t->later][event][layer].time.other;
 }
 
 static void most_params(const tws_sample_pieces *s, uint32_t *most) {
@@ -122,9 +167,8 @@ static void most_params(const tws_sample_pieces *s, uint32_t *most) {
         }
 }
 
-int tws_beside_trace_make(const tws_composed_chunk *c, int gathers, tws_beside_trace *to) {
-  tracer t = {.chunk = c, .to = to, .params = 1};
-  to->gathers = gathers;
+int tws_beside_outline_make(const tws_composed_chunk *c, int gathers, tws_beside_outline *to) {
+  tracer t = {.chunk = c, .to = to, .gathers = gathers, .params = 1};
   to->count[0] = to->count[1] = 0;
   if (!c->head) return 1;
   t.layers = tws_chunk_layers(c);
@@ -137,17 +181,50 @@ int tws_beside_trace_make(const tws_composed_chunk *c, int gathers, tws_beside_t
     memset(t.places, 0, bytes);
     t.completed = 0;
     for (int counting = 1; counting >= 0; counting--) {
-      t.since = (tws_piece_time){0, 0};
+      t.passed = 0;
       for (int pass = 0; pass < 2 && !t.failed; pass++) {
         t.visits++;
-        if (!counting && gathers) add_entry(&t, TWS_TRACE_PASS, (tws_piece_time){0, 0}, -1, 0, pass);
-        for (int i = 0; i < t.layers && !t.failed; i++) trace_layer(&t, pass ? t.layers - 1 - i : i, pass, counting);
+        t.mark = TWS_NONE;
+        if (!counting && gathers) add_entry(&t, TWS_TRACE_PASS, -1, 0, pass);
+        for (int i = 0; i < t.layers && !t.failed; i++, t.passed++)
+          trace_layer(&t, pass ? t.layers - 1 - i : i, pass, counting);
       }
     }
-    to->whole[t.later] = t.since;
   }
   tws_free(t.places);
   return t.failed;
+}
+
+void tws_beside_outline_free(tws_beside_outline *outline) {
+  for (int later = 0; later < 2; later++) tws_free(outline->items[later]);
+  tws_free(outline->made_of);
+}
+
+/* ---- traces ---- */
+
+int tws_beside_trace_make(const tws_composed_chunk *c, const tws_beside_outline *o, tws_beside_trace *to) {
+  const uint32_t layers = (uint32_t)tws_chunk_layers(c);
+  for (int later = 0; later < 2; later++) {
+    const tws_outline_entry *e = o->items[later], *end = e + o->count[later];
+    tws_piece_time since = {0, 0}; /* layers before the one at hand */
+    if (tws_reserve(&to->items[later], &to->capacity[later], o->count[later] + 1, sizeof **to->items)) return 0;
+    tws_trace_moment *moment = to->items[later];
+    for (uint32_t passed = 0; passed < 2 * layers; passed++) {
+      const int backward = passed >= layers;
+      int layer;
+      const tws_sample_pieces *s = tws_composed_layer(c, (int)(backward ? 2 * layers - 1 - passed : passed), &layer);
+      const tws_mark *marks = s->marks[later][event_of(backward)][layer].items;
+      for (; e < end && e->passed == passed; e++, moment++) {
+        *moment = (tws_trace_moment){since, NULL};
+        if (e->mark == TWS_NONE) continue;
+        moment->at = tws_sum_of_times(since, marks[e->mark].at);
+        moment->op = marks[e->mark].op;
+      }
+      since = tws_sum_of_times(since, s->layer[later][event_of(backward)][layer].time);
+    }
+    to->whole[later] = since;
+  }
+  return 1;
 }
 
 void tws_beside_trace_free(tws_beside_trace *trace) {
@@ -173,26 +250,32 @@ typedef struct maker {
   uint32_t completed;
   /* 1 + numbers: of the last on a channel; of one that ends in the micro-batch, as then all before it do. */
   uint32_t last_gather, done_gather;
+  uint32_t waited;                                        /* likewise: that the layers have waited for */
   uint32_t on_channel[TWS_CHANNEL_COUNT];                 /* 1 + the number of the last gather there */
   uint32_t exchanges[TWS_EXCHANGES_BACK], exchange_count; /* 1 + numbers of the last */
   tws_beside_events *to;
-  uint32_t ops;
-  int failed; /* 1: it is not known, 2: no memory */
+  uint32_t ops, entry; /* so far; of the outline, the one at hand */
+  int failed;          /* 1: it is not known, 2: no memory */
 } maker;
 #define NOT_MOVED UINT32_MAX
 
-static void put(maker *m, tws_piece_time at, const tws_beside_op *op, uint32_t waits_for) {
+/* op: NULL for an exchange. */
+static void put(maker *m, const tws_beside_op *op, uint32_t waits_for) {
   if (m->failed) return;
   tws_beside_events *to = m->to;
   const int kind = m->kind;
-  if (tws_reserve(&to->items[kind], &to->capacity[kind], to->count[kind] + 1, sizeof *to->items[kind])) {
+  if ((to->count[kind] == to->capacity[kind] &&
+       tws_reserve(&to->items[kind], &to->capacity[kind], to->count[kind] + 1, sizeof *to->items[kind])) ||
+      (m->ops == to->op_capacity[kind] &&
+       tws_reserve(&to->op[kind], &to->op_capacity[kind], m->ops + 1u, sizeof *to->op[kind]))) {
     m->failed = 2;
     return;
   }
-  to->items[kind][to->count[kind]++] = (tws_beside_event){at, op, waits_for ? waits_for - 1 : m->ops, waits_for > 0};
+  to->items[kind][to->count[kind]++] =
+      (tws_beside_event){m->entry, (waits_for ? waits_for - 1 : m->ops) & INT32_MAX, waits_for > 0};
   if (waits_for) return;
-  m->ops++;
-  if (m->moves->in_line) return;
+  to->op[kind][m->ops++] = op;
+  if (m->moves->in_line || !op) return;
   if (op->stream == TWS_BESIDE_GATHERS) {
     if (op->channel != TWS_CHANNEL_NONE) m->last_gather = m->on_channel[op->channel] = m->ops;
   } else if (op->stream == TWS_BESIDE_REDUCES && m->on_channel[op->channel] > m->done_gather) {
@@ -214,7 +297,7 @@ static int list_by_layer(maker *m, const tws_moved_gradients *g) {
 }
 
 /* Most become complete in the order of the moves' sample. */
-static uint32_t gradient_of(maker *m, const tws_trace_entry *e) {
+static uint32_t gradient_of(maker *m, const tws_outline_entry *e) {
   const tws_moved_gradients *all = &m->moves->reductions[m->kind]->gradients;
   const tws_moved_gradient *likely = &all->items[e->number];
   if (e->number < all->count && likely->layer == e->layer && likely->which == e->which) return e->number;
@@ -225,22 +308,22 @@ static uint32_t gradient_of(maker *m, const tws_trace_entry *e) {
   return TWS_NONE;
 }
 
-static void begin_bucket(maker *m, tws_piece_time at, uint32_t gradient) {
+static void begin_bucket(maker *m, uint32_t gradient) {
   const uint32_t bucket = m->moves->reductions[m->kind]->gradients.items[gradient].bucket;
   if (m->begun[bucket]) return;
   m->begun[bucket] = 1;
-  if (m->flushed[0]) put(m, at, NULL, m->flushed[0]);
+  if (m->flushed[0]) put(m, NULL, m->flushed[0]);
 }
 
-static void complete(maker *m, tws_piece_time at, uint32_t gradient) {
+static void complete(maker *m, uint32_t gradient) {
   const tws_beside_reductions *r = m->moves->reductions[m->kind];
   const tws_moved_gradients *all = &r->gradients;
   const tws_moved_gradient *g = &all->items[gradient];
   m->completed++;
-  for (uint32_t op = g->padded.first; op < g->padded.end; op++) put(m, at, &r->ops[op - r->first], 0);
+  for (uint32_t op = g->padded.first; op < g->padded.end; op++) put(m, &r->ops[op - r->first], 0);
   if (--m->pending[g->bucket]) return;
   const tws_moved_gradient *last = &all->items[m->completes[g->bucket]];
-  for (uint32_t op = last->reduced.first; op < last->reduced.end; op++) put(m, at, &r->ops[op - r->first], 0);
+  for (uint32_t op = last->reduced.first; op < last->reduced.end; op++) put(m, &r->ops[op - r->first], 0);
   m->flushed[0] = m->flushed[1];
   m->flushed[1] = m->ops;
 }
@@ -250,9 +333,9 @@ static uint32_t *place_of(const maker *m, int layer, uint32_t which) {
   return known ? &m->gathered[(size_t)layer * m->most_params + which] : NULL;
 }
 
-static void gather(maker *m, tws_piece_time at, const tws_beside_gathers *g, const tws_moved_visit *v) {
+static void gather(maker *m, const tws_beside_gathers *g, const tws_moved_visit *v) {
   const uint32_t before = m->ops;
-  for (uint32_t op = v->gathered.first; op < v->gathered.end; op++) put(m, at, &g->ops[op - g->first], 0);
+  for (uint32_t op = v->gathered.first; op < v->gathered.end; op++) put(m, &g->ops[op - g->first], 0);
   for (uint32_t i = v->first; i < v->end; i++) {
     const tws_moved_param *p = &g->params.items[i];
     if (p->op != TWS_NONE) *place_of(m, p->layer, p->which) = before + p->op - v->gathered.first + 1;
@@ -260,7 +343,7 @@ static void gather(maker *m, tws_piece_time at, const tws_beside_gathers *g, con
 }
 
 /* What is gathered before the next visit, which has to be this one. */
-static void visit(maker *m, tws_piece_time at, int layer, int backward) {
+static void visit(maker *m, int layer, int backward) {
   const tws_beside_gathers *g = m->moves->gathers[m->later];
   const tws_moved_visit *v = &g->params.visits[m->visit];
   if (m->visit >= g->params.visit_count || v->layer != layer || v->backward != backward) {
@@ -268,11 +351,11 @@ static void visit(maker *m, tws_piece_time at, int layer, int backward) {
     return;
   }
   m->visit++;
-  gather(m, at, g, v);
+  gather(m, g, v);
 }
 
-/* Unless something has waited for the parameter's latest gather. */
-static void read_param(maker *m, tws_piece_time at, int layer, uint32_t which) {
+/* Unless something has waited for the parameter's latest gather, or one behind it: they end in their order. */
+static void read_param(maker *m, int layer, uint32_t which) {
   uint32_t *gathered = place_of(m, layer, which);
   if (!gathered || *gathered == NOT_MOVED) {
     m->failed = m->failed ? m->failed : 1;
@@ -280,37 +363,38 @@ static void read_param(maker *m, tws_piece_time at, int layer, uint32_t which) {
   }
   if (!*gathered) return;
   if (*gathered > m->done_gather) m->done_gather = *gathered;
-  put(m, at, NULL, *gathered);
+  if (*gathered > m->waited) put(m, NULL, *gathered);
+  if (*gathered > m->waited) m->waited = *gathered;
   *gathered = 0;
 }
 
 /* What is gathered before a pass begins: for the step, and by visits of no module. */
-static void begin_pass(maker *m, tws_piece_time at, int backward) {
+static void begin_pass(maker *m, int backward) {
   const tws_beside_gathers *begin = m->moves->begin;
   const tws_moved_params *p = &m->moves->gathers[m->later]->params;
-  if (!m->later && !backward && begin->params.visit_count) gather(m, at, begin, begin->params.visits);
+  if (!m->later && !backward && begin->params.visit_count) gather(m, begin, begin->params.visits);
   while (m->visit < p->visit_count && p->visits[m->visit].layer < 0 && p->visits[m->visit].backward == backward)
-    visit(m, at, p->visits[m->visit].layer, backward);
+    visit(m, p->visits[m->visit].layer, backward);
 }
 
-static void go_through(maker *m, const tws_trace_entry *e) {
+static void go_through(maker *m, const tws_outline_entry *e) {
   uint32_t gradient;
   switch ((tws_trace_kind)e->kind) {
     case TWS_TRACE_EXCHANGES:
-      put(m, e->at, e->op, 0);
+      put(m, NULL, 0);
       m->exchanges[m->exchange_count++ % TWS_EXCHANGES_BACK] = m->ops;
       return;
     case TWS_TRACE_WAITS:
-      put(m, e->at, NULL, m->exchanges[(m->exchange_count - 1 - e->number) % TWS_EXCHANGES_BACK]);
+      put(m, NULL, m->exchanges[(m->exchange_count - 1 - e->number) % TWS_EXCHANGES_BACK]);
       return;
     case TWS_TRACE_PASS:
-      begin_pass(m, e->at, e->backward);
+      begin_pass(m, e->backward);
       return;
     case TWS_TRACE_VISIT:
-      visit(m, e->at, e->layer, e->backward);
+      visit(m, e->layer, e->backward);
       return;
     case TWS_TRACE_READS:
-      read_param(m, e->at, e->layer, e->which);
+      read_param(m, e->layer, e->which);
       return;
     case TWS_TRACE_BEGINS:
     case TWS_TRACE_COMPLETE:
@@ -318,9 +402,9 @@ static void go_through(maker *m, const tws_trace_entry *e) {
       if (gradient == TWS_NONE)
         m->failed = m->failed ? m->failed : 1;
       else if (e->kind == TWS_TRACE_BEGINS)
-        begin_bucket(m, e->at, gradient);
+        begin_bucket(m, gradient);
       else
-        complete(m, e->at, gradient);
+        complete(m, gradient);
   }
 }
 
@@ -365,7 +449,7 @@ int tws_beside_gathers_any(const tws_beside_moves *moves) {
   return moves->begin->params.count || moves->gathers[0]->params.visit_count || moves->gathers[1]->params.visit_count;
 }
 
-int tws_beside_events_make(const tws_beside_moves *moves, const tws_beside_trace *trace, tws_beside_events *to) {
+int tws_beside_events_make(const tws_beside_moves *moves, const tws_beside_outline *outline, tws_beside_events *to) {
   int failed = 0;
   to->kinds = moves->kinds;
   to->in_line = moves->in_line;
@@ -375,18 +459,20 @@ int tws_beside_events_make(const tws_beside_moves *moves, const tws_beside_trace
     if (!m.scratch) return 2;
     to->count[kind] = 0;
     if (!index_gradients(&m) || !index_params(&m)) m.failed = m.failed ? m.failed : 1;
-    for (size_t i = 0; i < trace->count[later] && !m.failed; i++) go_through(&m, &trace->items[later][i]);
+    for (; m.entry < outline->count[later] && !m.failed; m.entry++) go_through(&m, &outline->items[later][m.entry]);
     tws_arena_destroy(m.scratch);
     /* what has no channel may end in the next micro-batch: codes of parameters that nobody reads any more */
     const int whole = m.completed == moves->reductions[kind]->gradients.count &&
                       m.visit == moves->gathers[later]->params.visit_count && m.done_gather >= m.last_gather;
     failed = m.failed || whole ? m.failed : 1;
     to->ops[kind] = m.ops;
-    to->whole[kind] = trace->whole[later];
   }
   return failed;
 }
 
 void tws_beside_events_free(tws_beside_events *events) {
-  for (int kind = 0; kind < TWS_BESIDE_KINDS; kind++) tws_free(events->items[kind]);
+  for (int kind = 0; kind < TWS_BESIDE_KINDS; kind++) {
+    tws_free(events->items[kind]);
+    tws_free(events->op[kind]);
+  }
 }

@@ -20,18 +20,24 @@ typedef struct tws_body_sample {
  * and what is behind a sample that ends among them is one of them. */
 enum { BEFORE = 3, BEHIND = 3 };
 
+static const tws_network *shorten(const tws_network *network, const uint32_t *at, int first, int end,
+                                  tws_arena *arena) {
+  if (!at || first + 1 >= end) return NULL;
+  return tws_network_shorten(network, at[first], at[end], at[first] - at[first - 1], arena);
+}
+
 tws_fewer_layers tws_fewer_layers_of(const tws_network *network, const tws_tail_pieces *layers, tws_arena *arena) {
-  tws_fewer_layers fewer = {NULL, layers->alike_first + BEFORE, layers->alike_end - BEHIND};
+  tws_fewer_layers fewer = {.first = layers->alike_first + BEFORE, .end = layers->alike_end - BEHIND};
+  const int half = SAMPLED / 2;
   const uint32_t *at = layers->layer_modules;
-  if (at && fewer.first + 1 < fewer.end)
-    fewer.network =
-        tws_network_shorten(network, at[fewer.first], at[fewer.end], at[fewer.first] - at[fewer.first - 1], arena);
+  fewer.network = shorten(network, at, fewer.first, fewer.end, arena);
+  fewer.least = shorten(network, at, layers->alike_first + half, layers->alike_end - half, arena);
   return fewer;
 }
 
 /* Moves a range to where it is in the shortened network; 0: it is not there. */
 static int in_fewer(const tws_fewer_layers *fewer, range *of) {
-  if (!fewer->network || of->in_fewer) return fewer->network != NULL;
+  if (!fewer->network) return 0;
   if (of->end < fewer->first + BEHIND) return 1;
   if (of->first <= fewer->end - BEFORE) return 0;
   of->first -= fewer->end - fewer->first;
@@ -46,13 +52,21 @@ static tws_code find_sample(const tws_chunk_source *from, range of, const tws_sa
       return s->code == TWS_OK ? TWS_OK : tws_fail(err, s->code, NULL, "a part of the model cannot be sampled");
     }
   tws_plan_request plan = *from->request;
+  tws_repeats *repeats = of.in_least ? from->body->repeats : NULL;
   range at = of;
-  if (in_fewer(from->fewer, &at)) plan.network = from->fewer->network;
+  tws_config config = *plan.config;
+  if (from->zero_stage) config.zero.stage = from->zero_stage;
+  plan.config = &config;
+  if (of.in_least)
+    plan.network = from->fewer->least;
+  else if (in_fewer(from->fewer, &at))
+    plan.network = from->fewer->network;
   const tws_sample_request wanted = {.plan = &plan,
                                      .first_layer = at.first,
                                      .end_layer = at.end,
                                      .goes_on = of.goes_on,
                                      .split = from->split,
+                                     .once = repeats && *repeats == TWS_REPEATS,
                                      .alike_known = 1,
                                      .memory = from->memory};
   tws_plan_sample sample;
@@ -67,6 +81,8 @@ static tws_code find_sample(const tws_chunk_source *from, range of, const tws_sa
   s->code = tws_pieces_of_body(&sample, &wanted, from->costs, from->bounded, from->apart, from->arena, &s->pieces, err);
   s->pieces.first_layer = of.first;
   tws_plan_sample_free(&sample);
+  if (s->code == TWS_OK && repeats && *repeats == TWS_REPEATS_UNKNOWN)
+    *repeats = tws_pieces_repeat(&s->pieces) ? TWS_REPEATS : TWS_REPEATS_NOT;
   *out = &s->pieces;
   return s->code;
 }
@@ -181,11 +197,10 @@ static int from_samples(const tws_chunk_source *from_where, tws_composed_chunk *
   if (alike < 2 || t->alike_end - t->alike_first < SAMPLED + 2) return 0;
   const tws_sample_pieces *head = NULL, *tail = NULL;
   tws_error why = {0};
-  if (prefix && suffix && fewer->network) { /* all of it but what is left out */
-    const int out = fewer->end - fewer->first;
-    const range all = {.first = first, .end = end - out, .in_fewer = 1};
+  if (prefix && suffix && fewer->least) { /* all of it but what is left out */
+    const range all = {.first = first, .end = end - (alike - SAMPLED), .in_least = 1};
     return find_sample(from_where, all, &head, &why) == TWS_OK &&
-           join_samples(head, t->alike_first, head, t->alike_end - out - SAMPLED, alike - 2, chunk);
+           join_samples(head, t->alike_first, head, t->alike_first, alike - 2, chunk);
   }
   /* a chunk in the middle stands anywhere but at the first alike layer */
   const int middle = first > t->alike_first ? t->alike_first + 1 : t->alike_first;

@@ -8,11 +8,16 @@
 typedef struct tws_layer_range {
   int first, end; /* pipeline layers */
   int goes_on;    /* see tws_sample_request */
-  int in_fewer;   /* of the network without some (tws_fewer_layers) */
+  int in_least;   /* of the network with fewest (tws_fewer_layers) */
 } tws_layer_range;
+
+/* Whether later micro-batches do what the first does. What they do otherwise is up to their number alone, so one size
+ * of micro-batches tells of others. */
+typedef enum tws_repeats { TWS_REPEATS_UNKNOWN, TWS_REPEATS, TWS_REPEATS_NOT } tws_repeats;
 
 /* What has been sampled of layers of one kind; all zero at first. */
 typedef struct tws_body {
+  tws_repeats *repeats; /* of bodies that differ in the size of micro-batches alone; NULL: nobody asks */
   struct tws_body_sample *samples;
   struct tws_body_overlap *overlaps; /* estimators/overlap.h */
   struct tws_body_beside *besides;   /* estimators/beside.h */
@@ -22,8 +27,9 @@ typedef struct tws_body {
 typedef struct tws_fewer_layers {
   const tws_network *network; /* NULL: none is left out */
   int first, end;
+  const tws_network *least; /* with as few of them as a sample of the whole has; NULL: it has not so many */
 } tws_fewer_layers;
-/* From the ends of a step that its layers have; the network lives in `arena`. */
+/* From the ends of a step that its layers have; the networks live in `arena`. */
 tws_fewer_layers tws_fewer_layers_of(const tws_network *network, const tws_tail_pieces *layers, tws_arena *arena);
 
 typedef struct tws_chunk_source {
@@ -35,6 +41,7 @@ typedef struct tws_chunk_source {
   const tws_fewer_layers *fewer; /* which say the same */
   const tws_tail_pieces *layers; /* which are alike */
   tws_axes apart;                /* along which ranks differ */
+  int zero_stage;                /* lowered as at that; 0: at its own */
   int split, bounded;            /* bounded: what layers compute and exchange, and bytes of activations, alone */
   int64_t *lowered;              /* counts samples */
 } tws_chunk_source;

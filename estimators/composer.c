@@ -59,6 +59,7 @@ tws_code tws_composer_create(const tws_machine *machine, const tws_costs *others
 void tws_composer_destroy(tws_composer *c) {
   if (!c) return;
   tws_piece_table_free(&c->bodies);
+  tws_piece_table_free(&c->repeats);
   tws_piece_table_free(&c->between);
   tws_ends_free(&c->ends);
   tws_arena_destroy(c->last.arena);
@@ -105,6 +106,7 @@ typedef struct stage_source {
   tws_plan_request request;
   tws_body *body;
   tws_axes apart;
+  int zero_stage; /* see tws_chunk_source */
 } stage_source;
 
 static tws_code find_chunks(const step *s, const stage_source *sources, int split, tws_chunk_set *set, tws_error *err) {
@@ -142,6 +144,7 @@ static tws_code find_chunks(const step *s, const stage_source *sources, int spli
                                      .fewer = less,
                                      .layers = t,
                                      .apart = source->apart,
+                                     .zero_stage = source->zero_stage,
                                      .split = split,
                                      .bounded = s->bounded,
                                      .lowered = &s->c->counts.bodies};
@@ -221,7 +224,7 @@ static tws_beside_source beside_source(const step *s) {
 /* Of the last micro-batch, for exchanges. */
 static int find_waits(const step *s, tws_beside_waits *out) {
   const tws_beside_source from = beside_source(s);
-  return tws_beside_waits_of(&from, s->beside, s->shape.micro_batches > 1, s->stretch[0], out);
+  return tws_beside_waits_of(&from, s->shape.micro_batches > 1, s->stretch[0], out);
 }
 
 /* By how much what runs beside the end of a step changes it; at least, where it is not known when gradients are there.
@@ -391,6 +394,32 @@ static int same_stages(const step *s, const tws_plan_request *request, const tws
          s->shape.virtual_stages == shape->virtual_stages && tws_topology_is_same(&s->topology, &request->topology);
 }
 
+/* NULL: no memory. Where gradients are in buckets, and nothing but what ZeRO moves runs beside, only that may tell
+ * micro-batches apart. */
+static tws_body *new_body(tws_composer *c, const tws_plan_request *request, const tws_piece_key *key) {
+  const tws_axes replicas = tws_axes_that_divide(TWS_DIVIDES_SAMPLES) | tws_axes_that_divide(TWS_DIVIDES_TOKENS);
+  const tws_config *config = request->config;
+  tws_body *b = tws_arena_alloc(c->arena, 1, sizeof *b);
+  if (!b || config->zero.stage < 2 || config->tensor_overlap || tws_topology_size(&request->topology, replicas) == 1)
+    return b;
+  tws_piece_key k = *key;
+  int is_new;
+  k.config.micro_batch_size = 0;
+  tws_piece_entry *e = tws_piece_look_up(&c->repeats, &k, &is_new);
+  if (e && is_new) e->value = tws_arena_alloc(c->arena, 1, sizeof *b->repeats);
+  b->repeats = e ? e->value : NULL;
+  return b->repeats ? b : NULL;
+}
+
+/* Stage 2 has the layers of the first tensor rank of stage 3, with what tells that from others. What only stage 3 might
+ * refuse is left to it. */
+static int shares_stage_3(const tws_plan_request *request, const tws_rank_kind *ranks) {
+  const tws_config *c = request->config;
+  if (tws_topology_size(&request->topology, 1u << TWS_AXIS_MODEL) == 1 || ranks->uneven) return 0;
+  if (c->linear_tile_size || c->zero.offload_param) return 0;
+  return c->zero.stage == 3 || (c->zero.stage == 2 && !ranks->pass_apart);
+}
+
 /* What is sampled for the rank of a stage that is in this line. */
 static tws_code find_source(tws_composer *c, const tws_plan_request *request, const tws_rank_kind *ranks, int line,
                             int stage, stage_source *out, int *bounded, tws_error *err) {
@@ -406,9 +435,12 @@ static tws_code find_source(tws_composer *c, const tws_plan_request *request, co
                pipeline && request->config->pipeline_schedule == TWS_PIPELINE_ZB_H1, &k);
   for (size_t i = 0; i < sizeof places / sizeof *places && ranks->pass_apart; i++)
     k.place = (k.place << 8) + tws_topology_index(t, out->request.rank, 1u << places[i]);
-  k.place = 3 * k.place + ranks->pass_apart + ranks->uneven;
+  const int shared = k.bounded && k.place == 0 && shares_stage_3(request, ranks);
+  k.place = shared ? 0 : 3 * k.place + ranks->pass_apart + ranks->uneven;
+  if (shared) out->apart = 1u << TWS_AXIS_SEQUENCE | 1u << TWS_AXIS_MODEL;
+  if (shared) out->zero_stage = 3;
   tws_piece_entry *e = tws_piece_look_up(&c->bodies, &k, &is_new);
-  if (e && is_new) e->value = tws_arena_alloc(c->arena, 1, sizeof(tws_body));
+  if (e && is_new) e->value = new_body(c, request, &k);
   if (!e || !e->value) return no_memory(err);
   out->body = e->value;
   *bounded = k.bounded;
@@ -727,7 +759,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   TWS_TRY(find_source(c, request, r, 0, 0, &source, &bounded, err));
   s->c = c;
   s->request = request;
-  if (s->body != source.body || s->line_count < lines_of(r) || !same_stages(s, request, &shape) ||
+  if (s->body != source.body || s->line_count != lines_of(r) || !same_stages(s, request, &shape) ||
       !same_chunks(s->tails, t)) {
     s->body = NULL;
     TWS_TRY(begin_step(s, source.body, t, &shape, bounded, r, err));

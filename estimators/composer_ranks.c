@@ -244,10 +244,11 @@ static int join_tails(const step *s, const tws_rank_kind *ranks, int stage, tws_
   return !(tangled && waits);
 }
 
-/* How much the kernels of each line's stages are stretched; whether it is known as before. */
+/* How much the kernels of each line's stages are stretched; whether that is as it was when the longest line was looked
+ * for, which depends on nothing else. */
 static int find_stretch(step *s, const tws_rank_kind *ranks) {
   const int stages = s->shape.stages;
-  int same = s->longest_of == s->tails;
+  int same = s->longest_of != NULL;
   for (int i = 0; i < stages * ranks->line_count; i++) {
     const int line = i / stages, stage = i % stages;
     const double stretch = tws_step_stretch(s, set_of(s, ranks, line), tail_of(s, stage, line), stage);
@@ -360,7 +361,7 @@ int tws_step_join(step *s, const tws_rank_kind *ranks) {
   if (tws_reserve(&c->joined.stage, &c->joined_capacity, (size_t)stages, sizeof *c->joined.stage) ||
       tws_reserve(&c->joined_steps, &c->joined_step_capacity, steps, sizeof *c->joined_steps))
     return 0;
-  find_stretch(s, ranks); /* with what runs beside */
+  if (!find_stretch(s, ranks)) s->longest_of = NULL; /* with what runs beside */
   c->joined.stages = stages;
   c->joined.most_met = s->tails->most_met;
   tws_tail_step *at = c->joined_steps;

@@ -89,7 +89,7 @@ struct tws_composer {
   const tws_machine *machine;
   tws_costs costs;
   tws_arena *arena;
-  tws_piece_table bodies, between;
+  tws_piece_table bodies, repeats, between; /* repeats: of bodies, without the size of micro-batches */
   tws_ends ends;
   tws_kept_programs *programs;
   size_t program_bytes;

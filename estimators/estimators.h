@@ -174,6 +174,10 @@ typedef struct tws_estimate {
 /* Which ranks' plans it is made from. The caller frees them, also on failure. */
 tws_code tws_estimate_ranks(const tws_plan_request *request, const tws_machine *machine, tws_rank_set *out,
                             tws_error *err);
+/* The ledger of the rank of which most bytes of the device are alive at once: its plan's, which is not laid out, so
+ * arenas are without gaps. */
+tws_code tws_estimate_live(const tws_plan_request *request, const tws_machine *machine, tws_ledger *out,
+                           tws_error *err);
 tws_code tws_estimate_step(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                            tws_error *err);
 /* The same, and each stage's part: stages has room for the topology's "pipe" dimension (at least 1), or is NULL. */

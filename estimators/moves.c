@@ -101,7 +101,7 @@ static tws_code lower_moves(tws_kept_moves *kept, const tws_plan_request *reques
   if (!l) return no_memory(err);
   r.config = &config;
   move_alone(&config);
-  const tws_code code = tws_moves_create(&r, bounds, kept->memory, &l->moves, err);
+  const tws_code code = tws_moves_create(&r, bounds, bounds || layers, kept->memory, &l->moves, err);
   kept->count++;
   if (code != TWS_OK) {
     drop(l);
@@ -123,6 +123,8 @@ static tws_code add_range(const tws_kept_moves *kept, lowered *l, tws_op_range r
   const tws_costs *costs = kept->costs;
   if (tws_reserve(&l->seconds, &l->capacity, plan->work_count + 1u, sizeof *l->seconds)) return no_memory(err);
   for (; l->count < plan->work_count; l->count++) l->seconds[l->count] = -1;
+  int axis = 0;
+  uint32_t group = TWS_NONE; /* that it is of: most have one */
   for (uint32_t op = range.first; op < range.end; op++) {
     const tws_op *o = &plan->ops[op];
     const tws_work *work = &plan->works[o->work];
@@ -130,7 +132,11 @@ static tws_code add_range(const tws_kept_moves *kept, lowered *l, tws_op_range r
     if (*seconds < 0) *seconds = costs->work(costs->user, plan, o->work);
     *in_order &= costs->serial || o->stream == TWS_STREAM_COMPUTE;
     *(tws_is_launched(work) ? &time->kernel : &time->other) += *seconds;
-    if (!tws_op_computes(o)) axis_s[tws_piece_axis(tws_report_of_op(plan, o))] += *seconds;
+    if (!tws_op_computes(o) && (o->kind != TWS_OP_COLLECTIVE || work->group != group)) {
+      axis = tws_piece_axis(tws_report_of_op(plan, o));
+      group = o->kind == TWS_OP_COLLECTIVE ? work->group : TWS_NONE;
+    }
+    if (!tws_op_computes(o)) axis_s[axis] += *seconds;
     if (tws_is_launched(work)) *launches += costs->launches ? costs->launches(costs->user, work) : 1;
   }
   return TWS_OK;
@@ -171,6 +177,17 @@ static tws_code add_gathers(const tws_kept_moves *kept, lowered *l, int begin, i
   return list_ops(kept, l, range, TWS_BESIDE_GATHERS, &b->ops, err);
 }
 
+/* They are those of the first micro-batch again, unless neighbours have kept some since. */
+static tws_code add_later_gathers(const tws_kept_moves *kept, const tws_plan_request *request, lowered *l, gathers *g,
+                                  tws_error *err) {
+  const tws_beside_gathers *b = &g->beside[0];
+  tws_op_range range = {b->first, b->first};
+  if (tws_config_secondary_ranks(request->config)) return add_gathers(kept, l, 0, 1, &g->beside[1], g, err);
+  g->beside[1] = *b;
+  if (b->params.visit_count) range.end = b->params.visits[b->params.visit_count - 1].gathered.end;
+  return add_range(kept, l, range, &g->time[1], &g->launches[1], g->axis_s[1], &g->in_order, err);
+}
+
 static tws_code find_gathers(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
                              const gathers **out, tws_error *err) {
   static const tws_stage_layers all;
@@ -189,7 +206,8 @@ static tws_code find_gathers(tws_kept_moves *kept, const tws_plan_request *reque
   tws_piece_time least = {0, 0};
   g->in_order = 1;
   if (!tws_config_offloads(request->config)) TWS_TRY(add_gathers(kept, l, 1, 0, &g->begin, g, err));
-  for (int later = 0; later < 2; later++) TWS_TRY(add_gathers(kept, l, 0, later, &g->beside[later], g, err));
+  TWS_TRY(add_gathers(kept, l, 0, 0, &g->beside[0], g, err));
+  TWS_TRY(add_later_gathers(kept, request, l, g, err));
   TWS_TRY(tws_moves_at_least(l->moves, &range, err));
   TWS_TRY(add_range(kept, l, range, &least, &launches, least_s, &g->in_order, err));
   g->least_s = least.other;
@@ -309,11 +327,10 @@ static tws_code find_gradients_in_step(tws_kept_moves *kept, const tws_plan_requ
     const int later = (int)of.later;
     tws_beside_reductions *b = &out->in_step[kind];
     tws_moved_gradients *g = &b->gradients;
-    tws_op_range range = {tws_moves_plan(l->moves)->op_count, 0};
     tws_piece_time time = {0, 0};
     double launches = 0, axis_s[TWS_PIECE_AXES] = {0};
     TWS_TRY(tws_moves_of_gradients(l->moves, request->config->zero.reduce_bucket_size, of, kept->arena, g, err));
-    range.end = tws_moves_plan(l->moves)->op_count;
+    const tws_op_range range = g->range;
     b->first = range.first;
     TWS_TRY(add_range(kept, l, range, &time, &launches, axis_s, &out->in_order, err));
     TWS_TRY(list_ops(kept, l, range, TWS_BESIDE_REDUCES, &b->ops, err));

@@ -87,3 +87,46 @@ tws_context_event tws_context_event_of(int event, int action) {
   if (event == TWS_EVENT_RECV) return backward ? TWS_CONTEXT_RECV_GRADIENT : TWS_CONTEXT_RECV;
   return backward ? TWS_CONTEXT_SEND_GRADIENT : TWS_CONTEXT_SEND;
 }
+
+/* ---- micro-batches ---- */
+
+static int same_times(tws_piece_time a, tws_piece_time b) {
+  return a.kernel == b.kernel && a.other == b.other;
+}
+
+static int same_pieces(const tws_piece *a, const tws_piece *b) {
+  return same_times(a->time, b->time) && same_times(a->behind, b->behind) && a->launches == b->launches &&
+         memcmp(a->axis_s, b->axis_s, sizeof a->axis_s) == 0 && a->delta == b->delta && a->before == b->before &&
+         a->after == b->after && a->begins == b->begins && a->point_count == 0 && b->point_count == 0;
+}
+
+static int same_marks(const tws_marks *a, const tws_marks *b) {
+  int same = a->count == b->count;
+  for (uint32_t i = 0; i < a->count && same; i++) {
+    const tws_mark *x = &a->items[i], *y = &b->items[i];
+    same = same_times(x->at, y->at) && x->layer == y->layer && x->which == y->which && x->kind == y->kind && !x->op &&
+           !y->op && x->point == y->point && x->aside == y->aside;
+  }
+  return same;
+}
+
+static int same_cuts(const tws_cuts *a, const tws_cuts *b) {
+  int same = a->count == b->count && !a->items == !b->items;
+  for (uint32_t i = 0; i < a->count && same; i++)
+    same = same_times(a->items[i].at, b->items[i].at) && a->items[i].layer == b->items[i].layer;
+  return same;
+}
+
+int tws_pieces_repeat(const tws_sample_pieces *s) {
+  int same = s->closed && !s->exchanges;
+  for (int e = 0; e < TWS_CONTEXT_EVENTS && same; e++) {
+    if (!s->whole.has[e]) continue;
+    same = same_pieces(&s->whole.event[0][e], &s->whole.event[1][e]) && !s->whole.message_bytes[e] &&
+           !s->completions[0][e] && !s->completions[1][e] && !s->layer[0][e] == !s->layer[1][e] &&
+           !s->marks[0][e] == !s->marks[1][e] && same_cuts(&s->cuts[0][e], &s->cuts[1][e]);
+    for (int i = 0; i < s->layers && same; i++)
+      same = (!s->layer[0][e] || same_pieces(&s->layer[0][e][i], &s->layer[1][e][i])) &&
+             (!s->marks[0][e] || same_marks(&s->marks[0][e][i], &s->marks[1][e][i]));
+  }
+  return same;
+}

@@ -395,8 +395,8 @@ static int has_two_streams_alone(const tws_plan *plan, int moves, int exchanges,
   return 1;
 }
 
-static tws_code read_parts(reader *r, tws_sample_pieces *out, tws_error *err) {
-  for (int micro_batch = 0; micro_batch < 2; micro_batch++) {
+static tws_code read_parts(reader *r, int micro_batches, tws_sample_pieces *out, tws_error *err) {
+  for (int micro_batch = 0; micro_batch < micro_batches; micro_batch++) {
     if (!find_messages(r, micro_batch)) return no_pieces(err);
     for (int i = 0; i < r->sample->part_count; i++)
       if (r->sample->parts[i].micro_batch == micro_batch) TWS_TRY(read_part(r, &r->sample->parts[i], out, err));
@@ -406,6 +406,14 @@ static tws_code read_parts(reader *r, tws_sample_pieces *out, tws_error *err) {
   if (r->unknown) out->joins = 0;
   out->far = r->far || (r->follows && r->leaves);
   return TWS_OK;
+}
+
+static void repeat_first(tws_sample_pieces *out) {
+  memcpy(out->whole.event[1], out->whole.event[0], sizeof out->whole.event[0]);
+  memcpy(out->layer[1], out->layer[0], sizeof out->layer[0]);
+  memcpy(out->completions[1], out->completions[0], sizeof out->completions[0]);
+  memcpy(out->marks[1], out->marks[0], sizeof out->marks[0]);
+  memcpy(out->cuts[1], out->cuts[0], sizeof out->cuts[0]);
 }
 
 tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_request *request, const tws_costs *costs,
@@ -424,9 +432,10 @@ tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_requ
   TWS_TRY(prepare(&r, err));
   if (out->exchanges) TWS_TRY(tws_piece_find_exchanges(&r, err));
   out->closed = read_lifetimes(&r, 1);
-  const tws_code code = read_parts(&r, out, err);
+  const tws_code code = read_parts(&r, request->once ? 1 : 2, out, err);
   tws_free(r.spots);
   TWS_TRY(code);
+  if (request->once) repeat_first(out);
   out->whole.buffers = r.messages;
   for (int m = 0; m < r.messages; m++)
     out->whole.slot_bytes[m] =

@@ -284,13 +284,13 @@ static int lower_between(tws_lower *l) {
   }
 }
 
-/* What has been prepared. */
-static tws_code lower(tws_lower *l, tws_error *err) {
+/* What has been prepared; not finished: without offsets and dependencies. */
+static tws_code lower(tws_lower *l, int finished, tws_error *err) {
   TWS_TRY(check_length(l, err));
   expect(l);
   l->b.phase = TWS_PHASE_FORWARD;
   l->b.module = TWS_NONE;
-  if (lower_between(l)) return tws_builder_finish(&l->b);
+  if (lower_between(l)) return finished ? tws_builder_finish(&l->b) : l->b.failed;
   tws_zero_step_begin(l);
   if (l->wanted) l->sample->begun = l->b.plan->op_count;
   tws_delayed_update(l);
@@ -301,7 +301,7 @@ static tws_code lower(tws_lower *l, tws_error *err) {
     tws_lower_score(l);
   else
     tws_lower_step(l);
-  return tws_builder_finish(&l->b);
+  return finished ? tws_builder_finish(&l->b) : l->b.failed;
 }
 
 /* Ranks that share the experts: an axis, or those of a node and equal ones of all nodes. Returns how many axes. */
@@ -427,12 +427,12 @@ static void end(tws_lower *l) {
 
 /* The plan, or what is wanted of it as a sample. */
 static tws_code build(const tws_plan_request *request, const tws_sample_request *wanted, tws_plan_sample *sample,
-                      tws_plan **out, tws_error *err) {
+                      int finished, tws_plan **out, tws_error *err) {
   tws_lower l = {.chunk_count = 0};
   *out = NULL;
   tws_code code = begin(request, wanted, sample, &l, err);
   if (code == TWS_OK) code = prepare(&l, err);
-  if (code == TWS_OK) code = lower(&l, err);
+  if (code == TWS_OK) code = lower(&l, finished, err);
   end(&l);
   if (code != TWS_OK) {
     tws_plan_destroy(l.b.plan);
@@ -443,14 +443,18 @@ static tws_code build(const tws_plan_request *request, const tws_sample_request 
 }
 
 tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_error *err) {
-  return build(request, NULL, NULL, out, err);
+  return build(request, NULL, NULL, 1, out, err);
+}
+
+tws_code tws_plan_lower(const tws_plan_request *request, tws_plan **out, tws_error *err) {
+  return build(request, NULL, NULL, 0, out, err);
 }
 
 tws_code tws_plan_sample_make(const tws_sample_request *request, tws_plan_sample *out, tws_error *err) {
   tws_plan_request plan = *request->plan;
   plan.state = NULL;
   *out = (tws_plan_sample){.plan = NULL};
-  return build(&plan, request, out, &out->plan, err);
+  return build(&plan, request, out, 1, &out->plan, err);
 }
 
 void tws_plan_sample_free(tws_plan_sample *sample) {
@@ -535,16 +539,23 @@ tws_code tws_plan_ranks_differ(const tws_plan_request *request, tws_sample_memor
   return TWS_OK;
 }
 
+/* How much of a plan there is, but for works, which its operations share. */
+typedef struct plan_size {
+  uint32_t ops, operands, buffers, arguments;
+} plan_size;
+
 struct tws_moves {
   tws_lower l;
+  plan_size before_buckets;
+  int has_buckets;
   tws_config config;
   tws_plan_request plan;
   tws_sample_request wanted;
   tws_plan_sample sample;
 };
 
-tws_code tws_moves_create(const tws_plan_request *request, const int *bounds, tws_sample_memory *memory,
-                          tws_moves **out, tws_error *err) {
+tws_code tws_moves_create(const tws_plan_request *request, const int *bounds, int alike_known,
+                          tws_sample_memory *memory, tws_moves **out, tws_error *err) {
   tws_moves *m = tws_calloc(1, sizeof *m);
   *out = NULL;
   if (!m) return tws_fail(err, TWS_MEMORY, NULL, "no memory for a sample");
@@ -553,7 +564,7 @@ tws_code tws_moves_create(const tws_plan_request *request, const int *bounds, tw
   m->plan.config = &m->config;
   m->plan.state = NULL;
   m->wanted = (tws_sample_request){
-      .plan = &m->plan, .tail = 1, .moves = 1, .bounds = bounds, .alike_known = bounds != NULL, .memory = memory};
+      .plan = &m->plan, .tail = 1, .moves = 1, .bounds = bounds, .alike_known = alike_known, .memory = memory};
   tws_code code = begin(&m->plan, &m->wanted, &m->sample, &m->l, err);
   if (code == TWS_OK) code = prepare(&m->l, err);
   if (code != TWS_OK) {
@@ -561,6 +572,7 @@ tws_code tws_moves_create(const tws_plan_request *request, const int *bounds, tw
     return code;
   }
   m->l.b.module = TWS_NONE;
+  tws_builder_expect(&m->l.b, 3 * (size_t)m->l.network->param_count); /* about so many for a micro-batch */
   *out = m;
   return TWS_OK;
 }
@@ -579,7 +591,7 @@ const tws_plan *tws_moves_plan(const tws_moves *m) {
 tws_code tws_moves_of_tail(tws_moves *m, tws_plan_sample *out, tws_error *err) {
   m->l.b.err = err;
   m->wanted.reduced = 1;
-  const tws_code code = lower(&m->l, err);
+  const tws_code code = lower(&m->l, 1, err);
   *out = m->sample;
   out->plan = m->l.b.plan;
   return code;
@@ -603,12 +615,29 @@ tws_code tws_moves_gradients(tws_moves *m, tws_arena *arena, tws_gradient_list *
   return m->l.zero.stage == 1 ? tws_sample_gradients(&m->l, arena, out) : TWS_OK;
 }
 
+/* With buckets of another size, whose operations take the place of the last ones'. */
+static void make_buckets(tws_moves *m, int64_t elements) {
+  tws_plan *plan = m->l.b.plan;
+  const plan_size *to = &m->before_buckets;
+  if (m->has_buckets) {
+    plan->op_count = to->ops;
+    plan->operand_count = to->operands;
+    plan->buffer_count = to->buffers;
+    plan->argument_count = to->arguments;
+  }
+  m->before_buckets = (plan_size){plan->op_count, plan->operand_count, plan->buffer_count, plan->argument_count};
+  m->has_buckets = 1;
+  m->config.zero.reduce_bucket_size = elements;
+  tws_zero_make_buckets(&m->l);
+}
+
 tws_code tws_moves_of_gradients(tws_moves *m, int64_t elements, tws_moved_kind kind, tws_arena *arena,
                                 tws_moved_gradients *out, tws_error *err) {
   m->l.b.err = err;
-  m->config.zero.reduce_bucket_size = elements;
-  tws_zero_make_buckets(&m->l);
+  make_buckets(m, elements);
+  out->range.first = m->l.b.plan->op_count;
   tws_zero_sample_gradients(&m->l, kind, arena, out);
+  out->range.end = m->l.b.plan->op_count;
   return m->l.b.failed;
 }
 
@@ -628,8 +657,7 @@ tws_code tws_moves_of_begin(tws_moves *m, tws_arena *arena, tws_moved_params *ou
 
 tws_code tws_moves_of_buckets(tws_moves *m, int64_t elements, tws_op_range *out, tws_error *err) {
   m->l.b.err = err;
-  m->config.zero.reduce_bucket_size = elements;
-  tws_zero_make_buckets(&m->l);
+  make_buckets(m, elements);
   return sample_range(m, tws_zero_sample_reductions, out, err);
 }
 

@@ -107,6 +107,12 @@ typedef struct tws_zero_groups {
   uint32_t far_group, near_group;
 } tws_zero_groups;
 
+typedef struct tws_bucket_room { /* to reduce a bucket in: two operands of each parameter, twice */
+  tws_operand *operands, *others;
+  uint64_t *flat;
+  int64_t *part;
+} tws_bucket_room;
+
 typedef struct tws_zero {
   int stage;
   int ranks;      /* that see different samples or tokens, */
@@ -134,6 +140,7 @@ typedef struct tws_zero {
   uint32_t *bucket_params; /* grouped by bucket */
   uint32_t *bucket_of;     /* per parameter */
   uint64_t *slot;          /* per parameter: offset in its bucket */
+  tws_bucket_room room;    /* of all parameters, once a bucket is reduced */
   uint32_t flushed[2];     /* 1 + the last operations of the last but one and the last bucket of a micro-batch; or 0 */
   tws_zero3_schedule schedule;
   tws_secondary secondary;

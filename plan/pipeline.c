@@ -567,7 +567,7 @@ static void sample_context(tws_lower *l, uint32_t micro_batch) {
 void tws_pipeline_sample(tws_lower *l) {
   if (!l->wanted->tail) {
     if (l->wanted->goes_on && l->zero.flat_gradients) mark_written(l);
-    for (uint32_t i = 0; i < 2; i++) sample_context(l, i);
+    for (uint32_t i = 0; i < (l->wanted->once ? 1u : 2u); i++) sample_context(l, i);
     return;
   }
   l->b.micro_batch = (uint32_t)l->accumulation - 1;

@@ -23,6 +23,7 @@ typedef struct tws_sample_request {
   int first_layer, end_layer;   /* pipeline layers (as pipeline.partition counts them) */
   int goes_on;       /* the chunk goes on behind: gradients of parameters that it uses too have begun there */
   int split;         /* weight gradients are put off, as in zero-bubble schedules */
+  int once;          /* a body: of the first of its micro-batches alone */
   int reduced;       /* a tail: without reductions that wait for it, which tws_moves_of_buckets() makes */
   int moves;         /* a tail: of which tws_moves is made */
   int ordered;       /* a tail: with the places of buffers and the dependencies that follow from what it has alone */
@@ -116,12 +117,13 @@ typedef struct tws_op_range {
 
 /* What ZeRO moves in the step of a stage, lowered but for its buckets. */
 typedef struct tws_moves tws_moves;
-/* Of the stage of request->rank; bounds: see tws_sample_request. What the request points to outlives the moves, but for
- * the configuration. */
-tws_code tws_moves_create(const tws_plan_request *request, const int *bounds, tws_sample_memory *memory,
-                          tws_moves **out, tws_error *err);
+/* Of the stage of request->rank; bounds, alike_known: see tws_sample_request. What the request points to outlives the
+ * moves, but for the configuration. */
+tws_code tws_moves_create(const tws_plan_request *request, const int *bounds, int alike_known,
+                          tws_sample_memory *memory, tws_moves **out, tws_error *err);
 void tws_moves_destroy(tws_moves *moves); /* NULL is allowed */
-/* Of which the ranges below are; it grows with each of them. */
+/* Of which the ranges below are: each follows those before it, but for those of buckets, which are there until others
+ * are asked for. */
 const tws_plan *tws_moves_plan(const tws_moves *moves);
 /* The tail without reductions, where nothing is offloaded; before all others. The moves keep it. */
 tws_code tws_moves_of_tail(tws_moves *moves, tws_plan_sample *out, tws_error *err);
@@ -139,6 +141,7 @@ typedef struct tws_moved_gradient {
 typedef struct tws_moved_gradients {
   tws_moved_gradient *items;
   uint32_t count, buckets;
+  tws_op_range range; /* of all of them */
 } tws_moved_gradients;
 typedef struct tws_moved_kind { /* of a micro-batch: not the first of its step; the last */
   unsigned later : 1, last : 1;

@@ -388,11 +388,7 @@ static void all_reduce(tws_lower *l, const tws_zero_class *c, const tws_operand 
  * lie in the range of their class; ranges are in the same buffer. */
 static void reduce_to_owners(tws_lower *l, const tws_zero_class *c, const tws_operand *ranges, const uint64_t *flat,
                              int count, tws_dtype dtype) {
-  tws_operand *mine = tws_calloc((size_t)count + 1, sizeof *mine);
-  if (!mine) {
-    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-    return;
-  }
+  tws_operand *mine = l->zero.room.others;
   uint64_t first = UINT64_MAX, last = 0; /* of all of them */
   for (int i = 0; i < count; i++) {
     if (!ranges[i].count) continue;
@@ -412,7 +408,6 @@ static void reduce_to_owners(tws_lower *l, const tws_zero_class *c, const tws_op
     tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_REDUCE, c->group, dtype,
                            range_elements(mine, n) * tws_dtype_bytes(dtype), (uint32_t)n, (uint32_t)owner, mine, n);
   }
-  tws_free(mine);
 }
 
 static void reduce_ranges(tws_lower *l, const tws_zero_class *c, const tws_operand *ranges, const uint64_t *flat,
@@ -421,15 +416,9 @@ static void reduce_ranges(tws_lower *l, const tws_zero_class *c, const tws_opera
     reduce_to_owners(l, c, ranges, flat, count, dtype);
     return;
   }
-  tws_operand *merged = tws_calloc((size_t)count + 1, sizeof *merged);
-  if (!merged) {
-    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-    return;
-  }
   int n = 0;
-  for (int i = 0; i < count; i++) add_range(merged, &n, ranges[i]);
-  all_reduce(l, c, merged, n, dtype);
-  tws_free(merged);
+  for (int i = 0; i < count; i++) add_range(l->zero.room.others, &n, ranges[i]);
+  all_reduce(l, c, l->zero.room.others, n, dtype);
 }
 
 static void keep_on_device(tws_lower *l, tws_operand from, uint64_t offset) {
@@ -512,11 +501,10 @@ static void flush_flat_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *ran
 static void scatter(tws_lower *l, const tws_zero_class *c, const uint32_t *params, uint32_t count,
                     const tws_operand *operands) {
   const tws_zero *z = &l->zero;
-  tws_operand *sorted = tws_calloc(2 * (size_t)count + 1, sizeof *sorted);
-  int64_t *part = tws_calloc(count + 1u, sizeof *part);
+  tws_operand *sorted = z->room.others;
+  int64_t *part = z->room.part;
   uint32_t plain = 0, n = 0;
   uint64_t elements = 0;
-  if (!sorted || !part) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   for (int coded = 0; coded < 2 && l->b.failed == TWS_OK; coded++)
     for (uint32_t i = 0; i < count; i++) {
       if (tws_hops_take(l, params[i]) != coded) continue;
@@ -531,8 +519,6 @@ static void scatter(tws_lower *l, const tws_zero_class *c, const uint32_t *param
     tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_REDUCE_SCATTER, c->group, z->grad_dtype,
                            elements * tws_dtype_bytes(z->grad_dtype), plain, 0, sorted, (int)(2 * plain));
   if (n > plain && l->b.failed == TWS_OK) tws_hops_reduce(l, c, part, n - plain, sorted + 2 * (size_t)plain);
-  tws_free(sorted);
-  tws_free(part);
 }
 
 static void flush_sharded_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *operands, uint64_t *to) {
@@ -572,26 +558,29 @@ static void flush_sharded_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *
   keep_ranges(l, operands, to, (int)bucket->count);
 }
 
+static void make_room(tws_lower *l) {
+  const size_t n = l->network->param_count;
+  l->zero.room = (tws_bucket_room){.operands = scratch(l, 2 * n, sizeof(tws_operand)),
+                                   .others = scratch(l, 2 * n, sizeof(tws_operand)),
+                                   .flat = scratch(l, n, sizeof(uint64_t)),
+                                   .part = scratch(l, n, sizeof(int64_t))};
+}
+
 static void flush_bucket(tws_lower *l, tws_bucket *bucket) {
   tws_zero *z = &l->zero;
+  if (!z->room.operands) make_room(l);
   if (l->b.failed != TWS_OK) return;
   /* From the first bucket on, also on ranks that keep nothing of it: so that all replicas need the same memory. */
   tws_builder_begin(&l->b, l->b.plan->gradients);
   tws_builder_begin(&l->b, l->offload.gradients);
   uint32_t module = l->b.module;
   l->b.module = TWS_NONE;
-  tws_operand *operands = tws_calloc(2 * (size_t)bucket->count + 1, sizeof *operands);
-  uint64_t *flat = tws_calloc(bucket->count + 1u, sizeof *flat);
-  if (!operands || !flat) {
-    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-  } else if (z->stage == 3 && z->ranks > 1) {
-    flush_sharded_bucket(l, bucket, operands, flat);
+  if (z->stage == 3 && z->ranks > 1) {
+    flush_sharded_bucket(l, bucket, z->room.operands, z->room.flat);
     tws_groups_add_up(l, z->bucket_params + bucket->first, bucket->count);
   } else {
-    flush_flat_bucket(l, bucket, operands, flat);
+    flush_flat_bucket(l, bucket, z->room.operands, z->room.flat);
   }
-  tws_free(operands);
-  tws_free(flat);
   z->flushed[0] = z->flushed[1];
   z->flushed[1] = l->b.plan->op_count;
   bucket->buffer = TWS_NONE;
@@ -734,7 +723,8 @@ tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate) {
   if (bucket->buffer == TWS_NONE) {
     bucket->buffer =
         tws_builder_buffer(&l->b, "gradient bucket", TWS_CATEGORY_BUCKET, z->grad_dtype, bucket->elements, 0);
-    uint64_t *starts = tws_arena_alloc(l->b.plan->arena, bucket->count, sizeof *starts);
+    const int shares = !l->wanted || !l->wanted->moves; /* its memory, with what is in it */
+    uint64_t *starts = shares ? tws_arena_alloc(l->b.plan->arena, bucket->count, sizeof *starts) : NULL;
     for (uint32_t i = 0; starts && i < bucket->count; i++) starts[i] = z->slot[z->bucket_params[bucket->first + i]];
     tws_builder_pieces(&l->b, bucket->buffer, starts, bucket->count);
     for (uint32_t i = 0; starts && i < bucket->count; i++)

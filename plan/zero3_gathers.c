@@ -75,10 +75,11 @@ static int segments_of(tws_lower *l, const tws_zero_class *c, uint32_t p, tws_op
 }
 
 static void gather_at_once(tws_lower *l, const uint32_t *params, uint32_t count) {
+  enum { FEW = 8, OPERANDS = 2 * TWS_QUANTIZED_PARTS }; /* most gathers are of a module's */
   tws_zero *z = &l->zero;
   if (l->b.failed != TWS_OK) return;
   const tws_zero_class *c = tws_zero_class_of(z, params[0]);
-  tws_operand *operands = tws_calloc(2 * TWS_QUANTIZED_PARTS * (size_t)count, sizeof *operands);
+  tws_operand few[OPERANDS * FEW], *operands = count > FEW ? tws_calloc(OPERANDS * (size_t)count, sizeof *few) : few;
   if (!operands) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
     return;
@@ -90,7 +91,7 @@ static void gather_at_once(tws_lower *l, const uint32_t *params, uint32_t count)
     tws_groups_gather(l, tws_secondary_has(z, params[0]) ? z->secondary.group : c->group, operands, n);
   for (uint32_t i = 0; i < count && l->b.failed == TWS_OK; i++) tws_codes_decode(l, params[i]);
   for (uint32_t i = 0; i < count && l->b.failed == TWS_OK; i++) tws_secondary_keep(l, params[i]);
-  tws_free(operands);
+  if (operands != few) tws_free(operands);
 }
 
 static int gathered_alike(const tws_zero *z, uint32_t p, uint32_t q) {

@@ -58,12 +58,10 @@ void tws_zero_sample_gradients(tws_lower *l, tws_moved_kind kind, tws_arena *are
   }
 }
 
-/* The operation of a range that gathers into this buffer. */
+/* The operation of a range that gathers into this buffer, which is the range's. */
 static uint32_t gather_of(const tws_plan *plan, tws_op_range range, uint32_t buffer) {
-  for (uint32_t op = range.first; op < range.end; op++)
-    for (uint32_t i = 0; i < plan->ops[op].operand_count; i++)
-      if (plan->operands[plan->ops[op].operand_first + i].buffer == buffer) return op;
-  return TWS_NONE;
+  const uint32_t op = plan->buffers[buffer].first_op;
+  return op >= range.first && op < range.end ? op : TWS_NONE;
 }
 
 /* Before the operations that gather them. */

@@ -423,6 +423,11 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
       "seed %d: %lld bytes composed (%d), %lld planned, stages %d, schedule %d, ZeRO %d", (int)seed,
       (long long)composed.live_bytes, composed.bytes_exact, (long long)whole.live_bytes, (int)config->pipeline_stages,
       config->pipeline_schedule, config->zero.stage);
+  tws_ledger live;
+  ck_assert(tws_estimate_live(&j.request, &j.machine, &live, &err) == TWS_OK);
+  const uint64_t live_bytes = live.tier[TWS_TIER_DEVICE].live_bytes;
+  ck_assert_msg(live_bytes == whole.live_bytes, "seed %d: %lld bytes alive of few micro-batches, %lld of all",
+                (int)seed, (long long)live_bytes, (long long)whole.live_bytes);
   check_limits(composer, &j.request, &composed, composed.exact || bounds ? whole.step_s : 0, seed);
   seen->accounts += check_account(composer, &j.request, &whole, seed);
   seen->exact[pipeline] += composed.exact;

@@ -1,0 +1,56 @@
+/* What is alive at once does not ask where it lies, so plans are lowered alone: of as many micro-batches as show what
+ * all others do, the first, one between and the last of a step, and of a pipeline those that are in flight. */
+#include <string.h>
+
+#include "estimators/composer_step.h"
+
+static int64_t micro_batches_of(const tws_plan_request *request) {
+  enum { KINDS = 3 };
+  const int stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
+  const int64_t all = request->config->accumulation_steps;
+  const tws_pipeline_shape shape = tws_pipeline_shape_of(request->config, stages, all);
+  if (request->config->delayed_update || (stages > 1 && shape.kind == TWS_PIPELINE_GPIPE)) return all;
+  const int64_t few = stages > 1 ? tws_step_few(&shape) : KINDS;
+  return all < few ? all : few;
+}
+
+static tws_code read_rank(const tws_plan_request *request, tws_ledger *ledger, tws_error *err) {
+  tws_plan *plan;
+  TWS_TRY(tws_plan_lower(request, &plan, err));
+  const tws_code code = tws_ledger_read(plan, ledger, err);
+  tws_ledger_tier *device = &ledger->tier[TWS_TIER_DEVICE];
+  for (uint32_t i = 0; i < TWS_NETWORK_INPUTS && code == TWS_OK; i++) { /* they alone grow with the micro-batches */
+    if (plan->input[i] == TWS_NONE) continue;
+    const uint64_t own = plan->buffers[plan->input[i]].bytes / (uint64_t)plan->accumulation_steps;
+    const uint64_t more = own * (uint64_t)(request->config->accumulation_steps - plan->accumulation_steps);
+    device->live_bytes += more;
+    device->category[TWS_CATEGORY_INPUT] += more;
+    if (ledger->loss_bytes > 0) ledger->loss_bytes += more;
+  }
+  for (int t = 0; t < TWS_TIER_COUNT && code == TWS_OK; t++) {
+    ledger->tier[t].arena_bytes = ledger->tier[t].live_bytes;
+    ledger->tier[t].gaps = 0;
+  }
+  tws_plan_destroy(plan);
+  return code;
+}
+
+tws_code tws_estimate_live(const tws_plan_request *request, const tws_machine *machine, tws_ledger *out,
+                           tws_error *err) {
+  tws_plan_request one = *request;
+  tws_rank_set every;
+  memset(out, 0, sizeof *out);
+  one.max_accumulation = 0;
+  TWS_TRY(tws_estimate_ranks(&one, machine, &every, err));
+  one.max_accumulation = micro_batches_of(request);
+  tws_code code = TWS_OK;
+  for (int i = 0; i < every.count && code == TWS_OK; i++) {
+    tws_ledger own;
+    one.rank = every.ranks[i];
+    code = read_rank(&one, &own, err);
+    if (code == TWS_OK && (i == 0 || own.tier[TWS_TIER_DEVICE].live_bytes > out->tier[TWS_TIER_DEVICE].live_bytes))
+      *out = own;
+  }
+  tws_rank_set_free(&every);
+  return code;
+}
