@@ -185,32 +185,6 @@ double tws_step_stretch(const step *s, const tws_chunk_set *of, const tws_tail_p
   return tws_host_stretch(kernel, host, s->c->costs.in_turns);
 }
 
-/* Alive in the forward and backward passes of a job without a pipeline, and when they end. */
-static void run_alone(step *s) {
-  const tws_chunk_pieces *p = &s->chunks[0].pieces;
-  const int64_t gradients = s->bounded ? 0 : (int64_t)s->tails->stage[0].gradient_bytes;
-  double seconds = 0;
-  int64_t peak = 0, begun = 0;
-  for (int later = 0; later < 2; later++) {
-    const double times = later ? s->shape.micro_batches - 1 : 1;
-    if (later && times < 1) break;
-    int64_t alive = 0;
-    for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
-      if (!p->has[e]) continue;
-      const tws_piece *piece = &p->event[later][e];
-      seconds += times * (s->stretch[0] * piece->time.kernel + piece->time.other);
-      if (alive + begun + piece->before > peak) peak = alive + begun + piece->before;
-      if (piece->begins) begun = gradients;
-      if (alive + begun + piece->after > peak) peak = alive + begun + piece->after;
-      alive += piece->delta;
-    }
-  }
-  s->stages[0].compute_s = seconds;
-  s->stages[0].messages_s = 0;
-  s->stages[0].peak = peak;
-  s->stages[0].held = begun;
-}
-
 /* ---- the end of a step ---- */
 
 static tws_beside_source beside_source(const step *s) {
@@ -772,7 +746,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   out->rank = s->rank;
   TWS_TRY(find_stretch(s, s->line_known, err));
   if (stages == 1) {
-    run_alone(s);
+    tws_step_run_alone(s);
     if (!s->together) s->end_s[0][0] = s->stages[0].compute_s;
   }
   TWS_TRY(step_bytes(s, bytes, out, err));

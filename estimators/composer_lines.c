@@ -83,10 +83,10 @@ static int is_known_line(step *s, const tws_rank_kind *ranks, int line) {
   return 1;
 }
 
-/* Nothing runs beside what computes there. */
+/* Nothing runs beside what computes there. Lines may do other things between the same meetings. */
 static int is_known_end(step *s, const tws_rank_kind *ranks, int stage, int line) {
-  const tws_tail_pieces *first = tws_step_line_tail(s, stage, 0), *own = tws_step_line_tail(s, stage, line);
-  if (!own->exact || own->of_gradients || own->overlaps || own->in_step || !tws_step_same_tails(first, own)) return 0;
+  const tws_tail_pieces *own = tws_step_line_tail(s, stage, line);
+  if (!own->exact || own->of_gradients || own->overlaps || own->in_step) return 0;
   for (int i = 0; i < own->step_count; i++) {
     if (own->steps[i].ends.count) return 0;
     if (own->steps[i].meets && !own->steps[i].sync && !add_groups(s, ranks, own->steps[i].meets)) return 0;

@@ -111,7 +111,34 @@ tws_code tws_step_rhythm(tws_composed_step *s, int64_t micro_batches, tws_pipeli
   return find_programs(s->c, shape, &r->programs, err);
 }
 
+void tws_step_run_alone(tws_composed_step *s) {
+  const tws_chunk_pieces *p = &s->chunks[0].pieces;
+  const int64_t gradients = s->bounded ? 0 : (int64_t)s->tails->stage[0].gradient_bytes;
+  double seconds = 0;
+  int64_t peak = 0, begun = 0;
+  for (int later = 0; later < 2; later++) {
+    const double times = later ? s->shape.micro_batches - 1 : 1;
+    if (later && times < 1) break;
+    int64_t alive = 0;
+    for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
+      if (!p->has[e]) continue;
+      const tws_piece *piece = &p->event[later][e];
+      seconds += times * (s->stretch[0] * piece->time.kernel + piece->time.other);
+      if (alive + begun + piece->before > peak) peak = alive + begun + piece->before;
+      if (piece->begins) begun = gradients;
+      if (alive + begun + piece->after > peak) peak = alive + begun + piece->after;
+      alive += piece->delta;
+    }
+  }
+  s->stages[0].compute_s = seconds;
+  s->stages[0].messages_s = 0;
+  s->stages[0].peak = peak;
+  s->stages[0].held = begun;
+}
+
 int64_t tws_step_few(const tws_pipeline_shape *shape) {
+  enum { FEW_ALONE = 7 }; /* without a pipeline */
+  if (shape->stages == 1) return FEW_ALONE;
   const int64_t every = tws_fold_step(shape);
   const int64_t in_flight = tws_pipeline_in_flight(shape, 0) / (uint32_t)shape->virtual_stages + 1;
   return (5 * in_flight / 2 + 2 * every + 4) / every * every + shape->micro_batches % every;

@@ -203,7 +203,7 @@ static const tws_tail_pieces *tail_of(const step *s, int stage, int line) {
   return line ? &t->others[line - 1] : t;
 }
 
-int tws_step_same_tails(const tws_tail_pieces *a, const tws_tail_pieces *b) {
+static int same_tails(const tws_tail_pieces *a, const tws_tail_pieces *b) {
   int same = a->step_count == b->step_count && a->exact && b->exact && a->moves_exact == b->moves_exact;
   for (int later = 0; later < 2; later++)
     same &= same_times(a->moves[later], b->moves[later]) && a->move_launches[later] == b->move_launches[later];
@@ -224,7 +224,7 @@ static int join_tails(const step *s, const tws_rank_kind *ranks, int stage, tws_
   int met = 0, tangled = ranks->uneven, waits = 0;
   if (s->request->config->zero.stage == 2) return 0; /* each keeps another part of every bucket */
   for (int line = 0; line < lines; line++)
-    if (!tws_step_same_tails(own, tail_of(s, stage, line))) return 0;
+    if (!same_tails(own, tail_of(s, stage, line))) return 0;
   for (int i = 0; i < own->step_count; i++) {
     double least = INFINITY, most = 0;
     for (int line = 0; line < lines; line++) {

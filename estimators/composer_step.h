@@ -130,8 +130,6 @@ tws_code tws_step_bound(tws_composed_step *s, const tws_rank_kind *ranks, tws_er
 const tws_chunk_set *tws_step_line_chunks(const tws_composed_step *s, const tws_rank_kind *ranks, int line);
 const tws_tail_pieces *tws_step_line_tail(const tws_composed_step *s, int stage, int line);
 const double *tws_step_line_stretch(const tws_composed_step *s, int line);
-/* Whether lines end alike, but for how long it takes. */
-int tws_step_same_tails(const tws_tail_pieces *a, const tws_tail_pieces *b);
 
 /* ---- lines of ranks that wait for each other (composer_lines.c) ---- */
 
@@ -155,6 +153,8 @@ tws_code tws_step_make_times(tws_composed_step *s, tws_error *err);
  * it. */
 tws_code tws_step_rhythm(tws_composed_step *s, int64_t micro_batches, tws_pipeline_shape *shape, tws_rhythm *r,
                          tws_error *err);
+/* Alive in the forward and backward passes of a job without a pipeline, and when they end. */
+void tws_step_run_alone(tws_composed_step *s);
 /* As many micro-batches as show what all others do: until all that are in flight have been followed by as many. */
 int64_t tws_step_few(const tws_pipeline_shape *shape);
 /* Where the rhythm ended is where the passes of all micro-batches do. */

@@ -88,7 +88,7 @@ static void read_exchange(tws_piece_reader *r, uint32_t op, uint32_t *left, tws_
   for (uint32_t i = 0; i < o->dep_count; i++) {
     const uint32_t dep = plan->deps[o->dep_first + i];
     if (plan->ops[dep].stream == TWS_STREAM_P2P) continue; /* a point says so */
-    if (plan->ops[dep].stream != TWS_STREAM_COMPUTE || tws_piece_is_move(plan, &plan->ops[dep])) r->unknown = 1;
+    if (plan->ops[dep].stream != TWS_STREAM_COMPUTE || tws_piece_leaves_out(r, &plan->ops[dep])) r->unknown = 1;
     if (computed == TWS_NONE || dep > computed) computed = dep;
   }
   const tws_work *work = &plan->works[o->work];
@@ -242,8 +242,8 @@ static void mark_part(marker *m, const tws_sample_part *part, const tws_sample_p
     m->layer = layer;
     const int beside = o->stream == TWS_STREAM_EXCHANGE && !m->r->costs->serial;
     issued |= beside;
-    if (beside || tws_piece_is_move(m->r->plan, o)) {
-      if (!beside && (m->r->joins || (m->r->exchanges && waits_for(m->r, o)))) m->r->unknown = 1;
+    if (beside || tws_piece_leaves_out(m->r, o)) {
+      if (!beside && m->r->exchanges && waits_for(m->r, o)) m->r->unknown = 1;
       continue;
     }
     if (m->r->exchanges) mark_waits(m, op);

@@ -52,9 +52,8 @@ typedef struct tws_piece_reader {
 } tws_piece_reader;
 
 double tws_piece_seconds_of(tws_piece_reader *r, uint32_t work);
-/* Whether an operation is none of the layers' own, but of what ZeRO moves: gathers, their codes, what neighbours keep
- * of them, reductions, padding of parts. */
-int tws_piece_is_move(const tws_plan *plan, const tws_op *o);
+/* Whether an operation is left out, as it is none of the layers' own, but of what ZeRO moves beside them. */
+int tws_piece_leaves_out(const tws_piece_reader *r, const tws_op *o);
 /* Unless it runs beside; axis_s: NULL where nobody asks. */
 void tws_piece_add_time(tws_piece_reader *r, const tws_op *o, tws_piece_time *time, double *launches, double *axis_s);
 /* The layer that an operation counts to: its module's, or that of the one before. */

@@ -19,7 +19,9 @@ static double launches_of(const tws_costs *costs, const tws_work *work) {
   return costs->launches ? costs->launches(costs->user, work) : 1;
 }
 
-int tws_piece_is_move(const tws_plan *plan, const tws_op *o) {
+/* Whether an operation is none of the layers' own, but of what ZeRO moves: gathers, their codes, what neighbours keep
+ * of them, reductions, padding of parts. */
+static int is_move(const tws_plan *plan, const tws_op *o) {
   const tws_work *work = &plan->works[o->work];
   if (o->stream == TWS_STREAM_EXCHANGE) return 0;
   if (o->stream != TWS_STREAM_COMPUTE || o->module == TWS_NONE || o->channel == TWS_CHANNEL_REPLICAS) return 1;
@@ -32,10 +34,14 @@ int tws_piece_is_move(const tws_plan *plan, const tws_op *o) {
   return 0;
 }
 
+int tws_piece_leaves_out(const reader *r, const tws_op *o) {
+  return r->layers_alone && is_move(r->plan, o);
+}
+
 void tws_piece_add_time(reader *r, const tws_op *o, tws_piece_time *time, double *launches, double *axis_s) {
   const tws_work *work = &r->plan->works[o->work];
   if (o->stream == TWS_STREAM_EXCHANGE && !r->costs->serial) return;
-  if (r->layers_alone && tws_piece_is_move(r->plan, o)) return;
+  if (tws_piece_leaves_out(r, o)) return;
   if (tws_is_launched(work)) {
     time->kernel += tws_piece_seconds_of(r, o->work);
     if (o->phase != TWS_PHASE_STEP) *launches += launches_of(r->costs, work);

@@ -464,7 +464,7 @@ static int is_repeated(const runner *u, double until, int every, double *seconds
     const double most = 1e-13 * c[last].compute_s;
     for (uint32_t i = last - seen; i <= last; i++) {
       const double compute_s = c[i].compute_s - c[i - back].compute_s - *seconds;
-      const double messages_s = c[i].messages_s - c[i - back].messages_s - *seconds;
+      const double messages_s = r->shape->stages > 1 ? c[i].messages_s - c[i - back].messages_s - *seconds : 0;
       const double exchanges_s = u->exchanges ? c[i].exchanges_s - c[i - back].exchanges_s - *seconds : 0;
       if (compute_s > most || compute_s < -most || messages_s > most || messages_s < -most) return 0;
       if (exchanges_s > most || exchanges_s < -most) return 0;

@@ -385,7 +385,7 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
   tws_error err = {0};
   drawn_job j;
   draw_job(seed, more_layers, longer, &j);
-  if (longer > 1 && j.config.pipeline_stages == 1) {
+  if (longer > 1 && j.config.pipeline_stages == 1 && seed < RINGED) { /* it adds up */
     drop_job(&j);
     return;
   }
@@ -517,6 +517,15 @@ START_TEST(long_steps_compose) {
   for (uint64_t seed = 1; seed <= jobs; seed++)
     check_job(30000 + seed, 9000 + seed, 6 * (int64_t)(seed % 2), 5 + 3 * (int64_t)(seed % 9), &seen);
   ck_assert(seen.exact[1] > (int)jobs / 20);
+}
+END_TEST
+
+START_TEST(long_rings_compose) {
+  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
+  const uint64_t jobs = job_count() / 12;
+  for (uint64_t seed = 1; seed <= jobs; seed++)
+    check_job(RINGED + 1000 + seed, 9500 + seed, 6 * (int64_t)(seed % 2), 3 + 4 * (int64_t)(seed % 5), &seen);
+  ck_assert(seen.exact[0] > (int)jobs * 3 / 8 && seen.exact[1] > (int)jobs * 3 / 8);
 }
 END_TEST
 
@@ -680,6 +689,7 @@ int main(void) {
                {"exchanged", exchanges_beside_layers_compose, 1},
                {"rings", rings_compose, 1},
                {"long", long_steps_compose, 1},
+               {"long rings", long_rings_compose, 1},
                {"mutants", mutants_are_noticed, 1},
                {"mutants beside", mutants_beside_are_noticed, 4},
                {"machine", machine_costs_compose, 1}};
