@@ -368,14 +368,19 @@ static int same_stages(const step *s, const tws_plan_request *request, const tws
          s->shape.virtual_stages == shape->virtual_stages && tws_topology_is_same(&s->topology, &request->topology);
 }
 
+/* Ranks of a ring do other pieces of equal work, of which one's bytes are looked at. */
+static int rings(const tws_config *config) {
+  return config->sequence_ranks > 1 && config->sequence_algorithm == TWS_SEQUENCE_RING;
+}
+
 /* NULL: no memory. Where gradients are in buckets, and nothing but what ZeRO moves runs beside, only that may tell
  * micro-batches apart. */
 static tws_body *new_body(tws_composer *c, const tws_plan_request *request, const tws_piece_key *key) {
   const tws_axes replicas = tws_axes_that_divide(TWS_DIVIDES_SAMPLES) | tws_axes_that_divide(TWS_DIVIDES_TOKENS);
   const tws_config *config = request->config;
   tws_body *b = tws_arena_alloc(c->arena, 1, sizeof *b);
-  if (!b || config->zero.stage < 2 || config->tensor_overlap || tws_topology_size(&request->topology, replicas) == 1)
-    return b;
+  if (!b || config->zero.stage < 2 || tws_topology_size(&request->topology, replicas) == 1) return b;
+  if (config->tensor_overlap || rings(config)) return b;
   tws_piece_key k = *key;
   int is_new;
   k.config.micro_batch_size = 0;
@@ -491,11 +496,6 @@ static tws_code find_stretch(step *s, int exact, tws_error *err) {
   s->ran = 0;
   s->times_of = 0;
   return TWS_OK;
-}
-
-/* Ranks of a ring do other pieces of equal work, of which one's bytes are looked at. */
-static int rings(const tws_config *config) {
-  return config->sequence_ranks > 1 && config->sequence_algorithm == TWS_SEQUENCE_RING;
 }
 
 static tws_code step_bytes(step *s, double limit, tws_composed *out, tws_error *err) {
