@@ -569,13 +569,18 @@ static int knows_gradients(const step *s, int stage) {
   return !exchanges_beside(s) ? behind_s >= 0 : behind_s >= 0 && behind_s <= 0;
 }
 
-/* Whether the step of its line of ranks is known, where nobody waits for other lines. */
-static int knows_line(const step *s, const tws_rank_kind *r) {
+/* Whether the passes of its line of ranks are known, where nobody waits for other lines. */
+static int knows_passes(const step *s, const tws_rank_kind *r) {
   const tws_config *config = s->request->config;
   if (!r->alone || (s->bounded ? !s->moves_exact && !s->beside : !s->chunks_exact)) return 0;
   if (tws_config_offloads(config) && !offloads_behind(config)) return 0;
+  return !exchanges_unknown(s);
+}
+
+/* Likewise its step. */
+static int knows_line(const step *s) {
+  if (!s->passes_known) return 0;
   if (s->joined->stage[0].overlaps && !(s->overlap && s->overlap->known)) return 0;
-  if (exchanges_unknown(s)) return 0;
   for (int i = 0; i < s->shape.stages; i++) {
     const tws_tail_pieces *t = &s->joined->stage[i];
     if (!t->exact || (t->of_gradients && !knows_gradients(s, i))) return 0;
@@ -599,7 +604,8 @@ static tws_code meet_ranks(step *s, const tws_rank_kind *r, int *exact, tws_erro
   s->joined = s->tails;
   if (several) TWS_TRY(tws_step_meet(s, r, known, exact, err));
   if (*exact) TWS_TRY(find_overlap(s, r, err));
-  s->line_known = *exact && knows_line(s, r);
+  s->passes_known = *exact && knows_passes(s, r);
+  s->line_known = knows_line(s);
   *exact = s->line_known && (!several || tws_step_join(s, r));
   if (*exact || !several) {
     go_alone(s);
@@ -608,14 +614,15 @@ static tws_code meet_ranks(step *s, const tws_rank_kind *r, int *exact, tws_erro
   TWS_TRY(tws_step_bound(s, r, err));
   *exact = r->alone && !tws_config_offloads(s->request->config) && tws_step_can_go_together(s, r);
   if (*exact) {
-    s->line_known = 1;
+    s->passes_known = s->line_known = 1;
     s->beside = NULL;
     s->overlap = NULL;
     return tws_step_make_lines(s, r, err);
   }
   go_alone(s);
   TWS_TRY(find_overlap(s, r, err));
-  s->line_known = knows_line(s, r);
+  s->passes_known = knows_passes(s, r);
+  s->line_known = knows_line(s);
   return TWS_OK;
 }
 
@@ -744,7 +751,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   s->moves_exact = s->bounded && s->chunks_in_order && t->stage[0].moves_exact;
   TWS_TRY(meet_ranks(s, r, &exact, err));
   out->rank = s->rank;
-  TWS_TRY(find_stretch(s, s->line_known, err));
+  TWS_TRY(find_stretch(s, s->passes_known, err));
   if (stages == 1) {
     tws_step_run_alone(s);
     if (!s->together) s->end_s[0][0] = s->stages[0].compute_s;
@@ -763,7 +770,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   if (is_exchanging(s)) out->exact = s->exact = 0;
   if (s->together) {
     out->step_s = tws_step_end_lines(s, NULL);
-  } else if (s->line_known && s->beside) {
+  } else if (s->passes_known && s->beside) {
     const tws_beside_source from = beside_source(s);
     double behind_s;
     s->end_s[0][0] = tws_beside_seconds(&from, s->beside, s->shape.micro_batches, s->stretch[0], NULL, &behind_s);

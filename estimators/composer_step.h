@@ -71,7 +71,7 @@ typedef struct tws_composed_step {
   int repeats;      /* likewise: each so many micro-batches, in so many seconds */
   double repeats_s;
   int has_times, ran, exact;
-  int line_known; /* what its line does alone */
+  int passes_known, line_known; /* what its line does alone: there, in all of the step */
   const tws_rank_kind *ranks;
   int together;               /* lines of these that go through the step at once, and meet; 0: one stands for all */
   tws_rhythm_stage *of_lines; /* then: [line][stage], as `stages`; so are end_s and passed_s */
