@@ -457,6 +457,28 @@ START_TEST(composed_steps_are_the_plans) {
 }
 END_TEST
 
+/* At a machine's costs bounds are within 2 %, too: of 500 but for one, of ZeRO 3 whose groups lie unevenly on nodes. */
+START_TEST(composed_steps_are_near_plans) {
+  const uint64_t jobs = job_count();
+  int far = 0;
+  for (uint64_t seed = 1; seed <= jobs; seed++) {
+    tws_error err = {0};
+    tws_composer *composer;
+    tws_composed composed;
+    drawn_job j;
+    draw_job(seed, 12 * (int64_t)(seed % 3), 1, &j);
+    ck_assert(tws_composer_create(&j.machine, NULL, &composer, &err) == TWS_OK);
+    ck_assert_msg(tws_compose(composer, &j.request, NULL, &composed, &err) == TWS_OK, "seed %d: %s", (int)seed,
+                  err.message);
+    const planned whole = plan_all(&j.request, &j.machine, NULL);
+    far += fabs(composed.step_s - whole.step_s) > 0.02 * whole.step_s;
+    tws_composer_destroy(composer);
+    drop_job(&j);
+  }
+  ck_assert_int_le(far, (int)((jobs + 499) / 500));
+}
+END_TEST
+
 START_TEST(overlapped_reductions_compose) {
   const uint64_t jobs = job_count() / 4;
   const tally seen = check_jobs(BESIDE, 5000, jobs);
@@ -681,6 +703,7 @@ int main(void) {
     const TTest *test;
     int loops;
   } cases[] = {{"plans", composed_steps_are_the_plans, 1},
+               {"near", composed_steps_are_near_plans, 1},
                {"beside", overlapped_reductions_compose, 1},
                {"coded", coded_moves_compose, 1},
                {"ranks", ranks_that_are_alike_compose, 1},
