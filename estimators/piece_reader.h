@@ -44,8 +44,8 @@ typedef struct tws_piece_reader {
   tws_axes apart; /* see tws_pieces_of_body() */
   tws_cuts *cuts; /* of the part at hand; NULL: they are not asked for */
   int cut_layer;
-  int far, unknown; /* see tws_sample_pieces; they run in other ways than marks say */
-  tws_arena *arena;
+  int far, unknown;           /* see tws_sample_pieces; they run in other ways than marks say */
+  tws_arena *arena, *scratch; /* of what is kept; of the sample's plan */
 } tws_piece_reader;
 
 double tws_piece_seconds_of(tws_piece_reader *r, uint32_t work);

@@ -197,8 +197,8 @@ typedef struct tws_sample_pieces {
   double input_bytes; /* of one micro-batch */
 } tws_sample_pieces;
 
-/* Of a sampled body; of one micro-batch: the later one is as that. `activations`: count bytes of activations alone. apart: ranks differ along these axes. Nothing is
- * freed but with the arena. */
+/* Of a sampled body; of one micro-batch: the later one is as that. `activations`: count bytes of activations alone.
+ * apart: ranks differ along these axes. Nothing is freed but with the arena. */
 tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_request *request, const tws_costs *costs,
                             int activations, tws_axes apart, tws_arena *arena, tws_sample_pieces *out, tws_error *err);
 
