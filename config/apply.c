@@ -165,7 +165,8 @@ void tws_config_apply(tws_config *config, const char *section) {
   for (size_t i = 0; i < tws_key_count; i++) {
     const tws_key *key = &tws_keys[i];
     if (key->store == TWS_STORE_NOWHERE || strncmp(key->path, "scheduler.", 10) == 0) continue;
-    if (section && (strncmp(key->path, section, length) != 0 || (key->path[length] && key->path[length] != '.')))
+    if (section && (key->path[0] != section[0] || strncmp(key->path, section, length) != 0 ||
+                    (key->path[length] && key->path[length] != '.')))
       continue;
     apply_key(config, key);
   }

@@ -91,6 +91,7 @@ static match match_row(const char *path, const char *const *segments, int n) {
   int exact = 1;
   if (n > 0 && path[0] != segments[0][0]) return NO_MATCH; /* most rows; none starts with a placeholder */
   for (int i = 0; i < n; i++) {
+    if (path[0] != segments[i][0] && path[0] != '<') return NO_MATCH;
     size_t length = segment_length(path);
     if (!length || !segment_matches(path, length, segments[i], &exact)) return NO_MATCH;
     path += length;

@@ -10,16 +10,21 @@
 #include "estimators/chunks.h"
 #include "estimators/composer.h"
 
-/* Operations are those of a plan from `first` on. */
+/* Operations of a plan from `first` on, of which most are like others. */
+typedef struct tws_beside_ops {
+  const tws_beside_op *kinds;
+  uint32_t *kind_of, first;
+} tws_beside_ops;
+static inline const tws_beside_op *tws_beside_op_at(const tws_beside_ops *ops, uint32_t op) {
+  return &ops->kinds[ops->kind_of[op - ops->first]];
+}
 typedef struct tws_beside_reductions {
   tws_moved_gradients gradients;
-  const tws_beside_op *ops;
-  uint32_t first;
+  tws_beside_ops ops;
 } tws_beside_reductions;
 typedef struct tws_beside_gathers {
   tws_moved_params params;
-  const tws_beside_op *ops;
-  uint32_t first;
+  tws_beside_ops ops;
 } tws_beside_gathers;
 /* Micro-batches that differ: the first and later ones, and of each kind that which is the last of its step. */
 enum { TWS_BESIDE_FIRST, TWS_BESIDE_LATER, TWS_BESIDE_ONLY, TWS_BESIDE_LAST, TWS_BESIDE_KINDS };

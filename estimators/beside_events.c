@@ -320,10 +320,10 @@ static void complete(maker *m, uint32_t gradient) {
   const tws_moved_gradients *all = &r->gradients;
   const tws_moved_gradient *g = &all->items[gradient];
   m->completed++;
-  for (uint32_t op = g->padded.first; op < g->padded.end; op++) put(m, &r->ops[op - r->first], 0);
+  for (uint32_t op = g->padded.first; op < g->padded.end; op++) put(m, tws_beside_op_at(&r->ops, op), 0);
   if (--m->pending[g->bucket]) return;
   const tws_moved_gradient *last = &all->items[m->completes[g->bucket]];
-  for (uint32_t op = last->reduced.first; op < last->reduced.end; op++) put(m, &r->ops[op - r->first], 0);
+  for (uint32_t op = last->reduced.first; op < last->reduced.end; op++) put(m, tws_beside_op_at(&r->ops, op), 0);
   m->flushed[0] = m->flushed[1];
   m->flushed[1] = m->ops;
 }
@@ -335,7 +335,7 @@ static uint32_t *place_of(const maker *m, int layer, uint32_t which) {
 
 static void gather(maker *m, const tws_beside_gathers *g, const tws_moved_visit *v) {
   const uint32_t before = m->ops;
-  for (uint32_t op = v->gathered.first; op < v->gathered.end; op++) put(m, &g->ops[op - g->first], 0);
+  for (uint32_t op = v->gathered.first; op < v->gathered.end; op++) put(m, tws_beside_op_at(&g->ops, op), 0);
   for (uint32_t i = v->first; i < v->end; i++) {
     const tws_moved_param *p = &g->params.items[i];
     if (p->op != TWS_NONE) *place_of(m, p->layer, p->which) = before + p->op - v->gathered.first + 1;

@@ -25,9 +25,8 @@ typedef struct beside_both { /* what both kinds of moves do beside the layers */
   struct beside_both *next;
 } beside_both;
 
-typedef struct reductions { /* of a stage, with one size of buckets */
-  tws_stage_layers layers;
-  tws_piece_time time[2]; /* of the first micro-batch and of a later one; stage 1: of the last, nothing */
+typedef struct reductions { /* of a stage, with one size of buckets, or several that make the same buckets */
+  tws_piece_time time[2];   /* of the first micro-batch and of a later one; stage 1: of the last, nothing */
   double launches[2], axis_s[2][TWS_PIECE_AXES];
   int in_order;
   struct tws_overlapped beside; /* stage 1: what is known of them where they run beside a backward pass */
@@ -39,8 +38,19 @@ typedef struct reductions { /* of a stage, with one size of buckets */
   const double *seconds;     /* stage 1: per reduction */
   const tws_gradient_list *gradients;
   uint32_t part_count;
-  struct reductions *next;
 } reductions;
+
+typedef struct kept_reductions { /* with one size */
+  tws_stage_layers layers;
+  reductions *reductions;
+  struct kept_reductions *next;
+} kept_reductions;
+
+typedef struct cut_reductions { /* of a lowering: with these counts of gradients in buckets */
+  reductions *reductions;
+  uint32_t *counts, buckets;
+  struct cut_reductions *next;
+} cut_reductions;
 
 typedef struct tws_lowered_moves {
   tws_piece_key gathers, reductions; /* that it tells of, in any size of buckets */
@@ -49,9 +59,12 @@ typedef struct tws_lowered_moves {
   tws_moves *moves;
   double *seconds; /* per work, less than 0: not asked yet */
   size_t count, capacity;
+  uint32_t *kind; /* per work, of the range at hand */
+  size_t kind_capacity;
   tws_gradient_list *gradients;     /* stage 1; NULL: not asked for yet */
   uint32_t *by_layer, *layer_first; /* see tws_overlapped */
   int layer_count;
+  cut_reductions *cut;
 } lowered;
 
 static tws_code no_memory(tws_error *err) {
@@ -62,6 +75,12 @@ static void drop(lowered *l) {
   if (!l) return;
   tws_moves_destroy(l->moves);
   tws_free(l->seconds);
+  tws_free(l->kind);
+  for (cut_reductions *c = l->cut, *next; c; c = next) {
+    next = c->next;
+    tws_free(c->counts);
+    tws_free(c);
+  }
   tws_free(l);
 }
 
@@ -142,46 +161,63 @@ static tws_code add_range(const tws_kept_moves *kept, lowered *l, tws_op_range r
   return TWS_OK;
 }
 
-/* Of a range whose time is known, what each operation costs where it runs beside the layers. */
-static tws_code list_ops(const tws_kept_moves *kept, const lowered *l, tws_op_range range, int stream,
-                         const tws_beside_op **out, tws_error *err) {
+/* Of a range whose time is known, what each operation costs where it runs beside the layers: one kind for each work.
+ * As many kinds follow, of the same where it does not. */
+static tws_code list_ops(const tws_kept_moves *kept, lowered *l, tws_op_range range, int stream, tws_beside_ops *out,
+                         uint32_t *kinds, tws_error *err) {
   const tws_plan *plan = tws_moves_plan(l->moves);
-  tws_beside_op *ops = tws_arena_alloc_unset(kept->arena, range.end - range.first + 1u, sizeof *ops);
-  uint32_t last = TWS_NONE; /* most are as the one before */
-  int axis = 0;
-  if (!ops) return no_memory(err);
-  *out = ops;
+  const uint32_t ops = range.end - range.first;
+  uint32_t *first = tws_calloc(ops + 1u, sizeof *first); /* operation of each kind */
+  out->first = range.first;
+  out->kind_of = tws_arena_alloc_unset(kept->arena, ops + 1u, sizeof *out->kind_of);
+  *kinds = 0;
+  if (!first || !out->kind_of || tws_reserve(&l->kind, &l->kind_capacity, l->capacity, sizeof *l->kind)) {
+    tws_free(first);
+    return no_memory(err);
+  }
+  for (uint32_t op = range.first; op < range.end; op++) l->kind[plan->ops[op].work] = TWS_NONE;
   for (uint32_t op = range.first; op < range.end; op++) {
-    const tws_op *o = &plan->ops[op];
+    uint32_t *kind = &l->kind[plan->ops[op].work];
+    if (*kind == TWS_NONE) {
+      *kind = (*kinds)++;
+      first[*kind] = op;
+    }
+    out->kind_of[op - range.first] = *kind;
+  }
+  tws_beside_op *of = tws_arena_alloc_unset(kept->arena, 2 * (size_t)*kinds + 1, sizeof *of);
+  for (uint32_t i = 0; i < *kinds && of; i++) {
+    const tws_op *o = &plan->ops[first[i]];
     const double seconds = l->seconds[o->work];
-    if (o->work != last) axis = tws_piece_axis(tws_report_of_op(plan, o));
-    last = o->work;
-    *ops++ = (tws_beside_op){
+    of[i] = (tws_beside_op){
         .time = tws_is_launched(&plan->works[o->work]) ? (tws_piece_time){seconds, 0} : (tws_piece_time){0, seconds},
-        .axis = (uint8_t)axis,
+        .axis = (uint8_t)tws_piece_axis(tws_report_of_op(plan, o)),
         .channel = o->channel,
         .stream = (uint8_t)stream};
+    of[*kinds + i] = of[i];
+    of[*kinds + i].stream = TWS_BESIDE_COMPUTES;
   }
-  return TWS_OK;
+  tws_free(first);
+  out->kinds = of;
+  return of ? TWS_OK : no_memory(err);
 }
 
 /* Of one micro-batch; begin: of what stays whole for the step, before the first. */
 static tws_code add_gathers(const tws_kept_moves *kept, lowered *l, int begin, int later, tws_beside_gathers *b,
                             gathers *g, tws_error *err) {
   tws_op_range range = {tws_moves_plan(l->moves)->op_count, 0};
+  uint32_t kinds;
   TWS_TRY(begin ? tws_moves_of_begin(l->moves, kept->arena, &b->params, err)
                 : tws_moves_of_params(l->moves, kept->arena, &b->params, err));
   range.end = tws_moves_plan(l->moves)->op_count;
-  b->first = range.first;
   TWS_TRY(add_range(kept, l, range, &g->time[later], &g->launches[later], g->axis_s[later], &g->in_order, err));
-  return list_ops(kept, l, range, TWS_BESIDE_GATHERS, &b->ops, err);
+  return list_ops(kept, l, range, TWS_BESIDE_GATHERS, &b->ops, &kinds, err);
 }
 
 /* They are those of the first micro-batch again, unless neighbours have kept some since. */
 static tws_code add_later_gathers(const tws_kept_moves *kept, const tws_plan_request *request, lowered *l, gathers *g,
                                   tws_error *err) {
   const tws_beside_gathers *b = &g->beside[0];
-  tws_op_range range = {b->first, b->first};
+  tws_op_range range = {b->ops.first, b->ops.first};
   if (tws_config_secondary_ranks(request->config)) return add_gathers(kept, l, 0, 1, &g->beside[1], g, err);
   g->beside[1] = *b;
   if (b->params.visit_count) range.end = b->params.visits[b->params.visit_count - 1].gathered.end;
@@ -331,12 +367,12 @@ static tws_code find_gradients_in_step(tws_kept_moves *kept, const tws_plan_requ
     double launches = 0, axis_s[TWS_PIECE_AXES] = {0};
     TWS_TRY(tws_moves_of_gradients(l->moves, request->config->zero.reduce_bucket_size, of, kept->arena, g, err));
     const tws_op_range range = g->range;
-    b->first = range.first;
+    uint32_t kinds;
     TWS_TRY(add_range(kept, l, range, &time, &launches, axis_s, &out->in_order, err));
-    TWS_TRY(list_ops(kept, l, range, TWS_BESIDE_REDUCES, &b->ops, err));
+    TWS_TRY(list_ops(kept, l, range, TWS_BESIDE_REDUCES, &b->ops, &kinds, err));
     for (uint32_t i = 0; i < g->count; i++)
       for (uint32_t op = g->items[i].padded.first; op < g->items[i].padded.end; op++)
-        ((tws_beside_op *)(uintptr_t)b->ops)[op - b->first].stream = TWS_BESIDE_COMPUTES;
+        b->ops.kind_of[op - range.first] += kinds;
     if (kind != TWS_BESIDE_LATER && kind != (groups ? TWS_BESIDE_ONLY : TWS_BESIDE_FIRST)) continue;
     out->time[later] = time;
     out->launches[later] = launches;
@@ -363,11 +399,9 @@ static tws_code find_both(const tws_kept_moves *kept, const gathers *g, reductio
   return TWS_OK;
 }
 
-static tws_code sample_reductions(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
-                                  const tws_stage_layers *layers, const int *bounds, reductions *out, tws_error *err) {
-  lowered *l;
+static tws_code sample_reductions(tws_kept_moves *kept, const tws_plan_request *request, lowered *l, reductions *out,
+                                  tws_error *err) {
   tws_op_range range;
-  TWS_TRY(find_lowered(kept, request, tail, layers, bounds, &l, err));
   out->in_order = 1;
   if (request->config->zero.stage >= 2) return find_gradients_in_step(kept, request, l, out, err);
   TWS_TRY(tws_moves_of_buckets(l->moves, request->config->zero.reduce_bucket_size, &range, err));
@@ -378,25 +412,56 @@ static tws_code sample_reductions(tws_kept_moves *kept, const tws_plan_request *
   return sample_parts(kept, l, range, out, err);
 }
 
+/* Of buckets that have been cut: those that were before, or new ones. */
+static tws_code find_cut(tws_kept_moves *kept, const tws_plan_request *request, lowered *l, reductions **out,
+                         tws_error *err) {
+  tws_bucket_counts counts;
+  TWS_TRY(tws_moves_bucket_counts(l->moves, request->config->zero.reduce_bucket_size, &counts, err));
+  const size_t bytes = counts.count * sizeof *counts.items;
+  for (const cut_reductions *c = l->cut; c; c = c->next)
+    if (c->buckets == counts.count && memcmp(c->counts, counts.items, bytes) == 0) {
+      *out = c->reductions;
+      return TWS_OK;
+    }
+  cut_reductions *c = tws_calloc(1, sizeof *c);
+  uint32_t *kept_counts = tws_calloc(counts.count + 1u, sizeof *kept_counts);
+  *out = tws_arena_alloc(kept->arena, 1, sizeof **out);
+  if (!c || !kept_counts || !*out) {
+    tws_free(c);
+    tws_free(kept_counts);
+    return no_memory(err);
+  }
+  memcpy(kept_counts, counts.items, bytes);
+  *c = (cut_reductions){*out, kept_counts, counts.count, l->cut};
+  const tws_code code = sample_reductions(kept, request, l, *out, err);
+  if (code == TWS_OK) {
+    l->cut = c;
+    return TWS_OK;
+  }
+  tws_free(kept_counts);
+  tws_free(c);
+  return code;
+}
+
 static tws_code find_reductions(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
                                 const tws_stage_layers *layers, const int *bounds, reductions **out, tws_error *err) {
   tws_piece_key k = key_of_reductions(tail);
+  lowered *l;
   int is_new;
   k.config.zero.reduce_bucket_size = request->config->zero.reduce_bucket_size;
   tws_piece_entry *e = tws_piece_look_up(&kept->reductions, &k, &is_new);
   if (!e) return no_memory(err);
-  for (reductions *r = e->value; r; r = r->next)
+  for (const kept_reductions *r = e->value; r; r = r->next)
     if (memcmp(&r->layers, layers, sizeof *layers) == 0) {
-      *out = r;
+      *out = r->reductions;
       return TWS_OK;
     }
-  reductions *r = tws_arena_alloc(kept->arena, 1, sizeof *r);
+  kept_reductions *r = tws_arena_alloc(kept->arena, 1, sizeof *r);
   if (!r) return no_memory(err);
-  TWS_TRY(sample_reductions(kept, request, tail, layers, bounds, r, err));
-  r->layers = *layers;
-  r->next = e->value;
+  TWS_TRY(find_lowered(kept, request, tail, layers, bounds, &l, err));
+  TWS_TRY(find_cut(kept, request, l, out, err));
+  *r = (kept_reductions){*layers, *out, e->value};
   e->value = r;
-  *out = r;
   return TWS_OK;
 }
 

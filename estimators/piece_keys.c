@@ -4,31 +4,38 @@
 
 #include "base/memory.h"
 
-/* Four words at a time, so that none waits for the one before. */
-static uint64_t hash_of(const void *data, size_t bytes) {
-  enum { LANES = 4 };
-  const unsigned char *at = data;
-  uint64_t lane[LANES] = {0x9e3779b97f4a7c15u, 0xc2b2ae3d27d4eb4fu, 0x165667b19e3779f9u, 0x87c37b91114253d5u};
-  uint64_t words[LANES] = {0};
-  for (; bytes > 0; at += sizeof words) {
-    const size_t now = bytes < sizeof words ? bytes : sizeof words;
-    if (now < sizeof words) memset(words, 0, sizeof words);
-    memcpy(words, at, now);
-    for (int i = 0; i < LANES; i++) {
-      lane[i] = (lane[i] ^ words[i]) * 0xff51afd7ed558ccdu;
-      lane[i] ^= lane[i] >> 29;
-    }
-    bytes -= now;
+enum { WORDS = sizeof(tws_piece_key) / sizeof(uint64_t) };
+_Static_assert(sizeof(tws_piece_key) % sizeof(uint64_t) == 0, "keys are words");
+
+/* What it has that the table's first key has not. */
+static size_t list_words(const tws_piece_table *t, const tws_piece_key *k, tws_piece_word *words) {
+  const unsigned char *own = (const unsigned char *)k, *first = (const unsigned char *)t->first;
+  size_t count = 0;
+  for (size_t i = 0; i < WORDS; i++) {
+    uint64_t a, b;
+    memcpy(&a, own + i * sizeof a, sizeof a);
+    memcpy(&b, first + i * sizeof b, sizeof b);
+    words[count] = (tws_piece_word){i, a};
+    count += a != b;
   }
-  uint64_t hash = lane[0];
-  for (int i = 1; i < LANES; i++) hash = (hash ^ lane[i]) * 0xc4ceb9fe1a85ec53u;
+  return count;
+}
+
+static uint64_t hash_of(const tws_piece_word *words, size_t count) {
+  uint64_t hash = 0x9e3779b97f4a7c15u;
+  for (size_t i = 0; i < count; i++) {
+    hash = (hash ^ words[i].value ^ words[i].at << 56) * 0xff51afd7ed558ccdu;
+    hash ^= hash >> 29;
+  }
   return hash ^ hash >> 32;
 }
 
-static tws_piece_entry *find(const tws_piece_table *t, const tws_piece_key *k, uint64_t hash) {
+static tws_piece_entry *find(const tws_piece_table *t, const tws_piece_word *words, size_t count, uint64_t hash) {
   if (!t->size) return NULL;
-  for (size_t i = hash & (t->size - 1); t->slots[i]; i = (i + 1) & (t->size - 1))
-    if (t->slots[i]->hash == hash && memcmp(&t->slots[i]->key, k, sizeof *k) == 0) return t->slots[i];
+  for (size_t i = hash & (t->size - 1); t->slots[i]; i = (i + 1) & (t->size - 1)) {
+    tws_piece_entry *e = t->slots[i];
+    if (e->hash == hash && e->count == count && memcmp(e->words, words, count * sizeof *words) == 0) return e;
+  }
   return NULL;
 }
 
@@ -50,7 +57,8 @@ static int grow(tws_piece_table *t) {
 
 /* What no piece depends on. */
 static void begin_key(const tws_plan_request *request, tws_piece_key *k) {
-  memset(k, 0, sizeof *k);
+  const size_t behind = offsetof(tws_piece_key, config) + sizeof k->config;
+  memset((char *)k + behind, 0, sizeof *k - behind);
   k->network = request->network;
   k->backend = (int)request->backend;
   k->threads = request->threads;
@@ -138,25 +146,33 @@ void tws_tail_key(const tws_plan_request *request, tws_piece_key *k) {
 }
 
 tws_piece_entry *tws_piece_look_up(tws_piece_table *t, const tws_piece_key *k, int *is_new) {
+  tws_piece_word words[WORDS + 1]; /* one behind the last is written */
   *is_new = 0;
-  if (t->last && memcmp(&t->last->key, k, sizeof *k) == 0) return t->last;
-  const uint64_t hash = hash_of(k, sizeof *k);
-  tws_piece_entry *e = find(t, k, hash);
+  if (!t->first) {
+    t->first = tws_calloc(1, sizeof *t->first);
+    if (!t->first) return NULL;
+    memcpy(t->first, k, sizeof *k);
+  }
+  const size_t count = list_words(t, k, words);
+  const uint64_t hash = hash_of(words, count);
+  tws_piece_entry *e = find(t, words, count, hash);
   *is_new = !e;
-  if (e) return t->last = e;
+  if (e) return e;
   if (2 * t->count + 2 > t->size && !grow(t)) return NULL;
-  e = tws_calloc(1, sizeof *e);
+  e = tws_calloc(1, sizeof *e + count * sizeof *words);
   if (!e) return NULL;
   e->hash = hash;
-  memcpy(&e->key, k, sizeof *k);
+  e->count = count;
+  memcpy(e->words, words, count * sizeof *words);
   size_t at = hash & (t->size - 1);
   while (t->slots[at]) at = (at + 1) & (t->size - 1);
   t->slots[at] = e;
   t->count++;
-  return t->last = e;
+  return e;
 }
 
 void tws_piece_table_free(tws_piece_table *t) {
   for (size_t i = 0; i < t->size; i++) tws_free(t->slots[i]);
   tws_free(t->slots);
+  tws_free(t->first);
 }

@@ -25,15 +25,21 @@ void tws_end_key(const tws_piece_key *tail, tws_piece_key *key);
 void tws_gathers_key(const tws_piece_key *tail, tws_piece_key *key);
 void tws_reductions_key(const tws_piece_key *tail, tws_piece_key *key);
 
+/* Keys of one table are like its first but for a few words, which are all that their entries have: so an entry is
+ * found with little memory to go through. */
+typedef struct tws_piece_word {
+  uint64_t at, value;
+} tws_piece_word;
 typedef struct tws_piece_entry {
   uint64_t hash;
-  tws_piece_key key;
   void *value; /* somebody else's */
+  size_t count;
+  tws_piece_word words[]; /* in their order */
 } tws_piece_entry;
 
 typedef struct tws_piece_table { /* zeros at first */
+  tws_piece_key *first;
   tws_piece_entry **slots;
-  tws_piece_entry *last; /* found: neighbours in a search ask for the same again */
   size_t count, size;
 } tws_piece_table;
 /* The entry of a key, a new one where there was none; NULL without memory. */

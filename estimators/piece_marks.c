@@ -119,7 +119,7 @@ tws_code tws_piece_find_exchanges(tws_piece_reader *r, tws_error *err) {
   uint32_t count = 0, left = 0;
   for (uint32_t op = 0; op < plan->op_count; op++) count += plan->ops[op].stream == TWS_STREAM_EXCHANGE;
   r->exchanges = tws_arena_alloc_unset(r->arena, count + 1u, sizeof *r->exchanges);
-  r->exchange_at = tws_arena_alloc(r->arena, plan->op_count + 1u, sizeof *r->exchange_at);
+  r->exchange_at = tws_arena_alloc(r->scratch, plan->op_count + 1u, sizeof *r->exchange_at);
   if (!r->exchanges || !r->exchange_at) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
   for (uint32_t op = 0; op < plan->op_count; op++) {
     if (plan->ops[op].stream != TWS_STREAM_EXCHANGE) continue;

@@ -48,7 +48,7 @@ typedef struct tws_piece_reader {
   int far, unknown; /* see tws_sample_pieces; they run in other ways than marks say */
   int follows;      /* an action first meets others of the exchanges' communicator, be they earlier actions' */
   int leaves;       /* an action leaves some under way */
-  tws_arena *arena;
+  tws_arena *arena, *scratch; /* of what is kept; of the sample's plan */
 } tws_piece_reader;
 
 double tws_piece_seconds_of(tws_piece_reader *r, uint32_t work);

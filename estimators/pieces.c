@@ -83,16 +83,26 @@ static int read_lifetimes(reader *r, int contexts) {
   return closed;
 }
 
+static tws_code no_memory(tws_error *err) {
+  return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
+}
+
+/* Out of the scratch memory; NULL: no memory. */
+static void *keep(const reader *r, const void *items, size_t count, size_t bytes) {
+  void *kept = tws_arena_alloc_unset(r->arena, count + 1, bytes);
+  return kept && count ? memcpy(kept, items, count * bytes) : kept;
+}
+
 static tws_code prepare(reader *r, tws_error *err) {
   const tws_plan *plan = r->plan;
   const size_t ops = plan->op_count + 1u;
-  r->seconds = tws_arena_alloc(r->arena, plan->work_count + 1u, sizeof *r->seconds);
-  r->begin = tws_arena_alloc(r->arena, ops, sizeof *r->begin);
-  r->end = tws_arena_alloc(r->arena, ops, sizeof *r->end);
-  r->begins = tws_arena_alloc(r->arena, ops, 1);
-  r->sent = tws_arena_alloc(r->arena, ops, 1);
-  if (!r->seconds || !r->begin || !r->end || !r->begins || !r->sent)
-    return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
+  r->scratch = plan->arena;
+  r->seconds = tws_arena_alloc_unset(r->scratch, plan->work_count + 1u, sizeof *r->seconds);
+  r->begin = tws_arena_alloc(r->scratch, ops, sizeof *r->begin);
+  r->end = tws_arena_alloc(r->scratch, ops, sizeof *r->end);
+  r->begins = tws_arena_alloc(r->scratch, ops, 1);
+  r->sent = tws_arena_alloc(r->scratch, ops, 1);
+  if (!r->seconds || !r->begin || !r->end || !r->begins || !r->sent) return no_memory(err);
   for (uint32_t i = 0; i < plan->work_count; i++) r->seconds[i] = -1;
   for (uint32_t op = 0; op < plan->op_count; op++) {
     const tws_op *o = &plan->ops[op];
@@ -327,7 +337,7 @@ static tws_code read_completions(reader *r, const tws_sample_part *part, const t
   latest *all = tws_calloc(g->count + 1u, sizeof *all);
   if (!of || !items || !all) {
     tws_free(all);
-    return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
+    return no_memory(err);
   }
   find_latest(r, part, out, all);
   for (uint32_t i = 0; i < g->count; i++)
@@ -368,10 +378,11 @@ static tws_code read_part(reader *r, const tws_sample_part *part, tws_sample_pie
   const message_buffer kept[TWS_MESSAGE_BUFFERS] = {r->message[0], r->message[1], r->message[2], r->message[3]};
   tws_piece *pieces = tws_arena_alloc(r->arena, (size_t)out->layers + 1, sizeof *pieces);
   r->cuts = r->apart ? &out->cuts[part->micro_batch][event] : NULL;
-  if (r->cuts) r->cuts->items = tws_arena_alloc(r->arena, 2u * (part->end_op - part->first_op) + 1u, sizeof(tws_cut));
-  if (!pieces || (r->cuts && !r->cuts->items))
-    return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
+  if (r->cuts)
+    r->cuts->items = tws_arena_alloc_unset(r->scratch, 2u * (part->end_op - part->first_op) + 1u, sizeof(tws_cut));
+  if (!pieces || (r->cuts && !r->cuts->items)) return no_memory(err);
   const int cut = cut_by_layer(r, part, out, pieces);
+  if (r->cuts && !(r->cuts->items = keep(r, r->cuts->items, r->cuts->count, sizeof(tws_cut)))) return no_memory(err);
   r->cuts = NULL;
   if (cut && join(out, pieces, part->action != TWS_ACTION_FORWARD, whole)) {
     out->layer[part->micro_batch][event] = pieces;
@@ -509,8 +520,8 @@ static tws_code read_waits(reader *r, tws_tail_pieces *out, tws_error *err) {
   uint32_t most = 1, op;
   int begun = 0, all = 0;
   for (uint32_t i = 0; i < plan->op_count; i++) most += 1u + plan->ops[i].operand_count;
-  tws_tail_wait *waits = tws_arena_alloc(r->arena, most, sizeof *waits);
-  if (!waits) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
+  tws_tail_wait *waits = tws_arena_alloc_unset(r->scratch, most, sizeof *waits);
+  if (!waits) return no_memory(err);
   for (op = own_begin(r); op < plan->op_count && !is_gather(plan, &plan->ops[op]); op++) {
     const tws_op *o = &plan->ops[op];
     const int is_step = o->phase == TWS_PHASE_STEP, shared = o->channel == TWS_CHANNEL_REPLICAS;
@@ -533,8 +544,8 @@ static tws_code read_waits(reader *r, tws_tail_pieces *out, tws_error *err) {
   }
   out->step_time.kernel = total.kernel - out->step_time.kernel;
   out->step_time.other = total.other - out->step_time.other;
-  out->waits = waits;
-  return TWS_OK;
+  out->waits = keep(r, waits, (size_t)out->wait_count, sizeof *waits);
+  return out->waits ? TWS_OK : no_memory(err);
 }
 
 static void count_before_update(reader *r, const tws_op *o, tws_tail_pieces *out) {
@@ -618,9 +629,9 @@ tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *cost
   out->exact = has_two_streams_alone(plan, 0, 0, costs);
   TWS_TRY(prepare(&r, err));
   read_lifetimes(&r, 0);
-  out->steps = tws_arena_alloc(arena, 2u * plan->op_count + 3u, sizeof *out->steps);
+  out->steps = tws_arena_alloc_unset(r.scratch, 2u * plan->op_count + 3u, sizeof *out->steps);
   out->chunks = tws_arena_alloc(arena, (size_t)sample->chunk_count + 1, sizeof *out->chunks);
-  if (!out->steps || !out->chunks) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
+  if (!out->steps || !out->chunks) return no_memory(err);
   memcpy(out->chunks, sample->chunks, (size_t)sample->chunk_count * sizeof *out->chunks);
   out->chunk_count = sample->chunk_count;
   out->layer_count = sample->layer_count;
@@ -628,6 +639,8 @@ tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *cost
   if (!alone && sample->ordered) TWS_TRY(read_order(&r, &ends, err));
   out->exact = alone || ends;
   read_tail_steps(&r, sample->reduced_at, ends, out);
+  out->steps = keep(&r, out->steps, (size_t)out->step_count, sizeof *out->steps);
+  if (!out->steps) return no_memory(err);
   if (alone) TWS_TRY(read_waits(&r, out, err));
   for (uint32_t i = 0; i < plan->state->count; i++)
     out->state_bytes[plan->state->entries[i].tier] += plan->state->entries[i].bytes;

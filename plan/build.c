@@ -508,19 +508,27 @@ static tws_code compare_tensor_ranks(const tws_plan_request *request, tws_sample
   const tws_axes tensor = 1u << TWS_AXIS_MODEL;
   const int ranks = tws_topology_size(&request->topology, tensor);
   const tws_sample_request wanted = {.plan = request, .memory = memory};
+  tws_alike_ranks *known = NULL;
   rank_part part[2];
-  *alike = 1;
   tws_code code = begin_part(request, &wanted, tws_topology_member(&request->topology, 0, tensor, 0), &part[0], err);
-  int i = 1;
-  for (; code == TWS_OK && i < ranks; i++) {
+  if (code == TWS_OK) known = tws_sample_memory_ranks(memory, request->network, &part[0].l.sharding);
+  if (code == TWS_OK && !known) code = tws_fail(err, TWS_MEMORY, NULL, "no memory for a sample");
+  const int ask = code == TWS_OK && !known->known;
+  int i = 1, all = 1;
+  for (; code == TWS_OK && ask && i < ranks; i++) {
     rank_part *own = &part[i % 2], *before = &part[(i - 1) % 2];
     code = begin_part(request, &wanted, tws_topology_member(&request->topology, 0, tensor, i), own, err);
-    like_before[i] = code == TWS_OK && has_alike_modules(&before->l.local, &own->l.local);
-    *alike = *alike && like_before[i];
+    known->like_before[i] = code == TWS_OK && has_alike_modules(&before->l.local, &own->l.local);
+    all = all && known->like_before[i];
     end_part(before);
   }
   end_part(&part[(i - 1) % 2]);
-  return code;
+  TWS_TRY(code);
+  if (ask) known->all = all;
+  known->known = 1;
+  *alike = known->all;
+  memcpy(like_before, known->like_before, (size_t)ranks);
+  return TWS_OK;
 }
 
 tws_code tws_plan_ranks_differ(const tws_plan_request *request, tws_sample_memory *memory, unsigned *how,
@@ -548,6 +556,8 @@ struct tws_moves {
   tws_lower l;
   plan_size before_buckets;
   int has_buckets;
+  uint32_t *counts;
+  size_t count_capacity;
   tws_config config;
   tws_plan_request plan;
   tws_sample_request wanted;
@@ -579,6 +589,7 @@ tws_code tws_moves_create(const tws_plan_request *request, const int *bounds, in
 
 void tws_moves_destroy(tws_moves *m) {
   if (!m) return;
+  tws_free(m->counts);
   end(&m->l);
   tws_plan_destroy(m->l.b.plan);
   tws_free(m);
@@ -615,7 +626,7 @@ tws_code tws_moves_gradients(tws_moves *m, tws_arena *arena, tws_gradient_list *
   return m->l.zero.stage == 1 ? tws_sample_gradients(&m->l, arena, out) : TWS_OK;
 }
 
-/* With buckets of another size, whose operations take the place of the last ones'. */
+/* With buckets of this size, whose operations take the place of the last ones'. */
 static void make_buckets(tws_moves *m, int64_t elements) {
   tws_plan *plan = m->l.b.plan;
   const plan_size *to = &m->before_buckets;
@@ -626,9 +637,23 @@ static void make_buckets(tws_moves *m, int64_t elements) {
     plan->argument_count = to->arguments;
   }
   m->before_buckets = (plan_size){plan->op_count, plan->operand_count, plan->buffer_count, plan->argument_count};
+  if (!m->has_buckets || m->config.zero.reduce_bucket_size != elements) {
+    m->config.zero.reduce_bucket_size = elements;
+    tws_zero_make_buckets(&m->l);
+  }
   m->has_buckets = 1;
-  m->config.zero.reduce_bucket_size = elements;
-  tws_zero_make_buckets(&m->l);
+}
+
+tws_code tws_moves_bucket_counts(tws_moves *m, int64_t elements, tws_bucket_counts *out, tws_error *err) {
+  const tws_zero *z = &m->l.zero;
+  m->l.b.err = err;
+  make_buckets(m, elements);
+  TWS_TRY(m->l.b.failed);
+  if (tws_reserve(&m->counts, &m->count_capacity, z->bucket_count + 1u, sizeof *m->counts))
+    return tws_fail(err, TWS_MEMORY, NULL, "no memory for a sample");
+  for (uint32_t i = 0; i < z->bucket_count; i++) m->counts[i] = z->buckets[i].count;
+  *out = (tws_bucket_counts){m->counts, z->bucket_count};
+  return TWS_OK;
 }
 
 tws_code tws_moves_of_gradients(tws_moves *m, int64_t elements, tws_moved_kind kind, tws_arena *arena,

@@ -1,5 +1,7 @@
 /* Frozen parameters: they have no gradient, nothing is reduced for them and nothing is kept of them between steps but
  * their values. A gradient of a value is found only where a parameter that is trained depends on it. */
+#include <string.h>
+
 #include "plan/lower.h"
 
 static int has_trained(const tws_lower *l, const tws_module *m) {
@@ -38,10 +40,13 @@ tws_code tws_frozen_begin(tws_lower *l) {
   if (frozen > 0 && frozen == l->network->param_count && !l->evaluates)
     return tws_fail(l->b.err, TWS_INVALID, "leave some of them out of twinspeed.frozen_parameters",
                     "all parameters are frozen: there is nothing to train");
-  const int all = frozen == 0 || crosses_stages(l);
+  if (frozen == 0 || crosses_stages(l)) {
+    memset(l->needed, 1, l->network->value_count);
+    return TWS_OK;
+  }
   for (uint32_t m = 0; m < l->network->module_count; m++) {
     const tws_module *module = &l->network->modules[m];
-    const int needed = all || has_trained(l, module) || reads_needed(l, module);
+    const int needed = has_trained(l, module) || reads_needed(l, module);
     for (int i = 0; i < TWS_MODULE_OUTS; i++)
       if (module->out[i] != TWS_NONE) l->needed[module->out[i]] = (uint8_t)needed;
   }

@@ -129,6 +129,13 @@ const tws_plan *tws_moves_plan(const tws_moves *moves);
 tws_code tws_moves_of_tail(tws_moves *moves, tws_plan_sample *out, tws_error *err);
 /* What it gathers and reduces (stages 2 and 3) at least, each in one collective that has no operands. */
 tws_code tws_moves_at_least(tws_moves *moves, tws_op_range *out, tws_error *err);
+/* How many gradients there are in each bucket of so many elements, until others are asked for: if that is the same, so
+ * are the buckets. */
+typedef struct tws_bucket_counts {
+  const uint32_t *items;
+  uint32_t count;
+} tws_bucket_counts;
+tws_code tws_moves_bucket_counts(tws_moves *moves, int64_t elements, tws_bucket_counts *out, tws_error *err);
 /* With buckets of so many elements, at stages 0 and 1: what the last micro-batch reduces when it has ended. */
 tws_code tws_moves_of_buckets(tws_moves *moves, int64_t elements, tws_op_range *out, tws_error *err);
 /* Stages 2 and 3, with buckets of so many elements: what becomes of each gradient when it is complete, in that order.

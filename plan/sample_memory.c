@@ -14,9 +14,16 @@ typedef struct kept_part {
   struct kept_part *next;
 } kept_part;
 
+typedef struct kept_ranks {
+  part_key key; /* of any of them */
+  tws_alike_ranks ranks;
+  struct kept_ranks *next;
+} kept_ranks;
+
 struct tws_sample_memory {
   tws_arena *arena;
   kept_part *parts;
+  kept_ranks *ranks;
 };
 
 tws_sample_memory *tws_sample_memory_create(void) {
@@ -39,18 +46,37 @@ static int is_same(const part_key *a, const part_key *b) {
          a->tensor_index == b->tensor_index && a->expert == b->expert && a->expert_index == b->expert_index;
 }
 
+static part_key key_of(const tws_network *whole, const tws_sharding *sharding) {
+  const tws_position *p = &sharding->position;
+  return (part_key){.whole = whole,
+                    .between = sharding->between,
+                    .splits_experts = sharding->splits_experts,
+                    .ring = sharding->ring,
+                    .sequence = p->ranks[TWS_AXIS_SEQUENCE],
+                    .tensor = p->ranks[TWS_AXIS_MODEL],
+                    .tensor_index = p->index[TWS_AXIS_MODEL],
+                    .expert = p->ranks[TWS_AXIS_EXPERT],
+                    .expert_index = p->index[TWS_AXIS_EXPERT]};
+}
+
+tws_alike_ranks *tws_sample_memory_ranks(tws_sample_memory *m, const tws_network *whole, const tws_sharding *sharding) {
+  part_key key = key_of(whole, sharding);
+  key.tensor_index = 0;
+  kept_ranks *r = m->ranks;
+  while (r && !is_same(&r->key, &key)) r = r->next;
+  if (r) return &r->ranks;
+  r = tws_arena_alloc(m->arena, 1, sizeof *r);
+  if (!r) return NULL;
+  *r = (kept_ranks){.key = key, .next = m->ranks};
+  r->ranks.like_before = tws_arena_alloc(m->arena, (size_t)key.tensor, 1);
+  if (!r->ranks.like_before) return NULL;
+  m->ranks = r;
+  return &r->ranks;
+}
+
 tws_code tws_sample_memory_shard(tws_sample_memory *m, const tws_network *whole, const tws_sharding *sharding,
                                  tws_local *local, tws_error *err) {
-  const tws_position *p = &sharding->position;
-  const part_key key = {.whole = whole,
-                        .between = sharding->between,
-                        .splits_experts = sharding->splits_experts,
-                        .ring = sharding->ring,
-                        .sequence = p->ranks[TWS_AXIS_SEQUENCE],
-                        .tensor = p->ranks[TWS_AXIS_MODEL],
-                        .tensor_index = p->index[TWS_AXIS_MODEL],
-                        .expert = p->ranks[TWS_AXIS_EXPERT],
-                        .expert_index = p->index[TWS_AXIS_EXPERT]};
+  const part_key key = key_of(whole, sharding);
   kept_part *part = m->parts;
   while (part && !is_same(&part->key, &key)) part = part->next;
   if (!part) {

@@ -64,8 +64,8 @@ typedef struct tws_local {
   const tws_network *network; /* of this rank: the whole one itself when nothing is split */
   const tws_local_module *modules;
   const tws_local_value *values;
-  const tws_placement *params;   /* per parameter */
-  const tws_param_slice *slices; /* per parameter, in `keep`; NULL: all whole */
+  const tws_placement *params;         /* per parameter */
+  const tws_param_slice *slices;       /* per parameter, in `keep`; NULL: all whole */
   const struct tws_layer_list *layers; /* of the network, where a memory of samples has them; else NULL */
 } tws_local;
 
@@ -99,5 +99,13 @@ tws_code tws_shard_network(const tws_network *whole, const tws_sharding *shardin
 struct tws_sample_memory;
 tws_code tws_sample_memory_shard(struct tws_sample_memory *memory, const tws_network *whole,
                                  const tws_sharding *sharding, tws_local *local, tws_error *err);
+/* Which tensor-parallel ranks of such a network are like the one before, once that is known, whoever's sharding it is;
+ * NULL: no memory. */
+typedef struct tws_alike_ranks {
+  int known, all;
+  uint8_t *like_before; /* per rank */
+} tws_alike_ranks;
+tws_alike_ranks *tws_sample_memory_ranks(struct tws_sample_memory *memory, const tws_network *whole,
+                                         const tws_sharding *sharding);
 
 #endif
