@@ -49,8 +49,8 @@ typedef struct tws_composed_step {
   int bounded;
   tws_chunk_set *lines; /* of all that pass apart; else the first */
   int line_count;
-  /* longest: the line that takes nowhere less than others, or -1; known where longest_of is not NULL, at the stretch that
-   * was found last. busiest: that which does most, of which ends. */
+  /* longest: the line that takes nowhere less than others, or -1; known where longest_of is not NULL, at the stretch
+   * that was found last. busiest: that which does most, of which ends. */
   const tws_step_ends *longest_of, *busiest_of;
   int longest, busiest;
   int line, rank; /* the others wait for its ranks, of which this is of the first stage; its chunks: */
