@@ -343,3 +343,23 @@ double tws_beside_seconds(const tws_beside_source *from, tws_body_beside *beside
   w.account = account;
   return walk_through(&w, beside, micro_batches, behind_s);
 }
+
+int tws_beside_list_moves(const tws_beside_source *from, int kind, double stretch, tws_arena *arena,
+                          tws_moves_in_line *out) {
+  const tws_beside_events *b;
+  const tws_beside_trace *trace;
+  if (find_events(from, &b, &trace) || kind >= b->kinds || !b->in_line) return 0;
+  const walk w = {.stretch = stretch};
+  const int later = is_later(kind);
+  *out = (tws_moves_in_line){.items = tws_arena_alloc_unset(arena, b->count[kind] + 1, sizeof *out->items),
+                             .computed_s = seconds_of(&w, trace->whole[later])};
+  for (size_t i = 0; i < b->count[kind] && out->items; i++) {
+    const tws_beside_event *e = &b->items[kind][i];
+    const tws_beside_op *op = e->waits ? NULL : b->op[kind][e->number];
+    if (!op) continue;
+    out->items[out->count++] = (tws_move_in_line){.computed_s = seconds_of(&w, trace->items[later][e->entry].at),
+                                                  .seconds = seconds_of(&w, op->time),
+                                                  .meets = op->meets};
+  }
+  return out->items != NULL;
+}

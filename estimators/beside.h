@@ -68,6 +68,21 @@ tws_code tws_beside_find(const tws_beside_source *from, tws_body_beside **out, t
 double tws_beside_seconds(const tws_beside_source *from, tws_body_beside *beside, int64_t micro_batches, double stretch,
                           tws_composed_account *account, double *behind_s);
 
+/* What ZeRO does between the layers, in its order: behind so many seconds of what the layers compute, and for how long,
+ * with all ranks along these axes (0: alone). */
+typedef struct tws_move_in_line {
+  double computed_s, seconds;
+  tws_axes meets;
+} tws_move_in_line;
+typedef struct tws_moves_in_line { /* of a kind of micro-batch */
+  tws_move_in_line *items;
+  size_t count;
+  double computed_s; /* in all of it */
+} tws_moves_in_line;
+/* Into `arena`, where nothing else runs beside the layers; 0: there is no memory, or it is not known. */
+int tws_beside_list_moves(const tws_beside_source *from, int kind, double stretch, tws_arena *arena,
+                          tws_moves_in_line *out);
+
 /* Where a micro-batch waits: behind so many seconds of what is computed, and for how long until then. */
 typedef struct tws_beside_wait {
   double computed_s, waited_s;

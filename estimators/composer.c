@@ -781,6 +781,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
     out->step_s = with_moves(s, run_tails(s, NULL));
   }
   if (out->step_s >= 0 && !s->together) out->step_s += beside_tail(s, s->line_known);
+  if (!exact && out->step_s >= 0) out->step_s = fmax(out->step_s, tws_step_meet_in_moves(s, r));
   if (out->step_s >= 0) {
     TWS_TRY(add_between(c, request, &out->step_s, err));
     const double loading_s = tws_loading_s(request, c->machine);

@@ -142,6 +142,10 @@ tws_code tws_step_make_lines(tws_composed_step *s, const tws_rank_kind *ranks, t
  * the step's line, added to; NULL: nobody asks. */
 double tws_step_end_lines(tws_composed_step *s, tws_composed_account *account);
 
+/* Likewise of lines that meet where ZeRO moves something between the layers (composer_moves.c): a bound of the step; 0:
+ * none is known. */
+double tws_step_meet_in_moves(tws_composed_step *s, const tws_rank_kind *ranks);
+
 /* ---- passes of pipelines (composer_passes.c) ---- */
 
 /* What the chunks of a set take at these stages' stretch; apart: see tws_chunk_times_of(). */

@@ -192,6 +192,7 @@ static tws_code list_ops(const tws_kept_moves *kept, lowered *l, tws_op_range ra
         .time = tws_is_launched(&plan->works[o->work]) ? (tws_piece_time){seconds, 0} : (tws_piece_time){0, seconds},
         .axis = (uint8_t)tws_piece_axis(tws_report_of_op(plan, o)),
         .channel = o->channel,
+        .meets = o->kind == TWS_OP_COLLECTIVE ? plan->groups[plan->works[o->work].group].axes : 0,
         .stream = (uint8_t)stream};
     of[*kinds + i] = of[i];
     of[*kinds + i].stream = TWS_BESIDE_COMPUTES;
@@ -471,8 +472,6 @@ tws_code tws_moves_of_micro_batches(tws_kept_moves *kept, const tws_plan_request
                                     tws_tail_pieces *t, tws_error *err) {
   static const tws_stage_layers all;
   const tws_zero_config *z = &request->config->zero;
-  const int rings = request->config->sequence_ranks > 1 && request->config->sequence_algorithm == TWS_SEQUENCE_RING;
-  const int exchanges = request->config->tensor_overlap || rings;
   const gathers *g = NULL;
   reductions *r = NULL;
   if (z->stage < 2) return TWS_OK;
@@ -489,7 +488,7 @@ tws_code tws_moves_of_micro_batches(tws_kept_moves *kept, const tws_plan_request
   if (t->in_step && (!g->begin.params.count || tws_network_losses(request->network) < 2))
     TWS_TRY(find_both(kept, g, r, 0, &t->beside, err));
   t->moves_exact = !beside && g->in_order && r->in_order;
-  if (t->moves_exact && exchanges) TWS_TRY(find_both(kept, g, r, 1, &t->beside, err));
+  if (t->moves_exact) TWS_TRY(find_both(kept, g, r, 1, &t->beside, err));
   for (int later = 0; later < 2 && (t->moves_exact || t->beside); later++) {
     t->moves[later].kernel = g->time[later].kernel + r->time[later].kernel;
     t->moves[later].other = g->time[later].other + r->time[later].other;
