@@ -1,6 +1,6 @@
 /* Ranks whose groups lie unevenly on nodes gather and reduce for ZeRO 2 and 3 between the layers, some slower than
- * others, and wait for those that they do it with. All lines of them go from one of that to the next at once. Where they
- * meet in the layers, too, they may take longer. */
+ * others, and wait for those that they do it with. All lines of them go from one of that to the next at once. Where
+ * they meet in the layers, too, they may take longer. */
 #include <math.h>
 
 #include "estimators/composer_step.h"
