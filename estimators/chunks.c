@@ -87,12 +87,6 @@ static tws_code find_sample(const tws_chunk_source *from, range of, const tws_sa
   return s->code;
 }
 
-static int same_piece(const tws_piece *a, const tws_piece *b) {
-  return a->time.kernel == b->time.kernel && a->time.other == b->time.other && a->launches == b->launches &&
-         a->delta == b->delta && a->before == b->before && a->after == b->after && a->begins == b->begins &&
-         memcmp(a->axis_s, b->axis_s, sizeof a->axis_s) == 0 && a->point_count == 0 && b->point_count == 0;
-}
-
 /* Whether two layers begin and wait for exchanges alike, and meet others. */
 static int same_exchanges(const tws_sample_pieces *s, int later, int e, int layer) {
   const tws_marks *a = &s->marks[later][e][layer], *b = a + 1;
@@ -112,11 +106,11 @@ static int same_exchanges(const tws_sample_pieces *s, int later, int e, int laye
 static int repeats(const tws_sample_pieces *s, int between, int end) {
   for (int later = 0; later < 2; later++)
     for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
-      if (e != TWS_CONTEXT_FORWARD && e != TWS_CONTEXT_BACKWARD && e != TWS_CONTEXT_WEIGHT) continue;
+      if (!tws_context_acts(e)) continue;
       if (!s->whole.has[e]) continue;
       const tws_piece *layer = s->layer[later][e];
       for (int i = between; i + 1 < end; i++)
-        if (!layer || !same_piece(&layer[i - s->first_layer], &layer[i + 1 - s->first_layer]) ||
+        if (!layer || !tws_same_pieces(&layer[i - s->first_layer], &layer[i + 1 - s->first_layer]) ||
             (((s->exchanges && s->in_order) || s->joins) && !same_exchanges(s, later, e, i - s->first_layer)))
           return 0;
     }
@@ -140,7 +134,6 @@ static int put_together(const tws_sample_pieces *head, int head_alike, const tws
   memset(out->has, 0, sizeof out->has);
   for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
     const int enters = e == TWS_CONTEXT_RECV || e == TWS_CONTEXT_SEND_GRADIENT;
-    const int is_action = e == TWS_CONTEXT_FORWARD || e == TWS_CONTEXT_BACKWARD || e == TWS_CONTEXT_WEIGHT;
     const tws_sample_pieces *of = enters ? head : tail;
     if (!of->whole.has[e]) continue;
     out->has[e] = 1;
@@ -148,7 +141,7 @@ static int put_together(const tws_sample_pieces *head, int head_alike, const tws
     out->message_buffer[e] = of->whole.message_buffer[e];
     for (int later = 0; later < 2; later++) {
       tws_piece *to = &out->event[later][e];
-      if (!is_action) {
+      if (!tws_context_acts(e)) {
         *to = of->whole.event[later][e];
         continue;
       }

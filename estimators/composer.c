@@ -566,7 +566,7 @@ static int exchanges_beside(const step *s) {
 /* Whether it is known when a stage's gradients are complete: not where the pass may yet wait behind that. */
 static int knows_gradients(const step *s, int stage) {
   const double behind_s = behind_gradients(s, stage, 1);
-  return !exchanges_beside(s) ? behind_s >= 0 : behind_s >= 0 && behind_s <= 0;
+  return behind_s >= 0 && (behind_s <= 0 || !exchanges_beside(s));
 }
 
 /* Whether the passes of its line of ranks are known, where nobody waits for other lines. */

@@ -11,8 +11,7 @@ typedef tws_composed_step step;
 
 /* ---- what is known ---- */
 
-/* Which lines meet along these axes; 0: they may be of several stages, or there are too many kinds. */
-static int add_groups(step *s, const tws_rank_kind *ranks, tws_axes axes) {
+int tws_step_add_groups(step *s, const tws_rank_kind *ranks, tws_axes axes) {
   const tws_topology *t = &s->request->topology;
   tws_line_groups *g = &s->groups;
   for (int i = 0; i < g->count; i++)
@@ -36,19 +35,15 @@ static int add_groups_of_marks(step *s, const tws_rank_kind *ranks, const tws_sa
   for (int layer = 0; layer < of->layers; layer++)
     for (uint32_t i = 0; i < of->marks[later][event][layer].count; i++) {
       const tws_beside_op *op = of->marks[later][event][layer].items[i].op;
-      if (op && op->meets && !add_groups(s, ranks, op->meets)) return 0;
+      if (op && op->meets && !tws_step_add_groups(s, ranks, op->meets)) return 0;
     }
   return 1;
-}
-
-static int is_action(int event) {
-  return event == TWS_CONTEXT_FORWARD || event == TWS_CONTEXT_BACKWARD || event == TWS_CONTEXT_WEIGHT;
 }
 
 static int is_known_chunk(step *s, const tws_rank_kind *ranks, const tws_composed_chunk *c) {
   if (!c->exact || !c->in_order || c->far) return 0;
   for (int e = 0; e < TWS_CONTEXT_EVENTS; e++)
-    for (int later = 0; later < 2 && c->pieces.has[e] && is_action(e); later++) {
+    for (int later = 0; later < 2 && c->pieces.has[e] && tws_context_acts(e); later++) {
       if (!add_groups_of_marks(s, ranks, c->head, later, e)) return 0;
       if (c->tail && c->tail != c->head && !add_groups_of_marks(s, ranks, c->tail, later, e)) return 0;
     }
@@ -89,7 +84,7 @@ static int is_known_end(step *s, const tws_rank_kind *ranks, int stage, int line
   if (!own->exact || own->of_gradients || own->overlaps || own->in_step) return 0;
   for (int i = 0; i < own->step_count; i++) {
     if (own->steps[i].ends.count) return 0;
-    if (own->steps[i].meets && !own->steps[i].sync && !add_groups(s, ranks, own->steps[i].meets)) return 0;
+    if (own->steps[i].meets && !own->steps[i].sync && !tws_step_add_groups(s, ranks, own->steps[i].meets)) return 0;
   }
   return 1;
 }
@@ -188,18 +183,11 @@ static int go_on(const ending *e, int line, int stage) {
   return moved;
 }
 
-static const uint8_t *groups_along(const ending *e, tws_axes axes) {
-  const tws_line_groups *g = &e->s->groups;
-  int i = 0;
-  while (i < g->count && g->along[i].axes != axes) i++;
-  return i < g->count ? g->along[i].of : NULL;
-}
-
 /* Lines of a stage that share a collective, the first of them `first`; returns whether they were all there. */
 static int join_lines(const ending *e, int first, int stage) {
   if (!waits_for_lines(e, first, stage)) return 0;
   const tws_axes axes = next_of(e, first, stage)->meets;
-  const uint8_t *of = groups_along(e, axes);
+  const uint8_t *of = tws_lines_along(&e->s->groups, axes);
   double met = 0;
   if (!of || of[first] != first) return 0;
   for (int i = first; i < e->ranks->line_count; i++) {

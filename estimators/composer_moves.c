@@ -31,8 +31,11 @@ static int list_moves(lines *l, int kinds, tws_arena *arena) {
       tws_moves_in_line *own = &l->of[line][kind];
       if (!tws_beside_list_moves(&from, kind, tws_step_line_stretch(s, line)[0], arena, own)) return 0;
       if (own->count != l->of[0][kind].count) return 0;
-      for (size_t i = 0; i < own->count; i++)
-        if (own->items[i].meets != l->of[0][kind].items[i].meets) return 0;
+      for (size_t i = 0; i < own->count; i++) {
+        const tws_axes meets = own->items[i].meets;
+        if (meets != l->of[0][kind].items[i].meets) return 0;
+        if (meets && !tws_step_add_groups(s, l->ranks, meets)) return 0;
+      }
     }
   }
   return 1;
@@ -40,19 +43,10 @@ static int list_moves(lines *l, int kinds, tws_arena *arena) {
 
 /* They all begin when the last of a group has come. */
 static void meet(const lines *l, tws_axes axes) {
-  const tws_topology *t = &l->s->request->topology;
-  const int count = l->ranks->line_count, *rank = l->ranks->lines;
-  for (int i = 0; i < count; i++) {
-    const int first = tws_topology_member(t, rank[i], axes, 0);
-    int before = 0;
-    while (tws_topology_member(t, rank[before], axes, 0) != first) before++;
-    if (before < i) continue; /* its group has met */
-    double last = 0;
-    for (int k = i; k < count; k++)
-      if (tws_topology_member(t, rank[k], axes, 0) == first) last = fmax(last, l->now[k]);
-    for (int k = i; k < count; k++)
-      if (tws_topology_member(t, rank[k], axes, 0) == first) l->now[k] = last;
-  }
+  const uint8_t *of = tws_lines_along(&l->s->groups, axes);
+  const int count = l->ranks->line_count;
+  for (int i = 0; i < count; i++) l->now[of[i]] = fmax(l->now[of[i]], l->now[i]);
+  for (int i = 0; i < count; i++) l->now[i] = l->now[of[i]];
 }
 
 static void go_through(const lines *l, int kind) {
@@ -105,6 +99,7 @@ static double end_of(const lines *l) {
 double tws_step_meet_in_moves(step *s, const tws_rank_kind *ranks) {
   const int count = ranks->line_count;
   if (!s->bounded || !ranks->uneven || s->shape.stages > 1 || s->tails->stage[0].other_count != count - 1) return 0;
+  s->groups.count = 0;
   tws_arena *arena = tws_arena_create();
   double *now = arena ? tws_arena_alloc(arena, 2 * (size_t)count, sizeof *now) : NULL, seconds = 0;
   lines l = {.s = s, .ranks = ranks, .now = now};

@@ -36,10 +36,6 @@ static double seconds_of(tws_piece_time time, double stretch) {
   return stretch * time.kernel + time.other;
 }
 
-static int same_times(tws_piece_time a, tws_piece_time b) {
-  return a.kernel == b.kernel && a.other == b.other;
-}
-
 /* A layer's piece of one pass, in a sample of one line. */
 typedef struct layer_pass {
   const tws_piece *piece;
@@ -108,14 +104,10 @@ static int is_shorter_pass(const layer_pass *a, const layer_pass *b) {
     tws_piece_time time_b = next_place(&of_b);
     while (!same_marks(of_a.is, of_b.is) && may_wait(of_b.is)) time_b = tws_sum_of_times(time_b, next_place(&of_b));
     if (!same_marks(of_a.is, of_b.is)) return 0;
-    if (same_times(time_a, time_b)) continue;
+    if (tws_same_times(time_a, time_b)) continue;
     if (seconds_of(time_a, a->stretch) > seconds_of(time_b, b->stretch) + near) return 0;
   }
   return 1;
-}
-
-static int is_action(int event) {
-  return event == TWS_CONTEXT_FORWARD || event == TWS_CONTEXT_BACKWARD || event == TWS_CONTEXT_WEIGHT;
 }
 
 /* Whether a layer is sampled as the one before it is: so are all but a few of a chunk. */
@@ -131,7 +123,7 @@ static int is_shorter_layer(const tws_composed_chunk *a, double stretch_a, const
   for (int later = 0; later < 2; later++)
     for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
       layer_pass of_a, of_b;
-      if (!a->pieces.has[e] || !is_action(e)) continue;
+      if (!a->pieces.has[e] || !tws_context_acts(e)) continue;
       if (!pass_of(a, layer, later, e, stretch_a, &of_a) || !pass_of(b, layer, later, e, stretch_b, &of_b)) return 0;
       if (!is_shorter_pass(&of_a, &of_b)) return 0;
     }
@@ -206,13 +198,13 @@ static const tws_tail_pieces *tail_of(const step *s, int stage, int line) {
 static int same_tails(const tws_tail_pieces *a, const tws_tail_pieces *b) {
   int same = a->step_count == b->step_count && a->exact && b->exact && a->moves_exact == b->moves_exact;
   for (int later = 0; later < 2; later++)
-    same &= same_times(a->moves[later], b->moves[later]) && a->move_launches[later] == b->move_launches[later];
+    same &= tws_same_times(a->moves[later], b->moves[later]) && a->move_launches[later] == b->move_launches[later];
   for (int i = 0; i < a->step_count && same; i++) {
     const tws_tail_step *x = &a->steps[i], *y = &b->steps[i];
     same = x->sync == y->sync && x->meets == y->meets && x->ends.count == y->ends.count;
     for (int k = 0; k < x->ends.count && same; k++)
-      same =
-          x->ends.items[k].after == y->ends.items[k].after && same_times(x->ends.items[k].time, y->ends.items[k].time);
+      same = x->ends.items[k].after == y->ends.items[k].after &&
+             tws_same_times(x->ends.items[k].time, y->ends.items[k].time);
   }
   return same;
 }

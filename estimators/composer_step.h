@@ -134,6 +134,9 @@ const double *tws_step_line_stretch(const tws_composed_step *s, int line);
 
 /* ---- lines of ranks that wait for each other (composer_lines.c) ---- */
 
+/* Which lines meet along these axes joins the step's groups; 0: they may be of several stages, or there are too many
+ * kinds. */
+int tws_step_add_groups(tws_composed_step *s, const tws_rank_kind *ranks, tws_axes axes);
 /* Whether all are known well enough to go through the step together; their stretch has been found. */
 int tws_step_can_go_together(tws_composed_step *s, const tws_rank_kind *ranks);
 /* What they take; the step goes together from here on. */

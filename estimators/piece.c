@@ -48,6 +48,12 @@ int tws_piece_append(tws_piece *p, const tws_piece *next) {
   return 1;
 }
 
+int tws_same_pieces(const tws_piece *a, const tws_piece *b) {
+  return tws_same_times(a->time, b->time) && a->launches == b->launches && a->delta == b->delta &&
+         a->before == b->before && a->after == b->after && a->begins == b->begins &&
+         memcmp(a->axis_s, b->axis_s, sizeof a->axis_s) == 0 && a->point_count == 0 && b->point_count == 0;
+}
+
 tws_piece tws_piece_repeat(const tws_piece *piece, int times) {
   tws_piece all = tws_piece_empty(), last = *piece;
   if (times < 1) return all;
@@ -90,22 +96,16 @@ tws_context_event tws_context_event_of(int event, int action) {
 
 /* ---- micro-batches ---- */
 
-static int same_times(tws_piece_time a, tws_piece_time b) {
-  return a.kernel == b.kernel && a.other == b.other;
-}
-
-static int same_pieces(const tws_piece *a, const tws_piece *b) {
-  return same_times(a->time, b->time) && same_times(a->behind, b->behind) && a->launches == b->launches &&
-         memcmp(a->axis_s, b->axis_s, sizeof a->axis_s) == 0 && a->delta == b->delta && a->before == b->before &&
-         a->after == b->after && a->begins == b->begins && a->point_count == 0 && b->point_count == 0;
+static int same_behind(const tws_piece *a, const tws_piece *b) {
+  return tws_same_pieces(a, b) && tws_same_times(a->behind, b->behind);
 }
 
 static int same_marks(const tws_marks *a, const tws_marks *b) {
   int same = a->count == b->count;
   for (uint32_t i = 0; i < a->count && same; i++) {
     const tws_mark *x = &a->items[i], *y = &b->items[i];
-    same = same_times(x->at, y->at) && x->layer == y->layer && x->which == y->which && x->kind == y->kind && !x->op &&
-           !y->op && x->point == y->point && x->aside == y->aside;
+    same = tws_same_times(x->at, y->at) && x->layer == y->layer && x->which == y->which && x->kind == y->kind &&
+           !x->op && !y->op && x->point == y->point && x->aside == y->aside;
   }
   return same;
 }
@@ -113,7 +113,7 @@ static int same_marks(const tws_marks *a, const tws_marks *b) {
 static int same_cuts(const tws_cuts *a, const tws_cuts *b) {
   int same = a->count == b->count && !a->items == !b->items;
   for (uint32_t i = 0; i < a->count && same; i++)
-    same = same_times(a->items[i].at, b->items[i].at) && a->items[i].layer == b->items[i].layer;
+    same = tws_same_times(a->items[i].at, b->items[i].at) && a->items[i].layer == b->items[i].layer;
   return same;
 }
 
@@ -121,11 +121,11 @@ int tws_pieces_repeat(const tws_sample_pieces *s) {
   int same = s->closed && !s->exchanges;
   for (int e = 0; e < TWS_CONTEXT_EVENTS && same; e++) {
     if (!s->whole.has[e]) continue;
-    same = same_pieces(&s->whole.event[0][e], &s->whole.event[1][e]) && !s->whole.message_bytes[e] &&
+    same = same_behind(&s->whole.event[0][e], &s->whole.event[1][e]) && !s->whole.message_bytes[e] &&
            !s->completions[0][e] && !s->completions[1][e] && !s->layer[0][e] == !s->layer[1][e] &&
            !s->marks[0][e] == !s->marks[1][e] && same_cuts(&s->cuts[0][e], &s->cuts[1][e]);
     for (int i = 0; i < s->layers && same; i++)
-      same = (!s->layer[0][e] || same_pieces(&s->layer[0][e][i], &s->layer[1][e][i])) &&
+      same = (!s->layer[0][e] || same_behind(&s->layer[0][e][i], &s->layer[1][e][i])) &&
              (!s->marks[0][e] || same_marks(&s->marks[0][e][i], &s->marks[1][e][i]));
   }
   return same;

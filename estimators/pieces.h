@@ -33,6 +33,9 @@ typedef struct tws_piece_time {
 static inline tws_piece_time tws_sum_of_times(tws_piece_time a, tws_piece_time b) {
   return (tws_piece_time){a.kernel + b.kernel, a.other + b.other};
 }
+static inline int tws_same_times(tws_piece_time a, tws_piece_time b) {
+  return a.kernel == b.kernel && a.other == b.other;
+}
 static inline int64_t tws_larger_bytes(int64_t a, int64_t b) {
   return a > b ? a : b;
 }
@@ -76,6 +79,8 @@ int tws_piece_append(tws_piece *piece, const tws_piece *next);
 double tws_piece_behind_gradients(const tws_piece *piece, double stretch);
 /* Seconds by axis, so many times those of another. */
 void tws_add_axes(double *axis_s, double times, const double *more_s);
+/* Whether two are alike and have no points, whatever is behind their gradients. */
+int tws_same_pieces(const tws_piece *a, const tws_piece *b);
 /* The same `times` times; it has no points. */
 tws_piece tws_piece_repeat(const tws_piece *piece, int times);
 
@@ -91,6 +96,9 @@ typedef enum tws_context_event {
   TWS_CONTEXT_EVENTS
 } tws_context_event;
 tws_context_event tws_context_event_of(int event, int action);
+static inline int tws_context_acts(int event) {
+  return event == TWS_CONTEXT_FORWARD || event == TWS_CONTEXT_BACKWARD || event == TWS_CONTEXT_WEIGHT;
+}
 
 /* A chunk: both kinds of context (0: the first micro-batch). */
 typedef struct tws_chunk_pieces {

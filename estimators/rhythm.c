@@ -5,7 +5,7 @@
 static int event_times(const tws_composed_chunk *chunk, int later, int e, double stretch, int apart, tws_arena *arena,
                        tws_chunk_event *to) {
   const tws_piece *p = &chunk->pieces.event[later][e];
-  const int acts = e == TWS_CONTEXT_FORWARD || e == TWS_CONTEXT_BACKWARD || e == TWS_CONTEXT_WEIGHT;
+  const int acts = tws_context_acts(e);
   to->seconds = stretch * p->time.kernel + p->time.other;
   to->delta = p->delta;
   to->before = p->before;
@@ -260,8 +260,7 @@ static void end_walk(walk *w) {
 
 /* ---- lines that meet ---- */
 
-/* Per line: the first of those it meets along these axes; NULL: it is not known. */
-static const uint8_t *groups_along(const tws_line_groups *g, tws_axes axes) {
+const uint8_t *tws_lines_along(const tws_line_groups *g, tws_axes axes) {
   for (int i = 0; i < g->count; i++)
     if (g->along[i].axes == axes) return g->along[i].of;
   return NULL;
@@ -313,7 +312,7 @@ static int run_lines(const runner *u, const tws_rhythm_move *m) {
   for (int moved = 1; moved;) {
     moved = 0;
     for (int i = 0; i < u->lines; i++) {
-      const uint8_t *of = at[i] ? groups_along(u->r->groups, at[i]->meets) : NULL;
+      const uint8_t *of = at[i] ? tws_lines_along(u->r->groups, at[i]->meets) : NULL;
       if (!of || of[i] != i || !all_there(at, of, i, u->lines)) continue;
       meet(lines, at, of, i, u->lines);
       moved = 1;

@@ -65,6 +65,8 @@ typedef struct tws_line_groups {
   } along[TWS_LINE_AXES];
   int count;
 } tws_line_groups;
+/* Per line: the first of those it meets along these axes; NULL: it is not known. */
+const uint8_t *tws_lines_along(const tws_line_groups *groups, tws_axes axes);
 
 typedef struct tws_rhythm {
   const tws_pipeline_shape *shape;
