@@ -183,7 +183,7 @@ typedef struct kept_outline {
 
 typedef struct kept_trace {
   const tws_body *body;
-  int gathers;
+  tws_outline_asked asked;
   const kept_outline *outline;
   uint64_t outline_id;
   tws_beside_trace trace;
@@ -230,18 +230,18 @@ void tws_beside_memory_destroy(tws_beside_memory *m) {
 }
 
 /* Of a chunk; NULL: no memory. */
-static const kept_outline *find_outline(const tws_beside_source *from, int gathers) {
+static const kept_outline *find_outline(const tws_beside_source *from, tws_outline_asked asked) {
   tws_beside_memory *m = from->memory;
   kept_outline *own = &m->outlines[m->next_outline];
   own->id = 0;
-  if (!tws_beside_outline_begin(from->chunk, gathers, &own->outline)) return NULL;
+  if (!tws_beside_outline_begin(from->chunk, asked, &own->outline)) return NULL;
   for (int i = 0; i < KEPT_OUTLINES; i++) {
     const kept_outline *o = &m->outlines[i];
     if (o->id && o->outline.made_count == own->outline.made_count &&
         memcmp(o->outline.made_of, own->outline.made_of, own->outline.made_count * sizeof *own->outline.made_of) == 0)
       return o;
   }
-  own->failed = tws_beside_outline_make(from->chunk, gathers, &own->outline);
+  own->failed = tws_beside_outline_make(from->chunk, asked, &own->outline);
   if (own->failed == 2) return NULL;
   own->id = ++m->last_id;
   m->next_outline = (m->next_outline + 1) % KEPT_OUTLINES;
@@ -251,19 +251,21 @@ static const kept_outline *find_outline(const tws_beside_source *from, int gathe
 /* Of a body, whose outline is there, too; NULL: no memory. */
 static const kept_trace *find_trace(const tws_beside_source *from) {
   tws_beside_memory *m = from->memory;
-  const int gathers = tws_beside_gathers_any(from->moves);
+  const tws_outline_asked asked = {.gathers = tws_beside_gathers_any(from->moves), .joins = from->joins};
   for (int i = 0; i < KEPT_TRACES; i++) {
     const kept_trace *t = &m->traces[i];
-    if (t->body == from->body && t->gathers == gathers && t->outline->id == t->outline_id) return t;
+    if (t->body == from->body && t->asked.gathers == asked.gathers && t->asked.joins == asked.joins &&
+        t->outline->id == t->outline_id)
+      return t;
   }
   kept_trace *t = &m->traces[m->next_trace];
   t->body = NULL;
-  t->outline = find_outline(from, gathers);
+  t->outline = find_outline(from, asked);
   if (!t->outline) return NULL;
   t->outline_id = t->outline->id;
   if (!t->outline->failed && !tws_beside_trace_make(from->chunk, &t->outline->outline, &t->trace)) return NULL;
   t->body = from->body;
-  t->gathers = gathers;
+  t->asked = asked;
   m->next_trace = (m->next_trace + 1) % KEPT_TRACES;
   return t;
 }
@@ -344,22 +346,22 @@ double tws_beside_seconds(const tws_beside_source *from, tws_body_beside *beside
   return walk_through(&w, beside, micro_batches, behind_s);
 }
 
-int tws_beside_list_moves(const tws_beside_source *from, int kind, double stretch, tws_arena *arena,
-                          tws_moves_in_line *out) {
+int tws_beside_list_events(const tws_beside_source *from, int kind, double stretch, tws_arena *arena,
+                           tws_line_events *out) {
   const tws_beside_events *b;
   const tws_beside_trace *trace;
-  if (find_events(from, &b, &trace) || kind >= b->kinds || !b->in_line) return 0;
+  if (find_events(from, &b, &trace) || kind >= b->kinds) return 0;
   const walk w = {.stretch = stretch};
   const int later = is_later(kind);
-  *out = (tws_moves_in_line){.items = tws_arena_alloc_unset(arena, b->count[kind] + 1, sizeof *out->items),
-                             .computed_s = seconds_of(&w, trace->whole[later])};
-  for (size_t i = 0; i < b->count[kind] && out->items; i++) {
+  *out = (tws_line_events){.items = tws_arena_alloc_unset(arena, b->count[kind] + 1, sizeof *out->items),
+                           .count = b->count[kind],
+                           .ops = b->ops[kind],
+                           .computed_s = seconds_of(&w, trace->whole[later])};
+  for (size_t i = 0; i < out->count && out->items; i++) {
     const tws_beside_event *e = &b->items[kind][i];
-    const tws_beside_op *op = e->waits ? NULL : b->op[kind][e->number];
-    if (!op) continue;
-    out->items[out->count++] = (tws_move_in_line){.computed_s = seconds_of(&w, trace->items[later][e->entry].at),
-                                                  .seconds = seconds_of(&w, op->time),
-                                                  .meets = op->meets};
+    const tws_trace_moment *moment = &trace->items[later][e->entry];
+    const tws_beside_op *op = e->waits ? NULL : b->op[kind][e->number] ? b->op[kind][e->number] : moment->op;
+    out->items[i] = (tws_line_event){.computed_s = seconds_of(&w, moment->at), .op = op, .number = e->number};
   }
   return out->items != NULL;
 }

@@ -60,6 +60,7 @@ typedef struct tws_beside_source {
   const tws_composed_chunk *chunk;
   tws_body *body;
   tws_arena *arena;
+  int joins; /* of one of several lines, which says where it meets others */
 } tws_beside_source;
 tws_code tws_beside_find(const tws_beside_source *from, tws_body_beside **out, tws_error *err);
 
@@ -68,20 +69,22 @@ tws_code tws_beside_find(const tws_beside_source *from, tws_body_beside **out, t
 double tws_beside_seconds(const tws_beside_source *from, tws_body_beside *beside, int64_t micro_batches, double stretch,
                           tws_composed_account *account, double *behind_s);
 
-/* What ZeRO does between the layers, in its order: behind so many seconds of what the layers compute, and for how long,
- * with all ranks along these axes (0: alone). */
-typedef struct tws_move_in_line {
-  double computed_s, seconds;
-  tws_axes meets;
-} tws_move_in_line;
-typedef struct tws_moves_in_line { /* of a kind of micro-batch */
-  tws_move_in_line *items;
+/* What a micro-batch of one of several lines of ranks comes to, behind so many seconds of what its layers compute: it
+ * begins an operation, or waits for one (NULL) that it has begun. */
+typedef struct tws_line_event {
+  double computed_s;
+  const tws_beside_op *op;
+  uint32_t number; /* of the operation, in the order in which they begin */
+} tws_line_event;
+typedef struct tws_line_events { /* of a kind of micro-batch */
+  tws_line_event *items;
   size_t count;
+  uint32_t ops;
   double computed_s; /* in all of it */
-} tws_moves_in_line;
-/* Into `arena`, where nothing else runs beside the layers; 0: there is no memory, or it is not known. */
-int tws_beside_list_moves(const tws_beside_source *from, int kind, double stretch, tws_arena *arena,
-                          tws_moves_in_line *out);
+} tws_line_events;
+/* Into `arena`; 0: there is no memory, or it is not known. */
+int tws_beside_list_events(const tws_beside_source *from, int kind, double stretch, tws_arena *arena,
+                           tws_line_events *out);
 
 /* Where a micro-batch waits: behind so many seconds of what is computed, and for how long until then. */
 typedef struct tws_beside_wait {

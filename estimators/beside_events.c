@@ -14,7 +14,8 @@ typedef struct place {    /* of a parameter */
 typedef struct tracer {
   const tws_composed_chunk *chunk;
   tws_beside_outline *to;
-  int later, layers, gathers;
+  int later, layers;
+  tws_outline_asked asked;
   uint32_t params, visits, completed; /* most of a layer; so far; gradients */
   uint32_t passed, mark;              /* see tws_outline_entry */
   place *places;
@@ -30,7 +31,7 @@ static int has_marks(const tws_sample_pieces *s, int later, int backward) {
   return s->marks[later][event_of(backward)] && s->layer[later][event_of(backward)];
 }
 
-static size_t words_of(const tws_sample_pieces *s) {
+static size_t words_of(const tws_sample_pieces *s) { /* at most */
   size_t words = 6;
   for (int i = 0; i < 4; i++)
     for (int layer = 0; layer < s->layers && has_marks(s, i / 2, i % 2); layer++)
@@ -38,7 +39,7 @@ static size_t words_of(const tws_sample_pieces *s) {
   return words;
 }
 
-static uint32_t *list_marks(const tws_sample_pieces *s, uint32_t *to) {
+static uint32_t *list_marks(const tws_sample_pieces *s, int joins, uint32_t *to) {
   *to++ = (uint32_t)s->first_layer;
   *to++ = (uint32_t)s->layers;
   for (int i = 0; i < 4; i++) {
@@ -46,8 +47,9 @@ static uint32_t *list_marks(const tws_sample_pieces *s, uint32_t *to) {
     *to++ = (uint32_t)has;
     for (int layer = 0; layer < s->layers && has; layer++) {
       const tws_marks *marks = &s->marks[i / 2][event_of(i % 2)][layer];
-      *to++ = marks->count;
+      *to++ = TWS_NONE; /* a layer */
       for (uint32_t k = 0; k < marks->count; k++) {
+        if (marks->items[k].kind == TWS_MARK_JOIN && !joins) continue;
         *to++ = marks->items[k].kind;
         *to++ = (uint32_t)marks->items[k].layer;
         *to++ = marks->items[k].which;
@@ -57,10 +59,13 @@ static uint32_t *list_marks(const tws_sample_pieces *s, uint32_t *to) {
   return to;
 }
 
-int tws_beside_outline_begin(const tws_composed_chunk *c, int gathers, tws_beside_outline *to) {
-  const uint32_t chunk[] = {(uint32_t)gathers,       (uint32_t)c->of.first,
-                            (uint32_t)c->head_end,   (uint32_t)c->between,
-                            (uint32_t)c->tail_first, c->head ? 1u + (c->tail != NULL) + (c->tail == c->head) : 0};
+int tws_beside_outline_begin(const tws_composed_chunk *c, tws_outline_asked asked, tws_beside_outline *to) {
+  const uint32_t chunk[] = {(uint32_t)(asked.gathers + 2 * asked.joins),
+                            (uint32_t)c->of.first,
+                            (uint32_t)c->head_end,
+                            (uint32_t)c->between,
+                            (uint32_t)c->tail_first,
+                            c->head ? 1u + (c->tail != NULL) + (c->tail == c->head) : 0};
   size_t words = sizeof chunk / sizeof *chunk;
   if (c->head) words += words_of(c->head);
   if (c->tail && c->tail != c->head) words += words_of(c->tail);
@@ -69,9 +74,9 @@ int tws_beside_outline_begin(const tws_composed_chunk *c, int gathers, tws_besid
   memcpy(to->made_of, chunk, sizeof chunk);
   if (!c->tail) to->made_of[4] = 0; /* it is not set */
   uint32_t *at = to->made_of + sizeof chunk / sizeof *chunk;
-  if (c->head) at = list_marks(c->head, at);
-  if (c->tail && c->tail != c->head) list_marks(c->tail, at);
-  to->made_count = words;
+  if (c->head) at = list_marks(c->head, asked.joins, at);
+  if (c->tail && c->tail != c->head) at = list_marks(c->tail, asked.joins, at);
+  to->made_count = (size_t)(at - to->made_of);
   return 1;
 }
 
@@ -112,6 +117,7 @@ static void complete_gradient(tracer *t, const tws_mark *k, place *p, int own, i
 
 static void add_exchange(tracer *t, const tws_mark *k) {
   const int begins = k->kind == TWS_MARK_EXCHANGES || k->kind == TWS_MARK_EARLY;
+  if (k->kind == TWS_MARK_JOIN && t->asked.joins) add_entry(t, TWS_TRACE_JOINS, -1, 0, 0);
   if (!begins && k->kind != TWS_MARK_WAITS) return;
   add_entry(t, begins ? TWS_TRACE_EXCHANGES : TWS_TRACE_WAITS, -1, 0, 0);
   if (!t->failed) t->to->items[t->later][t->to->count[t->later] - 1].number = k->which;
@@ -119,7 +125,7 @@ static void add_exchange(tracer *t, const tws_mark *k) {
 
 static void add_mark(tracer *t, const tws_mark *k, int whole, int own, int backward) {
   place *p = own >= 0 && own < t->layers ? &t->places[(size_t)own * t->params + k->which] : NULL;
-  if ((k->kind == TWS_MARK_VISIT || k->kind == TWS_MARK_READS) && !t->gathers) return;
+  if ((k->kind == TWS_MARK_VISIT || k->kind == TWS_MARK_READS) && !t->asked.gathers) return;
   if (k->kind == TWS_MARK_VISIT) {
     t->visits++;
     add_entry(t, TWS_TRACE_VISIT, whole, 0, backward);
@@ -167,8 +173,8 @@ static void most_params(const tws_sample_pieces *s, uint32_t *most) {
         }
 }
 
-int tws_beside_outline_make(const tws_composed_chunk *c, int gathers, tws_beside_outline *to) {
-  tracer t = {.chunk = c, .to = to, .gathers = gathers, .params = 1};
+int tws_beside_outline_make(const tws_composed_chunk *c, tws_outline_asked asked, tws_beside_outline *to) {
+  tracer t = {.chunk = c, .to = to, .asked = asked, .params = 1};
   to->count[0] = to->count[1] = 0;
   if (!c->head) return 1;
   t.layers = tws_chunk_layers(c);
@@ -185,7 +191,7 @@ int tws_beside_outline_make(const tws_composed_chunk *c, int gathers, tws_beside
       for (int pass = 0; pass < 2 && !t.failed; pass++) {
         t.visits++;
         t.mark = TWS_NONE;
-        if (!counting && gathers) add_entry(&t, TWS_TRACE_PASS, -1, 0, pass);
+        if (!counting && asked.gathers) add_entry(&t, TWS_TRACE_PASS, -1, 0, pass);
         for (int i = 0; i < t.layers && !t.failed; i++, t.passed++)
           trace_layer(&t, pass ? t.layers - 1 - i : i, pass, counting);
       }
@@ -383,6 +389,9 @@ static void go_through(maker *m, const tws_outline_entry *e) {
     case TWS_TRACE_EXCHANGES:
       put(m, NULL, 0);
       m->exchanges[m->exchange_count++ % TWS_EXCHANGES_BACK] = m->ops;
+      return;
+    case TWS_TRACE_JOINS:
+      put(m, NULL, 0);
       return;
     case TWS_TRACE_WAITS:
       put(m, NULL, m->exchanges[(m->exchange_count - 1 - e->number) % TWS_EXCHANGES_BACK]);

@@ -8,7 +8,7 @@
 #include "estimators/beside.h"
 
 /* A pass begins; a module is visited; a parameter is read, for the first time in a visit; a gradient is first written,
- * or complete; a tensor-parallel exchange may begin; something waits for one. */
+ * or complete; an exchange may begin; something waits for one; ranks that differ meet in a collective. */
 typedef enum tws_trace_kind {
   TWS_TRACE_PASS,
   TWS_TRACE_VISIT,
@@ -16,7 +16,8 @@ typedef enum tws_trace_kind {
   TWS_TRACE_BEGINS,
   TWS_TRACE_COMPLETE,
   TWS_TRACE_EXCHANGES,
-  TWS_TRACE_WAITS
+  TWS_TRACE_WAITS,
+  TWS_TRACE_JOINS
 } tws_trace_kind;
 typedef struct tws_outline_entry {
   int layer; /* of the module; of the parameter (tws_gradient_place) */
@@ -31,16 +32,19 @@ typedef struct tws_beside_outline { /* of the first micro-batch, and of a later 
   tws_outline_entry *items[2];
   size_t count[2], capacity[2];
 } tws_beside_outline;
-/* What it would be made of, into one that is zeros or was made before; gathers: else passes, visits and reads are left
- * out; 0: no memory. */
-int tws_beside_outline_begin(const tws_composed_chunk *chunk, int gathers, tws_beside_outline *to);
+typedef struct tws_outline_asked {
+  int gathers; /* else passes, visits and reads are left out */
+  int joins;   /* else where ranks that differ meet is */
+} tws_outline_asked;
+/* What it would be made of, into one that is zeros or was made before; 0: no memory. */
+int tws_beside_outline_begin(const tws_composed_chunk *chunk, tws_outline_asked asked, tws_beside_outline *to);
 /* The rest of it. 0: it is known, 1: the chunk does not tell, 2: no memory. */
-int tws_beside_outline_make(const tws_composed_chunk *chunk, int gathers, tws_beside_outline *to);
+int tws_beside_outline_make(const tws_composed_chunk *chunk, tws_outline_asked asked, tws_beside_outline *to);
 void tws_beside_outline_free(tws_beside_outline *outline);
 
 typedef struct tws_trace_moment { /* of an outline's entry */
   tws_piece_time at;              /* since the micro-batch began, of the layers alone */
-  const tws_beside_op *op;        /* EXCHANGES */
+  const tws_beside_op *op;        /* EXCHANGES, JOINS */
 } tws_trace_moment;
 typedef struct tws_beside_trace {
   tws_trace_moment *items[2];

@@ -63,6 +63,7 @@ void tws_composer_destroy(tws_composer *c) {
   tws_piece_table_free(&c->between);
   tws_ends_free(&c->ends);
   tws_arena_destroy(c->last.arena);
+  tws_arena_destroy(c->last.ends_arena);
   tws_free(c->legs);
   tws_free(c->ended);
   tws_free(c->met_s);
@@ -176,7 +177,7 @@ double tws_step_stretch(const step *s, const tws_chunk_set *of, const tws_tail_p
       add_piece(&p->event[1][e], s->shape.micro_batches - 1, &kernel, &launches);
     }
   }
-  for (int later = 0; later < 2 && (s->moves_exact || s->beside); later++) {
+  for (int later = 0; later < 2 && (s->moves_exact || s->beside || s->together); later++) {
     const double times = later ? s->shape.micro_batches - 1 : 1;
     kernel += times * t->moves[later].kernel;
     launches += times * t->move_launches[later];
@@ -241,53 +242,7 @@ static double run_tails(step *s, tws_composed_account *account) {
   return tws_tails_go(s->joined, &run);
 }
 
-/* ---- all of it ---- */
-
-static void find_bytes(const step *s, tws_composed *out) {
-  for (int i = 0; i < s->shape.stages; i++) {
-    const tws_tail_pieces *t = &s->tails->stage[i];
-    const int64_t gradients = (int64_t)t->gradient_bytes;
-    int64_t peak = s->bytes_of ? s->stages[i].peak : 0;
-    /* parts of gradients are there from the second micro-batch on */
-    if (s->bounded && s->bytes_of && s->shape.micro_batches > 1) peak += gradients;
-    if (gradients + t->peak > peak) peak = gradients + t->peak;
-    const double inputs = s->chunk_count ? s->chunks[0].input_bytes * s->shape.micro_batches : 0;
-    const uint64_t live = t->state_bytes[TWS_TIER_DEVICE] + t->program_bytes + (uint64_t)inputs + (uint64_t)peak;
-    const uint64_t host = t->state_bytes[TWS_TIER_PINNED] + t->state_bytes[TWS_TIER_HOST];
-    if (live > out->live_bytes) out->live_bytes = live;
-    if (host > out->host_bytes) out->host_bytes = host;
-    if (t->state_bytes[TWS_TIER_DISK] > out->disk_bytes) out->disk_bytes = t->state_bytes[TWS_TIER_DISK];
-  }
-}
-
-/* What a context leaves alive after these events of a later micro-batch. */
-static int64_t left_by(const tws_chunk_pieces *p, tws_context_event from, tws_context_event to) {
-  int64_t bytes = 0;
-  for (int e = (int)from; e <= (int)to; e++)
-    if (p->has[e]) bytes += p->event[1][e].delta;
-  return bytes;
-}
-
-/* What contexts in flight hold at least: all but one of those between their forward and backward passes, and of those
- * whose weight gradients are put off what these need. */
-static void bound_bytes(step *s) {
-  const int v = s->tails->stage[0].chunk_count;
-  tws_pipeline_shape whole = s->shape;
-  if (whole.kind == TWS_PIPELINE_ZB_H1) whole.kind = TWS_PIPELINE_1F1B; /* as many between forward and backward */
-  for (int i = 0; i < s->shape.stages; i++) {
-    int64_t least = INT64_MAX, least_put_off = INT64_MAX;
-    for (int k = 0; k < v; k++) {
-      const tws_chunk_pieces *p = &s->chunks[s->chunk_at[i * v + k]].pieces;
-      const int64_t held = left_by(p, TWS_CONTEXT_RECV, TWS_CONTEXT_SEND);
-      const int64_t put_off = held + left_by(p, TWS_CONTEXT_RECV_GRADIENT, TWS_CONTEXT_SEND_GRADIENT);
-      if (held < least) least = held;
-      if (put_off < least_put_off) least_put_off = put_off;
-    }
-    const int64_t in_flight = tws_pipeline_in_flight(&whole, i);
-    const int64_t waiting = tws_pipeline_in_flight(&s->shape, i) - in_flight;
-    s->stages[i].peak = (in_flight - 1) * (least > 0 ? least : 0) + waiting * (least_put_off > 0 ? least_put_off : 0);
-  }
-}
+/* ---- bounds of seconds ---- */
 
 /* Gathers and reductions of every micro-batch, which share a channel: beside what computes, or between. That a
  * collective of all parts is no slower than several of some is what this rests on. */
@@ -407,7 +362,8 @@ static tws_code find_source(tws_composer *c, const tws_plan_request *request, co
   const int pipeline = tws_topology_size(t, TWS_AXES_PIPE) > 1;
   int is_new, spread[TWS_AXIS_COUNT];
   tws_piece_key k;
-  *out = (stage_source){.request = *request, .apart = ranks->pass_apart ? ranks->apart : 0};
+  const int apart = ranks->pass_apart || (ranks->line_count > 1 && request->config->zero.stage >= 2);
+  *out = (stage_source){.request = *request, .apart = apart ? ranks->apart : 0};
   out->request.rank = ranks->uneven ? tws_pipeline_grid_stage(t, ranks->lines[line], stage) : ranks->lines[line];
   if (ranks->uneven) tws_rank_spread(c->machine, t, out->request.rank, spread);
   tws_body_key(request, ranks->uneven ? spread : ranks->spread,
@@ -415,7 +371,8 @@ static tws_code find_source(tws_composer *c, const tws_plan_request *request, co
   for (size_t i = 0; i < sizeof places / sizeof *places && ranks->pass_apart; i++)
     k.place = (k.place << 8) + tws_topology_index(t, out->request.rank, 1u << places[i]);
   const int shared = k.bounded && k.place == 0 && shares_stage_3(request, ranks);
-  k.place = shared ? 0 : 3 * k.place + ranks->pass_apart + ranks->uneven;
+  const int tensor_apart = apart && (ranks->apart >> TWS_AXIS_MODEL & 1); /* marks tell where these meet, too */
+  k.place = shared ? 0 : 8 * k.place + 4 * tensor_apart + apart + ranks->pass_apart + ranks->uneven;
   if (shared) out->apart = 1u << TWS_AXIS_SEQUENCE | 1u << TWS_AXIS_MODEL;
   if (shared) out->zero_stage = 3;
   tws_piece_entry *e = tws_piece_look_up(&c->bodies, &k, &is_new);
@@ -456,6 +413,7 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
   if (tws_reserve(&c->legs, &c->leg_capacity, n * TWS_LEGS, sizeof *c->legs)) return no_memory(err);
   if (!tws_topology_is_same(&s->topology, &request->topology)) memset(c->legs, 0, n * TWS_LEGS * sizeof *c->legs);
   tws_arena_destroy(s->arena);
+  tws_arena_destroy(s->ends_arena);
   *s = (step){.c = c,
               .request = request,
               .tails = t,
@@ -498,26 +456,6 @@ static tws_code find_stretch(step *s, int exact, tws_error *err) {
   return TWS_OK;
 }
 
-static tws_code step_bytes(step *s, double limit, tws_composed *out, tws_error *err) {
-  tws_pipeline_shape shape;
-  tws_rhythm rhythm;
-  const int64_t all = s->shape.micro_batches, few = tws_step_few(&s->shape);
-  const int64_t wanted = s->shape.kind != TWS_PIPELINE_GPIPE && all > few ? few : all;
-  if (s->bytes_of != wanted && s->shape.stages > 1) {
-    s->bytes_of = wanted;
-    bound_bytes(s);
-    find_bytes(s, out);
-    s->bytes_of = 0;
-    if (limit > 0 && (double)out->live_bytes > limit) return TWS_OK;
-    TWS_TRY(tws_step_rhythm(s, wanted, &shape, &rhythm, err));
-    rhythm.stages = s->stages;
-    TWS_TRY(tws_rhythm_bytes(&rhythm, err));
-  }
-  s->bytes_of = wanted;
-  find_bytes(s, out);
-  return TWS_OK;
-}
-
 /* What runs beside the last backward pass, or beside all; of ranks that differ a bound is known without it. */
 static tws_code find_overlap(step *s, const tws_rank_kind *r, tws_error *err) {
   const tws_tail_pieces *t = &s->joined->stage[0];
@@ -554,6 +492,13 @@ static int is_exchanging(const step *s) {
   const int count = s->together ? s->together * s->shape.stages : s->shape.stages > 1 ? s->shape.stages : 0;
   for (int i = 0; i < count; i++)
     if ((s->together ? s->of_lines : s->stages)[i].exchanging) return 1;
+  return 0;
+}
+
+/* Whether what runs beside the passes of lines goes on for longer than the end of the step hides. */
+static int is_going_on(const step *s) {
+  for (int i = 0; i < s->together && s->shape.stages == 1; i++)
+    if (s->end_s[0][i] + s->ended_lines[i].behind_s > s->of_lines[i].compute_s) return 1;
   return 0;
 }
 
@@ -617,6 +562,8 @@ static tws_code meet_ranks(step *s, const tws_rank_kind *r, int *exact, tws_erro
     s->passes_known = s->line_known = 1;
     s->beside = NULL;
     s->overlap = NULL;
+    s->together = r->line_count;
+    if (!tws_step_find_stretch(s, r)) s->longest_of = NULL;
     return tws_step_make_lines(s, r, err);
   }
   go_alone(s);
@@ -668,7 +615,8 @@ tws_code tws_compose_account(tws_composer *c, tws_composed_account *out, tws_err
   tws_arena *arena = tws_arena_create();
   if (!arena) return no_memory(err);
   memset(out, 0, (size_t)s->shape.stages * sizeof *out);
-  if (s->shape.stages > 1 || s->together) {
+  if (s->shape.stages == 1 && s->together) code = tws_step_walk_lines(s, out, err);
+  if (s->shape.stages > 1) {
     code = tws_step_rhythm(s, s->shape.micro_batches, &shape, &r, err);
     r.account = arena;
     s->ran = 0; /* of all micro-batches, which sums up in another order */
@@ -681,7 +629,8 @@ tws_code tws_compose_account(tws_composer *c, tws_composed_account *out, tws_err
   for (int i = 0; i < s->shape.stages && code == TWS_OK; i++) {
     tws_rhythm_stage *stage = s->together ? &s->of_lines[s->line * s->shape.stages + i] : &s->stages[i];
     add_passes(s, i, &out[i]);
-    if (s->shape.stages == 1 && !s->together) continue;
+    if (s->shape.stages == 1 && s->together) out[i].bubble_s += last - stage->compute_s;
+    if (s->shape.stages == 1) continue;
     tws_rhythm_gap(stage, stage->compute_s, stage->messages_s); /* the last is a message */
     out[i].bubble_s +=
         stage->bubble_s + last - (stage->compute_s > stage->messages_s ? stage->compute_s : stage->messages_s);
@@ -735,7 +684,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   c->counts.composed++;
   if (tws_reserve(&c->met_s, &c->met_capacity, (size_t)(stages * t->most_met), sizeof *c->met_s)) return no_memory(err);
   const step ends = {.tails = t, .shape = shape};
-  find_bytes(&ends, out);
+  tws_step_bytes_of(&ends, out);
   if ((out->too_large = bytes > 0 && (double)out->live_bytes > bytes)) return TWS_OK;
   TWS_TRY(find_source(c, request, r, 0, 0, &source, &bounded, err));
   s->c = c;
@@ -756,7 +705,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
     tws_step_run_alone(s);
     if (!s->together) s->end_s[0][0] = s->stages[0].compute_s;
   }
-  TWS_TRY(step_bytes(s, bytes, out, err));
+  TWS_TRY(tws_step_find_bytes(s, bytes, out, err));
   const int beside = tws_config_offloads(request->config) && !offloads_behind(request->config);
   out->bytes_exact = s->chunks_closed && !s->bounded && !beside && !rings(request->config);
   out->exact = s->exact = exact;
@@ -765,11 +714,13 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
     out->too_slow = 1;
     return TWS_OK;
   }
-  if ((stages > 1 || s->together) && !s->ran) TWS_TRY(tws_step_run_passes(s, err));
+  if (s->together && stages == 1 && !s->ran) TWS_TRY(tws_step_walk_lines(s, NULL, err));
+  if (stages > 1 && !s->ran) TWS_TRY(tws_step_run_passes(s, err));
   s->ran = 1;
   if (is_exchanging(s)) out->exact = s->exact = 0;
   if (s->together) {
     out->step_s = tws_step_end_lines(s, NULL);
+    if (is_going_on(s)) out->exact = s->exact = 0;
   } else if (s->passes_known && s->beside) {
     const tws_beside_source from = beside_source(s);
     double behind_s;
@@ -781,7 +732,6 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
     out->step_s = with_moves(s, run_tails(s, NULL));
   }
   if (out->step_s >= 0 && !s->together) out->step_s += beside_tail(s, s->line_known);
-  if (!exact && out->step_s >= 0) out->step_s = fmax(out->step_s, tws_step_meet_in_moves(s, r));
   if (out->step_s >= 0) {
     TWS_TRY(add_between(c, request, &out->step_s, err));
     const double loading_s = tws_loading_s(request, c->machine);

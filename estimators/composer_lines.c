@@ -78,13 +78,50 @@ static int is_known_line(step *s, const tws_rank_kind *ranks, int line) {
   return 1;
 }
 
-/* Nothing runs beside what computes there. Lines may do other things between the same meetings. */
+/* Gathers beside the update stand behind all else, each met by others, and wait for that alone since these were last
+ * met. */
+static int knows_gathers(step *s, const tws_rank_kind *ranks, const tws_tail_pieces *own) {
+  const tws_tail_pieces *first = tws_step_line_tail(s, 0, 0);
+  const int count = tws_gathers_beside(own), from = own->step_count - count;
+  if (count != tws_gathers_beside(first) || from < 0) return 0;
+  for (int i = 0; i < count; i++) {
+    const tws_tail_gather *g = &own->gathers[i];
+    const tws_piece_time *update = from ? &own->steps[from - 1].time : NULL;
+    const double behind = g->behind.kernel + g->behind.other;
+    if (own->steps[from + i].sync || !own->steps[from + i].meets || g->meets != first->gathers[i].meets) return 0;
+    if (behind > 0 && (!update || behind > (update->kernel + update->other) * (1 + 1e-12))) return 0;
+    if (!tws_step_add_groups(s, ranks, g->meets)) return 0;
+  }
+  return 1;
+}
+
+/* Reductions beside the last pass: the end computes nothing before its step, and waits at places in that. */
+static int knows_reductions(step *s, const tws_rank_kind *ranks, int line) {
+  const tws_tail_pieces *own = tws_step_line_tail(s, 0, line), *first = tws_step_line_tail(s, 0, 0);
+  double seconds = 0;
+  if (!own->overlaps) return 1;
+  if (s->shape.stages > 1 || !own->overlapped || own->overlapped->count != first->overlapped->count) return 0;
+  for (int i = 0; i < own->step_count - own->gather_count; i++)
+    seconds += own->steps[i].time.kernel + own->steps[i].time.other;
+  const double step_s = own->step_time.kernel + own->step_time.other;
+  if (seconds > step_s * (1 + 1e-12) || seconds < step_s * (1 - 1e-12)) return 0;
+  for (uint32_t i = 0; i < own->overlapped->count; i++) {
+    const tws_axes meets = own->overlapped->meets[i];
+    if (meets != first->overlapped->meets[i] || (meets && !tws_step_add_groups(s, ranks, meets))) return 0;
+  }
+  return 1;
+}
+
+/* Lines may do other things between the same meetings. */
 static int is_known_end(step *s, const tws_rank_kind *ranks, int stage, int line) {
   const tws_tail_pieces *own = tws_step_line_tail(s, stage, line);
-  if (!own->exact || own->of_gradients || own->overlaps || own->in_step) return 0;
+  if (!own->exact || own->of_gradients || (own->in_step && s->shape.stages > 1)) return 0;
+  if (!knows_reductions(s, ranks, line) || !knows_gathers(s, ranks, own)) return 0;
   for (int i = 0; i < own->step_count; i++) {
+    const int skipped = own->overlaps && i == own->reduced_step;
     if (own->steps[i].ends.count) return 0;
-    if (own->steps[i].meets && !own->steps[i].sync && !tws_step_add_groups(s, ranks, own->steps[i].meets)) return 0;
+    if (!own->steps[i].meets || own->steps[i].sync || skipped) continue;
+    if (!tws_step_add_groups(s, ranks, own->steps[i].meets)) return 0;
   }
   return 1;
 }
@@ -94,14 +131,12 @@ int tws_step_can_go_together(step *s, const tws_rank_kind *ranks) {
   s->together_of = s->tails;
   s->can_together = 0;
   s->groups.count = 0;
-  const tws_zero_config *z = &s->request->config->zero;
-  const int reduces =
-      z->stage == 1 && z->overlap_comm && s->shape.stages == 1; /* in the last pass, be it in one queue */
-  if (!ranks->pass_apart || ranks->line_count > TWS_MOST_LINES || s->bounded || reduces) return 0;
+  if (ranks->line_count > TWS_MOST_LINES || (s->shape.stages > 1 && (s->bounded || !ranks->pass_apart))) return 0;
   for (int i = 0; i < s->shape.stages; i++)
     if (s->tails->stage[i].other_count != ranks->line_count - 1) return 0;
+  if (s->shape.stages == 1 && !tws_step_knows_lines(s, ranks)) return 0;
   for (int line = 0; line < ranks->line_count; line++) {
-    if (!is_known_line(s, ranks, line)) return 0;
+    if (s->shape.stages > 1 && !is_known_line(s, ranks, line)) return 0;
     for (int i = 0; i < s->shape.stages; i++)
       if (!is_known_end(s, ranks, i, line)) return 0;
   }
@@ -118,164 +153,24 @@ tws_code tws_step_make_lines(step *s, const tws_rank_kind *ranks, tws_error *err
     s->stretched_lines = tws_arena_alloc(s->arena, all, sizeof *s->stretched_lines);
     s->line_at = tws_arena_alloc(s->arena, all, sizeof *s->line_at);
     s->line_joined = tws_arena_alloc(s->arena, all, sizeof *s->line_joined);
-    if (!s->of_lines || !s->stretched_lines || !s->line_at || !s->line_joined)
+    s->ended_lines = tws_arena_alloc(s->arena, all, sizeof *s->ended_lines);
+    if (!s->of_lines || !s->stretched_lines || !s->line_at || !s->line_joined || !s->ended_lines)
       return tws_fail(err, TWS_MEMORY, NULL, "no memory for composed steps");
   }
   for (int line = 0; line < ranks->line_count; line++) {
     const double *stretch = tws_step_line_stretch(s, line);
     double *made = s->stretched_lines + (size_t)line * stages;
-    if (s->of_lines[(size_t)line * stages].chunks && memcmp(made, stretch, stages * sizeof *made) == 0) continue;
+    if (*made > 0 && memcmp(made, stretch, stages * sizeof *made) == 0) continue;
     same = 0;
-    TWS_TRY(tws_step_make_stages(s, tws_step_line_chunks(s, ranks, line), stretch, 1,
-                                 s->of_lines + (size_t)line * stages, err));
+    if (stages > 1)
+      TWS_TRY(tws_step_make_stages(s, tws_step_line_chunks(s, ranks, line), stretch, 1,
+                                   s->of_lines + (size_t)line * stages, err));
     memcpy(made, stretch, stages * sizeof *made);
   }
+  if (stages == 1) same &= s->walked == s->tails;
   if (!same) s->ran = 0;
   if (!same) s->times_of = 0;
+  s->walked = s->tails;
   s->together = ranks->line_count;
   return TWS_OK;
-}
-
-/* ---- ends ---- */
-
-typedef struct ending {
-  step *s;
-  const tws_rank_kind *ranks;
-  int stages;
-  int *at, *joined; /* [line][stage]: its next step, and 1 + the one that it has met others for */
-  tws_composed_account *account;
-} ending;
-
-static tws_rhythm_stage *stage_of(const ending *e, int line, int stage) {
-  return &e->s->of_lines[line * e->stages + stage];
-}
-
-static tws_composed_account *account_of(const ending *e, int line, int stage) {
-  return e->account && line == e->s->line ? &e->account[stage] : NULL;
-}
-
-/* NULL: it is done. */
-static const tws_tail_step *next_of(const ending *e, int line, int stage) {
-  const tws_tail_pieces *t = tws_step_line_tail(e->s, stage, line);
-  const int at = e->at[line * e->stages + stage];
-  return at < t->step_count ? &t->steps[at] : NULL;
-}
-
-/* Whether its next step is one that others have to come to first. */
-static int waits_for_lines(const ending *e, int line, int stage) {
-  const int i = line * e->stages + stage;
-  const tws_tail_step *next = next_of(e, line, stage);
-  return next && !next->sync && next->meets && e->joined[i] != e->at[i] + 1;
-}
-
-/* Up to one that others are met in; returns whether there was any. */
-static int go_on(const ending *e, int line, int stage) {
-  const double stretch = tws_step_line_stretch(e->s, line)[stage];
-  tws_composed_account *account = account_of(e, line, stage);
-  int moved = 0;
-  for (const tws_tail_step *next;
-       (next = next_of(e, line, stage)) && !next->sync && !waits_for_lines(e, line, stage);) {
-    if (account) tws_expose(account, 1, next->axis_s);
-    stage_of(e, line, stage)->compute_s += stretch * next->time.kernel + next->time.other;
-    e->at[line * e->stages + stage]++;
-    moved = 1;
-  }
-  return moved;
-}
-
-/* Lines of a stage that share a collective, the first of them `first`; returns whether they were all there. */
-static int join_lines(const ending *e, int first, int stage) {
-  if (!waits_for_lines(e, first, stage)) return 0;
-  const tws_axes axes = next_of(e, first, stage)->meets;
-  const uint8_t *of = tws_lines_along(&e->s->groups, axes);
-  double met = 0;
-  if (!of || of[first] != first) return 0;
-  for (int i = first; i < e->ranks->line_count; i++) {
-    if (of[i] != first) continue;
-    if (!waits_for_lines(e, i, stage) || next_of(e, i, stage)->meets != axes) return 0;
-    if (stage_of(e, i, stage)->compute_s > met) met = stage_of(e, i, stage)->compute_s;
-  }
-  for (int i = first; i < e->ranks->line_count; i++) {
-    if (of[i] != first) continue;
-    tws_rhythm_stage *own = stage_of(e, i, stage);
-    tws_composed_account *account = account_of(e, i, stage);
-    if (account) account->bubble_s += met - own->compute_s;
-    own->compute_s = met;
-    e->joined[i * e->stages + stage] = e->at[i * e->stages + stage] + 1;
-  }
-  return 1;
-}
-
-/* Stages of a line in a collective of theirs; two of them, or all (NULL). */
-static void join_stages(const ending *e, int line, const int *two) {
-  const int count = two ? 2 : e->stages;
-  double met = 0, seconds = 0;
-  for (int k = 0; k < count; k++) {
-    const int i = two ? two[k] : k;
-    tws_rhythm_stage *stage = stage_of(e, line, i);
-    const double own = next_of(e, line, i)->time.other;
-    if (!two && stage->messages_s > stage->compute_s) { /* one channel with messages */
-      if (account_of(e, line, i)) tws_rhythm_gap(stage, stage->compute_s, stage->messages_s);
-      stage->compute_s = stage->messages_s;
-    }
-    if (stage->compute_s > met) met = stage->compute_s;
-    if (own > seconds) seconds = own;
-  }
-  for (int k = 0; k < count; k++) {
-    const int i = two ? two[k] : k;
-    tws_composed_account *account = account_of(e, line, i);
-    if (account) account->bubble_s += met - stage_of(e, line, i)->compute_s;
-    if (account) account->axis_exposed_s[TWS_AXIS_PIPE] += seconds;
-    stage_of(e, line, i)->compute_s = met + seconds;
-    e->at[line * e->stages + i]++;
-  }
-}
-
-/* Returns whether stages of the line met. */
-static int meet_stages(const ending *e, int line) {
-  int all = e->stages > 1, tied[2], tied_count = 0;
-  for (int i = 0; i < e->stages; i++) {
-    const tws_tail_step *next = next_of(e, line, i);
-    const int sync = next ? next->sync : TWS_TAIL_ALONE;
-    all &= sync == TWS_TAIL_STAGES;
-    if (sync == TWS_TAIL_TIED && tied_count < 2) tied[tied_count++] = i;
-  }
-  if (tied_count < 2 && !all) return 0;
-  join_stages(e, line, tied_count == 2 ? tied : NULL);
-  return 1;
-}
-
-static double last_end(const ending *e) {
-  double last = 0;
-  for (int line = 0; line < e->ranks->line_count; line++)
-    for (int i = 0; i < e->stages; i++) {
-      const tws_rhythm_stage *stage = stage_of(e, line, i);
-      if (next_of(e, line, i)) return -1;
-      if (stage->compute_s > last) last = stage->compute_s;
-      if (stage->messages_s > last) last = stage->messages_s;
-    }
-  return last;
-}
-
-double tws_step_end_lines(step *s, tws_composed_account *account) {
-  const tws_rank_kind *ranks = s->ranks;
-  const int all = s->shape.stages * ranks->line_count;
-  const ending e = {.s = s,
-                    .ranks = ranks,
-                    .stages = s->shape.stages,
-                    .at = s->line_at,
-                    .joined = s->line_joined,
-                    .account = account};
-  for (int i = 0; i < all; i++) {
-    e.at[i] = e.joined[i] = 0;
-    s->of_lines[i].compute_s = s->end_s[0][i];
-    s->of_lines[i].messages_s = s->end_s[1][i];
-  }
-  for (int moved = 1; moved;) {
-    moved = 0;
-    for (int line = 0; line < ranks->line_count; line++)
-      for (int i = 0; i < s->shape.stages; i++) moved |= go_on(&e, line, i) | join_lines(&e, line, i);
-    for (int line = 0; line < ranks->line_count; line++) moved |= meet_stages(&e, line);
-  }
-  return last_end(&e);
 }

@@ -238,7 +238,7 @@ static int join_tails(const step *s, const tws_rank_kind *ranks, int stage, tws_
 
 /* How much the kernels of each line's stages are stretched; whether that is as it was when the longest line was looked
  * for, which depends on nothing else. */
-static int find_stretch(step *s, const tws_rank_kind *ranks) {
+int tws_step_find_stretch(step *s, const tws_rank_kind *ranks) {
   const int stages = s->shape.stages;
   int same = s->longest_of != NULL;
   for (int i = 0; i < stages * ranks->line_count; i++) {
@@ -263,7 +263,7 @@ tws_code tws_step_meet(step *s, const tws_rank_kind *ranks, int known, int *met,
   if (!has_all_ends(s, ranks)) return TWS_OK;
   if (tws_reserve(&c->line_stretch, &c->line_stretch_capacity, count, sizeof *c->line_stretch))
     return tws_fail(err, TWS_MEMORY, NULL, "no memory for composed steps");
-  const int same = find_stretch(s, ranks);
+  const int same = tws_step_find_stretch(s, ranks);
   if (!known) return TWS_OK;
   if (!same) s->longest = longest_line(s, ranks);
   s->longest_of = s->tails;
@@ -353,7 +353,7 @@ int tws_step_join(step *s, const tws_rank_kind *ranks) {
   if (tws_reserve(&c->joined.stage, &c->joined_capacity, (size_t)stages, sizeof *c->joined.stage) ||
       tws_reserve(&c->joined_steps, &c->joined_step_capacity, steps, sizeof *c->joined_steps))
     return 0;
-  if (!find_stretch(s, ranks)) s->longest_of = NULL; /* with what runs beside */
+  if (!tws_step_find_stretch(s, ranks)) s->longest_of = NULL; /* with what runs beside */
   c->joined.stages = stages;
   c->joined.most_met = s->tails->most_met;
   tws_tail_step *at = c->joined_steps;

@@ -4,6 +4,7 @@
 
 #include "estimators/beside.h"
 #include "estimators/composer.h"
+#include "estimators/composer_beside.h"
 #include "estimators/ends.h"
 #include "estimators/overlap.h"
 #include "estimators/rank_kinds.h"
@@ -37,6 +38,14 @@ typedef struct tws_chunk_set { /* of a line of ranks (tws_rank_kind) */
   int *chunk_at;      /* [stage][virtual]: which */
   int exact, closed, in_order;
 } tws_chunk_set;
+
+typedef struct tws_ended_line { /* of ranks, without a pipeline: its passes have ended */
+  double behind_s;              /* for so long something goes on beside then */
+  tws_timed_op *reduced;        /* beside the last backward pass, in their order; NULL: none is */
+  tws_timed_op *gathered;       /* beside the update: room for as many as are */
+  double passed_s;              /* to work with: what its end has computed, and how many reductions it has waited for */
+  int waited;
+} tws_ended_line;
 
 /* The last step: those that differ in their ends alone go on from it. */
 typedef struct tws_composed_step {
@@ -74,10 +83,13 @@ typedef struct tws_composed_step {
   int has_times, ran, exact;
   int passes_known, line_known; /* what its line does alone: there, in all of the step */
   const tws_rank_kind *ranks;
-  int together;               /* lines of these that go through the step at once, and meet; 0: one stands for all */
-  tws_rhythm_stage *of_lines; /* then: [line][stage], as `stages`; so are end_s and passed_s */
-  double *stretched_lines;    /* likewise: of the times that were made */
-  int *line_at, *line_joined; /* [line][stage]: to work with */
+  int together;                /* lines of these that go through the step at once, and meet; 0: one stands for all */
+  tws_rhythm_stage *of_lines;  /* then: [line][stage], as `stages`; so are end_s and passed_s */
+  double *stretched_lines;     /* likewise: of the times that were made */
+  int *line_at, *line_joined;  /* [line][stage]: to work with */
+  tws_ended_line *ended_lines; /* without a pipeline, per line */
+  tws_arena *ends_arena;       /* of these */
+  const tws_step_ends *walked;
   tws_line_groups groups;
   const tws_step_ends *together_of; /* of which ends it is known whether lines can */
   int can_together;
@@ -116,10 +128,19 @@ struct tws_composer {
 /* tws_plan_host_stretch(), of a stage. */
 double tws_step_stretch(const tws_composed_step *s, const tws_chunk_set *of, const tws_tail_pieces *t, int stage);
 
+/* ---- bytes (composer_bytes.c) ---- */
+
+/* Of the fullest stage, with what its passes are known to have alive. */
+void tws_step_bytes_of(const tws_composed_step *s, tws_composed *out);
+/* Finds what passes have alive, unless a bound of that is more than `limit` (0: there is none). */
+tws_code tws_step_find_bytes(tws_composed_step *s, double limit, tws_composed *out, tws_error *err);
+
 /* ---- ranks that differ (composer_ranks.c) ---- */
 
 /* The chunks of a line of ranks become the step's. */
 void tws_step_take_line(tws_composed_step *s, const tws_rank_kind *ranks, int line);
+/* How much the kernels of each line's stages are stretched; whether that is as it was. */
+int tws_step_find_stretch(tws_composed_step *s, const tws_rank_kind *ranks);
 /* Finds the line that the others wait for in the passes, where something may be known of it; *met: there is one. */
 tws_code tws_step_meet(tws_composed_step *s, const tws_rank_kind *ranks, int known, int *met, tws_error *err);
 /* Its ends become the step's, with those of the others; 0: who waits for whom there is not known. */
@@ -132,7 +153,7 @@ const tws_chunk_set *tws_step_line_chunks(const tws_composed_step *s, const tws_
 const tws_tail_pieces *tws_step_line_tail(const tws_composed_step *s, int stage, int line);
 const double *tws_step_line_stretch(const tws_composed_step *s, int line);
 
-/* ---- lines of ranks that wait for each other (composer_lines.c) ---- */
+/* ---- lines of ranks that wait for each other (composer_lines.c, composer_ends.c) ---- */
 
 /* Which lines meet along these axes joins the step's groups; 0: they may be of several stages, or there are too many
  * kinds. */
@@ -141,13 +162,21 @@ int tws_step_add_groups(tws_composed_step *s, const tws_rank_kind *ranks, tws_ax
 int tws_step_can_go_together(tws_composed_step *s, const tws_rank_kind *ranks);
 /* What they take; the step goes together from here on. */
 tws_code tws_step_make_lines(tws_composed_step *s, const tws_rank_kind *ranks, tws_error *err);
+/* Updated parameters that are gathered beside the update, and not between the last steps of the end. */
+static inline int tws_gathers_beside(const tws_tail_pieces *t) {
+  return (t->in_step || t->overlaps) && !t->between ? t->gather_count : 0;
+}
 /* The ends of all, behind their passes: when the last is done; -1: they wait for each other. account: of the stages of
  * the step's line, added to; NULL: nobody asks. */
 double tws_step_end_lines(tws_composed_step *s, tws_composed_account *account);
 
-/* Likewise of lines that meet where ZeRO moves something between the layers (composer_moves.c): a bound of the step; 0:
- * none is known. */
-double tws_step_meet_in_moves(tws_composed_step *s, const tws_rank_kind *ranks);
+/* ---- the same without a pipeline (composer_beside.c) ---- */
+
+/* Whether it is known what each comes to in its passes, and whom it meets there. */
+int tws_step_knows_lines(tws_composed_step *s, const tws_rank_kind *ranks);
+/* Their passes: when each has ended, and what goes on beside then. account: of the step's line, added to; NULL: nobody
+ * asks. */
+tws_code tws_step_walk_lines(tws_composed_step *s, tws_composed_account *account, tws_error *err);
 
 /* ---- passes of pipelines (composer_passes.c) ---- */
 

@@ -142,6 +142,7 @@ static tws_code add_reductions(const making *m, int stage, const tws_stage_layer
   for (int i = 0; i < out->other_count; i++) {
     tws_piece_key key = *m->key;
     others[i].overlaps = out->overlaps;
+    others[i].between = out->between;
     if (m->ranks->uneven) {
       r.rank = tws_pipeline_grid_stage(&r.topology, m->ranks->lines[i + 1], stage);
       key.place = i + 1;
@@ -211,7 +212,8 @@ static tws_code find_end(making *m, int stage, tws_tail_pieces *out, tws_error *
     *e = (stage_end){k, *out, m->known};
     m->known = e;
   }
-  out->overlaps = m->overlaps;
+  out->overlaps |= m->overlaps;
+  out->between = m->overlaps && m->c->costs->serial;
   out->in_step = m->in_step && out->gathers;
   if (m->in_step && !out->gathers) { /* what is beside the update is not known */
     m->in_step = 0;
@@ -223,6 +225,7 @@ static tws_code find_end(making *m, int stage, tws_tail_pieces *out, tws_error *
   if (m->overlaps ? out->overlapped != NULL : out->exact == exact) return TWS_OK;
   TWS_TRY(sample_tail(m, stage, 0, out, err)); /* what more there is beside it is not known */
   out->overlaps = m->overlaps;
+  out->between = m->overlaps && m->c->costs->serial;
   return TWS_OK;
 }
 
@@ -240,7 +243,8 @@ static void find_reductions(const tws_ends *c, const tws_plan_request *request, 
   const tws_axes replicas = tws_axes_that_divide(TWS_DIVIDES_SAMPLES) | tws_axes_that_divide(TWS_DIVIDES_TOKENS);
   const tws_zero_config *z = &key->config.zero;
   const int reduces = z->stage == 1 && tws_topology_size(&request->topology, replicas) > 1;
-  m->overlaps = reduces && z->overlap_comm && !c->costs->serial;
+  /* in one queue they are between the layers, where ranks that differ wait for each other */
+  m->overlaps = reduces && z->overlap_comm && (!c->costs->serial || (m->ranks->line_count > 1 && m->stages == 1));
   m->ordered = tws_config_offloads(request->config) || (z->stage == 0 && z->overlap_comm && m->stages == 1);
   const int uneven = m->ranks->uneven && !m->overlaps;
   m->apart = reduces && !uneven && (alone || m->stages == 1); /* else stages are lowered one by one */

@@ -306,15 +306,17 @@ static tws_code sample_beside(tws_kept_moves *kept, lowered *l, tws_op_range ran
   for (uint32_t op = range.first; op < range.end; op++) most += plan->ops[op].operand_count;
   double *seconds = tws_arena_alloc_unset(kept->arena, count + 1u, sizeof *seconds);
   uint8_t *axis = tws_arena_alloc_unset(kept->arena, count + 1u, sizeof *axis);
+  tws_axes *meets = tws_arena_alloc_unset(kept->arena, count + 1u, sizeof *meets);
   uint32_t *first = tws_arena_alloc_unset(kept->arena, count + 1u, sizeof *first);
   uint32_t *of = tws_arena_alloc_unset(kept->arena, most + count + g->count + 1u, sizeof *of);
   uint32_t *reduced = tws_arena_alloc(kept->arena, g->count + 1u, sizeof *reduced);
-  if (!seconds || !axis || !first || !of || !reduced) return no_memory(err);
+  if (!seconds || !axis || !meets || !first || !of || !reduced) return no_memory(err);
   first[0] = 0;
   for (uint32_t i = 0; i < count; i++) {
     const tws_op *op = &plan->ops[range.first + i];
     seconds[i] = l->seconds[op->work];
     axis[i] = (uint8_t)tws_piece_axis(tws_report_of_op(plan, op));
+    meets[i] = op->kind == TWS_OP_COLLECTIVE ? plan->groups[plan->works[op->work].group].axes : 0;
     for (int k = 0; k < op->operand_count; k++) {
       const tws_operand *r = &plan->operands[op->operand_first + (uint32_t)k];
       if (r->buffer != plan->gradients) return TWS_OK;
@@ -332,6 +334,7 @@ static tws_code sample_beside(tws_kept_moves *kept, lowered *l, tws_op_range ran
                                  .layers = l->layer_count,
                                  .seconds = seconds,
                                  .axis = axis,
+                                 .meets = meets,
                                  .first = first,
                                  .of = of,
                                  .count = count};
@@ -407,7 +410,7 @@ static tws_code sample_reductions(tws_kept_moves *kept, const tws_plan_request *
   if (request->config->zero.stage >= 2) return find_gradients_in_step(kept, request, l, out, err);
   TWS_TRY(tws_moves_of_buckets(l->moves, request->config->zero.reduce_bucket_size, &range, err));
   TWS_TRY(add_range(kept, l, range, &out->time[0], &out->launches[0], out->axis_s[0], &out->in_order, err));
-  if (request->config->zero.stage != 1 || kept->costs->serial || out->time[0].kernel > 0) return TWS_OK;
+  if (request->config->zero.stage != 1 || out->time[0].kernel > 0) return TWS_OK;
   const int alone = tws_topology_size(&request->topology, TWS_AXES_PIPE) == 1; /* nothing is beside in pipelines */
   if (alone) TWS_TRY(sample_beside(kept, l, range, out, err));
   return sample_parts(kept, l, range, out, err);

@@ -52,20 +52,31 @@ static int find_behind(const tws_overlapped *overlapped, const tws_composed_chun
   return w.found == count;
 }
 
+/* All of them are when the last pass has used them last. */
+static int find_behind_all(const tws_composed_chunk *chunk, int later, tws_piece_time *behind) {
+  const tws_piece *pass = &chunk->pieces.event[later][TWS_CONTEXT_BACKWARD];
+  *behind = pass->behind;
+  return tws_piece_behind_gradients(pass, 1) >= 0;
+}
+
 tws_code tws_overlap_find(const tws_overlapped *overlapped, const tws_composed_chunk *chunk, tws_body *body,
                           tws_arena *arena, tws_body_overlap **out, tws_error *err) {
   tws_body_overlap *b = body->overlaps;
+  const uint32_t count = overlapped->of_all ? 1 : overlapped->gradients->count;
   while (b && b->of != overlapped->gradients) b = b->next;
   *out = b;
   if (b) return TWS_OK;
   b = tws_arena_alloc(arena, 1, sizeof *b);
   for (int later = 0; later < 2 && b; later++) {
-    b->behind[later] = tws_arena_alloc_unset(arena, overlapped->gradients->count + 1u, sizeof *b->behind[later]);
+    b->behind[later] = tws_arena_alloc_unset(arena, count + 1u, sizeof *b->behind[later]);
     if (!b->behind[later]) b = NULL;
   }
   if (!b) return tws_fail(err, TWS_MEMORY, NULL, "no memory for what runs beside a backward pass");
   b->of = overlapped->gradients;
-  b->known = find_behind(overlapped, chunk, 0, b->behind[0]) && find_behind(overlapped, chunk, 1, b->behind[1]);
+  b->known = 1;
+  for (int later = 0; later < 2 && b->known; later++)
+    b->known = overlapped->of_all ? find_behind_all(chunk, later, b->behind[later])
+                                  : find_behind(overlapped, chunk, later, b->behind[later]);
   b->next = body->overlaps;
   *out = body->overlaps = b;
   return TWS_OK;
@@ -75,8 +86,7 @@ static double seconds_of(const tws_piece_time *time, double stretch) {
   return stretch * time->kernel + time->other;
 }
 
-/* For how long a micro-batch still waits when so many seconds are left to compute: not where it came to just then. */
-static double waits_behind(const tws_beside_waits *w, double behind_s) {
+double tws_beside_still_waits(const tws_beside_waits *w, double behind_s) {
   const double computed_s = w->computed_s - behind_s, near = 1e-12 * w->computed_s;
   size_t low = 0, high = w->count;
   while (low < high) {
@@ -89,6 +99,16 @@ static double waits_behind(const tws_beside_waits *w, double behind_s) {
   return w->waited_s - (low ? w->items[low - 1].waited_s : 0);
 }
 
+double tws_overlap_behind(const tws_overlapped *o, const tws_piece_time *behind, uint32_t reduction, double stretch) {
+  tws_piece_time last = {INFINITY, INFINITY}; /* of one stream: what is behind the last is least in both */
+  for (uint32_t k = o->first[reduction]; k < o->first[reduction + 1]; k++) {
+    const tws_piece_time *b = &behind[o->of[k]];
+    if (b->kernel < last.kernel) last.kernel = b->kernel;
+    if (b->other < last.other) last.other = b->other;
+  }
+  return seconds_of(&last, stretch);
+}
+
 /* All times are those before the end of a tail that waits for nothing and gathers nothing. `ended`: per reduction. */
 static double waited_for(const tws_tail_pieces *tail, const tws_piece_time *behind, const tws_beside_waits *waits,
                          double stretch, double *ended) {
@@ -96,14 +116,8 @@ static double waited_for(const tws_tail_pieces *tail, const tws_piece_time *behi
   const double step_s = seconds_of(&tail->step_time, stretch);
   double at = -INFINITY, waited = 0;
   for (uint32_t i = 0; i < o->count; i++) {
-    tws_piece_time last = {INFINITY, INFINITY}; /* of one stream: what is behind the last is least in both */
-    for (uint32_t k = o->first[i]; k < o->first[i + 1]; k++) {
-      const tws_piece_time *b = &behind[o->of[k]];
-      if (b->kernel < last.kernel) last.kernel = b->kernel;
-      if (b->other < last.other) last.other = b->other;
-    }
-    const double behind_s = seconds_of(&last, stretch);
-    const double ready = -step_s - behind_s - (waits ? waits_behind(waits, behind_s) : 0);
+    const double behind_s = tws_overlap_behind(o, behind, i, stretch);
+    const double ready = -step_s - behind_s - (waits ? tws_beside_still_waits(waits, behind_s) : 0);
     at = (ready > at ? ready : at) + o->seconds[i];
     ended[i] = at;
   }

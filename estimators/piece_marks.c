@@ -181,6 +181,8 @@ static void mark_join(marker *m, const tws_op *o) {
   if (!op) return;
   *op = (tws_beside_op){.time = {0, tws_piece_seconds_of(r, o->work)},
                         .axis = (uint8_t)tws_piece_axis(tws_report_of_op(r->plan, o)),
+                        .channel = o->channel,
+                        .stream = TWS_BESIDE_JOINS,
                         .meets = meets};
   put_mark(m, TWS_MARK_JOIN, m->layer, -1, 0);
   if (!m->failed) m->items[m->count - 1].mark.op = op;

@@ -4,6 +4,7 @@
 
 #include "estimators/piece_reader.h"
 #include "estimators/tail_order.h"
+#include "estimators/tail_reductions.h"
 
 /* ---- reading a sample ---- */
 
@@ -439,7 +440,7 @@ tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_requ
   out->in_order = has_two_streams_alone(plan, activations, out->exchanges, costs);
   out->exact = !activations && out->in_order;
   r.layers_alone = !out->exact;
-  r.joins = out->joins = apart && out->exact;
+  r.joins = out->joins = apart && out->in_order;
   TWS_TRY(prepare(&r, err));
   if (out->exchanges) TWS_TRY(tws_piece_find_exchanges(&r, err));
   out->closed = read_lifetimes(&r, 1);
@@ -499,6 +500,7 @@ static int read_gathers(reader *r, uint32_t first, tws_tail_pieces *out) {
     tws_tail_gather *g = &out->gathers[out->gather_count++];
     g->seconds = tws_piece_seconds_of(r, o->work);
     g->axis = tws_piece_axis(tws_report_of_op(plan, o));
+    g->meets = plan->groups[plan->works[o->work].group].axes;
     for (uint32_t before = first; before > 0 && !touches_parameters(plan, &plan->ops[before - 1], o); before--)
       tws_piece_add_time(r, &plan->ops[before - 1], &g->behind, &none, NULL);
   }
@@ -587,7 +589,7 @@ static void read_tail_steps(reader *r, uint32_t reduced_at, const tws_tail_paths
     if (op < own_begin(r)) continue;
     count_before_update(r, o, out);
     if (op == reduced_at) begin_reduced(r, out);
-    if ((!out->exact || ends) && o->stream != TWS_STREAM_COMPUTE && !updates) continue;
+    if ((!out->exact || ends || out->overlaps) && o->stream != TWS_STREAM_COMPUTE && !updates) continue;
     if (sync) {
       end_step(out, ends);
       out->meetings++;
@@ -603,20 +605,24 @@ static void read_tail_steps(reader *r, uint32_t reduced_at, const tws_tail_paths
 }
 
 /* Operations on other streams than those that compute and send messages, where it is known when they end. */
-static tws_code read_order(reader *r, tws_tail_paths **ends, tws_error *err) {
+static tws_code read_order(reader *r, tws_tail_paths **ends, tws_tail_pieces *out, tws_error *err) {
   const tws_plan *plan = r->plan;
   uint8_t *meets = tws_calloc(plan->op_count + 1u, 1);
   tws_piece_time *times = tws_calloc(plan->op_count + 1u, sizeof *times);
+  double *seconds = tws_calloc(plan->op_count + 1u, sizeof *seconds), none = 0;
   const tws_tail_ops ops = {plan, meets, times, r->sample->reduced ? r->sample->reduced_at : TWS_NONE};
-  double none = 0;
-  for (uint32_t op = 0; meets && times && op < plan->op_count; op++) {
+  const int known = meets && times && seconds;
+  for (uint32_t op = 0; known && op < plan->op_count; op++) {
     meets[op] = sync_of(plan, &plan->ops[op]) != TWS_TAIL_ALONE;
     tws_piece_add_time(r, &plan->ops[op], &times[op], &none, NULL);
+    seconds[op] = tws_piece_seconds_of(r, plan->ops[op].work);
   }
-  const tws_code code = meets && times ? tws_tail_order_find(&ops, r->arena, ends, err)
-                                       : tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
+  tws_code code = known ? tws_tail_reductions_find(plan, times, seconds, r->arena, out, err)
+                        : tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
+  if (code == TWS_OK && !out->overlaps) code = tws_tail_order_find(&ops, r->arena, ends, err);
   tws_free(meets);
   tws_free(times);
+  tws_free(seconds);
   return code;
 }
 
@@ -636,8 +642,8 @@ tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *cost
   out->chunk_count = sample->chunk_count;
   out->layer_count = sample->layer_count;
   const int alone = out->exact;
-  if (!alone && sample->ordered) TWS_TRY(read_order(&r, &ends, err));
-  out->exact = alone || ends;
+  if (!alone && sample->ordered) TWS_TRY(read_order(&r, &ends, out, err));
+  out->exact = alone || ends || out->overlaps;
   read_tail_steps(&r, sample->reduced_at, ends, out);
   out->steps = keep(&r, out->steps, (size_t)out->step_count, sizeof *out->steps);
   if (!out->steps) return no_memory(err);

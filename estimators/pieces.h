@@ -128,7 +128,8 @@ typedef enum tws_beside_stream {
   TWS_BESIDE_GATHERS,
   TWS_BESIDE_EXCHANGES,
   TWS_BESIDE_STREAMS,
-  TWS_BESIDE_COMPUTES = TWS_BESIDE_STREAMS /* it runs on the stream that computes */
+  TWS_BESIDE_COMPUTES = TWS_BESIDE_STREAMS, /* it runs on the stream that computes */
+  TWS_BESIDE_JOINS                          /* likewise, as part of what the layers compute */
 } tws_beside_stream;
 typedef struct tws_beside_op {
   tws_piece_time time;
@@ -251,7 +252,8 @@ typedef struct tws_tail_wait {
 typedef struct tws_tail_gather {
   tws_piece_time behind; /* what the tail still does when it may begin */
   double seconds;
-  int axis; /* tws_piece_axis() */
+  int axis;       /* tws_piece_axis() */
+  tws_axes meets; /* of its group */
 } tws_tail_gather;
 typedef struct tws_tail_pieces {
   tws_tail_step *steps;
@@ -277,7 +279,8 @@ typedef struct tws_tail_pieces {
   tws_tail_gather *gathers; /* of what was updated, which then are beside the update */
   int gather_count;
   tws_piece_time step_time;                /* without these */
-  int overlaps;                            /* they do run beside it */
+  int overlaps;                            /* they do run beside it; */
+  int between;                             /* or, in one queue, between its layers */
   int in_step;                             /* stages 2 and 3: so do reductions and gathers of all micro-batches */
   const struct tws_beside_moves *beside;   /* these (estimators/beside.h); NULL: only a bound is known */
   const struct tws_overlapped *overlapped; /* how (estimators/overlap.h); NULL: only a bound is known */

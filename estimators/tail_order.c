@@ -178,9 +178,7 @@ static tws_code find(finder *f, tws_tail_paths *out, tws_error *err) {
   return keep_aside(f, &set, &out[f->meeting], err);
 }
 
-/* The layout of a tail alone is the step's where other streams touch nothing on the device but gradients, and nothing
- * is laid on these. */
-static int has_own_layout(const tws_plan *plan) {
+int tws_tail_has_own_layout(const tws_plan *plan) {
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
     const tws_buffer *b = &plan->buffers[i];
     if (b->lifetime != TWS_LIFETIME_OPS || b->last_op == TWS_NONE || b->tier != TWS_TIER_DEVICE) continue;
@@ -204,7 +202,7 @@ static tws_code prepare(finder *f, tws_tail_paths **found, tws_error *err) {
 }
 
 tws_code tws_tail_order_find(const tws_tail_ops *of, tws_arena *arena, tws_tail_paths **out, tws_error *err) {
-  finder f = {.of = of, .plan = of->plan, .arena = arena, .known = has_own_layout(of->plan)};
+  finder f = {.of = of, .plan = of->plan, .arena = arena, .known = tws_tail_has_own_layout(of->plan)};
   tws_tail_paths *found = NULL;
   *out = NULL;
   if (!f.known) return TWS_OK;

@@ -131,11 +131,11 @@ static planned plan_all(const tws_plan_request *job, const tws_machine *machine,
 }
 
 typedef struct tally {
-  int exact[2], bounded; /* exact: without, with a pipeline */
-  int accounts;          /* exact, and so is what is exposed by axis */
-  int beside;            /* exact: reductions of stage 1 ran beside the last backward pass */
-  int sharded;           /* exact: of stage 3 */
-  int offloaded;         /* exact: with the optimizer on the host */
+  int exact[2];  /* exact: without, with a pipeline */
+  int accounts;  /* exact, and so is what is exposed by axis */
+  int beside;    /* exact: reductions of stage 1 ran beside the last backward pass */
+  int sharded;   /* exact: of stage 3 */
+  int offloaded; /* exact: with the optimizer on the host */
 } tally;
 
 /* A legal job at random, with more layers, on four nodes. */
@@ -385,10 +385,6 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
   tws_error err = {0};
   drawn_job j;
   draw_job(seed, more_layers, longer, &j);
-  if (longer > 1 && j.config.pipeline_stages == 1 && seed < RINGED) { /* it adds up */
-    drop_job(&j);
-    return;
-  }
   const tws_config *config = &j.config;
   const tws_costs random = {
       .work = random_work, .message = random_message, .serial = seed % 8 == 5, .user = &cost_seed};
@@ -409,13 +405,15 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
   const planned whole = plan_all(&j.request, &j.machine, cost_seed ? &random : NULL);
   const double apart = fabs(composed.step_s - whole.step_s) / whole.step_s;
   const int pipeline = config->pipeline_stages > 1;
-  const int bounds = !cost_seed || config->zero.stage < 2; /* of gathers: where parts are no quicker than the whole */
+  ck_assert_msg(composed.exact || config->zero.offload_optimizer, "seed %d: a bound", (int)seed);
+  const int rings = config->sequence_ranks > 1 && config->sequence_algorithm == TWS_SEQUENCE_RING;
+  const double rounded = rings ? 5e-12 : 1e-12; /* a plan adds up the passes of a ring tens of thousands of times */
   if (composed.exact)
-    ck_assert_msg(apart <= (cost_seed ? 0 : 1e-12),
+    ck_assert_msg(apart <= (cost_seed ? 0 : rounded),
                   "seed %d: %.15g s composed, %.15g s planned (stages %d, schedule %d, tensor %d)", (int)seed,
                   composed.step_s, whole.step_s, (int)config->pipeline_stages, config->pipeline_schedule,
                   (int)config->tensor_ranks);
-  else if (bounds)
+  else
     ck_assert_msg(composed.step_s <= whole.step_s * (1 + 1e-12), "seed %d: %.15g s composed, %.15g s planned",
                   (int)seed, composed.step_s, whole.step_s);
   ck_assert_msg(
@@ -428,54 +426,40 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
   const uint64_t live_bytes = live.tier[TWS_TIER_DEVICE].live_bytes;
   ck_assert_msg(live_bytes == whole.live_bytes, "seed %d: %lld bytes alive of few micro-batches, %lld of all",
                 (int)seed, (long long)live_bytes, (long long)whole.live_bytes);
-  check_limits(composer, &j.request, &composed, composed.exact || bounds ? whole.step_s : 0, seed);
+  check_limits(composer, &j.request, &composed, whole.step_s, seed);
   seen->accounts += check_account(composer, &j.request, &whole, seed);
   seen->exact[pipeline] += composed.exact;
   seen->beside += composed.exact && config->zero.stage == 1 && config->zero.overlap_comm;
   seen->sharded += composed.exact && config->zero.stage == 3;
   seen->offloaded += composed.exact && config->zero.offload_optimizer;
-  seen->bounded += !composed.exact;
   tws_composer_destroy(composer);
   drop_job(&j);
 }
 
 /* So many jobs behind number `first`, of one kind; every eighth has a machine's costs, the others random ones. */
 static tally check_jobs(uint64_t first, uint64_t first_costs, uint64_t jobs) {
-  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
+  tally seen = {{0, 0}, 0, 0, 0, 0};
   for (uint64_t seed = 1; seed <= jobs; seed++)
     check_job(first + seed, seed % 8 ? first_costs + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
   return seen;
 }
 
 START_TEST(composed_steps_are_the_plans) {
-  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
+  tally seen = {{0, 0}, 0, 0, 0, 0};
   const uint64_t jobs = job_count();
   for (uint64_t seed = 1; seed <= jobs; seed++) check_job(seed, 1000 + seed, 12 * (int64_t)(seed % 3), 1, &seen);
 
-  ck_assert(seen.exact[0] > (int)jobs / 20 && seen.exact[1] > (int)jobs / 20 && seen.bounded > (int)jobs / 20);
-  ck_assert_int_gt(seen.accounts, (int)jobs / 10);
+  ck_assert(seen.exact[0] > (int)jobs / 20 && seen.exact[1] > (int)jobs / 20);
+  ck_assert_int_eq(seen.accounts, (int)jobs);
 }
 END_TEST
 
-/* At a machine's costs bounds are within 2 %, too. */
-START_TEST(composed_steps_are_near_plans) {
-  enum { NEAR = 500 }; /* of 3,000 there are 5 that are farther */
-  const uint64_t jobs = job_count() < NEAR ? job_count() : NEAR;
-  for (uint64_t seed = 1; seed <= jobs; seed++) {
-    tws_error err = {0};
-    tws_composer *composer;
-    tws_composed composed;
-    drawn_job j;
-    draw_job(seed, 12 * (int64_t)(seed % 3), 1, &j);
-    ck_assert(tws_composer_create(&j.machine, NULL, &composer, &err) == TWS_OK);
-    ck_assert_msg(tws_compose(composer, &j.request, NULL, &composed, &err) == TWS_OK, "seed %d: %s", (int)seed,
-                  err.message);
-    const planned whole = plan_all(&j.request, &j.machine, NULL);
-    ck_assert_msg(fabs(composed.step_s - whole.step_s) <= 0.02 * whole.step_s,
-                  "seed %d: %.15g s composed, %.15g planned", (int)seed, composed.step_s, whole.step_s);
-    tws_composer_destroy(composer);
-    drop_job(&j);
-  }
+/* At a machine's costs, which differ less. */
+START_TEST(composed_steps_of_machines_are_the_plans) {
+  tally seen = {{0, 0}, 0, 0, 0, 0};
+  const uint64_t jobs = job_count() < 500 ? job_count() : 500;
+  for (uint64_t seed = 1; seed <= jobs; seed++) check_job(seed, 0, 12 * (int64_t)(seed % 3), 1, &seen);
+  ck_assert_int_eq(seen.accounts, (int)jobs);
 }
 END_TEST
 
@@ -523,7 +507,6 @@ START_TEST(ranks_that_are_alike_compose) {
   const uint64_t jobs = job_count() / 4;
   const tally seen = check_jobs(RANKED, 8000, jobs);
   ck_assert_int_gt(seen.sharded, (int)jobs / 4);
-  ck_assert_int_gt(seen.bounded, (int)jobs / 16);
 }
 END_TEST
 
@@ -536,7 +519,7 @@ END_TEST
 
 /* Many micro-batches, of which few are gone through. */
 START_TEST(long_steps_compose) {
-  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
+  tally seen = {{0, 0}, 0, 0, 0, 0};
   const uint64_t jobs = job_count() / 6;
   for (uint64_t seed = 1; seed <= jobs; seed++)
     check_job(30000 + seed, 9000 + seed, 6 * (int64_t)(seed % 2), 5 + 3 * (int64_t)(seed % 9), &seen);
@@ -545,7 +528,7 @@ START_TEST(long_steps_compose) {
 END_TEST
 
 START_TEST(long_rings_compose) {
-  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
+  tally seen = {{0, 0}, 0, 0, 0, 0};
   const uint64_t jobs = job_count() / 12;
   for (uint64_t seed = 1; seed <= jobs; seed++)
     check_job(RINGED + 1000 + seed, 9500 + seed, 6 * (int64_t)(seed % 2), 3 + 4 * (int64_t)(seed % 5), &seen);
@@ -694,7 +677,7 @@ START_TEST(mutants_are_noticed) {
 END_TEST
 
 START_TEST(machine_costs_compose) {
-  tally seen = {{0, 0}, 0, 0, 0, 0, 0};
+  tally seen = {{0, 0}, 0, 0, 0, 0};
   for (uint64_t seed = 1; seed <= JOBS / 8; seed++) check_job(70000 + seed, 0, 12 * (int64_t)(seed % 3), 1, &seen);
 }
 END_TEST
@@ -705,7 +688,7 @@ int main(void) {
     const TTest *test;
     int loops;
   } cases[] = {{"plans", composed_steps_are_the_plans, 1},
-               {"near", composed_steps_are_near_plans, 1},
+               {"near", composed_steps_of_machines_are_the_plans, 1},
                {"beside", overlapped_reductions_compose, 1},
                {"coded", coded_moves_compose, 1},
                {"ranks", ranks_that_are_alike_compose, 1},
