@@ -714,7 +714,10 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
     out->too_slow = 1;
     return TWS_OK;
   }
-  if (s->together && stages == 1 && !s->ran) TWS_TRY(tws_step_walk_lines(s, NULL, err));
+  if (s->together && stages == 1 && !s->ran) {
+    TWS_TRY(tws_step_walk_lines(s, NULL, err));
+    if (!s->can_together) return tws_compose(c, request, limits, out, err); /* as a bound */
+  }
   if (stages > 1 && !s->ran) TWS_TRY(tws_step_run_passes(s, err));
   s->ran = 1;
   if (is_exchanging(s)) out->exact = s->exact = 0;

@@ -563,8 +563,8 @@ tws_code tws_step_walk_lines(step *s, tws_composed_account *account, tws_error *
   walk *w = list_lines(s, s->ranks, 1);
   if (!w) return no_memory(err);
   w->account = account;
-  tws_code code = walk_passes(w, err);
-  if (code == TWS_OK && w->failed) code = tws_fail(err, TWS_INTERNAL, NULL, "lines of ranks wait for each other");
+  const tws_code code = walk_passes(w, err);
+  if (w->failed) s->can_together = 0;
   tws_arena_destroy(w->arena);
   return code;
 }

@@ -175,7 +175,7 @@ double tws_step_end_lines(tws_composed_step *s, tws_composed_account *account);
 /* Whether it is known what each comes to in its passes, and whom it meets there. */
 int tws_step_knows_lines(tws_composed_step *s, const tws_rank_kind *ranks);
 /* Their passes: when each has ended, and what goes on beside then. account: of the step's line, added to; NULL: nobody
- * asks. */
+ * asks. They cannot go together any more (can_together) where each waits for another. */
 tws_code tws_step_walk_lines(tws_composed_step *s, tws_composed_account *account, tws_error *err);
 
 /* ---- passes of pipelines (composer_passes.c) ---- */

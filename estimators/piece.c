@@ -100,12 +100,18 @@ static int same_behind(const tws_piece *a, const tws_piece *b) {
   return tws_same_pieces(a, b) && tws_same_times(a->behind, b->behind);
 }
 
+static int same_ops(const tws_beside_op *a, const tws_beside_op *b) {
+  if (!a || !b) return a == b;
+  return tws_same_times(a->time, b->time) && a->axis == b->axis && a->channel == b->channel && a->stream == b->stream &&
+         a->meets == b->meets;
+}
+
 static int same_marks(const tws_marks *a, const tws_marks *b) {
   int same = a->count == b->count;
   for (uint32_t i = 0; i < a->count && same; i++) {
     const tws_mark *x = &a->items[i], *y = &b->items[i];
     same = tws_same_times(x->at, y->at) && x->layer == y->layer && x->which == y->which && x->kind == y->kind &&
-           !x->op && !y->op && x->point == y->point && x->aside == y->aside;
+           same_ops(x->op, y->op) && x->point == y->point && x->aside == y->aside;
   }
   return same;
 }
