@@ -4,15 +4,13 @@
  * plan/ (plan/sample.h), as are the ends of steps. Stages then meet in the order of their schedule. What changes
  * neither operations nor costs is no part of the key under which pieces are kept.
  *
- * The step's time is the plan's where a rank's passes have no other streams than those that compute and send messages;
- * or where other streams gather and reduce for ZeRO beside what computes: stages 0 to 3 with overlap_comm and without,
- * or 1 with an optimizer on the host; and where tensor ranks exchange beside it. One rank stands for its stage. Where
- * several count that differ (parts of a sequence; tensor ranks at stage 3; all, where groups lie unevenly on nodes), a
- * line of them, one of each stage, has to be nowhere quicker than another (estimators/composer_ranks.c); or, at stages
- * 0 and 1 with reductions behind the passes, all lines go through the step together (estimators/composer_lines.c).
- * Elsewhere (other offload, lines that are slow in different places) it is a lower bound, and so are bytes of rings and
- * where gathered parameters and buckets are left out. A search that ranks by bounds and plans what leads finds what
- * plans alone would find. */
+ * The step's time is the plan's where nothing is offloaded beside the passes: whatever the pipeline, the ZeRO stage and
+ * what runs beside the layers for it, and what tensor ranks or rings exchange; or at stage 1 with an optimizer on the
+ * host. One rank stands for its stage. Where several count that differ (parts of a sequence; tensor ranks at stage 3;
+ * all, where groups lie unevenly on nodes), a line of them, one of each stage, is nowhere quicker than another
+ * (estimators/composer_ranks.c); or all lines go through the step together (estimators/composer_lines.c, _beside.c,
+ * _ends.c). Elsewhere (other offload) it is a lower bound, and so are bytes of rings and where gathered parameters and
+ * buckets are left out. A search that ranks by bounds and plans what leads finds what plans alone would find. */
 #ifndef TWS_ESTIMATORS_COMPOSER_H
 #define TWS_ESTIMATORS_COMPOSER_H
 
