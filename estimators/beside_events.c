@@ -211,7 +211,7 @@ void tws_beside_outline_free(tws_beside_outline *outline) {
 int tws_beside_trace_make(const tws_composed_chunk *c, const tws_beside_outline *o, tws_beside_trace *to) {
   const uint32_t layers = (uint32_t)tws_chunk_layers(c);
   for (int later = 0; later < 2; later++) {
-    const tws_outline_entry *e = o->items[later], *end = e + o->count[later];
+    const tws_outline_entry *e = o->items[later], *end = e ? e + o->count[later] : NULL;
     tws_piece_time since = {0, 0}; /* layers before the one at hand */
     if (tws_reserve(&to->items[later], &to->capacity[later], o->count[later] + 1, sizeof **to->items)) return 0;
     tws_trace_moment *moment = to->items[later];
