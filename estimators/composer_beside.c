@@ -60,6 +60,23 @@ void tws_account_gap(tws_composed_account *account, const tws_timed_op *(*at)(co
   }
 }
 
+void tws_start_jointly(const uint8_t *of, int lines, uint32_t number, tws_timed_op *const *all) {
+  double met_s[TWS_MOST_LINES] = {0};
+  for (int i = 0; i < lines; i++) {
+    tws_timed_op *own = all[i];
+    if (number && own[-1].end_s > own->ready_s) {
+      own->ready_s = own[-1].end_s;
+      own->cause = number;
+    }
+    const int first = of ? of[i] : i;
+    met_s[first] = fmax(met_s[first], own->ready_s);
+  }
+  for (int i = 0; i < lines; i++) {
+    all[i]->met_s = met_s[of ? of[i] : i];
+    all[i]->end_s = all[i]->met_s + all[i]->seconds;
+  }
+}
+
 /* ---- what each line does ---- */
 
 static int in_passes(const walk *w, const tws_beside_op *op) {
@@ -184,7 +201,8 @@ static void begin_op(walk *w, line *l, const tws_line_event *e) {
   const uint32_t number = l->base + e->number;
   const tws_beside_op *op = e->op;
   line_op *o = op_of(w, l, number);
-  *o = (line_op){.times = {.ready_s = l->now, .axis = op->axis}, .op = op};
+  const double seconds = l->stretch * op->time.kernel + op->time.other;
+  *o = (line_op){.times = {.ready_s = l->now, .seconds = seconds, .axis = op->axis}, .op = op};
   l->begun = number + 1;
   if (op->channel != TWS_CHANNEL_NONE) {
     o->before[1] = l->on_channel[op->channel];
@@ -218,7 +236,7 @@ static int end_join(walk *w, line *l) {
   if (o->times.cause) account_for(w, l, o->times.cause - 1, l->now, o->times.ready_s);
   if (w->account && l == &w->lines[w->s->line]) {
     double axis_s[TWS_PIECE_AXES] = {0};
-    axis_s[o->times.axis] = w->between && o->op->stream == TWS_BESIDE_COMPUTES ? o->times.end_s - o->times.met_s : 0;
+    axis_s[o->times.axis] = w->between && o->op->stream == TWS_BESIDE_COMPUTES ? o->times.seconds : 0;
     w->account->bubble_s += o->times.met_s - o->times.ready_s;
     tws_expose(w->account, 1, axis_s);
   }
@@ -297,9 +315,8 @@ static void find_ready(const walk *w, line *l) {
 
 static void start(const walk *w, line *l, uint32_t at, double met_s) {
   line_op *o = op_of(w, l, l->pending[at]);
-  (void)w;
   o->times.met_s = met_s;
-  o->times.end_s = met_s + l->stretch * o->op->time.kernel + o->op->time.other;
+  o->times.end_s = met_s + o->times.seconds;
   o->has_met = 1;
   l->pending_count--;
   memmove(l->pending + at, l->pending + at + 1, (l->pending_count - at) * sizeof *l->pending);
@@ -468,26 +485,15 @@ static double reduces_from(const walk *w, int number, uint32_t reduction) {
 }
 
 static void reduce_one(walk *w, uint32_t number) {
-  double met_s[TWS_MOST_LINES] = {0};
+  tws_timed_op *all[TWS_MOST_LINES];
   const tws_axes axes = tws_step_line_tail(w->s, 0, 0)->overlapped->meets[number];
-  const uint8_t *of = axes ? tws_lines_along(&w->s->groups, axes) : NULL;
   for (int i = 0; i < w->count; i++) {
-    tws_timed_op *own = &w->s->ended_lines[i].reduced[number];
-    const double before_s = number ? own[-1].end_s : 0;
-    *own = (tws_timed_op){.ready_s = reduces_from(w, i, number),
-                          .axis = tws_step_line_tail(w->s, 0, i)->overlapped->axis[number]};
-    if (before_s > own->ready_s) {
-      own->ready_s = before_s;
-      own->cause = number;
-    }
-    const int first = of ? of[i] : i;
-    met_s[first] = fmax(met_s[first], own->ready_s);
+    const tws_overlapped *of = tws_step_line_tail(w->s, 0, i)->overlapped;
+    all[i] = &w->s->ended_lines[i].reduced[number];
+    *all[i] =
+        (tws_timed_op){.ready_s = reduces_from(w, i, number), .seconds = of->seconds[number], .axis = of->axis[number]};
   }
-  for (int i = 0; i < w->count; i++) {
-    tws_timed_op *own = &w->s->ended_lines[i].reduced[number];
-    own->met_s = met_s[of ? of[i] : i];
-    own->end_s = own->met_s + tws_step_line_tail(w->s, 0, i)->overlapped->seconds[number];
-  }
+  tws_start_jointly(axes ? tws_lines_along(&w->s->groups, axes) : NULL, w->count, number, all);
 }
 
 /* In one queue they are between the layers, each behind the last operation that adds to its gradients; 0: no memory. */

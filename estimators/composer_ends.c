@@ -172,28 +172,16 @@ static const tws_timed_op *gather(const void *of, uint32_t number) {
 
 /* One of them, of all lines: each may begin it when it has updated what it gathers. */
 static void gather_one(const ending *e, int number) {
-  double met_s[TWS_MOST_LINES] = {0};
-  const int lines = e->ranks->line_count;
+  tws_timed_op *all[TWS_MOST_LINES];
   const tws_axes axes = tws_step_line_tail(e->s, 0, 0)->gathers[number].meets;
-  const uint8_t *of = tws_lines_along(&e->s->groups, axes);
-  for (int i = 0; i < lines; i++) {
+  for (int i = 0; i < e->ranks->line_count; i++) {
     const tws_tail_gather *g = &tws_step_line_tail(e->s, 0, i)->gathers[number];
-    tws_timed_op *own = &e->lines[i].gathered[number];
-    const double stretch = tws_step_line_stretch(e->s, i)[0], before_s = number ? own[-1].end_s : 0;
-    *own = (tws_timed_op){.ready_s = stage_of(e, i, 0)->compute_s - seconds_of(&g->behind, stretch),
-                          .axis = (uint8_t)g->axis};
-    if (before_s > own->ready_s) {
-      own->ready_s = before_s;
-      own->cause = (uint32_t)number;
-    }
-    const int first = of ? of[i] : i;
-    met_s[first] = fmax(met_s[first], own->ready_s);
+    const double behind_s = seconds_of(&g->behind, tws_step_line_stretch(e->s, i)[0]);
+    all[i] = &e->lines[i].gathered[number];
+    *all[i] = (tws_timed_op){
+        .ready_s = stage_of(e, i, 0)->compute_s - behind_s, .seconds = g->seconds, .axis = (uint8_t)g->axis};
   }
-  for (int i = 0; i < lines; i++) {
-    tws_timed_op *own = &e->lines[i].gathered[number];
-    own->met_s = met_s[of ? of[i] : i];
-    own->end_s = own->met_s + tws_step_line_tail(e->s, 0, i)->gathers[number].seconds;
-  }
+  tws_start_jointly(tws_lines_along(&e->s->groups, axes), e->ranks->line_count, (uint32_t)number, all);
 }
 
 static void gather_all(const ending *e) {
