@@ -256,6 +256,10 @@ tws_division tws_config_division(const tws_config *config);
 static inline int tws_config_checkpoints_on_host(const tws_config *config) {
   return config->cpu_checkpointing && config->recompute == TWS_RECOMPUTE_FULL;
 }
+/* Whether sequence ranks pass keys and values around a ring. */
+static inline int tws_config_is_ring(const tws_config *config) {
+  return config->sequence_ranks > 1 && config->sequence_algorithm == TWS_SEQUENCE_RING;
+}
 /* Whether anything lives outside the device between uses. */
 static inline int tws_config_offloads(const tws_config *config) {
   const tws_zero_config *z = &config->zero;

@@ -323,11 +323,6 @@ static int same_stages(const step *s, const tws_plan_request *request, const tws
          s->shape.virtual_stages == shape->virtual_stages && tws_topology_is_same(&s->topology, &request->topology);
 }
 
-/* Ranks of a ring do other pieces of equal work, of which one's bytes are looked at. */
-static int rings(const tws_config *config) {
-  return config->sequence_ranks > 1 && config->sequence_algorithm == TWS_SEQUENCE_RING;
-}
-
 /* NULL: no memory. Where gradients are in buckets, and nothing but what ZeRO moves runs beside, only that may tell
  * micro-batches apart. */
 static tws_body *new_body(tws_composer *c, const tws_plan_request *request, const tws_piece_key *key) {
@@ -335,7 +330,7 @@ static tws_body *new_body(tws_composer *c, const tws_plan_request *request, cons
   const tws_config *config = request->config;
   tws_body *b = tws_arena_alloc(c->arena, 1, sizeof *b);
   if (!b || config->zero.stage < 2 || tws_topology_size(&request->topology, replicas) == 1) return b;
-  if (config->tensor_overlap || rings(config)) return b;
+  if (config->tensor_overlap || tws_config_is_ring(config)) return b;
   tws_piece_key k = *key;
   int is_new;
   k.config.micro_batch_size = 0;
@@ -707,7 +702,8 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   }
   TWS_TRY(tws_step_find_bytes(s, bytes, out, err));
   const int beside = tws_config_offloads(request->config) && !offloads_behind(request->config);
-  out->bytes_exact = s->chunks_closed && !s->bounded && !beside && !rings(request->config);
+  /* of a ring, whose ranks do other pieces of equal work, one's bytes are looked at */
+  out->bytes_exact = s->chunks_closed && !s->bounded && !beside && !tws_config_is_ring(request->config);
   out->exact = s->exact = exact;
   if ((out->too_large = bytes > 0 && (double)out->live_bytes > bytes)) return TWS_OK;
   if (seconds > 0 && (out->step_s = bound_seconds(s)) > seconds) {

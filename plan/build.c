@@ -132,7 +132,7 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
   if (splits_tokens && plan->network->objective == TWS_OBJECTIVE_PICTURES)
     return tws_fail(err, TWS_UNSUPPORTED, "set twinspeed.tensor_sequence_parallel to false",
                     "tensor parallelism does not divide the tokens of pictures between split layers");
-  l->sharding.ring = sequence > 1 && c->sequence_algorithm == TWS_SEQUENCE_RING;
+  l->sharding.ring = sequence > 1 && tws_config_is_ring(c);
   if (l->sharding.ring)
     TWS_TRY(tws_ring_check(plan->network, sequence, c->sequence_length, c->dropout, err));
   else if (sequence > 1)
@@ -538,8 +538,8 @@ tws_code tws_plan_ranks_differ(const tws_plan_request *request, tws_sample_memor
   const int tensor = stage == 3 && tws_topology_size(&request->topology, 1u << TWS_AXIS_MODEL) > 1;
   int alike = 1;
   *how = 0;
-  const int ring = c->sequence_algorithm == TWS_SEQUENCE_RING;
-  if (c->sequence_ranks > 1 && (ring || looks_up_positions(request->network))) *how |= TWS_RANKS_PASS_APART;
+  if (c->sequence_ranks > 1 && (tws_config_is_ring(c) || looks_up_positions(request->network)))
+    *how |= TWS_RANKS_PASS_APART;
   if (c->sequence_ranks > 1 && (stage == 1 || stage == 2)) *how |= TWS_RANKS_END_APART;
   if (stage == 3 && rounds && (tensor || c->sequence_ranks > 1)) *how |= TWS_RANKS_APART;
   if (tensor && !rounds) TWS_TRY(compare_tensor_ranks(request, memory, like_before, &alike, err));

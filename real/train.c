@@ -68,7 +68,7 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
                                .part = t->plan->position.index[TWS_AXIS_SEQUENCE],
                                .parts = t->plan->position.ranks[TWS_AXIS_SEQUENCE],
                                .ignored = c->ignored_token,
-                               .halves = c->sequence_algorithm == TWS_SEQUENCE_RING && c->sequence_ranks > 1};
+                               .halves = tws_config_is_ring(c)};
   TWS_TRY(tws_objective_open(t->options->plan.network, t->options->data, c->sequence_length, c->train_batch_size,
                              (uint64_t)c->seed, &t->data, err));
   if (t->resumed) tws_resume_place(t);

@@ -406,8 +406,8 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
   const double apart = fabs(composed.step_s - whole.step_s) / whole.step_s;
   const int pipeline = config->pipeline_stages > 1;
   ck_assert_msg(composed.exact || config->zero.offload_optimizer, "seed %d: a bound", (int)seed);
-  const int rings = config->sequence_ranks > 1 && config->sequence_algorithm == TWS_SEQUENCE_RING;
-  const double rounded = rings ? 5e-12 : 1e-12; /* a plan adds up the passes of a ring tens of thousands of times */
+  /* a plan adds up the passes of a ring tens of thousands of times */
+  const double rounded = tws_config_is_ring(config) ? 5e-12 : 1e-12;
   if (composed.exact)
     ck_assert_msg(apart <= (cost_seed ? 0 : rounded),
                   "seed %d: %.15g s composed, %.15g s planned (stages %d, schedule %d, tensor %d)", (int)seed,
