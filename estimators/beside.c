@@ -28,7 +28,7 @@ typedef struct walk {
 } walk;
 
 static double seconds_of(const walk *w, tws_piece_time t) {
-  return w->stretch * t.kernel + t.other;
+  return tws_stretched_seconds(t, w->stretch);
 }
 
 static void begin_move(walk *w, uint32_t number, const tws_beside_op *op) {
@@ -351,17 +351,17 @@ int tws_beside_list_events(const tws_beside_source *from, int kind, double stret
   const tws_beside_events *b;
   const tws_beside_trace *trace;
   if (find_events(from, &b, &trace) || kind >= b->kinds) return 0;
-  const walk w = {.stretch = stretch};
   const int later = is_later(kind);
   *out = (tws_line_events){.items = tws_arena_alloc_unset(arena, b->count[kind] + 1, sizeof *out->items),
                            .count = b->count[kind],
                            .ops = b->ops[kind],
-                           .computed_s = seconds_of(&w, trace->whole[later])};
+                           .computed_s = tws_stretched_seconds(trace->whole[later], stretch)};
   for (size_t i = 0; i < out->count && out->items; i++) {
     const tws_beside_event *e = &b->items[kind][i];
     const tws_trace_moment *moment = &trace->items[later][e->entry];
     const tws_beside_op *op = e->waits ? NULL : b->op[kind][e->number] ? b->op[kind][e->number] : moment->op;
-    out->items[i] = (tws_line_event){.computed_s = seconds_of(&w, moment->at), .op = op, .number = e->number};
+    out->items[i] =
+        (tws_line_event){.computed_s = tws_stretched_seconds(moment->at, stretch), .op = op, .number = e->number};
   }
   return out->items != NULL;
 }

@@ -90,7 +90,7 @@ static void list_layers_alone(const tws_composed_chunk *chunk, double stretch, t
     tws_piece_time all = {0, 0};
     for (int e = 0; e < TWS_CONTEXT_EVENTS; e++)
       if (chunk->pieces.has[e]) all = tws_sum_of_times(all, chunk->pieces.event[later][e].time);
-    of[later] = (tws_line_events){.computed_s = stretch * all.kernel + all.other};
+    of[later] = (tws_line_events){.computed_s = tws_stretched_seconds(all, stretch)};
   }
 }
 
@@ -201,7 +201,7 @@ static void begin_op(walk *w, line *l, const tws_line_event *e) {
   const uint32_t number = l->base + e->number;
   const tws_beside_op *op = e->op;
   line_op *o = op_of(w, l, number);
-  const double seconds = l->stretch * op->time.kernel + op->time.other;
+  const double seconds = tws_stretched_seconds(op->time, l->stretch);
   *o = (line_op){.times = {.ready_s = l->now, .seconds = seconds, .axis = op->axis}, .op = op};
   l->begun = number + 1;
   if (op->channel != TWS_CHANNEL_NONE) {

@@ -45,10 +45,6 @@ static int waits_for_lines(const ending *e, int line, int stage) {
   return next && !next->sync && next->meets && e->joined[i] != e->at[i] + 1 && !is_of_reductions(e, line, stage);
 }
 
-static double seconds_of(const tws_piece_time *time, double stretch) {
-  return stretch * time->kernel + time->other;
-}
-
 static const tws_timed_op *reduction(const void *of, uint32_t number) {
   return &((const tws_ended_line *)of)->reduced[number];
 }
@@ -56,12 +52,12 @@ static const tws_timed_op *reduction(const void *of, uint32_t number) {
 /* Reductions that what its end computes until then needs: before, it has computed for passed_s. */
 static void wait_for_reduced(const ending *e, int line, double until_s) {
   const tws_tail_pieces *t = tws_step_line_tail(e->s, 0, line);
-  const double stretch = tws_step_line_stretch(e->s, line)[0], step_s = seconds_of(&t->step_time, stretch);
+  const double stretch = tws_step_line_stretch(e->s, line)[0], step_s = tws_stretched_seconds(t->step_time, stretch);
   tws_ended_line *l = &e->lines[line];
   tws_rhythm_stage *own = stage_of(e, line, 0);
   for (; l->reduced && l->waited < t->wait_count; l->waited++) {
     const uint32_t needed = t->overlapped->needed[l->waited];
-    const double at_s = step_s - seconds_of(&t->waits[l->waited].to_the_end, stretch);
+    const double at_s = step_s - tws_stretched_seconds(t->waits[l->waited].to_the_end, stretch);
     if (at_s > until_s + 1e-12 * step_s) return;
     if (!needed) continue;
     if (at_s > l->passed_s) {
@@ -77,7 +73,7 @@ static void wait_for_reduced(const ending *e, int line, double until_s) {
 }
 
 static void pass_step(const ending *e, int line, int stage, const tws_tail_step *next) {
-  const double seconds = seconds_of(&next->time, tws_step_line_stretch(e->s, line)[stage]);
+  const double seconds = tws_stretched_seconds(next->time, tws_step_line_stretch(e->s, line)[stage]);
   tws_composed_account *account = account_of(e, line, stage);
   if (account) tws_expose(account, 1, next->axis_s);
   if (e->stages > 1) {
@@ -176,7 +172,7 @@ static void gather_one(const ending *e, int number) {
   const tws_axes axes = tws_step_line_tail(e->s, 0, 0)->gathers[number].meets;
   for (int i = 0; i < e->ranks->line_count; i++) {
     const tws_tail_gather *g = &tws_step_line_tail(e->s, 0, i)->gathers[number];
-    const double behind_s = seconds_of(&g->behind, tws_step_line_stretch(e->s, i)[0]);
+    const double behind_s = tws_stretched_seconds(g->behind, tws_step_line_stretch(e->s, i)[0]);
     all[i] = &e->lines[i].gathered[number];
     *all[i] = (tws_timed_op){
         .ready_s = stage_of(e, i, 0)->compute_s - behind_s, .seconds = g->seconds, .axis = (uint8_t)g->axis};

@@ -147,7 +147,7 @@ int tws_step_can_go_together(step *s, const tws_rank_kind *ranks) {
 
 tws_code tws_step_make_lines(step *s, const tws_rank_kind *ranks, tws_error *err) {
   const size_t stages = (size_t)s->shape.stages, all = stages * (size_t)ranks->line_count;
-  int same = s->of_lines && s->together == ranks->line_count;
+  int same = s->of_lines != NULL;
   if (!s->of_lines) {
     s->of_lines = tws_arena_alloc(s->arena, all, sizeof *s->of_lines);
     s->stretched_lines = tws_arena_alloc(s->arena, all, sizeof *s->stretched_lines);
@@ -171,6 +171,5 @@ tws_code tws_step_make_lines(step *s, const tws_rank_kind *ranks, tws_error *err
   if (!same) s->ran = 0;
   if (!same) s->times_of = 0;
   s->walked = s->tails;
-  s->together = ranks->line_count;
   return TWS_OK;
 }

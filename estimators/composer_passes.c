@@ -87,16 +87,9 @@ tws_code tws_step_make_times(tws_composed_step *s, tws_error *err) {
   return tws_step_make_stages(s, &own, s->stretch, 0, s->stages, err);
 }
 
-/* That of a step without a pipeline goes from one micro-batch to the next. */
-static tws_pipeline_shape shape_of(const tws_composed_step *s) {
-  tws_pipeline_shape shape = s->shape;
-  if (shape.stages == 1) shape.kind = TWS_PIPELINE_1F1B;
-  return shape;
-}
-
 tws_code tws_step_rhythm(tws_composed_step *s, int64_t micro_batches, tws_pipeline_shape *shape, tws_rhythm *r,
                          tws_error *err) {
-  *shape = shape_of(s);
+  *shape = s->shape;
   shape->micro_batches = (int)micro_batches;
   if (s->c->legs_of != s->rank) memset(s->c->legs, 0, (size_t)s->shape.stages * TWS_LEGS * sizeof *s->c->legs);
   s->c->legs_of = s->rank;
@@ -198,7 +191,7 @@ static tws_code measure(tws_composed_step *s, int64_t micro_batches, int64_t rou
 
 tws_code tws_step_run_passes(tws_composed_step *s, tws_error *err) {
   static const int further[] = {0, 2, 6, 14};
-  const tws_pipeline_shape shape = shape_of(s);
+  const tws_pipeline_shape shape = s->shape;
   const int64_t wanted = shape.micro_batches, round = tws_fold_round(&shape), every = tws_fold_step(&shape);
   const int64_t few = tws_step_few(&shape);
   int told = 0;

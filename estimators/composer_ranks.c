@@ -32,10 +32,6 @@ void tws_step_take_line(step *s, const tws_rank_kind *ranks, int line) {
 
 /* ---- passes ---- */
 
-static double seconds_of(tws_piece_time time, double stretch) {
-  return stretch * time.kernel + time.other;
-}
-
 /* A layer's piece of one pass, in a sample of one line. */
 typedef struct layer_pass {
   const tws_piece *piece;
@@ -93,7 +89,7 @@ static int may_wait(const tws_mark *mark) {
 /* Whether one line is nowhere longer than another between two places where lines or stages meet. */
 static int is_shorter_pass(const layer_pass *a, const layer_pass *b) {
   pass_walk of_a = {.of = a}, of_b = {.of = b};
-  const double near = 1e-15 * seconds_of(b->piece->time, b->stretch); /* differences of sums */
+  const double near = 1e-15 * tws_stretched_seconds(b->piece->time, b->stretch); /* differences of sums */
   if (a->count != b->count || a->piece->point_count != b->piece->point_count || !a->marks != !b->marks) return 0;
   for (int i = 0; i < a->piece->point_count; i++) {
     const tws_point *x = &a->piece->points[i], *y = &b->piece->points[i];
@@ -105,7 +101,7 @@ static int is_shorter_pass(const layer_pass *a, const layer_pass *b) {
     while (!same_marks(of_a.is, of_b.is) && may_wait(of_b.is)) time_b = tws_sum_of_times(time_b, next_place(&of_b));
     if (!same_marks(of_a.is, of_b.is)) return 0;
     if (tws_same_times(time_a, time_b)) continue;
-    if (seconds_of(time_a, a->stretch) > seconds_of(time_b, b->stretch) + near) return 0;
+    if (tws_stretched_seconds(time_a, a->stretch) > tws_stretched_seconds(time_b, b->stretch) + near) return 0;
   }
   return 1;
 }
@@ -220,11 +216,11 @@ static int join_tails(const step *s, const tws_rank_kind *ranks, int stage, tws_
   for (int i = 0; i < own->step_count; i++) {
     double least = INFINITY, most = 0;
     for (int line = 0; line < lines; line++) {
-      const double seconds = seconds_of(tail_of(s, stage, line)->steps[i].time, stretch_of(s, line)[stage]);
+      const double seconds = tws_stretched_seconds(tail_of(s, stage, line)->steps[i].time, stretch_of(s, line)[stage]);
       least = fmin(least, seconds);
       most = fmax(most, seconds);
     }
-    const double waits_s = most - seconds_of(own->steps[i].time, stretch_of(s, s->line)[stage]);
+    const double waits_s = most - tws_stretched_seconds(own->steps[i].time, stretch_of(s, s->line)[stage]);
     const int next = i + 1 == own->step_count || own->steps[i + 1].meets;
     met |= own->steps[i].meets != 0;
     tangled |= least < most && (own->steps[i].sync || !next || (!met && waits_s > 0));
@@ -281,7 +277,7 @@ static double exchanged_by(const tws_composed_chunk *chunk, int later, int event
     const tws_marks *marks = s->marks[later][event] ? &s->marks[later][event][at] : NULL;
     for (uint32_t k = 0; marks && k < marks->count; k++)
       if (marks->items[k].kind == TWS_MARK_EXCHANGES || marks->items[k].kind == TWS_MARK_LATE)
-        seconds += seconds_of(marks->items[k].op->time, 1);
+        seconds += tws_stretched_seconds(marks->items[k].op->time, 1);
   }
   return seconds;
 }
@@ -299,8 +295,9 @@ static double work_of(const step *s, const tws_rank_kind *ranks, int line) {
     const int rank = tws_pipeline_grid_stage(t, ranks->lines[line], i / v);
     for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
       if (!p->has[e]) continue;
-      seconds += seconds_of(p->event[0][e].time, 1) + exchanged_by(chunk, 0, e);
-      seconds += (s->shape.micro_batches - 1) * (seconds_of(p->event[1][e].time, 1) + exchanged_by(chunk, 1, e));
+      seconds += tws_stretched_seconds(p->event[0][e].time, 1) + exchanged_by(chunk, 0, e);
+      seconds +=
+          (s->shape.micro_batches - 1) * (tws_stretched_seconds(p->event[1][e].time, 1) + exchanged_by(chunk, 1, e));
       if (p->message_bytes[e])
         seconds +=
             s->shape.micro_batches *
@@ -309,8 +306,9 @@ static double work_of(const step *s, const tws_rank_kind *ranks, int line) {
   }
   for (int i = 0; i < stages; i++) {
     const tws_tail_pieces *tail = tail_of(s, i, line);
-    for (int k = 0; k < tail->step_count; k++) seconds += seconds_of(tail->steps[k].time, 1);
-    seconds += seconds_of(tail->moves[0], 1) + (s->shape.micro_batches - 1) * seconds_of(tail->moves[1], 1);
+    for (int k = 0; k < tail->step_count; k++) seconds += tws_stretched_seconds(tail->steps[k].time, 1);
+    seconds += tws_stretched_seconds(tail->moves[0], 1) +
+               (s->shape.micro_batches - 1) * tws_stretched_seconds(tail->moves[1], 1);
   }
   return seconds;
 }

@@ -89,7 +89,7 @@ typedef struct tws_composed_step {
   int *line_at, *line_joined;  /* [line][stage]: to work with */
   tws_ended_line *ended_lines; /* without a pipeline, per line */
   tws_arena *ends_arena;       /* of these */
-  const tws_step_ends *walked;
+  const tws_step_ends *walked; /* that these are of */
   tws_line_groups groups;
   const tws_step_ends *together_of; /* of which ends it is known whether lines can */
   int can_together;
@@ -160,7 +160,7 @@ const double *tws_step_line_stretch(const tws_composed_step *s, int line);
 int tws_step_add_groups(tws_composed_step *s, const tws_rank_kind *ranks, tws_axes axes);
 /* Whether all are known well enough to go through the step together; their stretch has been found. */
 int tws_step_can_go_together(tws_composed_step *s, const tws_rank_kind *ranks);
-/* What they take; the step goes together from here on. */
+/* What they take, at their stretch, of a step whose lines go together. */
 tws_code tws_step_make_lines(tws_composed_step *s, const tws_rank_kind *ranks, tws_error *err);
 /* Updated parameters that are gathered beside the update, and not between the last steps of the end. */
 static inline int tws_gathers_beside(const tws_tail_pieces *t) {

@@ -82,10 +82,6 @@ tws_code tws_overlap_find(const tws_overlapped *overlapped, const tws_composed_c
   return TWS_OK;
 }
 
-static double seconds_of(const tws_piece_time *time, double stretch) {
-  return stretch * time->kernel + time->other;
-}
-
 double tws_beside_still_waits(const tws_beside_waits *w, double behind_s) {
   const double computed_s = w->computed_s - behind_s, near = 1e-12 * w->computed_s;
   size_t low = 0, high = w->count;
@@ -106,14 +102,14 @@ double tws_overlap_behind(const tws_overlapped *o, const tws_piece_time *behind,
     if (b->kernel < last.kernel) last.kernel = b->kernel;
     if (b->other < last.other) last.other = b->other;
   }
-  return seconds_of(&last, stretch);
+  return tws_stretched_seconds(last, stretch);
 }
 
 /* All times are those before the end of a tail that waits for nothing and gathers nothing. `ended`: per reduction. */
 static double waited_for(const tws_tail_pieces *tail, const tws_piece_time *behind, const tws_beside_waits *waits,
                          double stretch, double *ended) {
   const tws_overlapped *o = tail->overlapped;
-  const double step_s = seconds_of(&tail->step_time, stretch);
+  const double step_s = tws_stretched_seconds(tail->step_time, stretch);
   double at = -INFINITY, waited = 0;
   for (uint32_t i = 0; i < o->count; i++) {
     const double behind_s = tws_overlap_behind(o, behind, i, stretch);
@@ -123,7 +119,7 @@ static double waited_for(const tws_tail_pieces *tail, const tws_piece_time *behi
   }
   for (int i = 0; i < tail->wait_count; i++) {
     if (!o->needed[i]) continue;
-    const double end = ended[o->needed[i] - 1] + seconds_of(&tail->waits[i].to_the_end, stretch);
+    const double end = ended[o->needed[i] - 1] + tws_stretched_seconds(tail->waits[i].to_the_end, stretch);
     if (end > waited) waited = end;
   }
   return waited;
@@ -133,7 +129,7 @@ double tws_overlap_gathered(const tws_tail_pieces *tail, double stretch) {
   double gathered = -INFINITY, gathers = 0;
   for (int i = 0; i < tail->gather_count; i++) {
     const tws_tail_gather *g = &tail->gathers[i];
-    const double ready = -seconds_of(&g->behind, stretch);
+    const double ready = -tws_stretched_seconds(g->behind, stretch);
     gathered = (ready > gathered ? ready : gathered) + g->seconds;
     gathers += g->seconds;
   }
@@ -144,7 +140,7 @@ void tws_overlap_expose(const tws_tail_pieces *tail, double stretch, double *axi
   double end = 0, to;
   for (int i = 0; i < tail->gather_count; i++) {
     const tws_tail_gather *g = &tail->gathers[i];
-    const double ready = -seconds_of(&g->behind, stretch);
+    const double ready = -tws_stretched_seconds(g->behind, stretch);
     end = (i == 0 || ready > end ? ready : end) + g->seconds;
     axis_s[g->axis] -= g->seconds;
   }
@@ -173,7 +169,7 @@ void tws_overlap_expose_waits(const tws_tail_pieces *tail, const tws_body_overla
   waited_for(tail, body->behind[later], waits, stretch, ended);
   for (int i = 0; i < tail->wait_count; i++) { /* in the order of the tail */
     if (!o->needed[i]) continue;
-    const double came = waited - seconds_of(&tail->waits[i].to_the_end, stretch);
+    const double came = waited - tws_stretched_seconds(tail->waits[i].to_the_end, stretch);
     if (ended[o->needed[i] - 1] <= came) continue;
     expose_between(o, ended, o->needed[i] - 1, came, axis_s);
     waited += ended[o->needed[i] - 1] - came;

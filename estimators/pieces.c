@@ -609,20 +609,18 @@ static tws_code read_order(reader *r, tws_tail_paths **ends, tws_tail_pieces *ou
   const tws_plan *plan = r->plan;
   uint8_t *meets = tws_calloc(plan->op_count + 1u, 1);
   tws_piece_time *times = tws_calloc(plan->op_count + 1u, sizeof *times);
-  double *seconds = tws_calloc(plan->op_count + 1u, sizeof *seconds), none = 0;
+  double none = 0;
   const tws_tail_ops ops = {plan, meets, times, r->sample->reduced ? r->sample->reduced_at : TWS_NONE};
-  const int known = meets && times && seconds;
+  const int known = meets && times;
   for (uint32_t op = 0; known && op < plan->op_count; op++) {
     meets[op] = sync_of(plan, &plan->ops[op]) != TWS_TAIL_ALONE;
     tws_piece_add_time(r, &plan->ops[op], &times[op], &none, NULL);
-    seconds[op] = tws_piece_seconds_of(r, plan->ops[op].work);
   }
-  tws_code code = known ? tws_tail_reductions_find(plan, times, seconds, r->arena, out, err)
+  tws_code code = known ? tws_tail_reductions_find(plan, times, r->arena, out, err)
                         : tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
   if (code == TWS_OK && !out->overlaps) code = tws_tail_order_find(&ops, r->arena, ends, err);
   tws_free(meets);
   tws_free(times);
-  tws_free(seconds);
   return code;
 }
 

@@ -33,6 +33,10 @@ typedef struct tws_piece_time {
 static inline tws_piece_time tws_sum_of_times(tws_piece_time a, tws_piece_time b) {
   return (tws_piece_time){a.kernel + b.kernel, a.other + b.other};
 }
+/* Where the host makes kernels so many times longer. */
+static inline double tws_stretched_seconds(tws_piece_time time, double stretch) {
+  return stretch * time.kernel + time.other;
+}
 static inline int tws_same_times(tws_piece_time a, tws_piece_time b) {
   return a.kernel == b.kernel && a.other == b.other;
 }

@@ -35,8 +35,8 @@ static uint32_t needed_by(const tws_plan *plan, const tws_op *o, const uint32_t 
 }
 
 /* All reductions take the same one thing, which is all gradients. */
-static tws_overlapped *list_reductions(const tws_plan *plan, const double *seconds, uint32_t count, tws_arena *arena,
-                                       uint32_t *number) {
+static tws_overlapped *list_reductions(const tws_plan *plan, const tws_piece_time *times, uint32_t count,
+                                       tws_arena *arena, uint32_t *number) {
   tws_overlapped *o = tws_arena_alloc(arena, 1, sizeof *o);
   double *takes = tws_arena_alloc(arena, count, sizeof *takes);
   uint8_t *axis = tws_arena_alloc(arena, count, sizeof *axis);
@@ -48,7 +48,7 @@ static tws_overlapped *list_reductions(const tws_plan *plan, const double *secon
   for (uint32_t op = 0; op < plan->op_count; op++) {
     if (!reduces(&plan->ops[op])) continue;
     number[op] = o->count;
-    takes[o->count] = seconds[op];
+    takes[o->count] = times[op].other;
     axis[o->count] = (uint8_t)tws_piece_axis(tws_report_of_op(plan, &plan->ops[op]));
     meets[o->count] = plan->groups[plan->works[plan->ops[op].work].group].axes;
     o->count++;
@@ -88,12 +88,12 @@ static int list_waits(const tws_plan *plan, const tws_piece_time *times, const u
   return 1;
 }
 
-tws_code tws_tail_reductions_find(const tws_plan *plan, const tws_piece_time *times, const double *seconds,
-                                  tws_arena *arena, tws_tail_pieces *out, tws_error *err) {
+tws_code tws_tail_reductions_find(const tws_plan *plan, const tws_piece_time *times, tws_arena *arena,
+                                  tws_tail_pieces *out, tws_error *err) {
   uint32_t count;
   if (!is_known(plan, &count)) return TWS_OK;
   uint32_t *number = tws_calloc(plan->op_count, sizeof *number);
-  tws_overlapped *o = number ? list_reductions(plan, seconds, count, arena, number) : NULL;
+  tws_overlapped *o = number ? list_reductions(plan, times, count, arena, number) : NULL;
   const int listed = o && list_waits(plan, times, number, arena, out, o);
   tws_free(number);
   if (!listed) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the end of a step");

@@ -4,9 +4,9 @@
 
 #include "estimators/pieces.h"
 
-/* Of a tail with its dependencies, whose operations take so long (times: on the stream that computes): overlaps,
- * overlapped, waits and step_time of `out`, where nothing else runs beside. */
-tws_code tws_tail_reductions_find(const tws_plan *plan, const tws_piece_time *times, const double *seconds,
-                                  tws_arena *arena, tws_tail_pieces *out, tws_error *err);
+/* Of a tail with its dependencies, whose operations take so long: overlaps, overlapped, waits and step_time of `out`,
+ * where nothing else runs beside. */
+tws_code tws_tail_reductions_find(const tws_plan *plan, const tws_piece_time *times, tws_arena *arena,
+                                  tws_tail_pieces *out, tws_error *err);
 
 #endif
