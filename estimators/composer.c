@@ -85,7 +85,7 @@ tws_composer_counts tws_composer_count(const tws_composer *c) {
 }
 
 size_t tws_composer_bytes(const tws_composer *c) {
-  return tws_arena_bytes(c->arena) + tws_arena_bytes(c->program_arena);
+  return tws_arena_bytes(c->arena) + tws_arena_bytes(c->program_arena) + c->ends.run_bytes;
 }
 
 /* ---- a step ---- */
@@ -217,12 +217,16 @@ static double beside_tail(const step *s, int exact) {
   return gathered_s + tws_overlap_waited(t, s->overlap, waiting ? &waits : NULL, later, s->stretch[0], s->c->ended);
 }
 
-/* For how long all gradients have been complete when a stage ends its last pass; -1: it is not known. */
-static double behind_gradients(const step *s, int stage, double stretch) {
+double tws_step_behind_gradients(const step *s, const tws_chunk_set *of, int stage, double stretch) {
   const int split = s->shape.kind == TWS_PIPELINE_ZB_H1 && s->shape.stages > 1;
-  const tws_chunk_pieces *last = &s->chunks[s->chunk_at[stage * s->tails->stage[0].chunk_count]].pieces;
+  const tws_chunk_pieces *last = &of->chunks[of->chunk_at[stage * s->tails->stage[0].chunk_count]].pieces;
   return tws_piece_behind_gradients(
       &last->event[s->shape.micro_batches > 1][split ? TWS_CONTEXT_WEIGHT : TWS_CONTEXT_BACKWARD], stretch);
+}
+
+static double behind_gradients(const step *s, int stage, double stretch) {
+  const tws_chunk_set own = {.chunks = s->chunks, .chunk_at = s->chunk_at};
+  return tws_step_behind_gradients(s, &own, stage, stretch);
 }
 
 static double run_tails(step *s, tws_composed_account *account) {
@@ -323,6 +327,13 @@ static int same_stages(const step *s, const tws_plan_request *request, const tws
          s->shape.virtual_stages == shape->virtual_stages && tws_topology_is_same(&s->topology, &request->topology);
 }
 
+/* Whether the same ranks count, and differ in as much. */
+static int same_lines(const tws_rank_kind *a, const tws_rank_kind *b) {
+  return a == b ||
+         (a->line_count == b->line_count && a->apart == b->apart && a->pass_apart == b->pass_apart &&
+          a->uneven == b->uneven && memcmp(a->lines, b->lines, (size_t)a->line_count * sizeof *a->lines) == 0);
+}
+
 /* NULL: no memory. Where gradients are in buckets, and nothing but what ZeRO moves runs beside, only that may tell
  * micro-batches apart. */
 static tws_body *new_body(tws_composer *c, const tws_plan_request *request, const tws_piece_key *key) {
@@ -402,7 +413,7 @@ static tws_code find_lines(step *s, const tws_rank_kind *ranks, tws_error *err) 
 /* A new step of this shape; what it was made of before is gone. */
 static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const tws_pipeline_shape *shape, int bounded,
                            const tws_rank_kind *ranks, tws_error *err) {
-  const size_t n = (size_t)shape->stages, clocks = n * (size_t)lines_of(ranks);
+  const size_t n = (size_t)shape->stages, clocks = n * (size_t)ranks->line_count;
   tws_composer *c = s->c;
   const tws_plan_request *request = s->request;
   if (tws_reserve(&c->legs, &c->leg_capacity, n * TWS_LEGS, sizeof *c->legs)) return no_memory(err);
@@ -415,6 +426,7 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
               .shape = *shape,
               .topology = request->topology,
               .bounded = bounded,
+              .ranks = ranks,
               .arena = tws_arena_create()};
   if (!s->arena) return no_memory(err);
   s->stages = tws_arena_alloc(s->arena, n, sizeof *s->stages);
@@ -484,9 +496,10 @@ static int exchanges_unknown(const step *s) {
 
 /* Whether some are under way when the passes end, which what ends the step may wait for. */
 static int is_exchanging(const step *s) {
-  const int count = s->together ? s->together * s->shape.stages : s->shape.stages > 1 ? s->shape.stages : 0;
+  const int passing = tws_step_passing(s);
+  const int count = passing ? passing * s->shape.stages : s->shape.stages > 1 ? s->shape.stages : 0;
   for (int i = 0; i < count; i++)
-    if ((s->together ? s->of_lines : s->stages)[i].exchanging) return 1;
+    if ((passing ? s->of_lines : s->stages)[i].exchanging) return 1;
   return 0;
 }
 
@@ -539,7 +552,7 @@ static void go_alone(step *s) {
 static tws_code meet_ranks(step *s, const tws_rank_kind *r, int *exact, tws_error *err) {
   s->ranks = r;
   const int several = r->line_count > 1, exchanging = r->pass_apart && exchanges_beside(s);
-  const int known = !s->tails->stage[0].overlaps && !exchanging;
+  const int known = !s->tails->stage[0].overlaps && !exchanging && !s->tails->run;
   *exact = 1;
   s->joined = s->tails;
   if (several) TWS_TRY(tws_step_meet(s, r, known, exact, err));
@@ -552,11 +565,16 @@ static tws_code meet_ranks(step *s, const tws_rank_kind *r, int *exact, tws_erro
     return TWS_OK;
   }
   TWS_TRY(tws_step_bound(s, r, err));
-  *exact = r->alone && !tws_config_offloads(s->request->config) && tws_step_can_go_together(s, r);
+  const int beside = tws_config_offloads(s->request->config) && !offloads_behind(s->request->config);
+  *exact = r->alone && !beside && tws_step_can_go_together(s, r);
   if (*exact) {
     s->passes_known = s->line_known = 1;
     s->beside = NULL;
     s->overlap = NULL;
+    if (s->together != r->line_count) {
+      s->ran = 0;
+      s->times_of = 0;
+    }
     s->together = r->line_count;
     if (!tws_step_find_stretch(s, r)) s->longest_of = NULL;
     return tws_step_make_lines(s, r, err);
@@ -619,7 +637,9 @@ tws_code tws_compose_account(tws_composer *c, tws_composed_account *out, tws_err
     if (code == TWS_OK) code = tws_rhythm_run(&r, err);
     if (code == TWS_OK) tws_step_passed(s);
   }
-  const double last = code != TWS_OK ? 0 : s->together ? tws_step_end_lines(s, out) : run_tails(s, out);
+  double last = 0;
+  if (code == TWS_OK && s->together) code = tws_step_end_lines(s, out, &last, err);
+  if (code == TWS_OK && !s->together) last = run_tails(s, out);
   if (code == TWS_OK && !s->together) code = account_beside(s, out, err);
   for (int i = 0; i < s->shape.stages && code == TWS_OK; i++) {
     tws_rhythm_stage *stage = s->together ? &s->of_lines[s->line * s->shape.stages + i] : &s->stages[i];
@@ -684,7 +704,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   TWS_TRY(find_source(c, request, r, 0, 0, &source, &bounded, err));
   s->c = c;
   s->request = request;
-  if (s->body != source.body || s->line_count != lines_of(r) || !same_stages(s, request, &shape) ||
+  if (s->body != source.body || !same_lines(s->ranks, r) || !same_stages(s, request, &shape) ||
       !same_chunks(s->tails, t)) {
     s->body = NULL;
     TWS_TRY(begin_step(s, source.body, t, &shape, bounded, r, err));
@@ -718,7 +738,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   s->ran = 1;
   if (is_exchanging(s)) out->exact = s->exact = 0;
   if (s->together) {
-    out->step_s = tws_step_end_lines(s, NULL);
+    TWS_TRY(tws_step_end_lines(s, NULL, &out->step_s, err));
     if (is_going_on(s)) out->exact = s->exact = 0;
   } else if (s->passes_known && s->beside) {
     const tws_beside_source from = beside_source(s);

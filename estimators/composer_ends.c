@@ -205,7 +205,35 @@ static double last_end(const ending *e) {
   return last;
 }
 
-double tws_step_end_lines(step *s, tws_composed_account *account) {
+/* Where streams run beside what computes. */
+static tws_code run_ends(step *s, tws_composed_account *account, double *ended_s, tws_error *err) {
+  tws_end_run *run = s->tails->run;
+  const int stages = s->shape.stages;
+  for (int i = 0; i < run->count; i++) {
+    const int line = i / stages, stage = i % stages, passed = tws_step_passing(s) ? i : stage;
+    const double stretch = tws_step_line_stretch(s, line)[stage], computed_s = s->end_s[0][passed];
+    const double behind_s = run->ranks[i].of_gradients
+                                ? tws_step_behind_gradients(s, tws_step_line_chunks(s, s->ranks, line), stage, stretch)
+                                : 0;
+    if (!tws_step_passing(s)) s->of_lines[i] = s->stages[stage];
+    s->end_starts[i] = (tws_end_start){computed_s, s->end_s[1][passed], computed_s - behind_s, stretch};
+    s->of_lines[i].messages_s = s->end_s[1][passed];
+  }
+  tws_end_run_go(run, s->end_starts, s->line_ended_s);
+  *ended_s = 0;
+  for (int i = 0; i < run->count; i++) {
+    s->of_lines[i].compute_s = s->line_ended_s[i];
+    *ended_s = fmax(*ended_s, fmax(s->line_ended_s[i], s->of_lines[i].messages_s));
+  }
+  for (int i = 0; i < stages && account; i++) {
+    const int own = s->line * stages + i;
+    TWS_TRY(tws_end_run_account(run, own, &s->of_lines[own], &account[i], err));
+  }
+  return TWS_OK;
+}
+
+tws_code tws_step_end_lines(step *s, tws_composed_account *account, double *ended_s, tws_error *err) {
+  if (s->tails->run) return run_ends(s, account, ended_s, err);
   const tws_rank_kind *ranks = s->ranks;
   const int all = s->shape.stages * ranks->line_count;
   const ending e = {.s = s,
@@ -216,9 +244,11 @@ double tws_step_end_lines(step *s, tws_composed_account *account) {
                     .lines = s->ended_lines,
                     .account = account};
   for (int i = 0; i < all; i++) {
+    const int passed = tws_step_passing(s) ? i : i % e.stages;
+    if (!tws_step_passing(s)) s->of_lines[i] = s->stages[passed];
     e.at[i] = e.joined[i] = 0;
-    s->of_lines[i].compute_s = s->end_s[0][i];
-    s->of_lines[i].messages_s = s->end_s[1][i];
+    s->of_lines[i].compute_s = s->end_s[0][passed];
+    s->of_lines[i].messages_s = s->end_s[1][passed];
   }
   for (int i = 0; i < ranks->line_count && e.stages == 1; i++) e.lines[i].passed_s = e.lines[i].waited = 0;
   for (int moved = 1; moved;) {
@@ -228,5 +258,6 @@ double tws_step_end_lines(step *s, tws_composed_account *account) {
     for (int line = 0; line < ranks->line_count; line++) moved |= meet_stages(&e, line);
   }
   if (e.stages == 1) gather_all(&e);
-  return last_end(&e);
+  *ended_s = last_end(&e);
+  return TWS_OK;
 }

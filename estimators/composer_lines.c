@@ -2,6 +2,7 @@
  * ranks, which do other pieces of equal work. All lines go through the step at once. In the passes each rank goes from
  * one collective that it shares with ranks of other lines to the next, and all of these go on from when the last has
  * come; likewise behind the passes. */
+#include <math.h>
 #include <string.h>
 
 #include "estimators/composer_step.h"
@@ -112,9 +113,23 @@ static int knows_reductions(step *s, const tws_rank_kind *ranks, int line) {
   return 1;
 }
 
+/* Likewise where all operations are run. In passes in which lines wait for each other no one tells when it has
+ * completed gradients that something waits for. */
+static int is_known_run(const step *s, const tws_rank_kind *ranks, int stage, int line) {
+  const tws_end_run *run = s->tails->run;
+  if (!run->run) return 0;
+  if (!run->ranks[line * s->shape.stages + stage].of_gradients) return 1;
+  const tws_chunk_set *set = tws_step_line_chunks(s, ranks, line);
+  const double behind_s = tws_step_behind_gradients(s, set, stage, 1);
+  int waits = ranks->pass_apart;
+  for (int i = 0; i < set->chunk_count; i++) waits |= set->chunks[i].exchanges;
+  return behind_s >= 0 && (behind_s <= 0 || !waits);
+}
+
 /* Lines may do other things between the same meetings. */
 static int is_known_end(step *s, const tws_rank_kind *ranks, int stage, int line) {
   const tws_tail_pieces *own = tws_step_line_tail(s, stage, line);
+  if (s->tails->run) return is_known_run(s, ranks, stage, line);
   if (!own->exact || own->of_gradients || (own->in_step && s->shape.stages > 1)) return 0;
   if (!knows_reductions(s, ranks, line) || !knows_gathers(s, ranks, own)) return 0;
   for (int i = 0; i < own->step_count; i++) {
@@ -126,17 +141,29 @@ static int is_known_end(step *s, const tws_rank_kind *ranks, int stage, int line
   return 1;
 }
 
+/* Whether the passes of one line are known, and are those of all. */
+static int pass_alike(const step *s) {
+  for (int i = 0; i < s->chunk_count; i++)
+    if (!s->chunks[i].exact || (s->chunks[i].exchanges && s->chunks[i].far)) return 0;
+  for (int i = s->shape.stages; i < s->shape.stages * s->ranks->line_count; i++) {
+    const double first = tws_step_line_stretch(s, 0)[i % s->shape.stages];
+    if (fabs(tws_step_line_stretch(s, i / s->shape.stages)[i % s->shape.stages] - first) > 0) return 0;
+  }
+  return 1;
+}
+
 int tws_step_can_go_together(step *s, const tws_rank_kind *ranks) {
   if (s->together_of == s->tails) return s->can_together;
   s->together_of = s->tails;
   s->can_together = 0;
   s->groups.count = 0;
-  if (ranks->line_count > TWS_MOST_LINES || (s->shape.stages > 1 && (s->bounded || !ranks->pass_apart))) return 0;
+  if (ranks->line_count > TWS_MOST_LINES || (s->shape.stages > 1 && s->bounded)) return 0;
   for (int i = 0; i < s->shape.stages; i++)
     if (s->tails->stage[i].other_count != ranks->line_count - 1) return 0;
   if (s->shape.stages == 1 && !tws_step_knows_lines(s, ranks)) return 0;
+  if (s->shape.stages > 1 && !ranks->pass_apart && !pass_alike(s)) return 0;
   for (int line = 0; line < ranks->line_count; line++) {
-    if (s->shape.stages > 1 && !is_known_line(s, ranks, line)) return 0;
+    if (s->shape.stages > 1 && ranks->pass_apart && !is_known_line(s, ranks, line)) return 0;
     for (int i = 0; i < s->shape.stages; i++)
       if (!is_known_end(s, ranks, i, line)) return 0;
   }
@@ -154,6 +181,9 @@ tws_code tws_step_make_lines(step *s, const tws_rank_kind *ranks, tws_error *err
     s->line_at = tws_arena_alloc(s->arena, all, sizeof *s->line_at);
     s->line_joined = tws_arena_alloc(s->arena, all, sizeof *s->line_joined);
     s->ended_lines = tws_arena_alloc(s->arena, all, sizeof *s->ended_lines);
+    s->end_starts = tws_arena_alloc(s->arena, all, sizeof *s->end_starts);
+    s->line_ended_s = tws_arena_alloc(s->arena, all, sizeof *s->line_ended_s);
+    if (!s->end_starts || !s->line_ended_s) return tws_fail(err, TWS_MEMORY, NULL, "no memory for composed steps");
     if (!s->of_lines || !s->stretched_lines || !s->line_at || !s->line_joined || !s->ended_lines)
       return tws_fail(err, TWS_MEMORY, NULL, "no memory for composed steps");
   }
@@ -162,7 +192,7 @@ tws_code tws_step_make_lines(step *s, const tws_rank_kind *ranks, tws_error *err
     double *made = s->stretched_lines + (size_t)line * stages;
     if (*made > 0 && memcmp(made, stretch, stages * sizeof *made) == 0) continue;
     same = 0;
-    if (stages > 1)
+    if (stages > 1 && ranks->pass_apart)
       TWS_TRY(tws_step_make_stages(s, tws_step_line_chunks(s, ranks, line), stretch, 1,
                                    s->of_lines + (size_t)line * stages, err));
     memcpy(made, stretch, stages * sizeof *made);

@@ -94,11 +94,11 @@ tws_code tws_step_rhythm(tws_composed_step *s, int64_t micro_batches, tws_pipeli
   if (s->c->legs_of != s->rank) memset(s->c->legs, 0, (size_t)s->shape.stages * TWS_LEGS * sizeof *s->c->legs);
   s->c->legs_of = s->rank;
   *r = (tws_rhythm){.shape = shape,
-                    .stages = s->together ? s->of_lines : s->stages,
-                    .lines = s->together,
+                    .stages = tws_step_passing(s) ? s->of_lines : s->stages,
+                    .lines = tws_step_passing(s),
                     .groups = &s->groups,
                     .serial = s->c->costs.serial,
-                    .message = s->together ? message_of_lines : message_of,
+                    .message = tws_step_passing(s) ? message_of_lines : message_of,
                     .user = s,
                     .orders = s->c->orders};
   return find_programs(s->c, shape, &r->programs, err);
@@ -138,14 +138,14 @@ int64_t tws_step_few(const tws_pipeline_shape *shape) {
 }
 
 static int clocks_of(const tws_composed_step *s) {
-  return s->together ? s->together * s->shape.stages : s->shape.stages;
+  return s->shape.stages * (tws_step_passing(s) ? s->together : 1);
 }
 
 /* Where the rhythm ended, before what ends the step goes on from there; in one queue what computes is behind the last
  * message. */
 static void keep_passes(tws_composed_step *s) {
   for (int i = 0; i < clocks_of(s); i++) {
-    const tws_rhythm_stage *stage = s->together ? &s->of_lines[i] : &s->stages[i];
+    const tws_rhythm_stage *stage = tws_step_passing(s) ? &s->of_lines[i] : &s->stages[i];
     const int behind = s->c->costs.serial && stage->messages_s > stage->compute_s;
     s->passed_s[0][i] = behind ? stage->messages_s : stage->compute_s;
     s->passed_s[1][i] = stage->messages_s;

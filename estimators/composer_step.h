@@ -87,6 +87,8 @@ typedef struct tws_composed_step {
   tws_rhythm_stage *of_lines;  /* then: [line][stage], as `stages`; so are end_s and passed_s */
   double *stretched_lines;     /* likewise: of the times that were made */
   int *line_at, *line_joined;  /* [line][stage]: to work with */
+  tws_end_start *end_starts;   /* likewise */
+  double *line_ended_s;        /* likewise */
   tws_ended_line *ended_lines; /* without a pipeline, per line */
   tws_arena *ends_arena;       /* of these */
   const tws_step_ends *walked; /* that these are of */
@@ -155,6 +157,12 @@ const double *tws_step_line_stretch(const tws_composed_step *s, int line);
 
 /* ---- lines of ranks that wait for each other (composer_lines.c, composer_ends.c) ---- */
 
+/* Lines that go through the passes apart; 0: all pass alike, as one does. */
+static inline int tws_step_passing(const tws_composed_step *s) {
+  return s->together && (s->ranks->pass_apart || s->shape.stages == 1) ? s->together : 0;
+}
+/* For how long all gradients have been complete when a stage of such chunks ends its last pass; -1: it is not known. */
+double tws_step_behind_gradients(const tws_composed_step *s, const tws_chunk_set *of, int stage, double stretch);
 /* Which lines meet along these axes joins the step's groups; 0: they may be of several stages, or there are too many
  * kinds. */
 int tws_step_add_groups(tws_composed_step *s, const tws_rank_kind *ranks, tws_axes axes);
@@ -168,7 +176,7 @@ static inline int tws_gathers_beside(const tws_tail_pieces *t) {
 }
 /* The ends of all, behind their passes: when the last is done; -1: they wait for each other. account: of the stages of
  * the step's line, added to; NULL: nobody asks. */
-double tws_step_end_lines(tws_composed_step *s, tws_composed_account *account);
+tws_code tws_step_end_lines(tws_composed_step *s, tws_composed_account *account, double *ended_s, tws_error *err);
 
 /* ---- the same without a pipeline (composer_beside.c) ---- */
 

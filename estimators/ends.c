@@ -58,7 +58,8 @@ typedef struct making {
   int overlaps;             /* they run beside the last backward pass */
   int ordered;              /* the end has other streams: the order of its operations is looked for */
   partition *cut;
-  stage_end *known; /* without these */
+  stage_end *known;        /* without these */
+  tws_end_rank *end_ranks; /* [line][stage]: where they are run together; NULL: they are not */
 } making;
 
 static tws_code sample_line(const making *m, int line, int stage, int reduced, tws_tail_pieces *out, tws_error *err) {
@@ -89,6 +90,8 @@ static tws_code sample_line(const making *m, int line, int stage, int reduced, t
   out->alike_first = cut->alike_first;
   out->alike_end = cut->alike_end;
   out->layer_modules = cut->layer_modules;
+  if (code == TWS_OK && m->end_ranks)
+    code = tws_end_rank_take(&sample, c->costs, &m->end_ranks[line * m->stages + stage], err);
   if (!shared) {
     tws_plan_sample_free(&sample);
     c->lowered++;
@@ -248,9 +251,30 @@ static void find_reductions(const tws_ends *c, const tws_plan_request *request, 
   m->ordered = tws_config_offloads(request->config) || (z->stage == 0 && z->overlap_comm && m->stages == 1);
   const int uneven = m->ranks->uneven && !m->overlaps;
   m->apart = reduces && !uneven && (alone || m->stages == 1); /* else stages are lowered one by one */
-  if (tws_config_offloads(request->config) && (m->overlaps || !copies_behind(request))) m->apart = 0;
+  const int offloads = tws_config_offloads(request->config), several = m->ranks->line_count > 1;
+  if (offloads && (m->overlaps || several || !copies_behind(request))) m->apart = 0;
   m->in_step = alone && z->stage >= 2 && z->overlap_comm && !c->costs->serial && m->stages == 1 &&
                tws_topology_size(&request->topology, replicas) > 1 && !tws_config_offloads(request->config);
+}
+
+/* Ranks that differ end together where streams run beside the one that computes, but for what reduces beside passes. */
+static tws_code begin_run(making *m, tws_error *err) {
+  const size_t count = (size_t)m->ranks->line_count * (size_t)m->stages;
+  if (!tws_config_offloads(m->request->config) || m->ranks->line_count < 2) return TWS_OK;
+  if (m->c->costs->serial || m->overlaps) return TWS_OK;
+  m->end_ranks = tws_calloc(count, sizeof *m->end_ranks);
+  return m->end_ranks ? TWS_OK : no_memory(err);
+}
+
+static tws_code end_run(making *m, tws_step_ends *t, tws_error *err) {
+  tws_ends *c = m->c;
+  const int count = m->ranks->line_count * m->stages;
+  if (!m->end_ranks) return TWS_OK;
+  TWS_TRY(tws_end_run_create(m->end_ranks, count, &t->run, err));
+  t->run->next = c->runs;
+  c->runs = t->run;
+  c->run_bytes += t->run->bytes;
+  return TWS_OK;
 }
 
 static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const tws_piece_key *key,
@@ -272,14 +296,16 @@ static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const t
   if (!cuts || !ends || !cuts->value || !t->stage) return no_memory(err);
   m.cut = cuts->value;
   m.known = ends->value;
+  TWS_TRY(begin_run(&m, err));
   for (int s = 0; s < t->stages && t->code == TWS_OK; s++) {
     if ((!alone || ranks->uneven) && s > 0) m.known = NULL; /* groups lie differently on nodes */
+    if (m.end_ranks) m.known = NULL;                        /* or have other ranks */
     t->code = find_end(&m, s, &t->stage[s], &t->refusal);
     if (t->stage[s].meetings >= t->most_met) t->most_met = t->stage[s].meetings + 1;
     if (t->code == TWS_OK) t->code = add_moves(&m, s, &t->stage[s], &t->refusal);
   }
-  if ((alone && !ranks->uneven) || t->stages == 1) ends->value = m.known;
-  return TWS_OK;
+  if (((alone && !ranks->uneven) || t->stages == 1) && !m.end_ranks) ends->value = m.known;
+  return end_run(&m, t, err);
 }
 
 tws_code tws_ends_find(tws_ends *c, const tws_plan_request *request, const tws_rank_kind *of, const tws_step_ends **out,
@@ -401,4 +427,8 @@ void tws_ends_free(tws_ends *c) {
   tws_piece_table_free(&c->stages);
   tws_piece_table_free(&c->partitions);
   tws_kept_moves_free(&c->moves);
+  for (tws_end_run *next; c->runs; c->runs = next) {
+    next = c->runs->next;
+    tws_end_run_destroy(c->runs);
+  }
 }

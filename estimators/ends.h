@@ -4,6 +4,7 @@
 #define TWS_ESTIMATORS_ENDS_H
 
 #include "estimators/composer.h"
+#include "estimators/end_run.h"
 #include "estimators/moves.h"
 #include "estimators/rank_kinds.h"
 #include "estimators/rhythm.h"
@@ -13,7 +14,8 @@ typedef struct tws_step_ends {
   tws_error refusal;
   tws_tail_pieces *stage;
   int stages;
-  int most_met; /* of a stage: how many times it meets others, and 1 */
+  int most_met;     /* of a stage: how many times it meets others, and 1 */
+  tws_end_run *run; /* of ranks that differ, where streams run beside; NULL: there are none. It is gone with the ends */
 } tws_step_ends;
 
 typedef struct tws_ends { /* zeros but for costs, arena and memory at first (also of moves); these outlive it */
@@ -22,6 +24,8 @@ typedef struct tws_ends { /* zeros but for costs, arena and memory at first (als
   tws_sample_memory *memory;
   tws_kept_moves moves;
   tws_piece_table steps, stages, partitions;
+  tws_end_run *runs; /* all of them */
+  size_t run_bytes;  /* which they have */
   int64_t lowered;
 } tws_ends;
 /* Errors: those of the plan. */

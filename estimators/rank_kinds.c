@@ -24,6 +24,11 @@ static int begins_line(const tws_topology *t, const uint8_t *like_before, int ra
          !like_before[tws_topology_index(t, rank, 1u << TWS_AXIS_MODEL)];
 }
 
+/* What goes to the host beside the passes of stages 2 and 3 is not known of ranks that differ. */
+static int offloads_beside(const tws_config *config) {
+  return tws_config_offloads(config) && config->zero.stage != 1;
+}
+
 /* One of each part of the sequence, and of stage 3 of each run of tensor ranks that do the same. What ranks of stage 2
  * keep of every bucket would take more. */
 static void find_lines(const tws_plan_request *request, unsigned how, const uint8_t *like_before,
@@ -33,7 +38,7 @@ static void find_lines(const tws_plan_request *request, unsigned how, const uint
   int lines = 0;
   for (int i = 0; i < every->count; i++) lines += begins_line(t, like_before, every->ranks[i]);
   kind->alone = !how;
-  if (!how || tws_config_offloads(request->config) || lines > MOST_LINES) return;
+  if (!how || offloads_beside(request->config) || lines > MOST_LINES) return;
   kind->alone = 1;
   kind->line_count = 0;
   kind->apart = 1u << TWS_AXIS_SEQUENCE | (stage == 3 ? 1u << TWS_AXIS_MODEL : 0);
@@ -42,13 +47,15 @@ static void find_lines(const tws_plan_request *request, unsigned how, const uint
     if (begins_line(t, like_before, every->ranks[i])) kind->lines[kind->line_count++] = every->ranks[i];
 }
 
-/* All of them, where groups lie unevenly on nodes. */
-static void find_uneven_lines(const tws_plan_request *request, tws_rank_kind *kind) {
-  const tws_config *c = request->config;
+/* All of them. uneven: groups lie unevenly on nodes. */
+static void find_every_line(const tws_plan_request *request, unsigned how, int uneven, tws_rank_kind *kind) {
   const tws_topology *t = &request->topology;
   const int stages = tws_topology_size(t, TWS_AXES_PIPE), world = tws_topology_world(t);
-  if (tws_config_offloads(c) || world / stages > MOST_LINES) return;
-  kind->alone = kind->pass_apart = kind->uneven = 1;
+  const int tensor = tws_topology_size(t, 1u << TWS_AXIS_MODEL) > 1; /* one of them may add a bias for the others */
+  if (offloads_beside(request->config) || world / stages > MOST_LINES) return;
+  kind->alone = 1;
+  kind->uneven = uneven;
+  kind->pass_apart = uneven || tensor || (how & ~(unsigned)TWS_RANKS_END_APART) != 0;
   kind->line_count = 0;
   kind->apart = (tws_axes)-1;
   for (int rank = 0; rank < world; rank++)
@@ -70,9 +77,8 @@ static tws_code stand_alone(const tws_plan_request *request, const tws_machine *
   if (code == TWS_OK && !kind->single) {
     code = tws_representatives(&request->topology, mapping, request->config->zero.stage, &some, err);
     const int even = tws_mapping_is_even(mapping, &request->topology);
-    if (code == TWS_OK && every.count == some.count && even)
-      code = tws_plan_ranks_differ(request, memory, &how, like_before, err);
-    if (code == TWS_OK && !even) find_uneven_lines(request, kind);
+    if (code == TWS_OK && even) code = tws_plan_ranks_differ(request, memory, &how, like_before, err);
+    if (code == TWS_OK && (!even || every.count > some.count)) find_every_line(request, how, !even, kind);
     if (code == TWS_OK && even && every.count == some.count) find_lines(request, how, like_before, &every, kind);
   }
   tws_rank_set_free(&every);

@@ -627,7 +627,9 @@ tws_code tws_zero_begin(tws_lower *l) {
   if (z->ranks == 1 && z->stage == 3 && l->offload.param_tier == TWS_TIER_DEVICE)
     z->stage = 2; /* nothing to shard: parameters stay where they are */
   l->b.plan->in_step = l->overlap && z->stage >= 2 && z->ranks > 1 && !tws_config_offloads(l->config);
-  const int copies = tws_config_offloads(l->config) || tws_config_checkpoints_on_host(l->config);
+  /* at stage 1 they touch nothing on the device that does not stay */
+  const int stays = z->stage == 1 && !l->config->delayed_update && !l->config->zenflow.on;
+  const int copies = (tws_config_offloads(l->config) && !stays) || tws_config_checkpoints_on_host(l->config);
   l->b.nobody_waits_for_memory = l->b.plan->in_step || (l->exchanges_beside && !copies);
   count_uses(l);
   if (l->config->zero.by_block && z->stage >= 2) find_units(l);

@@ -74,8 +74,8 @@ static double message_of_run(void *user, uint32_t rank, uint32_t op) {
 typedef struct planned {
   double step_s;
   uint64_t live_bytes;
-  int ranks;                         /* that were planned: as many of each stage */
-  int rank[MOST_RANKS];              /* the first of these, */
+  int ranks;                         /* that were planned */
+  int rank[MOST_RANKS];              /* these, */
   tws_path_result paths[MOST_RANKS]; /* and what they do */
 } planned;
 
@@ -368,7 +368,7 @@ static int check_account(tws_composer *composer, const tws_plan_request *job, co
   const double most = 1e-12 * whole->step_s;
   const int stages = tws_topology_size(&job->topology, TWS_AXES_PIPE);
   for (int i = 0; i < stages && code == TWS_OK; i++) {
-    int at = i * whole->ranks / stages;
+    int at = 0;
     while (whole->rank[at] != tws_pipeline_grid_stage(&job->topology, composed.rank, i)) at++;
     const tws_path_result *path = &whole->paths[at];
     ck_assert_msg(fabs(own[i].bubble_s - path->bubble_s) <= most, "seed %d, stage %d: %.15g s waited, %.15g s planned",

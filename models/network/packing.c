@@ -49,7 +49,7 @@ static tws_code add_input(tws_network *network, const char *name, tws_input_cont
 }
 
 tws_code tws_network_pack(tws_network *network, const tws_config *config, tws_error *err) {
-  uint32_t documents, positions = tws_network_input_of(network, TWS_INPUT_POSITIONS);
+  uint32_t documents = TWS_NONE, positions = tws_network_input_of(network, TWS_INPUT_POSITIONS);
   if (config->document_end_token < 0) {
     if (config->document_length > 0)
       return tws_fail(err, TWS_INVALID, "set twinspeed.document_end_token too, or leave it out",

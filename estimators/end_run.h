@@ -1,0 +1,43 @@
+/* The end of a step where streams run beside the one that computes and ranks differ, as with the optimizer on the host:
+ * operation by operation, of all ranks at once, along the run order (plan/run_order.h). What the passes leave stands
+ * before it as three operations of each rank: what has computed, the messages, and all gradients. Internal to
+ * estimators/. */
+#ifndef TWS_ESTIMATORS_END_RUN_H
+#define TWS_ESTIMATORS_END_RUN_H
+
+#include "estimators/composer.h"
+#include "estimators/rhythm.h"
+#include "plan/run_order.h"
+
+typedef struct tws_end_rank { /* the end of one rank's step */
+  tws_plan *plan;
+  tws_piece_time *times; /* per work; of the first three operations' works: nothing */
+  int of_gradients;      /* something waits for gradients, and not for all that computes */
+} tws_end_rank;
+/* Takes the sample's plan, an ordered tail's, in the place of the one that *out has. plan NULL there: other operations
+ * of the step decide, so that it is not known. */
+tws_code tws_end_rank_take(tws_plan_sample *sample, const tws_costs *costs, tws_end_rank *out, tws_error *err);
+void tws_end_rank_free(tws_end_rank *rank);
+
+typedef struct tws_end_start { /* of a rank: when its passes have computed, sent, and completed all gradients */
+  double computed_s, messages_s, gradients_s, stretch;
+} tws_end_start;
+
+typedef struct tws_end_run {
+  tws_end_rank *ranks; /* [line][stage] */
+  int count;
+  tws_run *run; /* NULL: it is not known */
+  double **seconds;
+  size_t bytes; /* of memory, about */
+  struct tws_end_run *next;
+} tws_end_run;
+/* Takes the ranks, whose array is its own. */
+tws_code tws_end_run_create(tws_end_rank *ranks, int count, tws_end_run **out, tws_error *err);
+void tws_end_run_destroy(tws_end_run *run); /* NULL is allowed */
+/* When each rank has done all, but for its messages: ended_s. */
+void tws_end_run_go(tws_end_run *run, const tws_end_start *starts, double *ended_s);
+/* Of a rank, once it has gone; stage: what of its messages it waited for goes there. */
+tws_code tws_end_run_account(const tws_end_run *run, int rank, tws_rhythm_stage *stage, tws_composed_account *account,
+                             tws_error *err);
+
+#endif
