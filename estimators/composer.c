@@ -551,7 +551,7 @@ static void go_alone(step *s) {
 /* Whether it is exact, of all lines of ranks. A line's own step is no longer than that of all: it waits less. */
 static tws_code meet_ranks(step *s, const tws_rank_kind *r, int *exact, tws_error *err) {
   s->ranks = r;
-  const int several = r->line_count > 1, exchanging = r->pass_apart && exchanges_beside(s);
+  const int several = r->line_count > 1 || s->tails->run != NULL, exchanging = r->pass_apart && exchanges_beside(s);
   const int known = !s->tails->stage[0].overlaps && !exchanging && !s->tails->run;
   *exact = 1;
   s->joined = s->tails;

@@ -490,8 +490,8 @@ static void reduce_one(walk *w, uint32_t number) {
   for (int i = 0; i < w->count; i++) {
     const tws_overlapped *of = tws_step_line_tail(w->s, 0, i)->overlapped;
     all[i] = &w->s->ended_lines[i].reduced[number];
-    *all[i] =
-        (tws_timed_op){.ready_s = reduces_from(w, i, number), .seconds = of->seconds[number], .axis = of->axis[number]};
+    const double complete_s = w->s->ended_lines[i].complete_s[number] = reduces_from(w, i, number);
+    *all[i] = (tws_timed_op){.ready_s = complete_s, .seconds = of->seconds[number], .axis = of->axis[number]};
   }
   tws_start_jointly(axes ? tws_lines_along(&w->s->groups, axes) : NULL, w->count, number, all);
 }
@@ -536,7 +536,8 @@ static int prepare_ends(walk *w) {
     const size_t reductions = t->overlapped ? t->overlapped->count : 0, gathers = (size_t)tws_gathers_beside(t);
     *l = (tws_ended_line){.behind_s = 0};
     tws_timed_op *ops = tws_arena_alloc_unset(s->ends_arena, reductions + gathers + 1, sizeof *ops);
-    if (!ops) return 0;
+    l->complete_s = tws_arena_alloc_unset(s->ends_arena, reductions + 1, sizeof *l->complete_s);
+    if (!ops || !l->complete_s) return 0;
     if (t->overlapped && !t->between) l->reduced = ops;
     l->gathered = ops + reductions;
   }

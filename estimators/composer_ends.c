@@ -216,7 +216,11 @@ static tws_code run_ends(step *s, tws_composed_account *account, double *ended_s
                                 ? tws_step_behind_gradients(s, tws_step_line_chunks(s, s->ranks, line), stage, stretch)
                                 : 0;
     if (!tws_step_passing(s)) s->of_lines[i] = s->stages[stage];
-    s->end_starts[i] = (tws_end_start){computed_s, s->end_s[1][passed], computed_s - behind_s, stretch};
+    s->end_starts[i] = (tws_end_start){.computed_s = computed_s,
+                                       .messages_s = s->end_s[1][passed],
+                                       .gradients_s = computed_s - behind_s,
+                                       .complete_s = stages > 1 ? NULL : s->ended_lines[i].complete_s,
+                                       .stretch = stretch};
     s->of_lines[i].messages_s = s->end_s[1][passed];
   }
   tws_end_run_go(run, s->end_starts, s->line_ended_s);

@@ -117,7 +117,8 @@ static int knows_reductions(step *s, const tws_rank_kind *ranks, int line) {
  * completed gradients that something waits for. */
 static int is_known_run(const step *s, const tws_rank_kind *ranks, int stage, int line) {
   const tws_end_run *run = s->tails->run;
-  if (!run->run) return 0;
+  const tws_overlapped *o = tws_step_line_tail(s, stage, line)->overlapped;
+  if (!run->run || run->ranks[line * s->shape.stages + stage].reductions != (o ? o->count : 0)) return 0;
   if (!run->ranks[line * s->shape.stages + stage].of_gradients) return 1;
   const tws_chunk_set *set = tws_step_line_chunks(s, ranks, line);
   const double behind_s = tws_step_behind_gradients(s, set, stage, 1);

@@ -43,6 +43,7 @@ typedef struct tws_ended_line { /* of ranks, without a pipeline: its passes have
   double behind_s;              /* for so long something goes on beside then */
   tws_timed_op *reduced;        /* beside the last backward pass, in their order; NULL: none is */
   tws_timed_op *gathered;       /* beside the update: room for as many as are */
+  double *complete_s;           /* of each reduction: when its gradients were complete */
   double passed_s;              /* to work with: what its end has computed, and how many reductions it has waited for */
   int waited;
 } tws_ended_line;

@@ -4,21 +4,20 @@
 
 #include "estimators/tail_order.h"
 
-/* Before the end's own operations, on streams where these have none, but for what computes. */
-enum { COMPUTED, MESSAGES, GRADIENTS, BEFORE };
-static const uint8_t stream_before[BEFORE] = {TWS_STREAM_COMPUTE, TWS_STREAM_P2P, TWS_STREAM_EXCHANGE};
+/* Before the end's own operations, on streams where these have none, but for what computes; on that of exchanges the
+ * gradients of each reduction are complete, and then all. */
+enum { COMPUTED, MESSAGES, COMPLETE };
+
+/* How many. */
+static uint32_t before_of(const tws_end_rank *r) {
+  return COMPLETE + r->reductions + 1;
+}
 
 static tws_code no_memory(tws_error *err) {
   return tws_fail(err, TWS_MEMORY, NULL, "no memory for the end of a step");
 }
 
 /* ---- one rank's ---- */
-
-static int touches_device(const tws_plan *plan, const tws_op *o) {
-  for (int k = 0; k < o->operand_count; k++)
-    if (plan->buffers[plan->operands[o->operand_first + (uint32_t)k].buffer].tier == TWS_TIER_DEVICE) return 1;
-  return 0;
-}
 
 /* All of them, and nothing else that is on the device. */
 static int reads_gradients(const tws_plan *plan, const tws_op *o) {
@@ -30,64 +29,137 @@ static int reads_gradients(const tws_plan *plan, const tws_op *o) {
   return 1;
 }
 
-/* What each operation waits for that stands before the end: behind the stream that computes all of that does; else what
- * is on the device has to be all gradients. waits: per operation; 0: it is not known. */
-static int find_waits(const tws_plan *plan, uint8_t *waits, uint8_t *behind, tws_end_rank *out) {
+enum { NOTHING, FOR_MESSAGES, FOR_REDUCED, FOR_ALL }; /* what an operation waits for that stands before the end */
+
+static int reduces(const tws_op *o) {
+  return o->stream == TWS_STREAM_REDUCE && o->kind == TWS_OP_COLLECTIVE;
+}
+
+/* Whether reductions before this operation, which all have ended by then, are of all gradients that another reads. */
+static int has_reduced(const tws_plan *plan, uint32_t before, const tws_operand *read) {
+  const uint64_t end = read->offset + read->count;
+  uint64_t at = read->offset;
+  for (int found = 1; at < end && found;) {
+    found = 0;
+    for (uint32_t op = 0; op < before; op++) {
+      const tws_op *o = &plan->ops[op];
+      for (int k = 0; k < o->operand_count && reduces(o); k++) {
+        const tws_operand *r = &plan->operands[o->operand_first + (uint32_t)k];
+        if (r->buffer != plan->gradients || r->offset > at || r->offset + r->count <= at) continue;
+        at = r->offset + r->count;
+        found = 1;
+      }
+    }
+  }
+  return at >= end;
+}
+
+/* Whether nothing that an operation uses of the device's is another than gradients that have been reduced. */
+static int is_reduced(const tws_plan *plan, uint32_t before, const tws_op *o) {
+  for (int k = 0; k < o->operand_count; k++) {
+    const tws_operand *operand = &plan->operands[o->operand_first + (uint32_t)k];
+    if (plan->buffers[operand->buffer].tier != TWS_TIER_DEVICE) continue;
+    if (operand->buffer != plan->gradients || !has_reduced(plan, before, operand)) return 0;
+  }
+  return 1;
+}
+
+typedef struct waits_finder {
+  const tws_plan *plan;
+  uint8_t *waits, *computed; /* per operation: what it waits for; that it is behind some on the stream that computes */
+  uint32_t *reduced;         /* likewise: reductions before this operation have ended */
+} waits_finder;
+
+/* Behind the stream that computes all is complete, and behind a reduction what it reduces. Else what is on the device
+ * has to be all gradients; 0: it is not. */
+static int find_wait(const waits_finder *f, uint32_t op, uint32_t last, tws_end_rank *out) {
+  const tws_plan *plan = f->plan;
+  const tws_op *o = &plan->ops[op];
+  f->computed[op] = o->stream == TWS_STREAM_COMPUTE || (last != TWS_NONE && f->computed[last]);
+  f->reduced[op] = reduces(o) ? op + 1 : last != TWS_NONE ? f->reduced[last] : 0;
+  for (uint32_t i = 0; i < o->dep_count; i++) {
+    const uint32_t dep = plan->deps[o->dep_first + i];
+    f->computed[op] |= f->computed[dep];
+    if (f->reduced[dep] > f->reduced[op]) f->reduced[op] = f->reduced[dep];
+  }
+  if (o->kind == TWS_OP_COLLECTIVE && plan->groups[plan->works[o->work].group].axes == TWS_AXES_PIPE)
+    f->waits[op] = FOR_MESSAGES; /* they share a channel */
+  if (reduces(o)) f->waits[op] = FOR_REDUCED;
+  out->reductions += (uint32_t)reduces(o);
+  if (f->waits[op] || f->computed[op] || is_reduced(plan, f->reduced[op], o)) return 1;
+  f->waits[op] = FOR_ALL;
+  out->of_gradients = 1;
+  return reads_gradients(plan, o);
+}
+
+/* waits: per operation, zeros; 0: they are not known. */
+static int find_waits(const tws_plan *plan, uint8_t *waits, tws_arena *scratch, tws_end_rank *out) {
   uint32_t last[TWS_STREAM_COUNT];
+  waits_finder f = {.plan = plan,
+                    .waits = waits,
+                    .computed = tws_arena_alloc(scratch, plan->op_count + 1u, 1),
+                    .reduced = tws_arena_alloc(scratch, plan->op_count + 1u, sizeof *f.reduced)};
   memset(last, 0xff, sizeof last); /* TWS_NONE */
+  if (!f.computed || !f.reduced) return 0;
   for (uint32_t op = 0; op < plan->op_count; op++) {
     const tws_op *o = &plan->ops[op];
     const int taken = o->stream == TWS_STREAM_P2P || o->stream == TWS_STREAM_EXCHANGE;
-    const int meets_stages =
-        o->kind == TWS_OP_COLLECTIVE && plan->groups[plan->works[o->work].group].axes == TWS_AXES_PIPE;
-    behind[op] = o->stream == TWS_STREAM_COMPUTE || (last[o->stream] != TWS_NONE && behind[last[o->stream]]);
-    for (uint32_t i = 0; i < o->dep_count; i++) behind[op] |= behind[plan->deps[o->dep_first + i]];
-    last[o->stream] = op;
     if (taken || o->kind == TWS_OP_SEND || o->kind == TWS_OP_RECV) return 0;
-    waits[op] = meets_stages ? 1u << MESSAGES : 0; /* they share a channel */
-    if (behind[op] || !touches_device(plan, o)) continue;
-    if (!reads_gradients(plan, o)) return 0;
-    waits[op] |= 1u << GRADIENTS;
-    out->of_gradients = 1;
+    if (!find_wait(&f, op, last[o->stream], out)) return 0;
+    last[o->stream] = op;
   }
   return tws_tail_has_own_layout(plan);
 }
 
-/* The plan's own operations and dependencies are numbered anew; 0: no memory. */
-static int put_before(tws_plan *plan, const uint8_t *waits) {
-  const uint32_t count = plan->op_count + BEFORE;
-  uint32_t deps = 0;
+static void put_operation(tws_op *ops, tws_work *works, uint32_t number, tws_stream stream) {
+  works[number].kind = TWS_OP_COMPUTE;
+  ops[number] = (tws_op){.kind = TWS_OP_COMPUTE,
+                         .stream = (uint8_t)stream,
+                         .phase = TWS_PHASE_BACKWARD,
+                         .channel = TWS_CHANNEL_NONE,
+                         .awaited = 1,
+                         .work = number,
+                         .module = TWS_NONE};
+}
+
+/* The plan's own operations and dependencies are numbered anew. */
+static void renumber(const tws_end_rank *of, const uint8_t *waits, tws_op *ops, uint32_t *dep) {
+  tws_plan *plan = of->plan;
+  const uint32_t before = before_of(of);
+  uint32_t deps = 0, reduction = COMPLETE;
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    const tws_op *own = &plan->ops[op];
+    tws_op *o = &ops[op + before];
+    *o = *own;
+    o->work += before;
+    o->dep_first = deps;
+    for (uint32_t i = 0; i < own->dep_count; i++) dep[deps++] = plan->deps[own->dep_first + i] + before;
+    if (waits[op] == FOR_MESSAGES) dep[deps++] = MESSAGES;
+    if (waits[op] == FOR_REDUCED) dep[deps++] = reduction++;
+    if (waits[op] == FOR_ALL) dep[deps++] = before - 1;
+    o->dep_count = (uint16_t)(deps - o->dep_first);
+  }
+  plan->dep_count = deps;
+}
+
+/* 0: no memory. */
+static int put_before(const tws_end_rank *of, const uint8_t *waits) {
+  tws_plan *plan = of->plan;
+  const uint32_t before = before_of(of), count = plan->op_count + before;
   tws_op *ops = tws_calloc(count, sizeof *ops);
-  uint32_t *dep = tws_calloc(plan->dep_count + (size_t)BEFORE * count, sizeof *dep);
-  tws_work *works = tws_calloc(plan->work_count + (size_t)BEFORE, sizeof *works);
+  uint32_t *dep = tws_calloc(plan->dep_count + (size_t)count, sizeof *dep);
+  tws_work *works = tws_calloc(plan->work_count + (size_t)before, sizeof *works);
   if (!ops || !dep || !works) {
     tws_free(ops);
     tws_free(dep);
     tws_free(works);
     return 0;
   }
-  memcpy(works + BEFORE, plan->works, plan->work_count * sizeof *works);
-  for (uint32_t i = 0; i < BEFORE; i++) {
-    works[i].kind = TWS_OP_COMPUTE;
-    ops[i] = (tws_op){.kind = TWS_OP_COMPUTE,
-                      .stream = stream_before[i],
-                      .phase = TWS_PHASE_BACKWARD,
-                      .channel = TWS_CHANNEL_NONE,
-                      .awaited = 1,
-                      .work = i,
-                      .module = TWS_NONE};
-  }
-  for (uint32_t op = 0; op < plan->op_count; op++) {
-    const tws_op *own = &plan->ops[op];
-    tws_op *o = &ops[op + BEFORE];
-    *o = *own;
-    o->work += BEFORE;
-    o->dep_first = deps;
-    for (uint32_t i = 0; i < own->dep_count; i++) dep[deps++] = plan->deps[own->dep_first + i] + BEFORE;
-    for (uint32_t i = 0; i < BEFORE; i++)
-      if (waits[op] >> i & 1) dep[deps++] = i;
-    o->dep_count = (uint16_t)(deps - o->dep_first);
-  }
+  memcpy(works + before, plan->works, plan->work_count * sizeof *works);
+  put_operation(ops, works, COMPUTED, TWS_STREAM_COMPUTE);
+  put_operation(ops, works, MESSAGES, TWS_STREAM_P2P);
+  for (uint32_t i = COMPLETE; i < before; i++) put_operation(ops, works, i, TWS_STREAM_EXCHANGE);
+  renumber(of, waits, ops, dep);
   tws_free(plan->ops);
   tws_free(plan->deps);
   tws_free(plan->works);
@@ -95,35 +167,41 @@ static int put_before(tws_plan *plan, const uint8_t *waits) {
   plan->deps = dep;
   plan->works = works;
   plan->op_count = count;
-  plan->dep_count = deps;
-  plan->work_count += BEFORE;
+  plan->work_count += before;
   return 1;
 }
 
 static int find_times(const tws_costs *costs, tws_end_rank *out) {
   const tws_plan *plan = out->plan;
   out->times = tws_calloc(plan->work_count, sizeof *out->times);
-  for (uint32_t w = BEFORE; w < plan->work_count && out->times; w++)
+  for (uint32_t w = before_of(out); w < plan->work_count && out->times; w++)
     *(tws_is_launched(&plan->works[w]) ? &out->times[w].kernel : &out->times[w].other) =
         costs->work(costs->user, plan, w);
   return out->times != NULL;
 }
 
-tws_code tws_end_rank_take(tws_plan_sample *sample, const tws_costs *costs, tws_end_rank *out, tws_error *err) {
+static tws_code take(tws_plan_sample *sample, const tws_costs *costs, tws_arena *scratch, tws_end_rank *out,
+                     tws_error *err) {
   tws_plan *plan = sample->plan;
-  tws_end_rank_free(out);
-  uint8_t *waits = tws_calloc(2 * (size_t)plan->op_count + 1, 1);
+  uint8_t *waits = scratch ? tws_arena_alloc(scratch, plan->op_count + 1u, 1) : NULL;
   if (!waits) return no_memory(err);
-  const int known = find_waits(plan, waits, waits + plan->op_count, out);
-  if (known) {
-    out->plan = plan;
-    sample->plan = NULL;
+  if (!find_waits(plan, waits, scratch, out)) {
+    *out = (tws_end_rank){.plan = NULL};
+    return TWS_OK;
   }
-  const int made = !known || (put_before(plan, waits) && find_times(costs, out));
-  tws_free(waits);
-  if (made) return TWS_OK;
+  out->plan = plan;
+  sample->plan = NULL;
+  if (put_before(out, waits) && find_times(costs, out)) return TWS_OK;
   tws_end_rank_free(out);
   return no_memory(err);
+}
+
+tws_code tws_end_rank_take(tws_plan_sample *sample, const tws_costs *costs, tws_end_rank *out, tws_error *err) {
+  tws_arena *scratch = tws_arena_create();
+  tws_end_rank_free(out);
+  const tws_code code = take(sample, costs, scratch, out, err);
+  tws_arena_destroy(scratch);
+  return code;
 }
 
 void tws_end_rank_free(tws_end_rank *rank) {
@@ -193,16 +271,24 @@ void tws_end_run_destroy(tws_end_run *r) {
   tws_free(r);
 }
 
+/* What stands before a rank's end. */
+static void put_start(const tws_end_rank *rank, const tws_end_start *s, double *seconds) {
+  double complete_s = 0;
+  seconds[COMPUTED] = s->computed_s;
+  seconds[MESSAGES] = s->messages_s;
+  for (uint32_t i = 0; i <= rank->reductions; i++) { /* each behind the one before */
+    const double until_s = i < rank->reductions ? s->complete_s[i] : s->gradients_s;
+    seconds[COMPLETE + i] = until_s > complete_s ? until_s - complete_s : 0;
+    complete_s += seconds[COMPLETE + i];
+  }
+}
+
 void tws_end_run_go(tws_end_run *r, const tws_end_start *starts, double *ended_s) {
   for (int i = 0; i < r->count; i++) {
-    const tws_end_start *s = &starts[i];
     const tws_end_rank *rank = &r->ranks[i];
-    double *seconds = r->seconds[i];
-    seconds[COMPUTED] = s->computed_s;
-    seconds[MESSAGES] = s->messages_s;
-    seconds[GRADIENTS] = s->gradients_s;
-    for (uint32_t w = BEFORE; w < rank->plan->work_count; w++)
-      seconds[w] = tws_stretched_seconds(rank->times[w], s->stretch);
+    put_start(rank, &starts[i], r->seconds[i]);
+    for (uint32_t w = before_of(rank); w < rank->plan->work_count; w++)
+      r->seconds[i][w] = tws_stretched_seconds(rank->times[w], starts[i].stretch);
   }
   tws_run_reset(r->run, TWS_RUN_STREAMS);
   tws_run_through(r->run, &(tws_run_durations){.seconds = (const double *const *)r->seconds});

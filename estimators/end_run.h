@@ -11,7 +11,8 @@
 
 typedef struct tws_end_rank { /* the end of one rank's step */
   tws_plan *plan;
-  tws_piece_time *times; /* per work; of the first three operations' works: nothing */
+  tws_piece_time *times; /* per work; of what stands before the end's own: nothing */
+  uint32_t reductions;   /* that run beside the last pass */
   int of_gradients;      /* something waits for gradients, and not for all that computes */
 } tws_end_rank;
 /* Takes the sample's plan, an ordered tail's, in the place of the one that *out has. plan NULL there: other operations
@@ -21,6 +22,8 @@ void tws_end_rank_free(tws_end_rank *rank);
 
 typedef struct tws_end_start { /* of a rank: when its passes have computed, sent, and completed all gradients */
   double computed_s, messages_s, gradients_s, stretch;
+  const double
+      *complete_s; /* of each reduction's gradients: none before that of the one before; NULL: there are none */
 } tws_end_start;
 
 typedef struct tws_end_run {

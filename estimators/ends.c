@@ -135,9 +135,12 @@ static tws_code add_moves(const making *m, int stage, tws_tail_pieces *t, tws_er
 /* Reductions are the same of all lines, unless they lie unevenly on nodes. */
 static tws_code add_reductions(const making *m, int stage, const tws_stage_layers *k, tws_tail_pieces *out,
                                tws_error *err) {
+  tws_code (*const add)(tws_kept_moves *, const tws_plan_request *, const tws_piece_key *, const tws_stage_layers *,
+                        const int *, tws_tail_pieces *, tws_error *) =
+      m->end_ranks ? tws_moves_that_overlap : tws_moves_that_wait;
   tws_plan_request r = *m->request;
   r.rank = tws_pipeline_grid_stage(&r.topology, 0, stage);
-  TWS_TRY(tws_moves_that_wait(&m->c->moves, &r, m->key, k, m->cut->bounds, out, err));
+  TWS_TRY(add(&m->c->moves, &r, m->key, k, m->cut->bounds, out, err));
   if (!out->other_count) return TWS_OK;
   tws_tail_pieces *others = tws_arena_alloc(m->c->arena, (size_t)out->other_count, sizeof *others);
   if (!others) return no_memory(err);
@@ -150,7 +153,7 @@ static tws_code add_reductions(const making *m, int stage, const tws_stage_layer
       r.rank = tws_pipeline_grid_stage(&r.topology, m->ranks->lines[i + 1], stage);
       key.place = i + 1;
     }
-    TWS_TRY(tws_moves_that_wait(&m->c->moves, &r, &key, k, m->cut->bounds, &others[i], err));
+    TWS_TRY(add(&m->c->moves, &r, &key, k, m->cut->bounds, &others[i], err));
   }
   out->others = others;
   return TWS_OK;
@@ -222,6 +225,7 @@ static tws_code find_end(making *m, int stage, tws_tail_pieces *out, tws_error *
     m->in_step = 0;
     TWS_TRY(sample_tail(m, stage, 0, out, err));
   }
+  if (m->end_ranks && m->overlaps) return add_reductions(m, stage, &k, out, err);
   if (!m->apart) return TWS_OK;
   const int exact = out->exact;
   TWS_TRY(add_reductions(m, stage, &k, out, err));
@@ -257,11 +261,13 @@ static void find_reductions(const tws_ends *c, const tws_plan_request *request, 
                tws_topology_size(&request->topology, replicas) > 1 && !tws_config_offloads(request->config);
 }
 
-/* Ranks that differ end together where streams run beside the one that computes, but for what reduces beside passes. */
+/* Where streams run beside the one that computes ranks that differ end together, and those that reduce beside passes. */
 static tws_code begin_run(making *m, tws_error *err) {
   const size_t count = (size_t)m->ranks->line_count * (size_t)m->stages;
-  if (!tws_config_offloads(m->request->config) || m->ranks->line_count < 2) return TWS_OK;
-  if (m->c->costs->serial || m->overlaps) return TWS_OK;
+  if (!tws_config_offloads(m->request->config) || m->c->costs->serial) return TWS_OK;
+  const tws_config *config = m->request->config;
+  if (config->zero.stage != 1 || config->delayed_update || config->zenflow.on) return TWS_OK;
+  if (m->ranks->line_count < 2 && !m->overlaps) return TWS_OK;
   m->end_ranks = tws_calloc(count, sizeof *m->end_ranks);
   return m->end_ranks ? TWS_OK : no_memory(err);
 }

@@ -583,3 +583,11 @@ tws_code tws_moves_that_wait(tws_kept_moves *kept, const tws_plan_request *reque
   t->launches += r->launches[0];
   return wait_for_reduced(kept, r, t, err);
 }
+
+tws_code tws_moves_that_overlap(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
+                                const tws_stage_layers *layers, const int *bounds, tws_tail_pieces *t, tws_error *err) {
+  reductions *r = NULL;
+  TWS_TRY(find_reductions(kept, request, tail, layers, bounds, &r, err));
+  if (r->reduced) t->overlapped = &r->beside;
+  return TWS_OK;
+}

@@ -546,6 +546,8 @@ void tws_zero_micro_end(tws_lower *l);
  * the last micro-batch reduces. */
 void tws_zero_sample_least(tws_lower *l);
 void tws_zero_sample_reductions(tws_lower *l);
+/* What the last backward pass reduces beside its layers at stage 1, and copies to the host. */
+void tws_zero_sample_completed(tws_lower *l);
 /* Likewise, what belongs to which gradient, and to which parameter that a micro-batch or the step's beginning gathers,
  * in the order in which it is done: into `arena`. */
 void tws_zero_sample_gradients(tws_lower *l, tws_moved_kind kind, tws_arena *arena, tws_moved_gradients *out);

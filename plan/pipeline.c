@@ -573,7 +573,12 @@ void tws_pipeline_sample(tws_lower *l) {
   l->b.micro_batch = (uint32_t)l->accumulation - 1;
   if (l->shape.stages > 1) reduce_tied(l);
   l->sample->reduced_at = l->b.plan->op_count;
-  if (!l->wanted->reduced) tws_zero_micro_end(l);
+  if (l->wanted->reduced) return;
+  if (l->wanted->ordered && l->overlap && l->zero.stage == 1) {
+    l->b.phase = TWS_PHASE_BACKWARD;
+    tws_zero_sample_completed(l);
+  }
+  tws_zero_micro_end(l);
 }
 
 void tws_pipeline_run(tws_lower *l) {

@@ -26,7 +26,8 @@ typedef struct tws_sample_request {
   int once;          /* a body: of the first of its micro-batches alone */
   int reduced;       /* a tail: without reductions that wait for it, which tws_moves_of_buckets() makes */
   int moves;         /* a tail: of which tws_moves is made */
-  int ordered;       /* a tail: with the places of buffers and the dependencies that follow from what it has alone */
+  int ordered;       /* a tail: with the places of buffers and the dependencies that follow from what it has alone, and
+                      * with what stage 1 reduces beside the last backward pass */
   const int *bounds; /* a tail: of all blocks, where they are known (tws_plan_sample.bounds); else NULL */
   int alike_known;   /* which layers are alike is not asked for */
   tws_sample_memory *memory; /* NULL: nothing is kept */

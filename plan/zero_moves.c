@@ -14,6 +14,13 @@ static double bytes_of(const tws_lower *l, uint32_t param) {
   return bytes;
 }
 
+void tws_zero_sample_completed(tws_lower *l) {
+  const tws_zero *z = &l->zero;
+  tws_zero_micro_begin(l);
+  for (uint32_t i = 0; i < z->completed_count && l->b.failed == TWS_OK; i++)
+    for (uint32_t use = 0; use < z->uses[z->completed[i]]; use++) tws_zero_contributed(l, z->completed[i]);
+}
+
 void tws_zero_sample_reductions(tws_lower *l) {
   const tws_zero *z = &l->zero;
   l->b.phase = TWS_PHASE_BACKWARD;
@@ -24,9 +31,7 @@ void tws_zero_sample_reductions(tws_lower *l) {
     return;
   }
   l->overlap = 1; /* in the order in which they would be done beside a backward pass; their cost is that of any */
-  tws_zero_micro_begin(l);
-  for (uint32_t i = 0; i < z->completed_count && l->b.failed == TWS_OK; i++)
-    for (uint32_t use = 0; use < z->uses[z->completed[i]]; use++) tws_zero_contributed(l, z->completed[i]);
+  tws_zero_sample_completed(l);
   l->overlap = 0;
 }
 
