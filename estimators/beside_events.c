@@ -273,13 +273,15 @@ static void put(maker *m, const tws_beside_op *op, uint32_t waits_for) {
   if ((to->count[kind] == to->capacity[kind] &&
        tws_reserve(&to->items[kind], &to->capacity[kind], to->count[kind] + 1, sizeof *to->items[kind])) ||
       (m->ops == to->op_capacity[kind] &&
-       tws_reserve(&to->op[kind], &to->op_capacity[kind], m->ops + 1u, sizeof *to->op[kind]))) {
+       (tws_reserve(&to->op[kind], &to->op_capacity[kind], m->ops + 1u, sizeof *to->op[kind]) ||
+        tws_reserve(&to->takes[kind], &to->takes_capacity[kind], to->op_capacity[kind], sizeof *to->takes[kind])))) {
     m->failed = 2;
     return;
   }
   to->items[kind][to->count[kind]++] =
       (tws_beside_event){m->entry, (waits_for ? waits_for - 1 : m->ops) & INT32_MAX, waits_for > 0};
   if (waits_for) return;
+  to->takes[kind][m->ops] = 0;
   to->op[kind][m->ops++] = op;
   if (m->moves->in_line || !op) return;
   if (op->stream == TWS_BESIDE_GATHERS) {
@@ -321,6 +323,11 @@ static void begin_bucket(maker *m, uint32_t gradient) {
   if (m->flushed[0]) put(m, NULL, m->flushed[0]);
 }
 
+/* The bucket is empty before that. */
+static int is_of_host(const tws_beside_op *op) {
+  return op && op->stream == TWS_BESIDE_HOSTS;
+}
+
 static void complete(maker *m, uint32_t gradient) {
   const tws_beside_reductions *r = m->moves->reductions[m->kind];
   const tws_moved_gradients *all = &r->gradients;
@@ -329,9 +336,13 @@ static void complete(maker *m, uint32_t gradient) {
   for (uint32_t op = g->padded.first; op < g->padded.end; op++) put(m, tws_beside_op_at(&r->ops, op), 0);
   if (--m->pending[g->bucket]) return;
   const tws_moved_gradient *last = &all->items[m->completes[g->bucket]];
-  for (uint32_t op = last->reduced.first; op < last->reduced.end; op++) put(m, tws_beside_op_at(&r->ops, op), 0);
+  for (uint32_t op = last->reduced.first; op < last->reduced.end; op++) {
+    put(m, tws_beside_op_at(&r->ops, op), 0);
+    if (all->takes && !m->failed) m->to->takes[m->kind][m->ops - 1] = all->takes[op - all->range.first];
+  }
   m->flushed[0] = m->flushed[1];
   m->flushed[1] = m->ops;
+  while (m->flushed[1] && is_of_host(m->to->op[m->kind][m->flushed[1] - 1])) m->flushed[1]--;
 }
 
 static uint32_t *place_of(const maker *m, int layer, uint32_t which) {
@@ -483,5 +494,6 @@ void tws_beside_events_free(tws_beside_events *events) {
   for (int kind = 0; kind < TWS_BESIDE_KINDS; kind++) {
     tws_free(events->items[kind]);
     tws_free(events->op[kind]);
+    tws_free(events->takes[kind]);
   }
 }

@@ -378,7 +378,8 @@ static tws_code find_source(tws_composer *c, const tws_plan_request *request, co
     k.place = (k.place << 8) + tws_topology_index(t, out->request.rank, 1u << places[i]);
   const int shared = k.bounded && k.place == 0 && shares_stage_3(request, ranks);
   const int tensor_apart = apart && (ranks->apart >> TWS_AXIS_MODEL & 1); /* marks tell where these meet, too */
-  k.place = shared ? 0 : 8 * k.place + 4 * tensor_apart + apart + ranks->pass_apart + ranks->uneven;
+  k.place = 16 * k.place + 8 * ranks->every + 4 * tensor_apart + apart + ranks->pass_apart + ranks->uneven;
+  if (shared) k.place = 0;
   if (shared) out->apart = 1u << TWS_AXIS_SEQUENCE | 1u << TWS_AXIS_MODEL;
   if (shared) out->zero_stage = 3;
   tws_piece_entry *e = tws_piece_look_up(&c->bodies, &k, &is_new);
@@ -481,11 +482,6 @@ static tws_code find_overlap(step *s, const tws_rank_kind *r, tws_error *err) {
   return tws_overlap_find(o, &s->chunks[0], s->body_of_chunks, s->c->arena, &s->overlap, err);
 }
 
-/* What goes to the host and is done there runs behind the passes alone: nothing there waits for it. */
-static int offloads_behind(const tws_config *config) {
-  return config->zero.stage == 1 && !config->delayed_update && !config->zenflow.on;
-}
-
 /* Whether what tensor ranks exchange beside what computes is not known. */
 static int exchanges_unknown(const step *s) {
   if (s->shape.stages == 1 && s->chunks[0].exchanges) return !s->beside || s->chunks[0].pending;
@@ -522,11 +518,17 @@ static int knows_gradients(const step *s, int stage) {
   return behind_s >= 0 && (behind_s <= 0 || !exchanges_beside(s));
 }
 
+/* Whether what goes to the host is beside the passes in ways that are not known. */
+static int is_unknown_offload(const step *s) {
+  const tws_config *c = s->request->config;
+  if (!tws_config_offloads(c) || tws_config_offloads_behind(c)) return 0;
+  return !tws_config_offloads_in_step(c) || (!s->tails->run && !s->c->costs.serial);
+}
+
 /* Whether the passes of its line of ranks are known, where nobody waits for other lines. */
 static int knows_passes(const step *s, const tws_rank_kind *r) {
-  const tws_config *config = s->request->config;
   if (!r->alone || (s->bounded ? !s->moves_exact && !s->beside : !s->chunks_exact)) return 0;
-  if (tws_config_offloads(config) && !offloads_behind(config)) return 0;
+  if (is_unknown_offload(s)) return 0;
   return !exchanges_unknown(s);
 }
 
@@ -565,8 +567,7 @@ static tws_code meet_ranks(step *s, const tws_rank_kind *r, int *exact, tws_erro
     return TWS_OK;
   }
   TWS_TRY(tws_step_bound(s, r, err));
-  const int beside = tws_config_offloads(s->request->config) && !offloads_behind(s->request->config);
-  *exact = r->alone && !beside && tws_step_can_go_together(s, r);
+  *exact = r->alone && !is_unknown_offload(s) && tws_step_can_go_together(s, r);
   if (*exact) {
     s->passes_known = s->line_known = 1;
     s->beside = NULL;
@@ -721,7 +722,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
     if (!s->together) s->end_s[0][0] = s->stages[0].compute_s;
   }
   TWS_TRY(tws_step_find_bytes(s, bytes, out, err));
-  const int beside = tws_config_offloads(request->config) && !offloads_behind(request->config);
+  const int beside = tws_config_offloads(request->config) && !tws_config_offloads_behind(request->config);
   /* of a ring, whose ranks do other pieces of equal work, one's bytes are looked at */
   out->bytes_exact = s->chunks_closed && !s->bounded && !beside && !tws_config_is_ring(request->config);
   out->exact = s->exact = exact;

@@ -11,10 +11,13 @@
 
 typedef tws_composed_step step;
 
+enum { BEFORE = 4 };
 typedef struct line_op { /* that a line has begun */
   tws_timed_op times;
   const tws_beside_op *op;
-  uint32_t before[2]; /* 1 + number of the one before: on its stream, on its channel; 0: none that may hold it up */
+  /* 1 + numbers of those that hold it up: on its stream, on its channel, which brings what it takes, which has taken what
+   * was where it goes; 0: none */
+  uint32_t before[BEFORE];
   uint8_t is_ready, has_met;
 } line_op;
 
@@ -27,9 +30,11 @@ typedef struct line {
   uint32_t base, begun;       /* operations: when the micro-batch began, so far */
   uint32_t joining;           /* 1 + number of the one on the stream that computes which is to end; 0: none is */
   uint32_t on_stream[TWS_BESIDE_STREAMS], on_channel[TWS_CHANNEL_COUNT]; /* 1 + number of the last */
-  line_op *ops;                                                          /* by number, in turns */
-  uint32_t *pending, pending_count;                                      /* that have begun and not started */
-  tws_beside_wait *waits;                                                /* of the last micro-batch */
+  uint32_t hosted[2];                                                    /* likewise, of the last two on the host */
+  uint8_t arrives[TWS_BESIDE_KINDS]; /* per kind of micro-batch: what is copied to the host is added up there */
+  line_op *ops;                      /* by number, in turns */
+  uint32_t *pending, pending_count;  /* that have begun and not started */
+  tws_beside_wait *waits;            /* of the last micro-batch */
   size_t wait_count;
 } line;
 
@@ -53,7 +58,7 @@ void tws_account_gap(tws_composed_account *account, const tws_timed_op *(*at)(co
     const tws_timed_op *t = at(of, i - 1);
     double axis_s[TWS_PIECE_AXES] = {0};
     const double met = fmin(fmax(t->met_s, from), to), ready = fmin(fmax(t->ready_s, from), met);
-    axis_s[t->axis] = to - met;
+    if (t->axis < TWS_PIECE_AXES) axis_s[t->axis] = to - met;
     tws_expose(account, 1, axis_s);
     account->bubble_s += met - ready;
     to = ready;
@@ -81,7 +86,7 @@ void tws_start_jointly(const uint8_t *of, int lines, uint32_t number, tws_timed_
 
 static int in_passes(const walk *w, const tws_beside_op *op) {
   return op->stream == TWS_BESIDE_JOINS || op->stream == TWS_BESIDE_COMPUTES ||
-         (w->in_line && op->stream != TWS_BESIDE_EXCHANGES);
+         (w->in_line && (op->stream == TWS_BESIDE_REDUCES || op->stream == TWS_BESIDE_GATHERS));
 }
 
 /* Nothing is beside the layers, nor do they meet others in them at another time. */
@@ -121,6 +126,8 @@ static int list_line(walk *w, int number, double stretch) {
   }
   for (int kind = 0; kind < w->kinds; kind++) {
     if (!tws_beside_list_events(&from, kind, stretch, w->arena, &l->of[kind])) return 0;
+    for (size_t i = 0; i < l->of[kind].count; i++)
+      l->arrives[kind] |= l->of[kind].items[i].op && l->of[kind].items[i].op->stream == TWS_BESIDE_HOSTS;
     if (3 * l->of[kind].ops + 1 > w->room) w->room = 3 * l->of[kind].ops + 1;
   }
   return 1;
@@ -197,6 +204,19 @@ static void account_for(const walk *w, const line *l, uint32_t last, double from
   if (w->account && l == &w->lines[w->s->line]) tws_account_gap(w->account, timed_op, &of, last, from, to);
 }
 
+/* A copy takes what has been reduced to one of two places, whose last copy the host has taken; the host takes what was
+ * copied. */
+static void begin_on_host(line *l, const tws_line_event *e, line_op *o, uint32_t number) {
+  const int copies = o->op->stream == TWS_BESIDE_COPIES;
+  if (!copies) o->before[2] = l->on_stream[TWS_BESIDE_COPIES];
+  if (copies && e->takes) o->before[2] = number + 1 - e->takes;
+  if (!copies || e->takes) o->times.ready_s = 0;
+  if (copies && l->arrives[l->going - l->of]) o->before[3] = l->hosted[0];
+  if (copies) return;
+  l->hosted[0] = l->hosted[1];
+  l->hosted[1] = number + 1;
+}
+
 static void begin_op(walk *w, line *l, const tws_line_event *e) {
   const uint32_t number = l->base + e->number;
   const tws_beside_op *op = e->op;
@@ -204,6 +224,7 @@ static void begin_op(walk *w, line *l, const tws_line_event *e) {
   const double seconds = tws_stretched_seconds(op->time, l->stretch);
   *o = (line_op){.times = {.ready_s = l->now, .seconds = seconds, .axis = op->axis}, .op = op};
   l->begun = number + 1;
+  if (op->stream == TWS_BESIDE_COPIES || op->stream == TWS_BESIDE_HOSTS) begin_on_host(l, e, o, number);
   if (op->channel != TWS_CHANNEL_NONE) {
     o->before[1] = l->on_channel[op->channel];
     l->on_channel[op->channel] = number + 1;
@@ -265,12 +286,16 @@ static int end_waits(walk *w, line *l) {
   return 1;
 }
 
-/* A micro-batch begins when all of the one before is reduced. */
+/* A micro-batch begins when all of the one before is reduced, and copied to the host. */
 static int end_micro_batch(walk *w, line *l) {
-  const uint32_t last = w->in_line ? 0 : l->on_stream[TWS_BESIDE_REDUCES];
-  if (last && !op_of(w, l, last - 1)->has_met) return 0;
+  const uint32_t reduced = w->in_line ? 0 : l->on_stream[TWS_BESIDE_REDUCES], copied = l->on_stream[TWS_BESIDE_COPIES];
+  if (reduced && !op_of(w, l, reduced - 1)->has_met) return 0;
+  if (copied && !op_of(w, l, copied - 1)->has_met) return 0;
   l->now += l->going->computed_s - l->computed_s;
   l->computed_s = l->going->computed_s;
+  const int by_copies =
+      copied && !(reduced && op_of(w, l, reduced - 1)->times.end_s > op_of(w, l, copied - 1)->times.end_s);
+  const uint32_t last = by_copies ? copied : reduced;
   if (last) wait_until(w, l, last - 1);
   l->at++;
   return 1;
@@ -302,8 +327,8 @@ static void find_ready(const walk *w, line *l) {
   for (uint32_t i = 0; i < l->pending_count; i++) {
     line_op *o = op_of(w, l, l->pending[i]);
     int ready = !o->is_ready;
-    for (int k = 0; k < 2 && ready; k++) ready = !o->before[k] || op_of(w, l, o->before[k] - 1)->has_met;
-    for (int k = 0; k < 2 && ready; k++) {
+    for (int k = 0; k < BEFORE && ready; k++) ready = !o->before[k] || op_of(w, l, o->before[k] - 1)->has_met;
+    for (int k = 0; k < BEFORE && ready; k++) {
       const double end = o->before[k] ? op_of(w, l, o->before[k] - 1)->times.end_s : 0;
       if (end <= o->times.ready_s) continue;
       o->times.ready_s = end;
@@ -396,16 +421,29 @@ static void go_through(walk *w, int kind) {
   for (int i = 0; i < w->count; i++) w->failed |= w->lines[i].at <= w->lines[i].going->count;
 }
 
-/* How long something goes on behind what computes. */
+/* When the last of these has ended; 0: there is none that may go on. */
+static double end_of(const walk *w, const line *l, uint32_t number) {
+  return number ? op_of(w, l, number - 1)->times.end_s : 0;
+}
+
+/* How long streams go on behind what computes, and the host's last but one. */
+enum { GOING = TWS_BESIDE_STREAMS + 1 };
+static void find_going(const walk *w, const line *l, double *going) {
+  for (int k = 0; k < TWS_BESIDE_STREAMS; k++) going[k] = fmax(end_of(w, l, l->on_stream[k]) - l->now, 0);
+  going[TWS_BESIDE_STREAMS] = fmax(end_of(w, l, l->hosted[0]) - l->now, 0);
+}
+
+/* How long something goes on that the end of the step knows nothing of. */
 static double still_going(const walk *w, const line *l) {
-  double end = l->now;
+  double going[GOING], longest = 0;
+  find_going(w, l, going);
   for (int k = 0; k < TWS_BESIDE_STREAMS; k++)
-    if (l->on_stream[k]) end = fmax(end, op_of(w, l, l->on_stream[k] - 1)->times.end_s);
-  return end - l->now;
+    if (k != TWS_BESIDE_HOSTS) longest = fmax(longest, going[k]);
+  return longest;
 }
 
 typedef struct line_before {
-  double now, still;
+  double now, going[GOING];
 } line_before;
 
 /* Whether a micro-batch took all lines equally long, and left what it found; then the others do likewise. */
@@ -416,7 +454,9 @@ static int repeats(const walk *w, const line_before *before, double *seconds) {
     if (l->pending_count) return 0;
     least = fmin(least, l->now - before[i].now);
     most = fmax(most, l->now - before[i].now);
-    apart = fmax(apart, fabs(still_going(w, l) - before[i].still));
+    double going[GOING];
+    find_going(w, l, going);
+    for (int k = 0; k < GOING; k++) apart = fmax(apart, fabs(going[k] - before[i].going[k]));
   }
   *seconds = least;
   return most - least <= 1e-13 * most && apart <= 1e-13 * most;
@@ -441,7 +481,10 @@ static void go_through_all(walk *w, line_before *before, int reduces) {
     const int adds_up = w->kinds > 2 && i + 1 == all, reduces_in = w->between && i + 1 == all;
     double seconds;
     w->is_last = i + 1 == all;
-    for (int k = 0; k < w->count; k++) before[k] = (line_before){w->lines[k].now, still_going(w, &w->lines[k])};
+    for (int k = 0; k < w->count; k++) {
+      before[k].now = w->lines[k].now;
+      find_going(w, &w->lines[k], before[k].going);
+    }
     go_through(w, reduces_in || (adds_up && i > 0) ? TWS_BESIDE_LAST
                   : adds_up                        ? TWS_BESIDE_ONLY
                   : i > 0                          ? TWS_BESIDE_LATER
@@ -561,7 +604,11 @@ static tws_code walk_passes(walk *w, tws_error *err) {
     w->s->end_s[0][i] = l->now;
     w->s->end_s[1][i] = 0;
     w->s->of_lines[i].exchanging = l->pending_count > 0;
-    w->s->ended_lines[i].behind_s = l->pending_count ? 0 : still_going(w, l);
+    tws_ended_line *ended = &w->s->ended_lines[i];
+    ended->behind_s = l->pending_count ? 0 : still_going(w, l);
+    ended->reduced_s = end_of(w, l, l->on_stream[TWS_BESIDE_REDUCES]);
+    ended->copied_s = end_of(w, l, l->on_stream[TWS_BESIDE_COPIES]);
+    ended->hosted_s = end_of(w, l, l->on_stream[TWS_BESIDE_HOSTS]);
   }
   return TWS_OK;
 }

@@ -219,6 +219,9 @@ static tws_code run_ends(step *s, tws_composed_account *account, double *ended_s
     s->end_starts[i] = (tws_end_start){.computed_s = computed_s,
                                        .messages_s = s->end_s[1][passed],
                                        .gradients_s = computed_s - behind_s,
+                                       .reduced_s = stages > 1 ? 0 : s->ended_lines[i].reduced_s,
+                                       .copied_s = stages > 1 ? 0 : s->ended_lines[i].copied_s,
+                                       .hosted_s = stages > 1 ? 0 : s->ended_lines[i].hosted_s,
                                        .complete_s = stages > 1 ? NULL : s->ended_lines[i].complete_s,
                                        .stretch = stretch};
     s->of_lines[i].messages_s = s->end_s[1][passed];

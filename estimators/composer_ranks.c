@@ -209,7 +209,7 @@ static int same_tails(const tws_tail_pieces *a, const tws_tail_pieces *b) {
 static int join_tails(const step *s, const tws_rank_kind *ranks, int stage, tws_tail_step *steps) {
   const tws_tail_pieces *own = tail_of(s, stage, s->line);
   const int lines = ranks->line_count;
-  int met = 0, tangled = ranks->uneven, waits = 0;
+  int met = 0, tangled = ranks->every, waits = 0;
   if (s->request->config->zero.stage == 2) return 0; /* each keeps another part of every bucket */
   for (int line = 0; line < lines; line++)
     if (!same_tails(own, tail_of(s, stage, line))) return 0;

@@ -39,12 +39,13 @@ typedef struct tws_chunk_set { /* of a line of ranks (tws_rank_kind) */
   int exact, closed, in_order;
 } tws_chunk_set;
 
-typedef struct tws_ended_line { /* of ranks, without a pipeline: its passes have ended */
-  double behind_s;              /* for so long something goes on beside then */
-  tws_timed_op *reduced;        /* beside the last backward pass, in their order; NULL: none is */
-  tws_timed_op *gathered;       /* beside the update: room for as many as are */
-  double *complete_s;           /* of each reduction: when its gradients were complete */
-  double passed_s;              /* to work with: what its end has computed, and how many reductions it has waited for */
+typedef struct tws_ended_line {         /* of ranks, without a pipeline: its passes have ended */
+  double behind_s;                      /* for so long something goes on beside then */
+  double reduced_s, copied_s, hosted_s; /* when all was reduced, copied to the host and added up there */
+  tws_timed_op *reduced;                /* beside the last backward pass, in their order; NULL: none is */
+  tws_timed_op *gathered;               /* beside the update: room for as many as are */
+  double *complete_s;                   /* of each reduction: when its gradients were complete */
+  double passed_s; /* to work with: what its end has computed, and how many reductions it has waited for */
   int waited;
 } tws_ended_line;
 

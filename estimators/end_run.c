@@ -4,9 +4,11 @@
 
 #include "estimators/tail_order.h"
 
-/* Before the end's own operations, on streams where these have none, but for what computes; on that of exchanges the
- * gradients of each reduction are complete, and then all. */
-enum { COMPUTED, MESSAGES, COMPLETE };
+/* Before the end's own operations, each the first of its stream; on that of exchanges the gradients of each reduction
+ * are complete, and then all. */
+enum { COMPUTED, MESSAGES, REDUCED, COPIED, HOSTED, COMPLETE };
+static const uint8_t stream_of[COMPLETE] = {TWS_STREAM_COMPUTE, TWS_STREAM_P2P, TWS_STREAM_REDUCE, TWS_STREAM_COPY_OUT,
+                                            TWS_STREAM_HOST};
 
 /* How many. */
 static uint32_t before_of(const tws_end_rank *r) {
@@ -29,7 +31,7 @@ static int reads_gradients(const tws_plan *plan, const tws_op *o) {
   return 1;
 }
 
-enum { NOTHING, FOR_MESSAGES, FOR_REDUCED, FOR_ALL }; /* what an operation waits for that stands before the end */
+enum { NOTHING, FOR_MESSAGES, FOR_REDUCED, FOR_ALL, FOR_COPIED }; /* what an operation waits for before the end */
 
 static int reduces(const tws_op *o) {
   return o->stream == TWS_STREAM_REDUCE && o->kind == TWS_OP_COLLECTIVE;
@@ -79,6 +81,7 @@ static int find_wait(const waits_finder *f, uint32_t op, uint32_t last, tws_end_
   f->reduced[op] = reduces(o) ? op + 1 : last != TWS_NONE ? f->reduced[last] : 0;
   for (uint32_t i = 0; i < o->dep_count; i++) {
     const uint32_t dep = plan->deps[o->dep_first + i];
+    if (dep < out->first) continue;
     f->computed[op] |= f->computed[dep];
     if (f->reduced[dep] > f->reduced[op]) f->reduced[op] = f->reduced[dep];
   }
@@ -86,6 +89,7 @@ static int find_wait(const waits_finder *f, uint32_t op, uint32_t last, tws_end_
     f->waits[op] = FOR_MESSAGES; /* they share a channel */
   if (reduces(o)) f->waits[op] = FOR_REDUCED;
   out->reductions += (uint32_t)reduces(o);
+  if (plan->in_step && !f->computed[op]) f->waits[op] = FOR_COPIED; /* see keep_step() in plan/finish.c */
   if (f->waits[op] || f->computed[op] || is_reduced(plan, f->reduced[op], o)) return 1;
   f->waits[op] = FOR_ALL;
   out->of_gradients = 1;
@@ -101,7 +105,7 @@ static int find_waits(const tws_plan *plan, uint8_t *waits, tws_arena *scratch, 
                     .reduced = tws_arena_alloc(scratch, plan->op_count + 1u, sizeof *f.reduced)};
   memset(last, 0xff, sizeof last); /* TWS_NONE */
   if (!f.computed || !f.reduced) return 0;
-  for (uint32_t op = 0; op < plan->op_count; op++) {
+  for (uint32_t op = out->first; op < plan->op_count; op++) {
     const tws_op *o = &plan->ops[op];
     const int taken = o->stream == TWS_STREAM_P2P || o->stream == TWS_STREAM_EXCHANGE;
     if (taken || o->kind == TWS_OP_SEND || o->kind == TWS_OP_RECV) return 0;
@@ -111,10 +115,10 @@ static int find_waits(const tws_plan *plan, uint8_t *waits, tws_arena *scratch, 
   return tws_tail_has_own_layout(plan);
 }
 
-static void put_operation(tws_op *ops, tws_work *works, uint32_t number, tws_stream stream) {
+static void put_operation(tws_op *ops, tws_work *works, uint32_t number, uint8_t stream) {
   works[number].kind = TWS_OP_COMPUTE;
   ops[number] = (tws_op){.kind = TWS_OP_COMPUTE,
-                         .stream = (uint8_t)stream,
+                         .stream = stream,
                          .phase = TWS_PHASE_BACKWARD,
                          .channel = TWS_CHANNEL_NONE,
                          .awaited = 1,
@@ -122,21 +126,36 @@ static void put_operation(tws_op *ops, tws_work *works, uint32_t number, tws_str
                          .module = TWS_NONE};
 }
 
+/* Collectives of a group that the end has none of its own of. */
+static uint32_t left_out(const tws_end_rank *of, const tws_op *o) {
+  const tws_plan *plan = of->plan;
+  uint32_t count = 0;
+  for (uint32_t op = 0; op < of->first; op++)
+    count +=
+        plan->ops[op].kind == TWS_OP_COLLECTIVE && plan->works[plan->ops[op].work].group == plan->works[o->work].group;
+  return count;
+}
+
 /* The plan's own operations and dependencies are numbered anew. */
 static void renumber(const tws_end_rank *of, const uint8_t *waits, tws_op *ops, uint32_t *dep) {
   tws_plan *plan = of->plan;
   const uint32_t before = before_of(of);
   uint32_t deps = 0, reduction = COMPLETE;
-  for (uint32_t op = 0; op < plan->op_count; op++) {
+  for (uint32_t op = of->first; op < plan->op_count; op++) {
     const tws_op *own = &plan->ops[op];
-    tws_op *o = &ops[op + before];
+    tws_op *o = &ops[op - of->first + before];
     *o = *own;
     o->work += before;
     o->dep_first = deps;
-    for (uint32_t i = 0; i < own->dep_count; i++) dep[deps++] = plan->deps[own->dep_first + i] + before;
+    if (o->kind == TWS_OP_COLLECTIVE) o->match -= left_out(of, own);
+    for (uint32_t i = 0; i < own->dep_count; i++)
+      if (plan->deps[own->dep_first + i] >= of->first)
+        dep[deps++] = plan->deps[own->dep_first + i] - of->first + before;
     if (waits[op] == FOR_MESSAGES) dep[deps++] = MESSAGES;
     if (waits[op] == FOR_REDUCED) dep[deps++] = reduction++;
     if (waits[op] == FOR_ALL) dep[deps++] = before - 1;
+    if (waits[op] == FOR_COPIED) dep[deps++] = REDUCED;
+    if (waits[op] == FOR_COPIED) dep[deps++] = COPIED;
     o->dep_count = (uint16_t)(deps - o->dep_first);
   }
   plan->dep_count = deps;
@@ -145,9 +164,9 @@ static void renumber(const tws_end_rank *of, const uint8_t *waits, tws_op *ops, 
 /* 0: no memory. */
 static int put_before(const tws_end_rank *of, const uint8_t *waits) {
   tws_plan *plan = of->plan;
-  const uint32_t before = before_of(of), count = plan->op_count + before;
+  const uint32_t before = before_of(of), count = plan->op_count - of->first + before;
   tws_op *ops = tws_calloc(count, sizeof *ops);
-  uint32_t *dep = tws_calloc(plan->dep_count + (size_t)count, sizeof *dep);
+  uint32_t *dep = tws_calloc(plan->dep_count + 2 * (size_t)count, sizeof *dep);
   tws_work *works = tws_calloc(plan->work_count + (size_t)before, sizeof *works);
   if (!ops || !dep || !works) {
     tws_free(ops);
@@ -156,9 +175,7 @@ static int put_before(const tws_end_rank *of, const uint8_t *waits) {
     return 0;
   }
   memcpy(works + before, plan->works, plan->work_count * sizeof *works);
-  put_operation(ops, works, COMPUTED, TWS_STREAM_COMPUTE);
-  put_operation(ops, works, MESSAGES, TWS_STREAM_P2P);
-  for (uint32_t i = COMPLETE; i < before; i++) put_operation(ops, works, i, TWS_STREAM_EXCHANGE);
+  for (uint32_t i = 0; i < before; i++) put_operation(ops, works, i, i < COMPLETE ? stream_of[i] : TWS_STREAM_EXCHANGE);
   renumber(of, waits, ops, dep);
   tws_free(plan->ops);
   tws_free(plan->deps);
@@ -185,6 +202,7 @@ static tws_code take(tws_plan_sample *sample, const tws_costs *costs, tws_arena 
   tws_plan *plan = sample->plan;
   uint8_t *waits = scratch ? tws_arena_alloc(scratch, plan->op_count + 1u, 1) : NULL;
   if (!waits) return no_memory(err);
+  out->first = sample->begun;
   if (!find_waits(plan, waits, scratch, out)) {
     *out = (tws_end_rank){.plan = NULL};
     return TWS_OK;
@@ -276,6 +294,9 @@ static void put_start(const tws_end_rank *rank, const tws_end_start *s, double *
   double complete_s = 0;
   seconds[COMPUTED] = s->computed_s;
   seconds[MESSAGES] = s->messages_s;
+  seconds[REDUCED] = s->reduced_s;
+  seconds[COPIED] = s->copied_s;
+  seconds[HOSTED] = s->hosted_s;
   for (uint32_t i = 0; i <= rank->reductions; i++) { /* each behind the one before */
     const double until_s = i < rank->reductions ? s->complete_s[i] : s->gradients_s;
     seconds[COMPLETE + i] = until_s > complete_s ? until_s - complete_s : 0;

@@ -1,7 +1,8 @@
 /* The end of a step where streams run beside the one that computes and ranks differ, as with the optimizer on the host:
  * operation by operation, of all ranks at once, along the run order (plan/run_order.h). What the passes leave stands
- * before it as three operations of each rank: what has computed, the messages, and all gradients. Internal to
- * estimators/. */
+ * before it as operations of each rank: what has computed, the messages, what was reduced, copied to the
+ * host and added up there, the gradients of each reduction that runs beside the last pass, and all gradients. Internal
+ * to estimators/. */
 #ifndef TWS_ESTIMATORS_END_RUN_H
 #define TWS_ESTIMATORS_END_RUN_H
 
@@ -12,6 +13,7 @@
 typedef struct tws_end_rank { /* the end of one rank's step */
   tws_plan *plan;
   tws_piece_time *times; /* per work; of what stands before the end's own: nothing */
+  uint32_t first;        /* of the sample's operations: those before it are not the end's own */
   uint32_t reductions;   /* that run beside the last pass */
   int of_gradients;      /* something waits for gradients, and not for all that computes */
 } tws_end_rank;
@@ -22,6 +24,8 @@ void tws_end_rank_free(tws_end_rank *rank);
 
 typedef struct tws_end_start { /* of a rank: when its passes have computed, sent, and completed all gradients */
   double computed_s, messages_s, gradients_s, stretch;
+  double reduced_s, copied_s,
+      hosted_s; /* of stages 2 and 3: when all was reduced, copied to the host, added up there */
   const double
       *complete_s; /* of each reduction's gradients: none before that of the one before; NULL: there are none */
 } tws_end_start;

@@ -252,7 +252,8 @@ static void find_reductions(const tws_ends *c, const tws_plan_request *request, 
   const int reduces = z->stage == 1 && tws_topology_size(&request->topology, replicas) > 1;
   /* in one queue they are between the layers, where ranks that differ wait for each other */
   m->overlaps = reduces && z->overlap_comm && (!c->costs->serial || (m->ranks->line_count > 1 && m->stages == 1));
-  m->ordered = tws_config_offloads(request->config) || (z->stage == 0 && z->overlap_comm && m->stages == 1);
+  m->ordered = z->stage == 0 && z->overlap_comm && m->stages == 1;
+  if (tws_config_offloads(request->config)) m->ordered = !c->costs->serial || !m->overlaps;
   const int uneven = m->ranks->uneven && !m->overlaps;
   m->apart = reduces && !uneven && (alone || m->stages == 1); /* else stages are lowered one by one */
   const int offloads = tws_config_offloads(request->config), several = m->ranks->line_count > 1;
@@ -261,13 +262,14 @@ static void find_reductions(const tws_ends *c, const tws_plan_request *request, 
                tws_topology_size(&request->topology, replicas) > 1 && !tws_config_offloads(request->config);
 }
 
-/* Where streams run beside the one that computes ranks that differ end together, and those that reduce beside passes. */
+/* Where streams run beside the one that computes, ranks that differ end together, and those that reduce beside passes.
+ */
 static tws_code begin_run(making *m, tws_error *err) {
   const size_t count = (size_t)m->ranks->line_count * (size_t)m->stages;
   if (!tws_config_offloads(m->request->config) || m->c->costs->serial) return TWS_OK;
-  const tws_config *config = m->request->config;
-  if (config->zero.stage != 1 || config->delayed_update || config->zenflow.on) return TWS_OK;
-  if (m->ranks->line_count < 2 && !m->overlaps) return TWS_OK;
+  const int behind = tws_config_offloads_behind(m->request->config);
+  if (!behind && !(tws_config_offloads_in_step(m->request->config) && m->stages == 1)) return TWS_OK;
+  if (behind && m->ranks->line_count < 2 && !m->overlaps) return TWS_OK;
   m->end_ranks = tws_calloc(count, sizeof *m->end_ranks);
   return m->end_ranks ? TWS_OK : no_memory(err);
 }

@@ -90,9 +90,11 @@ void tws_kept_moves_free(tws_kept_moves *kept) {
   tws_piece_table_free(&kept->reductions);
 }
 
-/* What is moved does not depend on streams that run beside, nor on what goes to the host. */
-static void move_alone(tws_config *config) {
+/* What is moved does not depend on streams that run beside, nor on what goes to the host, but for reductions in step with
+ * that. */
+static void move_alone(tws_config *config, int reduces) {
   config->zero.overlap_comm = 0;
+  if (reduces && tws_config_offloads_in_step(config)) return;
   config->zero.offload_optimizer = config->zero.offload_param = 0;
 }
 
@@ -101,14 +103,14 @@ static tws_piece_key key_of_reductions(const tws_piece_key *tail) {
   tws_piece_key k;
   tws_reductions_key(tail, &k);
   k.config.zero.reduce_bucket_size = 0;
-  move_alone(&k.config);
+  move_alone(&k.config, 1);
   return k;
 }
 
 static tws_piece_key key_of_gathers(const tws_piece_key *tail) {
   tws_piece_key k;
   tws_gathers_key(tail, &k);
-  move_alone(&k.config);
+  move_alone(&k.config, 0);
   return k;
 }
 
@@ -119,7 +121,7 @@ static tws_code lower_moves(tws_kept_moves *kept, const tws_plan_request *reques
   lowered *l = tws_calloc(1, sizeof *l);
   if (!l) return no_memory(err);
   r.config = &config;
-  move_alone(&config);
+  move_alone(&config, 1);
   const tws_code code = tws_moves_create(&r, bounds, bounds || layers, kept->memory, &l->moves, err);
   kept->count++;
   if (code != TWS_OK) {
@@ -136,6 +138,13 @@ static tws_code lower_moves(tws_kept_moves *kept, const tws_plan_request *reques
   return TWS_OK;
 }
 
+/* COMPUTES: none of its own. */
+static tws_beside_stream beside_stream(const tws_op *o) {
+  return o->stream == TWS_STREAM_COPY_OUT ? TWS_BESIDE_COPIES
+         : o->stream == TWS_STREAM_HOST   ? TWS_BESIDE_HOSTS
+                                          : TWS_BESIDE_COMPUTES;
+}
+
 static tws_code add_range(const tws_kept_moves *kept, lowered *l, tws_op_range range, tws_piece_time *time,
                           double *launches, double *axis_s, int *in_order, tws_error *err) {
   const tws_plan *plan = tws_moves_plan(l->moves);
@@ -149,7 +158,7 @@ static tws_code add_range(const tws_kept_moves *kept, lowered *l, tws_op_range r
     const tws_work *work = &plan->works[o->work];
     double *seconds = &l->seconds[o->work];
     if (*seconds < 0) *seconds = costs->work(costs->user, plan, o->work);
-    *in_order &= costs->serial || o->stream == TWS_STREAM_COMPUTE;
+    *in_order &= costs->serial || o->stream == TWS_STREAM_COMPUTE || beside_stream(o) != TWS_BESIDE_COMPUTES;
     *(tws_is_launched(work) ? &time->kernel : &time->other) += *seconds;
     if (!tws_op_computes(o) && (o->kind != TWS_OP_COLLECTIVE || work->group != group)) {
       axis = tws_piece_axis(tws_report_of_op(plan, o));
@@ -194,6 +203,9 @@ static tws_code list_ops(const tws_kept_moves *kept, lowered *l, tws_op_range ra
         .channel = o->channel,
         .meets = o->kind == TWS_OP_COLLECTIVE ? plan->groups[plan->works[o->work].group].axes : 0,
         .stream = (uint8_t)stream};
+    const tws_beside_stream own = beside_stream(o);
+    if (own != TWS_BESIDE_COMPUTES) of[i].axis = TWS_PIECE_AXES;
+    if (own != TWS_BESIDE_COMPUTES && !kept->costs->serial) of[i].stream = (uint8_t)own;
     of[*kinds + i] = of[i];
     of[*kinds + i].stream = TWS_BESIDE_COMPUTES;
   }
@@ -242,7 +254,8 @@ static tws_code find_gathers(tws_kept_moves *kept, const tws_plan_request *reque
   TWS_TRY(lower_moves(kept, request, tail, &all, NULL, &l, err));
   tws_piece_time least = {0, 0};
   g->in_order = 1;
-  if (!tws_config_offloads(request->config)) TWS_TRY(add_gathers(kept, l, 1, 0, &g->begin, g, err));
+  if (!tws_config_offloads(request->config) || tws_config_offloads_in_step(request->config))
+    TWS_TRY(add_gathers(kept, l, 1, 0, &g->begin, g, err));
   TWS_TRY(add_gathers(kept, l, 0, 0, &g->beside[0], g, err));
   TWS_TRY(add_later_gathers(kept, request, l, g, err));
   TWS_TRY(tws_moves_at_least(l->moves, &range, err));
@@ -481,15 +494,18 @@ tws_code tws_moves_of_micro_batches(tws_kept_moves *kept, const tws_plan_request
   /* of these nothing is a bound that always holds */
   const int coded = tws_config_secondary_ranks(request->config) || tws_config_shard_ranks(request->config) ||
                     tws_config_quantizes_weights(request->config) || tws_config_quantizes_gradients(request->config);
-  const int beside = tws_config_offloads(request->config) || (z->overlap_comm && !kept->costs->serial);
-  if (coded && beside && !t->in_step) return TWS_OK;
+  const int serial = kept->costs->serial, offloads = tws_config_offloads(request->config);
+  const int in_step = t->in_step || tws_config_offloads_in_step(request->config);
+  const int beside = (offloads && !(serial && in_step)) || (z->overlap_comm && !serial);
+  if (coded && beside && !in_step) return TWS_OK;
   TWS_TRY(find_gathers(kept, request, tail, &g, err));
   if (!coded) t->moves_s = g->least_s;
-  if (tws_config_offloads(request->config)) return TWS_OK;
+  if (offloads && !in_step) return TWS_OK;
   TWS_TRY(find_reductions(kept, request, tail, &all, NULL, &r, err));
   /* targets of two losses are counted beside what is gathered for the whole step */
-  if (t->in_step && (!g->begin.params.count || tws_network_losses(request->network) < 2))
-    TWS_TRY(find_both(kept, g, r, 0, &t->beside, err));
+  const int in_line = !z->overlap_comm || serial;
+  if (in_step && (!g->begin.params.count || tws_network_losses(request->network) < 2))
+    TWS_TRY(find_both(kept, g, r, in_line, &t->beside, err));
   t->moves_exact = !beside && g->in_order && r->in_order;
   if (t->moves_exact) TWS_TRY(find_both(kept, g, r, 1, &t->beside, err));
   for (int later = 0; later < 2 && (t->moves_exact || t->beside); later++) {

@@ -402,6 +402,7 @@ static tws_code read_part(reader *r, const tws_sample_part *part, tws_sample_pie
 static int has_two_streams_alone(const tws_plan *plan, int moves, int exchanges, const tws_costs *costs) {
   uint32_t known = 1u << TWS_STREAM_COMPUTE | 1u << TWS_STREAM_P2P | (exchanges ? 1u << TWS_STREAM_EXCHANGE : 0);
   if (moves) known |= 1u << TWS_STREAM_GATHER | 1u << TWS_STREAM_REDUCE;
+  if (moves && plan->in_step) known |= 1u << TWS_STREAM_COPY_OUT | 1u << TWS_STREAM_HOST;
   for (uint32_t op = 0; op < plan->op_count && !costs->serial; op++)
     if (!(known >> plan->ops[op].stream & 1)) return 0;
   return 1;
@@ -510,7 +511,7 @@ static int read_gathers(reader *r, uint32_t first, tws_tail_pieces *out) {
 /* What stays whole for the step is gathered when it begins: with what micro-batches gather, unless it comes from the
  * host. */
 static uint32_t own_begin(const reader *r) {
-  return r->sample->ordered ? 0 : r->sample->begun;
+  return r->sample->ordered && !r->plan->in_step ? 0 : r->sample->begun;
 }
 
 /* Who waits for reductions that run beside the last backward pass. They are done in the order of their stream, and on

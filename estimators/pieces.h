@@ -131,13 +131,15 @@ typedef enum tws_beside_stream {
   TWS_BESIDE_REDUCES,
   TWS_BESIDE_GATHERS,
   TWS_BESIDE_EXCHANGES,
+  TWS_BESIDE_COPIES, /* to the host, */
+  TWS_BESIDE_HOSTS,  /* which adds up what has come */
   TWS_BESIDE_STREAMS,
   TWS_BESIDE_COMPUTES = TWS_BESIDE_STREAMS, /* it runs on the stream that computes */
   TWS_BESIDE_JOINS                          /* likewise, as part of what the layers compute */
 } tws_beside_stream;
 typedef struct tws_beside_op {
   tws_piece_time time;
-  uint8_t axis, channel; /* tws_piece_axis(); tws_channel */
+  uint8_t axis, channel; /* tws_piece_axis(), or TWS_PIECE_AXES of what communicates with nobody; tws_channel */
   uint8_t stream;
   tws_axes meets; /* of its group, where ranks that differ meet in it; else 0 */
 } tws_beside_op;

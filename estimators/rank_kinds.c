@@ -24,9 +24,9 @@ static int begins_line(const tws_topology *t, const uint8_t *like_before, int ra
          !like_before[tws_topology_index(t, rank, 1u << TWS_AXIS_MODEL)];
 }
 
-/* What goes to the host beside the passes of stages 2 and 3 is not known of ranks that differ. */
+/* Other things that go to the host beside the passes are not known of ranks that differ. */
 static int offloads_beside(const tws_config *config) {
-  return tws_config_offloads(config) && config->zero.stage != 1;
+  return tws_config_offloads(config) && !tws_config_offloads_behind(config) && !tws_config_offloads_in_step(config);
 }
 
 /* One of each part of the sequence, and of stage 3 of each run of tensor ranks that do the same. What ranks of stage 2
@@ -53,7 +53,7 @@ static void find_every_line(const tws_plan_request *request, unsigned how, int u
   const int stages = tws_topology_size(t, TWS_AXES_PIPE), world = tws_topology_world(t);
   const int tensor = tws_topology_size(t, 1u << TWS_AXIS_MODEL) > 1; /* one of them may add a bias for the others */
   if (offloads_beside(request->config) || world / stages > MOST_LINES) return;
-  kind->alone = 1;
+  kind->alone = kind->every = 1;
   kind->uneven = uneven;
   kind->pass_apart = uneven || tensor || (how & ~(unsigned)TWS_RANKS_END_APART) != 0;
   kind->line_count = 0;

@@ -15,7 +15,8 @@ typedef struct tws_rank_kind { /* of requests with a topology, and with equal kn
   int *lines;          /* the first stage's rank of each; rank 0 is the first */
   tws_axes apart;
   int pass_apart; /* they differ in their passes */
-  int uneven;     /* and in where their groups lie: every rank counts, and few meet all others */
+  int every;      /* rank counts, and few meet all others */
+  int uneven;     /* they differ in where their groups lie, too */
   int single;     /* as no other counts, in whatever network; else: */
   const tws_network *network;
   int knobs;

@@ -92,10 +92,23 @@ void tws_builder_begin_after(tws_builder *b, uint32_t buffer, uint32_t op) {
   if (b->failed == TWS_OK) b->pieces[buffer].after = op + 1;
 }
 
+void tws_builder_hold(tws_builder *b, uint32_t buffer) {
+  if (b->failed == TWS_OK) b->pieces[buffer].until = b->plan->op_count;
+}
+
 void tws_builder_pieces(tws_builder *b, uint32_t buffer, const uint64_t *starts, uint32_t count) {
   if (b->failed != TWS_OK || !starts || !count) return;
   b->pieces[buffer].start = starts;
   b->pieces[buffer].count = count;
+}
+
+uint32_t tws_builder_piece_at(const struct tws_pieces *pieces, uint64_t element) {
+  uint32_t low = 0, high = pieces->count;
+  while (high - low > 1) {
+    const uint32_t middle = low + (high - low) / 2;
+    *(pieces->start[middle] <= element ? &low : &high) = middle;
+  }
+  return low;
 }
 
 /* Of what tells works of one plan apart most often; the comparison sees to the rest. */

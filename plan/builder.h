@@ -29,6 +29,7 @@ typedef struct tws_builder {
     uint32_t count;
     uint32_t first_cell;
     uint32_t after; /* 1 + the operation that its first one waits for; 0: none */
+    uint32_t until; /* the operation before which it keeps its memory, whoever uses it last; 0: none */
   } * pieces;
   size_t pieces_capacity;
   /* what the next operations belong to */
@@ -56,8 +57,12 @@ uint32_t tws_builder_state(tws_builder *b, const tws_state_entry *entry);
 void tws_builder_begin(tws_builder *b, uint32_t buffer);
 /* Its first operation waits for this one, which is on another stream. */
 void tws_builder_begin_after(tws_builder *b, uint32_t buffer, uint32_t op);
+/* It keeps its memory until the next operation, where memory makes nobody wait. */
+void tws_builder_hold(tws_builder *b, uint32_t buffer);
 /* starts: ascending first elements of the pieces, starts[0] = 0; lives as long as the plan's arena */
 void tws_builder_pieces(tws_builder *b, uint32_t buffer, const uint64_t *starts, uint32_t count);
+/* The piece that has an element. */
+uint32_t tws_builder_piece_at(const struct tws_pieces *pieces, uint64_t element);
 
 static inline tws_operand tws_read(uint32_t buffer, uint64_t offset, uint64_t count) {
   return (tws_operand){.buffer = buffer, .access = TWS_READ, .offset = offset, .count = count};

@@ -2,9 +2,9 @@
  * that last used the memory a new buffer is laid on, and the one before on the same channel. One sweep in issue order,
  * after the layout.
  *
- * Where streams keep step (tws_plan.in_step: overlapped ZeRO 2 and 3) what gathers and reduces follows what computes,
- * as DeepSpeed's streams do: it waits for the computation that was issued before it, and every micro-batch and the
- * step's end begin when all is reduced.
+ * Where streams keep step (tws_plan.in_step: ZeRO 2 and 3, overlapped or with the optimizer on the host) what gathers
+ * and reduces follows what computes, as DeepSpeed's streams do: it waits for the computation that was issued before it,
+ * and every micro-batch and the step's end begin when all is reduced, and copied to the host.
  *
  * There, and where exchanges of tensor ranks or of a ring run beside what computes, memory makes nobody wait, so that
  * times do not depend on the layout, and no overlap is lost to it. A sweep before the layout says when the stream that
@@ -23,7 +23,7 @@ typedef struct finisher {
   tws_builder *b;
   tws_plan *plan;
   uint32_t streams;
-  uint8_t stream_index[TWS_STREAM_COUNT];
+  uint8_t stream_index[TWS_STREAM_COUNT], used[TWS_STREAM_COUNT];
   uint8_t *stream;                /* per operation */
   uint32_t *clock;                /* per operation, stream: how far it is known to be done when the operation starts */
   uint32_t *position;             /* per operation: place in its stream */
@@ -101,19 +101,6 @@ static int is_shared(const tws_buffer *buffer) {
   return (buffer->streams & (buffer->streams - 1)) != 0;
 }
 
-static uint32_t piece_at(const struct tws_pieces *pieces, uint64_t element) {
-  uint32_t low = 0, high = pieces->count;
-  while (high - low > 1) {
-    uint32_t middle = low + (high - low) / 2;
-    if (pieces->start[middle] <= element) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
 /* Whether the operand, which begins in piece `first`, reaches piece i. */
 static int touches_piece(const struct tws_pieces *pieces, uint32_t i, uint32_t first, const tws_operand *operand) {
   return i == first || (i < pieces->count && pieces->start[i] < operand->offset + operand->count);
@@ -122,7 +109,7 @@ static int touches_piece(const struct tws_pieces *pieces, uint32_t i, uint32_t f
 static void access_operand(finisher *f, const tws_operand *operand) {
   if (operand->count == 0 || !is_shared(&f->plan->buffers[operand->buffer])) return;
   const struct tws_pieces *pieces = &f->b->pieces[operand->buffer];
-  uint32_t first = piece_at(pieces, operand->offset);
+  uint32_t first = tws_builder_piece_at(pieces, operand->offset);
   f->first_piece[operand - f->plan->operands] = first;
   for (uint32_t i = first; touches_piece(pieces, i, first, operand); i++) {
     size_t cell = pieces->first_cell + i;
@@ -170,6 +157,7 @@ static void find_streams(finisher *f) {
     if (!used[s]) continue;
     f->length[f->streams] = used[s];
     f->stream_index[s] = (uint8_t)f->streams++;
+    f->used[s] = 1;
   }
 }
 
@@ -214,20 +202,26 @@ static tws_code prepare_sweep(finisher *f, tws_arena *scratch) {
   return TWS_OK;
 }
 
-/* What gathers and reduces in a micro-batch waits for what computes; what comes behind it, for all that it reduced. */
-static void keep_step(finisher *f, uint32_t op, const uint32_t *last, uint32_t *reduced) {
+static const uint8_t emptied[] = {TWS_STREAM_REDUCE, TWS_STREAM_COPY_OUT}; /* of gradients, behind a micro-batch */
+enum { EMPTIED = sizeof emptied };
+
+/* What gathers and reduces in a micro-batch waits for what computes; what comes behind it, for all that it reduced and
+ * copied to the host: left, the last of these (operation + 1). */
+static void keep_step(finisher *f, uint32_t op, const uint32_t *last, uint32_t *left) {
   const tws_op *o = &f->plan->ops[op], *before = op > 0 ? o - 1 : o;
   const int ends = o->phase == TWS_PHASE_STEP, compute = f->stream_index[TWS_STREAM_COMPUTE];
   const int moves = o->stream == TWS_STREAM_GATHER || o->stream == TWS_STREAM_REDUCE;
-  if (o->micro_batch != before->micro_batch || ends != (before->phase == TWS_PHASE_STEP))
-    *reduced = last[f->stream_index[TWS_STREAM_REDUCE]];
-  if (*reduced) require_place(f, f->stream[*reduced - 1], f->position[*reduced - 1]);
+  const int begins = o->micro_batch != before->micro_batch || ends != (before->phase == TWS_PHASE_STEP);
+  for (int i = 0; i < EMPTIED; i++) {
+    if (begins && f->used[emptied[i]]) left[i] = last[f->stream_index[emptied[i]]];
+    if (left[i]) require_place(f, f->stream[left[i] - 1], f->position[left[i] - 1]);
+  }
   if (moves && !ends && last[compute]) require_place(f, (uint32_t)compute, f->position[last[compute] - 1]);
 }
 
 static void sweep_operations(finisher *f) {
   tws_plan *plan = f->plan;
-  uint32_t last[TWS_STREAM_COUNT], on_channel[TWS_CHANNEL_COUNT], reduced = 0; /* operation + 1 */
+  uint32_t last[TWS_STREAM_COUNT], on_channel[TWS_CHANNEL_COUNT], left[EMPTIED] = {0}; /* operation + 1 */
   memset(last, 0, sizeof last);
   memset(on_channel, 0, sizeof on_channel);
   for (uint32_t op = 0; op < plan->op_count && f->b->failed == TWS_OK; op++) {
@@ -255,7 +249,7 @@ static void sweep_operations(finisher *f) {
       if (before) require_place(f, f->stream[before - 1], f->position[before - 1]);
       on_channel[o->channel] = op + 1;
     }
-    if (f->plan->in_step) keep_step(f, op, last, &reduced);
+    if (f->plan->in_step) keep_step(f, op, last, left);
     wait_for_all(f, op);
     for (int i = 0; i < o->operand_count; i++) mark_operand(f, op, &operands[i]);
     last[stream] = op + 1;
@@ -277,18 +271,24 @@ static uint32_t *first_behind(const finisher *f, uint32_t stream, tws_arena *scr
   return behind;
 }
 
-/* Until when each buffer keeps its memory: computations behind its last user on another stream may have it. */
+/* Until when each buffer of the device keeps its memory: computations behind its last user on another stream may have
+ * it. */
 static int find_held(finisher *f, tws_arena *scratch) {
   const uint32_t compute = f->stream_index[TWS_STREAM_COMPUTE];
   uint32_t *held = f->b->held = tws_arena_alloc_unset(scratch, f->plan->buffer_count + 1u, sizeof *held);
   if (!held) return -1;
-  for (uint32_t i = 0; i < f->plan->buffer_count; i++) held[i] = f->plan->buffers[i].last_op;
+  for (uint32_t i = 0; i < f->plan->buffer_count; i++) {
+    const uint32_t until = f->b->pieces[i].until;
+    held[i] = f->plan->buffers[i].last_op;
+    if (until > held[i] + 1 && held[i] != TWS_NONE) held[i] = until - 1;
+  }
   for (uint32_t k = 0; k < f->streams; k++) {
     const uint32_t *behind = k == compute ? NULL : first_behind(f, k, scratch);
     if (k == compute) continue;
     if (!behind) return -1;
     for (uint32_t i = 0; i < f->plan->buffer_count; i++) {
       const uint32_t place = f->touched[(size_t)i * f->streams + k];
+      if (f->plan->buffers[i].tier != TWS_TIER_DEVICE) continue;
       if (place && behind[place] > held[i] + 1) held[i] = behind[place] - 1;
     }
   }

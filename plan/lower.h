@@ -142,6 +142,7 @@ typedef struct tws_zero {
   uint64_t *slot;          /* per parameter: offset in its bucket */
   tws_bucket_room room;    /* of all parameters, once a bucket is reduced */
   uint32_t flushed[2];     /* 1 + the last operations of the last but one and the last bucket of a micro-batch; or 0 */
+  uint32_t emptied[2];     /* their buffers */
   tws_zero3_schedule schedule;
   tws_secondary secondary;
   tws_hops hops;
@@ -232,6 +233,7 @@ typedef struct tws_offload {
   uint64_t cut;                              /* elements that the rank updates before it stay on the device (ratio) */
   uint32_t behind[1 + TWS_OPTIMIZER_STATES]; /* buffers of masters and states from there on; TWS_NONE: cut is 0 */
   uint32_t gradients, hyper, metrics;        /* that the step reads */
+  uint32_t arrived[2], arrivals;             /* buffers of the host that gradients come to in turn; how many did */
   tws_operand from, to;                      /* updated weights that wait to be copied in; to.count 0: none */
   const tws_staged *staged;                  /* of the disk, what the update at hand works on */
   tws_tier param_tier;                       /* of parameters between uses; the device's: they are not offloaded */

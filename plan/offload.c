@@ -126,6 +126,7 @@ void tws_offload_gradients(tws_lower *l, uint64_t kept) {
   tws_offload *o = &l->offload;
   tws_plan *plan = l->b.plan;
   o->gradients = plan->gradients;
+  o->arrived[0] = o->arrived[1] = TWS_NONE;
   if (!o->optimizer || l->b.failed != TWS_OK) return;
   if (o->early && !l->zero.flat_gradients && o->cut == 0)
     plan->buffers[plan->gradients].tier = (uint8_t)o->tier;
@@ -154,6 +155,23 @@ int tws_offload_copies_buckets(const tws_lower *l) {
   return l->offload.early;
 }
 
+/* One is copied to while the host adds up what came to the other: as large as what comes, and there in all of the
+ * program, so that none waits for memory. */
+static uint32_t next_arrived(tws_lower *l, tws_dtype dtype, uint64_t elements) {
+  tws_offload *o = &l->offload;
+  uint32_t *arrived = &o->arrived[o->arrivals++ % 2];
+  if (*arrived == TWS_NONE) {
+    *arrived =
+        tws_builder_buffer(&l->b, "arriving gradients", TWS_CATEGORY_BUCKET, dtype, elements, TWS_LIFETIME_PROGRAM);
+    if (l->b.failed == TWS_OK) l->b.plan->buffers[*arrived].tier = (uint8_t)o->tier;
+  }
+  if (l->b.failed != TWS_OK) return 0;
+  tws_buffer *b = &l->b.plan->buffers[*arrived];
+  if (elements > b->elements) b->elements = elements;
+  b->bytes = b->elements * tws_dtype_bytes(dtype);
+  return *arrived;
+}
+
 void tws_offload_keep(tws_lower *l, tws_operand from, uint64_t offset, int add) {
   const uint32_t gradients = l->offload.gradients;
   const tws_dtype source = (tws_dtype)l->b.plan->buffers[from.buffer].dtype, target = l->config->accumulation_dtype;
@@ -162,7 +180,7 @@ void tws_offload_keep(tws_lower *l, tws_operand from, uint64_t offset, int add) 
     tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, from, tws_write(gradients, offset, from.count));
     return;
   }
-  const uint32_t arrived = tws_offload_buffer(l, "arriving gradients", TWS_CATEGORY_BUCKET, source, from.count);
+  const uint32_t arrived = next_arrived(l, source, from.count);
   tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, from, tws_write(arrived, 0, from.count));
   tws_work work = tws_kernel_work(add ? TWS_KERNEL_ACCUMULATE : TWS_KERNEL_CAST, source, 0);
   work.dtype2 = (uint8_t)target;

@@ -228,9 +228,10 @@ typedef struct tws_plan {
   tws_dtype dtype;
   tws_matmul_dtype matmul_dtype; /* what costs assume of products that say nothing; engines have none but AUTO */
   int64_t micro_batch_size, sequence_length, accumulation_steps;
-  int in_step; /* ZeRO 2 and 3, overlapped: in a micro-batch what gathers and reduces waits for the computation that was
-                  issued before it; the next micro-batch and the step's end begin when all is reduced; and memory makes
-                  nobody wait, so that times do not depend on the layout */
+  int in_step; /* ZeRO 2 and 3, overlapped or with the optimizer on the host: in a micro-batch what gathers and reduces
+                  waits for the computation that was issued before it; the next micro-batch and the step's end begin
+                  when all is reduced, and copied to the host; and memory makes nobody wait, so that times do not depend
+                  on the layout */
   uint32_t settled; /* of a long plan (plan/fold.h): from this micro-batch on its layout repeats, until it ends */
   tws_op *ops;
   tws_operand *operands;

@@ -150,6 +150,8 @@ typedef struct tws_moved_gradients {
   tws_moved_gradient *items;
   uint32_t count, buckets;
   tws_op_range range; /* of all of them */
+  uint32_t *takes;    /* per operation of the range: so many before it is the one that wrote last what it copies to the
+                       * host; 0: none did. NULL: nothing is copied */
 } tws_moved_gradients;
 typedef struct tws_moved_kind { /* of a micro-batch: not the first of its step; the last */
   unsigned later : 1, last : 1;

@@ -139,21 +139,26 @@ static tws_code run_clocks(verifier *v) {
 }
 
 /* Of a plan in step: who moves parameters and gradients comes behind what computes, and micro-batches behind what those
- * before them reduced. */
+ * before them reduced and copied to the host. */
 static tws_code check_pace(verifier *v) {
   const tws_plan *plan = v->plan;
-  uint32_t computed = 0, reduced = 0, all_reduced = 0; /* places */
+  uint32_t computed = 0, reduced = 0, all_reduced = 0, copied = 0, all_copied = 0; /* places */
   for (uint32_t op = 0; op < plan->op_count && plan->in_step; op++) {
     const tws_op *o = &plan->ops[op], *before = op > 0 ? o - 1 : o;
     const int ends = o->phase == TWS_PHASE_STEP,
               moves = o->stream == TWS_STREAM_GATHER || o->stream == TWS_STREAM_REDUCE;
-    if (o->micro_batch != before->micro_batch || ends != (before->phase == TWS_PHASE_STEP)) all_reduced = reduced;
+    const int begins = o->micro_batch != before->micro_batch || ends != (before->phase == TWS_PHASE_STEP);
+    if (begins) all_reduced = reduced;
+    if (begins) all_copied = copied;
     if (moves && !ends && v->clock[op].position[TWS_STREAM_COMPUTE] < computed)
       return complain_of(v, op, "does not wait for what computes", TWS_NONE);
     if (v->clock[op].position[TWS_STREAM_REDUCE] < all_reduced)
       return complain_of(v, op, "does not wait for what was reduced", TWS_NONE);
+    if (v->clock[op].position[TWS_STREAM_COPY_OUT] < all_copied)
+      return complain_of(v, op, "does not wait for what was copied to the host", TWS_NONE);
     if (o->stream == TWS_STREAM_COMPUTE) computed = v->position[op];
     if (o->stream == TWS_STREAM_REDUCE) reduced = v->position[op];
+    if (o->stream == TWS_STREAM_COPY_OUT) copied = v->position[op];
   }
   return TWS_OK;
 }

@@ -566,6 +566,13 @@ static void make_room(tws_lower *l) {
                                    .part = scratch(l, n, sizeof(int64_t))};
 }
 
+/* Until now, but for the host's last. */
+static uint32_t device_ops(const tws_plan *plan) {
+  uint32_t count = plan->op_count;
+  while (count > 0 && plan->ops[count - 1].stream == TWS_STREAM_HOST) count--;
+  return count;
+}
+
 static void flush_bucket(tws_lower *l, tws_bucket *bucket) {
   tws_zero *z = &l->zero;
   if (!z->room.operands) make_room(l);
@@ -582,7 +589,9 @@ static void flush_bucket(tws_lower *l, tws_bucket *bucket) {
     flush_flat_bucket(l, bucket, z->room.operands, z->room.flat);
   }
   z->flushed[0] = z->flushed[1];
-  z->flushed[1] = l->b.plan->op_count;
+  z->flushed[1] = device_ops(l->b.plan);
+  z->emptied[0] = z->emptied[1];
+  z->emptied[1] = bucket->buffer;
   bucket->buffer = TWS_NONE;
   l->b.module = module;
 }
@@ -606,6 +615,17 @@ static int reduces_now(const tws_lower *l) {
   return l->overlap && l->b.micro_batch + 1u == (uint32_t)l->accumulation;
 }
 
+/* Who waits for memory. At stage 1 what goes to the host touches nothing on the device that does not stay; at stages 2
+ * and 3 it is in buckets, of which there are two. */
+static void keep_in_step(tws_lower *l) {
+  const tws_zero *z = &l->zero;
+  const tws_config *c = l->config;
+  const int copies = tws_config_offloads(c);
+  l->b.plan->in_step = z->stage >= 2 && z->ranks > 1 && (copies ? tws_config_offloads_in_step(c) : l->overlap);
+  l->b.nobody_waits_for_memory =
+      l->b.plan->in_step || (l->exchanges_beside && (!copies || tws_config_offloads_behind(c)));
+}
+
 tws_code tws_zero_begin(tws_lower *l) {
   tws_zero *z = &l->zero;
   uint32_t n = l->network->param_count;
@@ -626,11 +646,7 @@ tws_code tws_zero_begin(tws_lower *l) {
   if (l->b.failed != TWS_OK) return l->b.failed;
   if (z->ranks == 1 && z->stage == 3 && l->offload.param_tier == TWS_TIER_DEVICE)
     z->stage = 2; /* nothing to shard: parameters stay where they are */
-  l->b.plan->in_step = l->overlap && z->stage >= 2 && z->ranks > 1 && !tws_config_offloads(l->config);
-  /* at stage 1 they touch nothing on the device that does not stay */
-  const int stays = z->stage == 1 && !l->config->delayed_update && !l->config->zenflow.on;
-  const int copies = (tws_config_offloads(l->config) && !stays) || tws_config_checkpoints_on_host(l->config);
-  l->b.nobody_waits_for_memory = l->b.plan->in_step || (l->exchanges_beside && !copies);
+  keep_in_step(l);
   count_uses(l);
   if (l->config->zero.by_block && z->stage >= 2) find_units(l);
   tws_zero_make_classes(l);
@@ -655,8 +671,15 @@ void tws_zero_micro_begin(tws_lower *l) {
   tws_fetch_begin(l, TWS_FETCH_MICRO_BATCH);
 }
 
+/* Also on ranks that copy nothing of it to the host: all replicas need the same memory. */
+static void hold_emptied(tws_lower *l, int which) {
+  const tws_zero *z = &l->zero;
+  if (z->flushed[which] && tws_offload_copies_buckets(l)) tws_builder_hold(&l->b, z->emptied[which]);
+}
+
 void tws_zero_micro_end(tws_lower *l) {
   tws_zero *z = &l->zero;
+  for (int i = 0; i < 2 && l->b.plan->in_step; i++) hold_emptied(l, i);
   if (z->ranks == 1 || l->b.micro_batch + 1u != (uint32_t)l->accumulation) return;
   l->b.module = TWS_NONE;
   l->b.phase = TWS_PHASE_BACKWARD;
@@ -725,14 +748,18 @@ tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate) {
   if (bucket->buffer == TWS_NONE) {
     bucket->buffer =
         tws_builder_buffer(&l->b, "gradient bucket", TWS_CATEGORY_BUCKET, z->grad_dtype, bucket->elements, 0);
-    const int shares = !l->wanted || !l->wanted->moves; /* its memory, with what is in it */
+    /* its memory, with what is in it */
+    const int shares = !l->wanted || !l->wanted->moves || tws_offload_copies_buckets(l);
     uint64_t *starts = shares ? tws_arena_alloc(l->b.plan->arena, bucket->count, sizeof *starts) : NULL;
     for (uint32_t i = 0; starts && i < bucket->count; i++) starts[i] = z->slot[z->bucket_params[bucket->first + i]];
     tws_builder_pieces(&l->b, bucket->buffer, starts, bucket->count);
     for (uint32_t i = 0; starts && i < bucket->count; i++)
       tws_sample_moved(l, z->bucket_params[bucket->first + i], bucket->buffer, starts[i]);
-    /* one is filled while another is reduced, as DeepSpeed does with two buffers in turn */
-    if (l->b.plan->in_step && z->flushed[0]) tws_builder_begin_after(&l->b, bucket->buffer, z->flushed[0] - 1);
+    /* one is filled while another is reduced and copied, as DeepSpeed does with two buffers in turn */
+    if (l->b.plan->in_step && z->flushed[0]) {
+      tws_builder_begin_after(&l->b, bucket->buffer, z->flushed[0] - 1);
+      hold_emptied(l, 0);
+    }
     if (z->ranks == 1 && l->b.micro_batch > 0) {
       bring_sums(l, bucket);
       *accumulate = 1;

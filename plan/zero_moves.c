@@ -1,5 +1,6 @@
 /* What a micro-batch gathers and reduces, without the layers, for samples; and the least that any cutting of it into
  * pieces costs. */
+#include "plan/offload.h"
 #include "plan/zero.h"
 
 static double bytes_of(const tws_lower *l, uint32_t param) {
@@ -35,6 +36,43 @@ void tws_zero_sample_reductions(tws_lower *l) {
   l->overlap = 0;
 }
 
+/* Whether an operation writes something in the pieces of memory that another reads. */
+static int writes_for(const tws_lower *l, const tws_op *o, const tws_operand *read) {
+  const struct tws_pieces *pieces = &l->b.pieces[read->buffer];
+  const uint32_t first = tws_builder_piece_at(pieces, read->offset);
+  const uint32_t last = tws_builder_piece_at(pieces, read->offset + read->count - 1);
+  for (int k = 0; k < o->operand_count; k++) {
+    const tws_operand *w = &l->b.plan->operands[o->operand_first + (uint32_t)k];
+    if (!(w->access & TWS_WRITE) || w->buffer != read->buffer || !w->count) continue;
+    if (tws_builder_piece_at(pieces, w->offset) <= last &&
+        tws_builder_piece_at(pieces, w->offset + w->count - 1) >= first)
+      return 1;
+  }
+  return 0;
+}
+
+/* Of one bucket: which of its operations each copy to the host waits for. */
+static void find_taken(const tws_lower *l, tws_op_range reduced, uint32_t first, uint32_t *takes) {
+  const tws_plan *plan = l->b.plan;
+  for (uint32_t op = reduced.first; op < reduced.end; op++) {
+    const tws_op *o = &plan->ops[op];
+    const tws_operand *read = &plan->operands[o->operand_first];
+    if (o->stream != TWS_STREAM_COPY_OUT || !read->count) continue;
+    uint32_t from = op;
+    while (from > reduced.first && !writes_for(l, &plan->ops[from - 1], read)) from--;
+    takes[op - first] = from > reduced.first ? op - (from - 1) : 0;
+  }
+}
+
+static void find_all_taken(tws_lower *l, tws_arena *arena, tws_moved_gradients *out) {
+  const uint32_t first = out->range.first, count = l->b.plan->op_count - first;
+  out->takes = NULL;
+  if (!tws_offload_copies_buckets(l) || l->b.failed != TWS_OK) return;
+  out->takes = tws_arena_alloc(arena, count + 1u, sizeof *out->takes);
+  if (!out->takes) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  for (uint32_t i = 0; i < out->count && out->takes; i++) find_taken(l, out->items[i].reduced, first, out->takes);
+}
+
 void tws_zero_sample_gradients(tws_lower *l, tws_moved_kind kind, tws_arena *arena, tws_moved_gradients *out) {
   const tws_zero *z = &l->zero;
   const tws_plan *plan = l->b.plan;
@@ -61,6 +99,7 @@ void tws_zero_sample_gradients(tws_lower *l, tws_moved_kind kind, tws_arena *are
     out->items[out->count++] =
         (tws_moved_gradient){at[p].layer, at[p].which, z->bucket_of[p], {first, padded}, {padded, plan->op_count}};
   }
+  find_all_taken(l, arena, out);
 }
 
 /* The operation of a range that gathers into this buffer, which is the range's. */
