@@ -106,7 +106,7 @@ static int list_line(walk *w, int number, double stretch) {
   const tws_beside_moves *moves = w->s->bounded ? t->beside : tws_beside_nothing();
   const tws_composed_chunk *chunk = &set->chunks[set->chunk_at[0]];
   line *l = &w->lines[number];
-  const int apart = w->ranks->pass_apart || w->s->bounded; /* else all lines pass alike */
+  const int apart = w->count > 1 && (w->ranks->pass_apart || w->s->bounded); /* else all lines pass alike */
   if (!moves || !chunk->head) return 0;
   if (apart && (!chunk->head->joins || (chunk->tail && !chunk->tail->joins))) return 0;
   if (!chunk->in_order || chunk->pending || (w->s->bounded ? 0 : !chunk->exact)) return 0;
@@ -118,9 +118,9 @@ static int list_line(walk *w, int number, double stretch) {
                                   .chunk = chunk,
                                   .body = set->body_of[set->chunk_at[0]],
                                   .arena = w->s->c->arena,
-                                  .joins = 1};
+                                  .joins = apart};
   l->stretch = stretch;
-  if (!apart && !chunk->exchanges) {
+  if (!apart && !w->s->bounded && !chunk->exchanges) {
     list_layers_alone(chunk, stretch, l->of);
     return 1;
   }

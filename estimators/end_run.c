@@ -112,7 +112,7 @@ static int find_waits(const tws_plan *plan, uint8_t *waits, tws_arena *scratch, 
     if (!find_wait(&f, op, last[o->stream], out)) return 0;
     last[o->stream] = op;
   }
-  return tws_tail_has_own_layout(plan);
+  return plan->in_step || tws_tail_has_own_layout(plan);
 }
 
 static void put_operation(tws_op *ops, tws_work *works, uint32_t number, uint8_t stream) {
