@@ -250,6 +250,12 @@ static void wait_until(const walk *w, line *l, uint32_t number) {
   l->now = end;
 }
 
+/* A collective between the layers, whose time nobody has counted yet. */
+static int is_exposed(const walk *w, const tws_beside_op *op) {
+  const int counted = w->s->moves_exact || op->stream == TWS_BESIDE_JOINS;
+  return op->channel != TWS_CHANNEL_NONE && (w->in_line || w->between) && !counted;
+}
+
 /* A collective on the stream that computes; 0: others have not come yet. */
 static int end_join(walk *w, line *l) {
   const line_op *o = op_of(w, l, l->joining - 1);
@@ -257,7 +263,7 @@ static int end_join(walk *w, line *l) {
   if (o->times.cause) account_for(w, l, o->times.cause - 1, l->now, o->times.ready_s);
   if (w->account && l == &w->lines[w->s->line]) {
     double axis_s[TWS_PIECE_AXES] = {0};
-    axis_s[o->times.axis] = w->between && o->op->stream == TWS_BESIDE_COMPUTES ? o->times.seconds : 0;
+    if (is_exposed(w, o->op)) axis_s[o->times.axis] = o->times.seconds;
     w->account->bubble_s += o->times.met_s - o->times.ready_s;
     tws_expose(w->account, 1, axis_s);
   }

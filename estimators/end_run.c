@@ -121,6 +121,7 @@ static void put_operation(tws_op *ops, tws_work *works, uint32_t number, uint8_t
                          .stream = stream,
                          .phase = TWS_PHASE_BACKWARD,
                          .channel = TWS_CHANNEL_NONE,
+                         .place = number == HOSTED ? TWS_PLACE_HOST : TWS_PLACE_DEVICE, /* for the account */
                          .awaited = 1,
                          .work = number,
                          .module = TWS_NONE};

@@ -305,14 +305,17 @@ static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const t
   m.cut = cuts->value;
   m.known = ends->value;
   TWS_TRY(begin_run(&m, err));
+  /* parameters are dealt to ranks by their numbers in the whole network, and runs of an update are cut by that */
+  const int deals = request->config->zero.round_robin_gradients && tws_config_offloads(request->config);
+  const int apart = m.end_ranks || (deals && t->stages > 1), one = (alone && !ranks->uneven) || t->stages == 1;
+  if (apart) m.known = NULL;
   for (int s = 0; s < t->stages && t->code == TWS_OK; s++) {
-    if ((!alone || ranks->uneven) && s > 0) m.known = NULL; /* groups lie differently on nodes */
-    if (m.end_ranks) m.known = NULL;                        /* or have other ranks */
+    if (s > 0 && (apart || !one)) m.known = NULL; /* groups lie differently on nodes, or have other ranks */
     t->code = find_end(&m, s, &t->stage[s], &t->refusal);
     if (t->stage[s].meetings >= t->most_met) t->most_met = t->stage[s].meetings + 1;
     if (t->code == TWS_OK) t->code = add_moves(&m, s, &t->stage[s], &t->refusal);
   }
-  if (((alone && !ranks->uneven) || t->stages == 1) && !m.end_ranks) ends->value = m.known;
+  if (one && !apart) ends->value = m.known;
   return end_run(&m, t, err);
 }
 

@@ -635,6 +635,7 @@ static void make_buckets(tws_moves *m, int64_t elements) {
     plan->operand_count = to->operands;
     plan->buffer_count = to->buffers;
     plan->argument_count = to->arguments;
+    m->l.offload.arrived[0] = m->l.offload.arrived[1] = TWS_NONE;
   }
   m->before_buckets = (plan_size){plan->op_count, plan->operand_count, plan->buffer_count, plan->argument_count};
   if (!m->has_buckets || m->config.zero.reduce_bucket_size != elements) {
