@@ -360,8 +360,10 @@ int tws_beside_list_events(const tws_beside_source *from, int kind, double stret
     const tws_beside_event *e = &b->items[kind][i];
     const tws_trace_moment *moment = &trace->items[later][e->entry];
     const tws_beside_op *op = e->waits ? NULL : b->op[kind][e->number] ? b->op[kind][e->number] : moment->op;
-    out->items[i] = (tws_line_event){
-        .computed_s = tws_stretched_seconds(moment->at, stretch), .op = op, .number = e->number, .takes = op ? b->takes[kind][e->number] : 0};
+    out->items[i] = (tws_line_event){.computed_s = tws_stretched_seconds(moment->at, stretch),
+                                     .op = op,
+                                     .number = e->number,
+                                     .takes = op ? b->takes[kind][e->number] : 0};
   }
   return out->items != NULL;
 }

@@ -15,8 +15,8 @@ enum { BEFORE = 4 };
 typedef struct line_op { /* that a line has begun */
   tws_timed_op times;
   const tws_beside_op *op;
-  /* 1 + numbers of those that hold it up: on its stream, on its channel, which brings what it takes, which has taken what
-   * was where it goes; 0: none */
+  /* 1 + numbers of those that hold it up: on its stream, on its channel, which brings what it takes, which has taken
+   * what was where it goes; 0: none */
   uint32_t before[BEFORE];
   uint8_t is_ready, has_met;
 } line_op;

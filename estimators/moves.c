@@ -90,8 +90,8 @@ void tws_kept_moves_free(tws_kept_moves *kept) {
   tws_piece_table_free(&kept->reductions);
 }
 
-/* What is moved does not depend on streams that run beside, nor on what goes to the host, but for reductions in step with
- * that. */
+/* What is moved does not depend on streams that run beside, nor on what goes to the host, but for reductions in step
+ * with that. */
 static void move_alone(tws_config *config, int reduces) {
   config->zero.overlap_comm = 0;
   if (reduces && tws_config_offloads_in_step(config)) return;
