@@ -117,16 +117,25 @@ static int has_room_beside(const worker *w, const tws_composed *c) {
          (double)c->disk_bytes <= w->capacity.rank_disk;
 }
 
+/* Whether a bound is worth an exact answer. */
+static int may_be_best(const worker *w, const tws_composed *c, double samples) {
+  if (w->unpruned || c->too_large || c->too_slow || !has_room_beside(w, c)) return 0;
+  return w->exact.count < w->exact.most || samples / c->step_s > w->exact.items[0].samples_per_s;
+}
+
 static tws_code look_at(worker *w, const tws_product_point *p, const tws_variant *v, tws_error *err) {
   tws_tune_swept *swept = &w->tally.swept;
   const double samples = (double)(v->micro * v->accumulation * tws_variant_replicas(v));
   tws_config config;
   tws_plan_request request;
   tws_composed composed;
-  tws_compose_limits limits = {.bytes = w->unpruned ? 0 : w->capacity.rank_device};
+  tws_compose_limits limits = {.bytes = w->unpruned ? 0 : w->capacity.rank_device, .hasty = 1};
   if (w->exact.count == w->exact.most && !w->unpruned) limits.seconds = samples / w->exact.items[0].samples_per_s;
   tws_code code = request_of(w, p, v, &config, &request, err);
   if (code == TWS_OK) code = tws_compose(w->composer, &request, &limits, &composed, err);
+  limits.hasty = 0;
+  if (code == TWS_OK && composed.hasty && may_be_best(w, &composed, samples))
+    code = tws_compose(w->composer, &request, &limits, &composed, err);
   if (code == TWS_UNSUPPORTED || code == TWS_INVALID) {
     swept->illegal++;
     return TWS_OK;

@@ -522,7 +522,7 @@ static int knows_gradients(const step *s, int stage) {
 static int is_unknown_offload(const step *s) {
   const tws_config *c = s->request->config;
   if (!tws_config_offloads(c) || tws_config_offloads_behind(c)) return 0;
-  return !tws_config_offloads_in_step(c) || (!s->tails->run && !s->c->costs.serial);
+  return !tws_config_offloads_in_step(c) || (!s->run && !s->c->costs.serial);
 }
 
 /* Whether the passes of its line of ranks are known, where nobody waits for other lines. */
@@ -553,8 +553,8 @@ static void go_alone(step *s) {
 /* Whether it is exact, of all lines of ranks. A line's own step is no longer than that of all: it waits less. */
 static tws_code meet_ranks(step *s, const tws_rank_kind *r, int *exact, tws_error *err) {
   s->ranks = r;
-  const int several = r->line_count > 1 || s->tails->run != NULL, exchanging = r->pass_apart && exchanges_beside(s);
-  const int known = !s->tails->stage[0].overlaps && !exchanging && !s->tails->run;
+  const int several = r->line_count > 1 || s->run, exchanging = r->pass_apart && exchanges_beside(s);
+  const int known = !s->tails->stage[0].overlaps && !exchanging && !s->tails->runs;
   *exact = 1;
   s->joined = s->tails;
   if (several) TWS_TRY(tws_step_meet(s, r, known, exact, err));
@@ -567,7 +567,7 @@ static tws_code meet_ranks(step *s, const tws_rank_kind *r, int *exact, tws_erro
     return TWS_OK;
   }
   TWS_TRY(tws_step_bound(s, r, err));
-  *exact = r->alone && !is_unknown_offload(s) && tws_step_can_go_together(s, r);
+  *exact = r->alone && !is_unknown_offload(s) && (s->run || !s->tails->runs) && tws_step_can_go_together(s, r);
   if (*exact) {
     s->passes_known = s->line_known = 1;
     s->beside = NULL;
@@ -714,7 +714,11 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   s->shape = shape;
   s->tails = t;
   s->moves_exact = s->bounded && s->chunks_in_order && t->stage[0].moves_exact;
+  const int hasty = t->runs && limits && limits->hasty;
+  if (t->runs && !t->run && !hasty) TWS_TRY(tws_ends_run(&c->ends, request, r, err));
+  s->run = hasty ? NULL : t->run;
   TWS_TRY(meet_ranks(s, r, &exact, err));
+  out->hasty = hasty && !exact;
   out->rank = s->rank;
   TWS_TRY(find_stretch(s, s->passes_known, err));
   if (stages == 1) {

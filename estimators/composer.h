@@ -24,6 +24,7 @@ typedef struct tws_composed {
   int bytes_exact; /* live_bytes are the plan's; else no more than them */
   int too_large;   /* more than the limit; live_bytes are then a lower bound, and step_s was not looked for */
   int too_slow;    /* likewise of step_s, which is then a lower bound */
+  int hasty;       /* it is a bound because limits.hasty was set, or may be */
   int rank;        /* of the first stage: of those whose steps differ the one that the others wait for */
   double step_s;
   uint64_t live_bytes; /* of the fullest stage's device */
@@ -38,9 +39,11 @@ typedef struct tws_composer_counts {
 /* Costs of the machine, which outlives the composer; or others of the same machine's ranks (for tests). */
 tws_code tws_composer_create(const tws_machine *machine, const tws_costs *others, tws_composer **out, tws_error *err);
 void tws_composer_destroy(tws_composer *composer);
-/* What is not worth an exact answer; 0: everything is. */
+/* What is not worth an exact answer; 0: everything is. hasty: nor is what takes going through the operations of all
+ * ranks one by one (estimators/end_run.h), a hundred times as long as other steps do. */
 typedef struct tws_compose_limits {
   double bytes, seconds;
+  int hasty;
 } tws_compose_limits;
 /* Of a training step with all its micro-batches. Errors: those of the plan. The request's network and partition have to
  * outlive the composer. Requests that differ in what the end of a step does alone are quickest one after another. */

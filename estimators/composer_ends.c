@@ -207,7 +207,7 @@ static double last_end(const ending *e) {
 
 /* Where streams run beside what computes. */
 static tws_code run_ends(step *s, tws_composed_account *account, double *ended_s, tws_error *err) {
-  tws_end_run *run = s->tails->run;
+  tws_end_run *run = s->run;
   const int stages = s->shape.stages;
   for (int i = 0; i < run->count; i++) {
     const int line = i / stages, stage = i % stages, passed = tws_step_passing(s) ? i : stage;
@@ -240,7 +240,7 @@ static tws_code run_ends(step *s, tws_composed_account *account, double *ended_s
 }
 
 tws_code tws_step_end_lines(step *s, tws_composed_account *account, double *ended_s, tws_error *err) {
-  if (s->tails->run) return run_ends(s, account, ended_s, err);
+  if (s->run) return run_ends(s, account, ended_s, err);
   const tws_rank_kind *ranks = s->ranks;
   const int all = s->shape.stages * ranks->line_count;
   const ending e = {.s = s,

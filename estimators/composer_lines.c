@@ -116,7 +116,7 @@ static int knows_reductions(step *s, const tws_rank_kind *ranks, int line) {
 /* Likewise where all operations are run. In passes in which lines wait for each other no one tells when it has
  * completed gradients that something waits for. */
 static int is_known_run(const step *s, const tws_rank_kind *ranks, int stage, int line) {
-  const tws_end_run *run = s->tails->run;
+  const tws_end_run *run = s->run;
   const tws_overlapped *o = tws_step_line_tail(s, stage, line)->overlapped;
   if (!run->run || run->ranks[line * s->shape.stages + stage].reductions != (o ? o->count : 0)) return 0;
   if (!run->ranks[line * s->shape.stages + stage].of_gradients) return 1;
@@ -130,7 +130,7 @@ static int is_known_run(const step *s, const tws_rank_kind *ranks, int stage, in
 /* Lines may do other things between the same meetings. */
 static int is_known_end(step *s, const tws_rank_kind *ranks, int stage, int line) {
   const tws_tail_pieces *own = tws_step_line_tail(s, stage, line);
-  if (s->tails->run) return is_known_run(s, ranks, stage, line);
+  if (s->run) return is_known_run(s, ranks, stage, line);
   if (!own->exact || own->of_gradients || (own->in_step && s->shape.stages > 1)) return 0;
   if (!knows_reductions(s, ranks, line) || !knows_gathers(s, ranks, own)) return 0;
   for (int i = 0; i < own->step_count; i++) {

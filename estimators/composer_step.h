@@ -83,6 +83,7 @@ typedef struct tws_composed_step {
   int repeats;      /* likewise: each so many micro-batches, in so many seconds */
   double repeats_s;
   int has_times, ran, exact;
+  tws_end_run *run;             /* of all ranks' ends; NULL: there is none, or nobody asks (tws_compose_limits) */
   int passes_known, line_known; /* what its line does alone: there, in all of the step */
   const tws_rank_kind *ranks;
   int together;                /* lines of these that go through the step at once, and meet; 0: one stands for all */

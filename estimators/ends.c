@@ -59,7 +59,8 @@ typedef struct making {
   int ordered;              /* the end has other streams: the order of its operations is looked for */
   partition *cut;
   stage_end *known;        /* without these */
-  tws_end_rank *end_ranks; /* [line][stage]: where they are run together; NULL: they are not */
+  int runs;                /* see tws_step_ends */
+  tws_end_rank *end_ranks; /* [line][stage]: which are to be run; NULL: they are not */
 } making;
 
 static tws_code sample_line(const making *m, int line, int stage, int reduced, tws_tail_pieces *out, tws_error *err) {
@@ -90,8 +91,6 @@ static tws_code sample_line(const making *m, int line, int stage, int reduced, t
   out->alike_first = cut->alike_first;
   out->alike_end = cut->alike_end;
   out->layer_modules = cut->layer_modules;
-  if (code == TWS_OK && m->end_ranks)
-    code = tws_end_rank_take(&sample, c->costs, &m->end_ranks[line * m->stages + stage], err);
   if (!shared) {
     tws_plan_sample_free(&sample);
     c->lowered++;
@@ -126,6 +125,7 @@ static tws_code add_moves(const making *m, int stage, tws_tail_pieces *t, tws_er
     r.rank = tws_pipeline_grid_stage(&r.topology, m->ranks->lines[i + 1], stage);
     key.place = i + 1;
     others[i].in_step = t->in_step;
+    others[i].runs = t->runs;
     TWS_TRY(tws_moves_of_micro_batches(moves, &r, &key, &others[i], err));
   }
   t->others = others;
@@ -225,7 +225,6 @@ static tws_code find_end(making *m, int stage, tws_tail_pieces *out, tws_error *
     m->in_step = 0;
     TWS_TRY(sample_tail(m, stage, 0, out, err));
   }
-  if (m->end_ranks && m->overlaps) return add_reductions(m, stage, &k, out, err);
   if (!m->apart) return TWS_OK;
   const int exact = out->exact;
   TWS_TRY(add_reductions(m, stage, &k, out, err));
@@ -244,6 +243,14 @@ static int copies_behind(const tws_plan_request *request) {
   return later && !tws_network_has_experts(request->network);
 }
 
+/* Where streams run beside the one that computes, ranks that differ end together, and those that reduce beside passes.
+ */
+static int has_run(const tws_ends *c, const tws_plan_request *request, const making *m) {
+  if (!tws_config_offloads(request->config) || c->costs->serial) return 0;
+  if (tws_config_offloads_behind(request->config)) return m->ranks->line_count > 1 || m->overlaps;
+  return tws_config_offloads_in_step(request->config) && m->stages == 1;
+}
+
 /* At stage 1 the ranks that share parameters reduce gradients of the last micro-batch: behind or beside it. */
 static void find_reductions(const tws_ends *c, const tws_plan_request *request, const tws_piece_key *key, int alone,
                             making *m) {
@@ -253,36 +260,14 @@ static void find_reductions(const tws_ends *c, const tws_plan_request *request, 
   /* in one queue they are between the layers, where ranks that differ wait for each other */
   m->overlaps = reduces && z->overlap_comm && (!c->costs->serial || (m->ranks->line_count > 1 && m->stages == 1));
   m->ordered = z->stage == 0 && z->overlap_comm && m->stages == 1;
-  if (tws_config_offloads(request->config)) m->ordered = !c->costs->serial || !m->overlaps;
+  m->runs = has_run(c, request, m);
+  if (tws_config_offloads(request->config)) m->ordered = !m->runs && (!c->costs->serial || !m->overlaps);
   const int uneven = m->ranks->uneven && !m->overlaps;
   m->apart = reduces && !uneven && (alone || m->stages == 1); /* else stages are lowered one by one */
   const int offloads = tws_config_offloads(request->config), several = m->ranks->line_count > 1;
   if (offloads && (m->overlaps || several || !copies_behind(request))) m->apart = 0;
   m->in_step = alone && z->stage >= 2 && z->overlap_comm && !c->costs->serial && m->stages == 1 &&
                tws_topology_size(&request->topology, replicas) > 1 && !tws_config_offloads(request->config);
-}
-
-/* Where streams run beside the one that computes, ranks that differ end together, and those that reduce beside passes.
- */
-static tws_code begin_run(making *m, tws_error *err) {
-  const size_t count = (size_t)m->ranks->line_count * (size_t)m->stages;
-  if (!tws_config_offloads(m->request->config) || m->c->costs->serial) return TWS_OK;
-  const int behind = tws_config_offloads_behind(m->request->config);
-  if (!behind && !(tws_config_offloads_in_step(m->request->config) && m->stages == 1)) return TWS_OK;
-  if (behind && m->ranks->line_count < 2 && !m->overlaps) return TWS_OK;
-  m->end_ranks = tws_calloc(count, sizeof *m->end_ranks);
-  return m->end_ranks ? TWS_OK : no_memory(err);
-}
-
-static tws_code end_run(making *m, tws_step_ends *t, tws_error *err) {
-  tws_ends *c = m->c;
-  const int count = m->ranks->line_count * m->stages;
-  if (!m->end_ranks) return TWS_OK;
-  TWS_TRY(tws_end_run_create(m->end_ranks, count, &t->run, err));
-  t->run->next = c->runs;
-  c->runs = t->run;
-  c->run_bytes += t->run->bytes;
-  return TWS_OK;
 }
 
 static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const tws_piece_key *key,
@@ -304,19 +289,19 @@ static tws_code make_tails(tws_ends *c, const tws_plan_request *request, const t
   if (!cuts || !ends || !cuts->value || !t->stage) return no_memory(err);
   m.cut = cuts->value;
   m.known = ends->value;
-  TWS_TRY(begin_run(&m, err));
+  t->runs = m.runs;
   /* parameters are dealt to ranks by their numbers in the whole network, and runs of an update are cut by that */
   const int deals = request->config->zero.round_robin_gradients && tws_config_offloads(request->config);
-  const int apart = m.end_ranks || (deals && t->stages > 1), one = (alone && !ranks->uneven) || t->stages == 1;
+  const int apart = deals && t->stages > 1, one = (alone && !ranks->uneven) || t->stages == 1;
   if (apart) m.known = NULL;
   for (int s = 0; s < t->stages && t->code == TWS_OK; s++) {
-    if (s > 0 && (apart || !one)) m.known = NULL; /* groups lie differently on nodes, or have other ranks */
+    if (s > 0 && (apart || !one)) m.known = NULL; /* groups lie differently on nodes */
     t->code = find_end(&m, s, &t->stage[s], &t->refusal);
     if (t->stage[s].meetings >= t->most_met) t->most_met = t->stage[s].meetings + 1;
     if (t->code == TWS_OK) t->code = add_moves(&m, s, &t->stage[s], &t->refusal);
   }
   if (one && !apart) ends->value = m.known;
-  return end_run(&m, t, err);
+  return TWS_OK;
 }
 
 tws_code tws_ends_find(tws_ends *c, const tws_plan_request *request, const tws_rank_kind *of, const tws_step_ends **out,
@@ -338,6 +323,53 @@ tws_code tws_ends_find(tws_ends *c, const tws_plan_request *request, const tws_r
   }
   *out = t;
   return TWS_OK;
+}
+
+/* ---- runs of all ranks ---- */
+
+/* The end of one rank, with all that is beside it. */
+static tws_code take_rank(const making *m, int line, int stage, tws_error *err) {
+  tws_plan_request r = *m->request;
+  tws_plan_sample sample;
+  r.rank = tws_pipeline_grid_stage(&r.topology, m->ranks->lines[line], stage);
+  const tws_sample_request wanted = {
+      .plan = &r, .tail = 1, .bounds = m->cut->bounds, .ordered = 1, .alike_known = 1, .memory = m->c->memory};
+  TWS_TRY(tws_plan_sample_make(&wanted, &sample, err));
+  const tws_code code = tws_end_rank_take(&sample, m->c->costs, &m->end_ranks[line * m->stages + stage], err);
+  tws_plan_sample_free(&sample);
+  m->c->lowered++;
+  return code;
+}
+
+static tws_code run_stage(const making *m, int stage, tws_tail_pieces *t, tws_error *err) {
+  tws_stage_layers k;
+  for (int line = 0; line < m->ranks->line_count; line++) TWS_TRY(take_rank(m, line, stage, err));
+  t->runs = 1;
+  if (m->overlaps && class_of(m->cut, stage, m->stages, &k)) TWS_TRY(add_reductions(m, stage, &k, t, err));
+  return add_moves(m, stage, t, err);
+}
+
+tws_code tws_ends_run(tws_ends *c, const tws_plan_request *request, const tws_rank_kind *of, tws_error *err) {
+  tws_piece_key k, of_cut;
+  int is_new;
+  tws_tail_key(request, &k);
+  of_cut = k;
+  memset(&of_cut.config.zero, 0, sizeof of_cut.config.zero);
+  tws_step_ends *t = tws_piece_look_up(&c->steps, &k, &is_new)->value; /* they have been found */
+  making m = {.c = c, .request = request, .ranks = of, .key = &k, .stages = t->stages};
+  find_reductions(c, request, &k, of->alone, &m);
+  m.cut = tws_piece_look_up(&c->partitions, &of_cut, &is_new)->value;
+  const int count = of->line_count * t->stages;
+  m.end_ranks = tws_calloc((size_t)count, sizeof *m.end_ranks);
+  if (!m.end_ranks) return no_memory(err);
+  tws_code code = TWS_OK;
+  for (int s = 0; s < t->stages && code == TWS_OK; s++) code = run_stage(&m, s, &t->stage[s], err);
+  const tws_code made = tws_end_run_create(m.end_ranks, count, &t->run, code == TWS_OK ? err : NULL);
+  if (!t->run) return code == TWS_OK ? made : code;
+  t->run->next = c->runs;
+  c->runs = t->run;
+  c->run_bytes += t->run->bytes;
+  return code;
 }
 
 /* ---- going through them ---- */

@@ -14,8 +14,9 @@ typedef struct tws_step_ends {
   tws_error refusal;
   tws_tail_pieces *stage;
   int stages;
-  int most_met;     /* of a stage: how many times it meets others, and 1 */
-  tws_end_run *run; /* of ranks that differ, where streams run beside; NULL: there are none. It is gone with the ends */
+  int most_met; /* of a stage: how many times it meets others, and 1 */
+  int runs;     /* streams run beside, and ranks differ or reduce beside passes: all of them have to be run together */
+  tws_end_run *run; /* that; NULL: it has not been asked for (tws_ends_run()). It is gone with the ends */
 } tws_step_ends;
 
 typedef struct tws_ends { /* zeros but for costs, arena and memory at first (also of moves); these outlive it */
@@ -31,6 +32,8 @@ typedef struct tws_ends { /* zeros but for costs, arena and memory at first (als
 /* Errors: those of the plan. */
 tws_code tws_ends_find(tws_ends *ends, const tws_plan_request *request, const tws_rank_kind *of,
                        const tws_step_ends **out, tws_error *err);
+/* Makes the run of ends that have been found and have none, with what is beside their passes then. */
+tws_code tws_ends_run(tws_ends *ends, const tws_plan_request *request, const tws_rank_kind *of, tws_error *err);
 void tws_ends_free(tws_ends *ends);
 
 /* All stages at once, from when their streams are done (end_s: those that compute, and send messages). */

@@ -288,6 +288,7 @@ typedef struct tws_tail_pieces {
   int overlaps;                            /* they do run beside it; */
   int between;                             /* or, in one queue, between its layers */
   int in_step;                             /* stages 2 and 3: so do reductions and gathers of all micro-batches */
+  int runs;                                /* what is beside the passes is asked for, as all ends are run together */
   const struct tws_beside_moves *beside;   /* these (estimators/beside.h); NULL: only a bound is known */
   const struct tws_overlapped *overlapped; /* how (estimators/overlap.h); NULL: only a bound is known */
   tws_piece_time counted; /* kernels of the device before the update, which count for the host's stretch */

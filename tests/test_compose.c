@@ -378,7 +378,7 @@ static void check_limits(tws_composer *composer, const tws_plan_request *job, co
                          double at_most_s, uint64_t seed) {
   tws_error err = {0};
   for (int beyond = 0; beyond < 2; beyond++) {
-    const tws_compose_limits limits = {(double)whole->live_bytes - beyond, at_most_s * (1 + 1e-12)};
+    const tws_compose_limits limits = {(double)whole->live_bytes - beyond, at_most_s * (1 + 1e-12), 0};
     tws_composed composed;
     ck_assert(tws_compose(composer, job, &limits, &composed, &err) == TWS_OK);
     ck_assert_msg(composed.too_large == beyond && !composed.too_slow, "seed %d: too large %d of %d, too slow %d",
