@@ -521,8 +521,8 @@ static int knows_gradients(const step *s, int stage) {
 /* Whether what goes to the host is beside the passes in ways that are not known. */
 static int is_unknown_offload(const step *s) {
   const tws_config *c = s->request->config;
-  if (!tws_config_offloads(c) || tws_config_offloads_behind(c)) return 0;
-  return !tws_config_offloads_in_step(c) || (!s->run && !s->c->costs.serial);
+  if (!tws_config_offloads(c) || tws_offloads_behind(s->request)) return 0;
+  return !tws_offloads_in_step(s->request) || (!s->run && !s->c->costs.serial);
 }
 
 /* Whether the passes of its line of ranks are known, where nobody waits for other lines. */
@@ -726,7 +726,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
     if (!s->together) s->end_s[0][0] = s->stages[0].compute_s;
   }
   TWS_TRY(tws_step_find_bytes(s, bytes, out, err));
-  const int beside = tws_config_offloads(request->config) && !tws_config_offloads_behind(request->config);
+  const int beside = tws_config_offloads(request->config) && !tws_offloads_behind(request);
   /* of a ring, whose ranks do other pieces of equal work, one's bytes are looked at */
   out->bytes_exact = s->chunks_closed && !s->bounded && !beside && !tws_config_is_ring(request->config);
   out->exact = s->exact = exact;

@@ -247,8 +247,8 @@ static int copies_behind(const tws_plan_request *request) {
  */
 static int has_run(const tws_ends *c, const tws_plan_request *request, const making *m) {
   if (!tws_config_offloads(request->config) || c->costs->serial) return 0;
-  if (tws_config_offloads_behind(request->config)) return m->ranks->line_count > 1 || m->overlaps;
-  return tws_config_offloads_in_step(request->config) && m->stages == 1;
+  if (tws_offloads_behind(request)) return m->ranks->line_count > 1 || m->overlaps;
+  return tws_offloads_in_step(request) && m->stages == 1;
 }
 
 /* At stage 1 the ranks that share parameters reduce gradients of the last micro-batch: behind or beside it. */

@@ -254,7 +254,7 @@ static tws_code find_gathers(tws_kept_moves *kept, const tws_plan_request *reque
   TWS_TRY(lower_moves(kept, request, tail, &all, NULL, &l, err));
   tws_piece_time least = {0, 0};
   g->in_order = 1;
-  if (!tws_config_offloads(request->config) || tws_config_offloads_in_step(request->config))
+  if (!tws_config_offloads(request->config) || tws_offloads_in_step(request))
     TWS_TRY(add_gathers(kept, l, 1, 0, &g->begin, g, err));
   TWS_TRY(add_gathers(kept, l, 0, 0, &g->beside[0], g, err));
   TWS_TRY(add_later_gathers(kept, request, l, g, err));
@@ -495,7 +495,7 @@ tws_code tws_moves_of_micro_batches(tws_kept_moves *kept, const tws_plan_request
   const int coded = tws_config_secondary_ranks(request->config) || tws_config_shard_ranks(request->config) ||
                     tws_config_quantizes_weights(request->config) || tws_config_quantizes_gradients(request->config);
   const int serial = kept->costs->serial, offloads = tws_config_offloads(request->config);
-  const int in_step = t->in_step || (tws_config_offloads_in_step(request->config) && (serial || t->runs));
+  const int in_step = t->in_step || (tws_offloads_in_step(request) && (serial || t->runs));
   const int beside = (offloads && !(serial && in_step)) || (z->overlap_comm && !serial);
   if (coded && beside && !in_step) return TWS_OK;
   TWS_TRY(find_gathers(kept, request, tail, &g, err));

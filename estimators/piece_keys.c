@@ -70,12 +70,26 @@ static void begin_key(const tws_plan_request *request, tws_piece_key *k) {
   if (config->zero.stage != 3) config->linear_tile_size = 0;
 }
 
+static int replicas_of(const tws_plan_request *request) {
+  const tws_axes replicas = tws_axes_that_divide(TWS_DIVIDES_SAMPLES) | tws_axes_that_divide(TWS_DIVIDES_TOKENS);
+  return tws_topology_size(&request->topology, replicas);
+}
+
+int tws_offloads_behind(const tws_plan_request *request) {
+  if (tws_config_offloads_behind(request->config)) return 1;
+  return tws_config_offloads_in_step(request->config) && replicas_of(request) == 1 &&
+         tws_topology_size(&request->topology, 1u << TWS_AXIS_MODEL) > 1;
+}
+
+int tws_offloads_in_step(const tws_plan_request *request) {
+  return tws_config_offloads_in_step(request->config) && replicas_of(request) > 1;
+}
+
 /* Gradients that are whole until the end of the step, so that micro-batches move none. */
 static int is_flat(const tws_plan_request *request) {
-  const tws_axes replicas = tws_axes_that_divide(TWS_DIVIDES_SAMPLES) | tws_axes_that_divide(TWS_DIVIDES_TOKENS);
   const tws_zero_config *z = &request->config->zero;
-  if (z->stage >= 2 && tws_config_offloads(request->config)) return 0;
-  return z->stage <= 1 || tws_topology_size(&request->topology, replicas) == 1;
+  if (z->stage >= 2 && tws_config_offloads(request->config)) return tws_offloads_behind(request);
+  return z->stage <= 1 || replicas_of(request) == 1;
 }
 
 void tws_body_key(const tws_plan_request *request, const int *spread, int split, tws_piece_key *k) {

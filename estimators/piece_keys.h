@@ -16,6 +16,12 @@ typedef struct tws_piece_key {
   int place; /* of ranks that differ (tws_rank_kind): which one */
 } tws_piece_key;
 
+/* What goes to the host stays out of the passes: stage 1's gradients, and others that are whole on the device until the
+ * step ends, as no other rank has them and tensor ranks have yet to add some up. */
+int tws_offloads_behind(const tws_plan_request *request);
+/* Stages 2 and 3 reduce gradients and send them there micro-batch by micro-batch, and nothing else in the passes. */
+int tws_offloads_in_step(const tws_plan_request *request);
+
 /* Of a body: `spread` is of the topology's axes. */
 void tws_body_key(const tws_plan_request *request, const int *spread, int split, tws_piece_key *key);
 void tws_tail_key(const tws_plan_request *request, tws_piece_key *key);

@@ -1,5 +1,7 @@
 #include "estimators/rank_kinds.h"
 
+#include "estimators/piece_keys.h"
+
 int tws_topology_is_same(const tws_topology *a, const tws_topology *b) {
   if (a->axes != b->axes) return 0;
   for (int i = 0; i < a->axes; i++)
@@ -25,8 +27,8 @@ static int begins_line(const tws_topology *t, const uint8_t *like_before, int ra
 }
 
 /* Other things that go to the host beside the passes are not known of ranks that differ. */
-static int offloads_beside(const tws_config *config) {
-  return tws_config_offloads(config) && !tws_config_offloads_behind(config) && !tws_config_offloads_in_step(config);
+static int offloads_beside(const tws_plan_request *request) {
+  return tws_config_offloads(request->config) && !tws_offloads_behind(request) && !tws_offloads_in_step(request);
 }
 
 /* One of each part of the sequence, and of stage 3 of each run of tensor ranks that do the same. What ranks of stage 2
@@ -38,7 +40,7 @@ static void find_lines(const tws_plan_request *request, unsigned how, const uint
   int lines = 0;
   for (int i = 0; i < every->count; i++) lines += begins_line(t, like_before, every->ranks[i]);
   kind->alone = !how;
-  if (!how || offloads_beside(request->config) || lines > MOST_LINES) return;
+  if (!how || offloads_beside(request) || lines > MOST_LINES) return;
   kind->alone = 1;
   kind->line_count = 0;
   kind->apart = 1u << TWS_AXIS_SEQUENCE | (stage == 3 ? 1u << TWS_AXIS_MODEL : 0);
@@ -52,7 +54,7 @@ static void find_every_line(const tws_plan_request *request, unsigned how, int u
   const tws_topology *t = &request->topology;
   const int stages = tws_topology_size(t, TWS_AXES_PIPE), world = tws_topology_world(t);
   const int tensor = tws_topology_size(t, 1u << TWS_AXIS_MODEL) > 1; /* one of them may add a bias for the others */
-  if (offloads_beside(request->config) || world / stages > MOST_LINES) return;
+  if (offloads_beside(request) || world / stages > MOST_LINES) return;
   kind->alone = kind->every = 1;
   kind->uneven = uneven;
   kind->pass_apart = uneven || tensor || (how & ~(unsigned)TWS_RANKS_END_APART) != 0;

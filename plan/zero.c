@@ -513,15 +513,19 @@ static int reduces_now(const tws_lower *l) {
   return l->overlap && l->b.micro_batch + 1u == (uint32_t)l->accumulation;
 }
 
-/* Who waits for memory. At stage 1 what goes to the host touches nothing on the device that does not stay; at stages 2
- * and 3 it is in buckets, of which there are two. */
+/* Who waits for memory. Where gradients are whole until the step ends what goes to the host touches nothing on the
+ * device that does not stay; else it is in buckets, of which there are two. */
+static int copies_behind(const tws_lower *l) {
+  if (tws_config_offloads_behind(l->config)) return 1;
+  return l->zero.flat_gradients && tws_config_offloads_in_step(l->config);
+}
+
 static void keep_in_step(tws_lower *l) {
   const tws_zero *z = &l->zero;
   const tws_config *c = l->config;
   const int copies = tws_config_offloads(c);
   l->b.plan->in_step = z->stage >= 2 && z->ranks > 1 && (copies ? tws_config_offloads_in_step(c) : l->overlap);
-  l->b.nobody_waits_for_memory =
-      l->b.plan->in_step || (l->exchanges_beside && (!copies || tws_config_offloads_behind(c)));
+  l->b.nobody_waits_for_memory = l->b.plan->in_step || (l->exchanges_beside && (!copies || copies_behind(l)));
 }
 
 tws_code tws_zero_begin(tws_lower *l) {
