@@ -49,15 +49,14 @@ static void find_lines(const tws_plan_request *request, unsigned how, const uint
     if (begins_line(t, like_before, every->ranks[i])) kind->lines[kind->line_count++] = every->ranks[i];
 }
 
-/* All of them. uneven: groups lie unevenly on nodes. */
-static void find_every_line(const tws_plan_request *request, unsigned how, int uneven, tws_rank_kind *kind) {
+/* All of them. alike: tensor ranks pass so; uneven: groups lie unevenly on nodes. */
+static void find_every_line(const tws_plan_request *request, unsigned how, int alike, int uneven, tws_rank_kind *kind) {
   const tws_topology *t = &request->topology;
   const int stages = tws_topology_size(t, TWS_AXES_PIPE), world = tws_topology_world(t);
-  const int tensor = tws_topology_size(t, 1u << TWS_AXIS_MODEL) > 1; /* one of them may add a bias for the others */
   if (offloads_beside(request) || world / stages > MOST_LINES) return;
   kind->alone = kind->every = 1;
   kind->uneven = uneven;
-  kind->pass_apart = uneven || tensor || (how & ~(unsigned)TWS_RANKS_END_APART) != 0;
+  kind->pass_apart = uneven || !alike || (how & ~(unsigned)TWS_RANKS_END_APART) != 0;
   kind->line_count = 0;
   kind->apart = (tws_axes)-1;
   for (int rank = 0; rank < world; rank++)
@@ -71,6 +70,7 @@ static tws_code stand_alone(const tws_plan_request *request, const tws_machine *
   tws_plan_request whole = *request;
   tws_rank_set every = {NULL, 0}, some = {NULL, 0};
   unsigned how = 0;
+  int alike = 1;
   uint8_t *like_before = tws_calloc((size_t)tws_topology_size(&request->topology, 1u << TWS_AXIS_MODEL), 1);
   if (!like_before) return tws_fail(err, TWS_MEMORY, NULL, "no memory for composed steps");
   whole.max_accumulation = 0;
@@ -80,7 +80,9 @@ static tws_code stand_alone(const tws_plan_request *request, const tws_machine *
     code = tws_representatives(&request->topology, mapping, request->config->zero.stage, &some, err);
     const int even = tws_mapping_is_even(mapping, &request->topology);
     if (code == TWS_OK && even) code = tws_plan_ranks_differ(request, memory, &how, like_before, err);
-    if (code == TWS_OK && (!even || every.count > some.count)) find_every_line(request, how, !even, kind);
+    if (code == TWS_OK && every.count > some.count && tws_topology_size(&request->topology, 1u << TWS_AXIS_MODEL) > 1)
+      code = tws_plan_tensor_ranks_alike(request, memory, like_before, &alike, err);
+    if (code == TWS_OK && (!even || every.count > some.count)) find_every_line(request, how, alike, !even, kind);
     if (code == TWS_OK && even && every.count == some.count) find_lines(request, how, like_before, &every, kind);
   }
   tws_rank_set_free(&every);

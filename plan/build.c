@@ -502,8 +502,7 @@ static void end_part(rank_part *part) {
   tws_plan_destroy(part->l.b.plan);
 }
 
-/* Of tensor-parallel ranks that are counted one by one: which are like the one before. */
-static tws_code compare_tensor_ranks(const tws_plan_request *request, tws_sample_memory *memory, uint8_t *like_before,
+tws_code tws_plan_tensor_ranks_alike(const tws_plan_request *request, tws_sample_memory *memory, uint8_t *like_before,
                                      int *alike, tws_error *err) {
   const tws_axes tensor = 1u << TWS_AXIS_MODEL;
   const int ranks = tws_topology_size(&request->topology, tensor);
@@ -542,7 +541,7 @@ tws_code tws_plan_ranks_differ(const tws_plan_request *request, tws_sample_memor
     *how |= TWS_RANKS_PASS_APART;
   if (c->sequence_ranks > 1 && (stage == 1 || stage == 2)) *how |= TWS_RANKS_END_APART;
   if (stage == 3 && rounds && (tensor || c->sequence_ranks > 1)) *how |= TWS_RANKS_APART;
-  if (tensor && !rounds) TWS_TRY(compare_tensor_ranks(request, memory, like_before, &alike, err));
+  if (tensor && !rounds) TWS_TRY(tws_plan_tensor_ranks_alike(request, memory, like_before, &alike, err));
   if (!alike) *how |= TWS_RANKS_APART;
   return TWS_OK;
 }

@@ -108,6 +108,9 @@ void tws_plan_sample_free(tws_plan_sample *sample);
  * others, has fewer words of the vocabulary, or rounds other runs of elements. like_before: of each tensor-parallel
  * rank, 0 on entry; set to 1 where stage 3 asks and its plan is that of the rank before it. */
 enum { TWS_RANKS_PASS_APART = 1, TWS_RANKS_END_APART = 2, TWS_RANKS_APART = 4 };
+/* Whether tensor-parallel ranks have equal passes, at any stage; like_before: as below. */
+tws_code tws_plan_tensor_ranks_alike(const tws_plan_request *request, tws_sample_memory *memory, uint8_t *like_before,
+                                     int *alike, tws_error *err);
 tws_code tws_plan_ranks_differ(const tws_plan_request *request, tws_sample_memory *memory, unsigned *how,
                                uint8_t *like_before, tws_error *err);
 
