@@ -554,11 +554,11 @@ static int put_between_layers(walk *w, int number) {
   const uint32_t count = t->overlapped->count;
   const double near = 1e-12 * in->computed_s;
   tws_line_events *out = &l->of[TWS_BESIDE_LAST];
-  tws_beside_op *ops = tws_arena_alloc(w->arena, count + 1u, sizeof *ops);
+  tws_beside_op *ops = tws_arena_alloc(w->arena, 2 * (size_t)count + 1, sizeof *ops);
   double at_s = 0;
   size_t next = 0, put = 0;
   *out = *in;
-  out->items = tws_arena_alloc_unset(w->arena, in->count + count + 1u, sizeof *out->items);
+  out->items = tws_arena_alloc_unset(w->arena, in->count + 2 * (size_t)count + 1, sizeof *out->items);
   if (!ops || !out->items) return 0;
   for (uint32_t i = 0; i < count; i++) {
     at_s = fmax(at_s, in->computed_s - tws_overlap_behind(t->overlapped, behind, i, l->stretch));
@@ -569,6 +569,10 @@ static int put_between_layers(walk *w, int number) {
                              .stream = TWS_BESIDE_COMPUTES,
                              .meets = t->overlapped->meets[i]};
     out->items[put++] = (tws_line_event){.computed_s = at_s, .op = &ops[i], .number = out->ops++};
+    if (!t->copied || !(t->copied[i] > 0)) continue;
+    ops[count + i] = (tws_beside_op){
+        .time = {0, t->copied[i]}, .axis = TWS_PIECE_AXES, .channel = TWS_CHANNEL_NONE, .stream = TWS_BESIDE_COMPUTES};
+    out->items[put++] = (tws_line_event){.computed_s = at_s, .op = &ops[count + i], .number = out->ops++};
   }
   for (; next < in->count; next++) out->items[put++] = in->items[next];
   out->count = put;

@@ -21,6 +21,9 @@ typedef struct tws_end_rank { /* the end of one rank's step */
  * of the step decide, so that it is not known. */
 tws_code tws_end_rank_take(tws_plan_sample *sample, const tws_costs *costs, tws_end_rank *out, tws_error *err);
 void tws_end_rank_free(tws_end_rank *rank);
+/* Of such a sample: how long copies to the host, and what is done with them there, take behind each of `count`
+ * reductions, which they wait for. 0: other operations come between. */
+int tws_end_copies(const tws_plan_sample *sample, const tws_costs *costs, uint32_t count, double *seconds);
 
 typedef struct tws_end_start { /* of a rank: when its passes have computed, sent, and completed all gradients */
   double computed_s, messages_s, gradients_s, stretch;

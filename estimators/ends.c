@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "estimators/overlap.h"
 #include "plan/pipeline_grid.h"
 
 typedef struct stage_end { /* of a configuration, but for its virtual stages */
@@ -159,6 +160,36 @@ static tws_code add_reductions(const making *m, int stage, const tws_stage_layer
   return TWS_OK;
 }
 
+/* The end of one rank, with all that is beside it. */
+static tws_code sample_rank(const making *m, int line, int stage, tws_plan_sample *out, tws_error *err) {
+  tws_plan_request r = *m->request;
+  r.rank = tws_pipeline_grid_stage(&r.topology, m->ranks->lines[line], stage);
+  const tws_sample_request wanted = {
+      .plan = &r, .tail = 1, .bounds = m->cut->bounds, .ordered = 1, .alike_known = 1, .memory = m->c->memory};
+  m->c->lowered++;
+  return tws_plan_sample_make(&wanted, out, err);
+}
+
+/* In one queue copies to the host stand behind the reductions that are between the layers. */
+static tws_code add_copies(const making *m, int stage, tws_tail_pieces *out, tws_error *err) {
+  tws_tail_pieces *others = tws_arena_alloc(m->c->arena, (size_t)out->other_count + 1, sizeof *others);
+  if (!others) return no_memory(err);
+  if (out->other_count) memcpy(others, out->others, (size_t)out->other_count * sizeof *others);
+  out->others = others;
+  for (int line = 0; line <= out->other_count; line++) {
+    tws_tail_pieces *t = line ? &others[line - 1] : out;
+    tws_plan_sample sample;
+    const uint32_t count = t->overlapped ? t->overlapped->count : 0;
+    double *seconds = tws_arena_alloc(m->c->arena, count + 1u, sizeof *seconds);
+    if (!seconds) return no_memory(err);
+    TWS_TRY(sample_rank(m, line, stage, &sample, err));
+    t->exact &= tws_end_copies(&sample, m->c->costs, count, seconds);
+    t->copied = seconds;
+    tws_plan_sample_free(&sample);
+  }
+  return TWS_OK;
+}
+
 static void add_layers(tws_stage_layers *k, int first, int end) {
   if (first >= end) return;
   if (k->other_count && k->others[k->other_count - 1] == first) {
@@ -228,6 +259,7 @@ static tws_code find_end(making *m, int stage, tws_tail_pieces *out, tws_error *
   if (!m->apart) return TWS_OK;
   const int exact = out->exact;
   TWS_TRY(add_reductions(m, stage, &k, out, err));
+  if (out->overlapped && m->overlaps && tws_config_offloads(m->request->config)) return add_copies(m, stage, out, err);
   if (m->overlaps ? out->overlapped != NULL : out->exact == exact) return TWS_OK;
   TWS_TRY(sample_tail(m, stage, 0, out, err)); /* what more there is beside it is not known */
   out->overlaps = m->overlaps;
@@ -265,7 +297,8 @@ static void find_reductions(const tws_ends *c, const tws_plan_request *request, 
   const int uneven = m->ranks->uneven && !m->overlaps;
   m->apart = reduces && !uneven && (alone || m->stages == 1); /* else stages are lowered one by one */
   const int offloads = tws_config_offloads(request->config), several = m->ranks->line_count > 1;
-  if (offloads && (m->overlaps || several || !copies_behind(request))) m->apart = 0;
+  const int between = m->overlaps && c->costs->serial;
+  if (offloads && !between && (m->overlaps || several || !copies_behind(request))) m->apart = 0;
   m->in_step = alone && z->stage >= 2 && z->overlap_comm && !c->costs->serial && m->stages == 1 &&
                tws_topology_size(&request->topology, replicas) > 1 && !tws_config_offloads(request->config);
 }
@@ -327,17 +360,11 @@ tws_code tws_ends_find(tws_ends *c, const tws_plan_request *request, const tws_r
 
 /* ---- runs of all ranks ---- */
 
-/* The end of one rank, with all that is beside it. */
 static tws_code take_rank(const making *m, int line, int stage, tws_error *err) {
-  tws_plan_request r = *m->request;
   tws_plan_sample sample;
-  r.rank = tws_pipeline_grid_stage(&r.topology, m->ranks->lines[line], stage);
-  const tws_sample_request wanted = {
-      .plan = &r, .tail = 1, .bounds = m->cut->bounds, .ordered = 1, .alike_known = 1, .memory = m->c->memory};
-  TWS_TRY(tws_plan_sample_make(&wanted, &sample, err));
+  TWS_TRY(sample_rank(m, line, stage, &sample, err));
   const tws_code code = tws_end_rank_take(&sample, m->c->costs, &m->end_ranks[line * m->stages + stage], err);
   tws_plan_sample_free(&sample);
-  m->c->lowered++;
   return code;
 }
 

@@ -291,6 +291,7 @@ typedef struct tws_tail_pieces {
   int runs;                                /* what is beside the passes is asked for, as all ends are run together */
   const struct tws_beside_moves *beside;   /* these (estimators/beside.h); NULL: only a bound is known */
   const struct tws_overlapped *overlapped; /* how (estimators/overlap.h); NULL: only a bound is known */
+  const double *copied;   /* between: per reduction, what goes to the host then in the same queue; NULL: nothing */
   tws_piece_time counted; /* kernels of the device before the update, which count for the host's stretch */
   double launches;
   int exact;

@@ -299,14 +299,11 @@ static tws_config draw_hosted(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
-/* Of these a bound may be all that is known: where a rank of stages 2 and 3 brings back its own sums, in one queue
- * where reductions of stage 1 are between the layers, and where copies wait for gradients in the midst of a pass. */
-static int may_be_bound(const tws_plan_request *job, int serial) {
+/* Of these a bound may be all that is known, without replicas: where one rank of stages 2 and 3 brings its own sums
+ * back, and where copies wait for gradients in the midst of a pass. */
+static int may_be_bound(const tws_plan_request *job) {
   const tws_config *c = job->config;
-  const int64_t replicas = tws_topology_world(&job->topology) / (c->tensor_ranks * c->pipeline_stages);
-  if (!c->zero.offload_optimizer) return 0;
-  if (replicas == 1) return 1;
-  return serial && c->zero.stage == 1 && c->zero.overlap_comm && c->pipeline_stages == 1;
+  return c->zero.offload_optimizer && tws_topology_world(&job->topology) == c->tensor_ranks * c->pipeline_stages;
 }
 
 static void draw_job(uint64_t seed, int64_t more_layers, int64_t longer, drawn_job *j) {
@@ -435,7 +432,7 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
   const planned whole = plan_all(&j.request, &j.machine, cost_seed ? &random : NULL);
   const double apart = fabs(composed.step_s - whole.step_s) / whole.step_s;
   const int pipeline = config->pipeline_stages > 1;
-  ck_assert_msg(composed.exact || may_be_bound(&j.request, cost_seed && random.serial), "seed %d: a bound", (int)seed);
+  ck_assert_msg(composed.exact || may_be_bound(&j.request), "seed %d: a bound", (int)seed);
   /* a plan adds up the passes of a ring tens of thousands of times */
   const double rounded = tws_config_is_ring(config) ? 5e-12 : 1e-12;
   if (composed.exact)
@@ -550,8 +547,8 @@ END_TEST
 START_TEST(hosted_optimizers_compose) {
   const uint64_t jobs = job_count() / 2;
   const tally seen = check_jobs(HOSTED, 7500, jobs);
-  ck_assert_int_gt(seen.offloaded, (int)jobs * 7 / 8);
-  ck_assert_int_gt(seen.accounts, (int)jobs * 7 / 8);
+  ck_assert_int_gt(seen.offloaded, (int)jobs * 19 / 20);
+  ck_assert_int_gt(seen.accounts, (int)jobs * 19 / 20);
   ck_assert_int_gt(seen.sharded, (int)jobs / 20);
 }
 END_TEST
