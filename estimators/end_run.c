@@ -21,16 +21,6 @@ static tws_code no_memory(tws_error *err) {
 
 /* ---- one rank's ---- */
 
-/* All of them, and nothing else that is on the device. */
-static int reads_gradients(const tws_plan *plan, const tws_op *o) {
-  for (int k = 0; k < o->operand_count; k++) {
-    const tws_operand *operand = &plan->operands[o->operand_first + (uint32_t)k];
-    const tws_buffer *b = &plan->buffers[operand->buffer];
-    if (b->tier == TWS_TIER_DEVICE && (operand->buffer != plan->gradients || operand->count != b->elements)) return 0;
-  }
-  return 1;
-}
-
 enum { NOTHING, FOR_MESSAGES, FOR_REDUCED, FOR_ALL, FOR_COPIED }; /* what an operation waits for before the end */
 
 static int reduces(const tws_op *o) {
@@ -93,7 +83,7 @@ static int find_wait(const waits_finder *f, uint32_t op, uint32_t last, tws_end_
   if (f->waits[op] || f->computed[op] || is_reduced(plan, f->reduced[op], o)) return 1;
   f->waits[op] = FOR_ALL;
   out->of_gradients = 1;
-  return reads_gradients(plan, o);
+  return tws_tail_reads_gradients(plan, o);
 }
 
 /* waits: per operation, zeros; 0: they are not known. */
@@ -127,7 +117,7 @@ static void put_operation(tws_op *ops, tws_work *works, uint32_t number, uint8_t
                          .module = TWS_NONE};
 }
 
-/* Collectives of a group that the end has none of its own of. */
+/* How many collectives of its group are left out before the end's own. */
 static uint32_t left_out(const tws_end_rank *of, const tws_op *o) {
   const tws_plan *plan = of->plan;
   uint32_t count = 0;

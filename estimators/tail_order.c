@@ -56,8 +56,7 @@ static void add_operation(finder *f, path_set *set, uint32_t op) {
   for (int i = 0; i < f->count[op]; i++) add_path(f, set, &f->items[op][i]);
 }
 
-/* Whether an operation reads all gradients, and nothing else that is on the device. */
-static int is_of_gradients(const tws_plan *plan, const tws_op *o) {
+int tws_tail_reads_gradients(const tws_plan *plan, const tws_op *o) {
   int gradients = 0;
   for (int k = 0; k < o->operand_count; k++) {
     const tws_operand *operand = &plan->operands[o->operand_first + (uint32_t)k];
@@ -97,7 +96,7 @@ static void begin_path(finder *f, const tws_op *o, path_set *set) {
   path p = {.to = {.after = 0}, .aside = o->stream != TWS_STREAM_COMPUTE};
   if (has_path(set, 0) || has_path(set, TWS_TAIL_AFTER_REDUCED)) return;
   if (p.aside) {
-    const int reads = is_of_gradients(f->plan, o);
+    const int reads = tws_tail_reads_gradients(f->plan, o);
     p.to.after = reads ? TWS_TAIL_AFTER_GRADIENTS : TWS_TAIL_AFTER_STEP;
     f->known &= reads || !is_on_device(f->plan, o);
   }
