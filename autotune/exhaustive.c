@@ -49,6 +49,7 @@ typedef struct worker {
   template *templates; /* by what the rest of a configuration depends on */
   tws_capacity capacity;
   int unpruned; /* what is too large or too slow is composed all the same */
+  int patient;  /* no bound is enough where more can be known (tws_compose_limits.hasty) */
 } worker;
 
 static size_t template_count(const tws_product *s) {
@@ -129,7 +130,7 @@ static tws_code look_at(worker *w, const tws_product_point *p, const tws_variant
   tws_config config;
   tws_plan_request request;
   tws_composed composed;
-  tws_compose_limits limits = {.bytes = w->unpruned ? 0 : w->capacity.rank_device, .hasty = 1};
+  tws_compose_limits limits = {.bytes = w->unpruned ? 0 : w->capacity.rank_device, .hasty = !w->patient};
   if (w->exact.count == w->exact.most && !w->unpruned) limits.seconds = samples / w->exact.items[0].samples_per_s;
   tws_code code = request_of(w, p, v, &config, &request, err);
   if (code == TWS_OK) code = tws_compose(w->composer, &request, &limits, &composed, err);
@@ -413,13 +414,14 @@ static tws_code gather(const tws_product *s, tws_search_state *sweep, int wanted
       "more than %d configurations may be faster than the best, by what is known without their plans", TWS_KEPT_BOUNDS);
 }
 
-tws_code tws_tune_compose_all(const tws_tune_request *request, int pruned, tws_tune_swept *swept, tws_error *err) {
+tws_code tws_tune_compose_all(const tws_tune_request *request, tws_compose_how how, tws_tune_swept *swept,
+                              tws_error *err) {
   tws_product s;
   TWS_TRY(tws_product_fill(request, &s, err));
   const int most = wanted_of(request);
   tws_finalist *kept = tws_calloc((size_t)most + TWS_KEPT_BOUNDS, sizeof *kept);
   if (!kept) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");
-  worker w = {.s = &s, .count = 1, .unpruned = !pruned};
+  worker w = {.s = &s, .count = 1, .unpruned = how != TWS_COMPOSE_PRUNED, .patient = how == TWS_COMPOSE_EXACTLY};
   w.exact = (tws_best){.items = kept, .most = most};
   w.bounds = (tws_best){.items = kept + most, .most = TWS_KEPT_BOUNDS};
   const tws_code code = run_worker(&w, err);

@@ -10,7 +10,8 @@
 
 typedef struct lists {
   const char *name;
-  int tensor[8], pipeline[8], schedules, micro, buckets, stages, pruned;
+  int tensor[8], pipeline[8], schedules, micro, buckets, stages;
+  tws_compose_how how;
   int accumulations; /* 0: as many as 1536 sequences a step want */
 } lists;
 
@@ -63,7 +64,7 @@ static double run(const lists *l) {
   double each[MOST_RUNS], all = 0;
   int runs = 0;
   for (; runs < LEAST_RUNS || (runs < MOST_RUNS && all < enough_s); runs++) {
-    need(tws_tune_compose_all(&request, l->pruned, &swept, &err), &err);
+    need(tws_tune_compose_all(&request, l->how, &swept, &err), &err);
     all += each[runs] = swept.search_cpu_s;
   }
   const double seconds = median(each, runs), composed = (double)(swept.composed + swept.bounded);
@@ -93,10 +94,11 @@ static double run_peer(const char *python) {
 
 int main(int argc, char **argv) {
   static const lists all[] = {
-      {"replicas and tensor ranks, all composed", {1, 2, 4, 8}, {1}, 1, 7, 8, 15, 0, 0},
-      {"replicas, tensor ranks, 32 accumulations", {1, 2, 4, 8}, {1}, 1, 7, 8, 15, 0, 32},
-      {"pipelines, ZeRO-1, all composed", {1, 2, 4, 8}, {2, 4, 8}, 2, 4, 8, 2, 0, 0},
-      {"everything, pruned", {1, 2, 4, 8, 16, 32, 64}, {1, 2, 4, 8, 16, 32, 64}, 9, 20, 4, 15, 1, 0},
+      {"replicas and tensor ranks, all composed", {1, 2, 4, 8}, {1}, 1, 7, 8, 15, TWS_COMPOSE_HASTILY, 0},
+      {"the same, with ends of all ranks", {1, 2, 4, 8}, {1}, 1, 7, 8, 15, TWS_COMPOSE_EXACTLY, 0},
+      {"replicas, tensor ranks, 32 accumulations", {1, 2, 4, 8}, {1}, 1, 7, 8, 15, TWS_COMPOSE_HASTILY, 32},
+      {"pipelines, ZeRO-1, all composed", {1, 2, 4, 8}, {2, 4, 8}, 2, 4, 8, 2, TWS_COMPOSE_HASTILY, 0},
+      {"everything, pruned", {1, 2, 4, 8, 16, 32, 64}, {1, 2, 4, 8, 16, 32, 64}, 9, 20, 4, 15, TWS_COMPOSE_PRUNED, 0},
   };
   tws_keep_freed_memory();
   printf("GPT-3 175B on 64 A100, 1536 sequences a step; CPU seconds of one core\n");
