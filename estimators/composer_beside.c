@@ -217,6 +217,30 @@ static void begin_on_host(line *l, const tws_line_event *e, line_op *o, uint32_t
   l->hosted[1] = number + 1;
 }
 
+/* When what was begun may start, once that is known of all before it; 0: it is not yet. */
+static int find_ready(const walk *w, const line *l, line_op *o) {
+  for (int k = 0; k < BEFORE; k++)
+    if (o->before[k] && !op_of(w, l, o->before[k] - 1)->has_met) return 0;
+  for (int k = 0; k < BEFORE; k++) {
+    const double end = o->before[k] ? op_of(w, l, o->before[k] - 1)->times.end_s : 0;
+    if (end <= o->times.ready_s) continue;
+    o->times.ready_s = end;
+    o->times.cause = o->before[k];
+  }
+  return o->is_ready = 1;
+}
+
+static void start_op(line_op *o, double met_s) {
+  o->times.met_s = met_s;
+  o->times.end_s = met_s + o->times.seconds;
+  o->has_met = 1;
+}
+
+/* Whether other lines have to come. */
+static int meets_others(const walk *w, const tws_beside_op *op) {
+  return op->meets && w->count > 1;
+}
+
 static void begin_op(walk *w, line *l, const tws_line_event *e) {
   const uint32_t number = l->base + e->number;
   const tws_beside_op *op = e->op;
@@ -235,7 +259,10 @@ static void begin_op(walk *w, line *l, const tws_line_event *e) {
     o->before[0] = l->on_stream[op->stream];
     l->on_stream[op->stream] = number + 1;
   }
-  l->pending[l->pending_count++] = number;
+  if (find_ready(w, l, o) && !meets_others(w, op))
+    start_op(o, o->times.ready_s);
+  else
+    l->pending[l->pending_count++] = number;
 }
 
 static void note_wait(const walk *w, line *l) {
@@ -328,27 +355,16 @@ static int go_on(walk *w, line *l) {
   }
 }
 
-/* What it has begun may start when all before it has ended, unless others have to come. */
-static void find_ready(const walk *w, line *l) {
+/* Of what a line has begun. */
+static void find_all_ready(const walk *w, line *l) {
   for (uint32_t i = 0; i < l->pending_count; i++) {
     line_op *o = op_of(w, l, l->pending[i]);
-    int ready = !o->is_ready;
-    for (int k = 0; k < BEFORE && ready; k++) ready = !o->before[k] || op_of(w, l, o->before[k] - 1)->has_met;
-    for (int k = 0; k < BEFORE && ready; k++) {
-      const double end = o->before[k] ? op_of(w, l, o->before[k] - 1)->times.end_s : 0;
-      if (end <= o->times.ready_s) continue;
-      o->times.ready_s = end;
-      o->times.cause = o->before[k];
-    }
-    if (ready) o->is_ready = 1;
+    if (!o->is_ready) find_ready(w, l, o);
   }
 }
 
 static void start(const walk *w, line *l, uint32_t at, double met_s) {
-  line_op *o = op_of(w, l, l->pending[at]);
-  o->times.met_s = met_s;
-  o->times.end_s = met_s + o->times.seconds;
-  o->has_met = 1;
+  start_op(op_of(w, l, l->pending[at]), met_s);
   l->pending_count--;
   memmove(l->pending + at, l->pending + at + 1, (l->pending_count - at) * sizeof *l->pending);
 }
@@ -357,7 +373,7 @@ static int start_alone(const walk *w, line *l) {
   int moved = 0;
   for (uint32_t i = 0; i < l->pending_count;) {
     const line_op *o = op_of(w, l, l->pending[i]);
-    if (o->is_ready && !o->op->meets) {
+    if (o->is_ready && !meets_others(w, o->op)) {
       start(w, l, i, o->times.ready_s);
       moved = 1;
     } else {
@@ -418,10 +434,10 @@ static void go_through(walk *w, int kind) {
     moved = 0;
     for (int i = 0; i < w->count; i++) moved |= go_on(w, &w->lines[i]);
     for (int i = 0; i < w->count; i++) {
-      find_ready(w, &w->lines[i]);
+      find_all_ready(w, &w->lines[i]);
       moved |= start_alone(w, &w->lines[i]);
     }
-    for (int i = 0; i < w->count; i++)
+    for (int i = 0; i < w->count && w->count > 1; i++)
       for (int channel = 0; channel < TWS_CHANNEL_COUNT; channel++) moved |= start_jointly(w, i, channel);
   }
   for (int i = 0; i < w->count; i++) w->failed |= w->lines[i].at <= w->lines[i].going->count;
