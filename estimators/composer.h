@@ -40,7 +40,7 @@ typedef struct tws_composer_counts {
 tws_code tws_composer_create(const tws_machine *machine, const tws_costs *others, tws_composer **out, tws_error *err);
 void tws_composer_destroy(tws_composer *composer);
 /* What is not worth an exact answer; 0: everything is. hasty: nor is what takes going through the operations of all
- * ranks one by one (estimators/end_run.h), a hundred times as long as other steps do. */
+ * ranks one by one (estimators/end_run.h), some thirty times as long as other steps do. */
 typedef struct tws_compose_limits {
   double bytes, seconds;
   int hasty;

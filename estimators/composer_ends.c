@@ -205,26 +205,35 @@ static double last_end(const ending *e) {
   return last;
 }
 
+/* All lines go on from where their passes left off. */
+static void begin_ends(step *s) {
+  const int stages = s->shape.stages, passing = tws_step_passing(s);
+  for (int i = 0; i < stages * s->ranks->line_count; i++) {
+    const int passed = passing ? i : i % stages;
+    if (!passing) s->of_lines[i] = s->stages[passed];
+    s->of_lines[i].compute_s = s->end_s[0][passed];
+    s->of_lines[i].messages_s = s->end_s[1][passed];
+  }
+}
+
 /* Where streams run beside what computes. */
 static tws_code run_ends(step *s, tws_composed_account *account, double *ended_s, tws_error *err) {
   tws_end_run *run = s->run;
   const int stages = s->shape.stages;
   for (int i = 0; i < run->count; i++) {
-    const int line = i / stages, stage = i % stages, passed = tws_step_passing(s) ? i : stage;
-    const double stretch = tws_step_line_stretch(s, line)[stage], computed_s = s->end_s[0][passed];
+    const int line = i / stages, stage = i % stages;
+    const double stretch = tws_step_line_stretch(s, line)[stage], computed_s = s->of_lines[i].compute_s;
     const double behind_s = run->ranks[i].of_gradients
                                 ? tws_step_behind_gradients(s, tws_step_line_chunks(s, s->ranks, line), stage, stretch)
                                 : 0;
-    if (!tws_step_passing(s)) s->of_lines[i] = s->stages[stage];
     s->end_starts[i] = (tws_end_start){.computed_s = computed_s,
-                                       .messages_s = s->end_s[1][passed],
+                                       .messages_s = s->of_lines[i].messages_s,
                                        .gradients_s = computed_s - behind_s,
                                        .reduced_s = stages > 1 ? 0 : s->ended_lines[i].reduced_s,
                                        .copied_s = stages > 1 ? 0 : s->ended_lines[i].copied_s,
                                        .hosted_s = stages > 1 ? 0 : s->ended_lines[i].hosted_s,
                                        .complete_s = stages > 1 ? NULL : s->ended_lines[i].complete_s,
                                        .stretch = stretch};
-    s->of_lines[i].messages_s = s->end_s[1][passed];
   }
   tws_end_run_go(run, s->end_starts, s->line_ended_s);
   *ended_s = 0;
@@ -240,6 +249,7 @@ static tws_code run_ends(step *s, tws_composed_account *account, double *ended_s
 }
 
 tws_code tws_step_end_lines(step *s, tws_composed_account *account, double *ended_s, tws_error *err) {
+  begin_ends(s);
   if (s->run) return run_ends(s, account, ended_s, err);
   const tws_rank_kind *ranks = s->ranks;
   const int all = s->shape.stages * ranks->line_count;
@@ -250,13 +260,7 @@ tws_code tws_step_end_lines(step *s, tws_composed_account *account, double *ende
                     .joined = s->line_joined,
                     .lines = s->ended_lines,
                     .account = account};
-  for (int i = 0; i < all; i++) {
-    const int passed = tws_step_passing(s) ? i : i % e.stages;
-    if (!tws_step_passing(s)) s->of_lines[i] = s->stages[passed];
-    e.at[i] = e.joined[i] = 0;
-    s->of_lines[i].compute_s = s->end_s[0][passed];
-    s->of_lines[i].messages_s = s->end_s[1][passed];
-  }
+  for (int i = 0; i < all; i++) e.at[i] = e.joined[i] = 0;
   for (int i = 0; i < ranks->line_count && e.stages == 1; i++) e.lines[i].passed_s = e.lines[i].waited = 0;
   for (int moved = 1; moved;) {
     moved = 0;

@@ -183,8 +183,7 @@ static int find_times(const tws_costs *costs, tws_end_rank *out) {
   const tws_plan *plan = out->plan;
   out->times = tws_calloc(plan->work_count, sizeof *out->times);
   for (uint32_t w = before_of(out); w < plan->work_count && out->times; w++)
-    *(tws_is_launched(&plan->works[w]) ? &out->times[w].kernel : &out->times[w].other) =
-        costs->work(costs->user, plan, w);
+    out->times[w] = tws_time_of_work(&plan->works[w], costs->work(costs->user, plan, w));
   return out->times != NULL;
 }
 

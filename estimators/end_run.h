@@ -1,8 +1,8 @@
 /* The end of a step where streams run beside the one that computes and ranks differ, as with the optimizer on the host:
  * operation by operation, of all ranks at once, along the run order (plan/run_order.h). What the passes leave stands
- * before it as operations of each rank: what has computed, the messages, what was reduced, copied to the
- * host and added up there, the gradients of each reduction that runs beside the last pass, and all gradients. Internal
- * to estimators/. */
+ * before it as operations of each rank: what has computed, the messages, what was reduced, copied to the host and
+ * added up there, the gradients of each reduction that runs beside the last pass, and all gradients. Internal to
+ * estimators/. */
 #ifndef TWS_ESTIMATORS_END_RUN_H
 #define TWS_ESTIMATORS_END_RUN_H
 
@@ -27,10 +27,10 @@ int tws_end_copies(const tws_plan_sample *sample, const tws_costs *costs, uint32
 
 typedef struct tws_end_start { /* of a rank: when its passes have computed, sent, and completed all gradients */
   double computed_s, messages_s, gradients_s, stretch;
-  double reduced_s, copied_s,
-      hosted_s; /* of stages 2 and 3: when all was reduced, copied to the host, added up there */
-  const double
-      *complete_s; /* of each reduction's gradients: none before that of the one before; NULL: there are none */
+  /* of stages 2 and 3: when all was reduced, copied to the host, added up there */
+  double reduced_s, copied_s, hosted_s;
+  /* of each reduction's gradients: none before that of the one before; NULL: there are none */
+  const double *complete_s;
 } tws_end_start;
 
 typedef struct tws_end_run {

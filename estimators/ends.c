@@ -136,12 +136,9 @@ static tws_code add_moves(const making *m, int stage, tws_tail_pieces *t, tws_er
 /* Reductions are the same of all lines, unless they lie unevenly on nodes. */
 static tws_code add_reductions(const making *m, int stage, const tws_stage_layers *k, tws_tail_pieces *out,
                                tws_error *err) {
-  tws_code (*const add)(tws_kept_moves *, const tws_plan_request *, const tws_piece_key *, const tws_stage_layers *,
-                        const int *, tws_tail_pieces *, tws_error *) =
-      m->end_ranks ? tws_moves_that_overlap : tws_moves_that_wait;
   tws_plan_request r = *m->request;
   r.rank = tws_pipeline_grid_stage(&r.topology, 0, stage);
-  TWS_TRY(add(&m->c->moves, &r, m->key, k, m->cut->bounds, out, err));
+  TWS_TRY(tws_moves_that_wait(&m->c->moves, &r, m->key, k, m->cut->bounds, out, err));
   if (!out->other_count) return TWS_OK;
   tws_tail_pieces *others = tws_arena_alloc(m->c->arena, (size_t)out->other_count, sizeof *others);
   if (!others) return no_memory(err);
@@ -149,12 +146,13 @@ static tws_code add_reductions(const making *m, int stage, const tws_stage_layer
   for (int i = 0; i < out->other_count; i++) {
     tws_piece_key key = *m->key;
     others[i].overlaps = out->overlaps;
+    others[i].runs = out->runs;
     others[i].between = out->between;
     if (m->ranks->uneven) {
       r.rank = tws_pipeline_grid_stage(&r.topology, m->ranks->lines[i + 1], stage);
       key.place = i + 1;
     }
-    TWS_TRY(add(&m->c->moves, &r, &key, k, m->cut->bounds, &others[i], err));
+    TWS_TRY(tws_moves_that_wait(&m->c->moves, &r, &key, k, m->cut->bounds, &others[i], err));
   }
   out->others = others;
   return TWS_OK;

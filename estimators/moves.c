@@ -159,7 +159,7 @@ static tws_code add_range(const tws_kept_moves *kept, lowered *l, tws_op_range r
     double *seconds = &l->seconds[o->work];
     if (*seconds < 0) *seconds = costs->work(costs->user, plan, o->work);
     *in_order &= costs->serial || o->stream == TWS_STREAM_COMPUTE || beside_stream(o) != TWS_BESIDE_COMPUTES;
-    *(tws_is_launched(work) ? &time->kernel : &time->other) += *seconds;
+    *time = tws_sum_of_times(*time, tws_time_of_work(work, *seconds));
     if (!tws_op_computes(o) && (o->kind != TWS_OP_COLLECTIVE || work->group != group)) {
       axis = tws_piece_axis(tws_report_of_op(plan, o));
       group = o->kind == TWS_OP_COLLECTIVE ? work->group : TWS_NONE;
@@ -197,12 +197,11 @@ static tws_code list_ops(const tws_kept_moves *kept, lowered *l, tws_op_range ra
   for (uint32_t i = 0; i < *kinds && of; i++) {
     const tws_op *o = &plan->ops[first[i]];
     const double seconds = l->seconds[o->work];
-    of[i] = (tws_beside_op){
-        .time = tws_is_launched(&plan->works[o->work]) ? (tws_piece_time){seconds, 0} : (tws_piece_time){0, seconds},
-        .axis = (uint8_t)tws_piece_axis(tws_report_of_op(plan, o)),
-        .channel = o->channel,
-        .meets = o->kind == TWS_OP_COLLECTIVE ? plan->groups[plan->works[o->work].group].axes : 0,
-        .stream = (uint8_t)stream};
+    of[i] = (tws_beside_op){.time = tws_time_of_work(&plan->works[o->work], seconds),
+                            .axis = (uint8_t)tws_piece_axis(tws_report_of_op(plan, o)),
+                            .channel = o->channel,
+                            .meets = o->kind == TWS_OP_COLLECTIVE ? plan->groups[plan->works[o->work].group].axes : 0,
+                            .stream = (uint8_t)stream};
     const tws_beside_stream own = beside_stream(o);
     if (own != TWS_BESIDE_COMPUTES) of[i].axis = TWS_PIECE_AXES;
     if (own != TWS_BESIDE_COMPUTES && !kept->costs->serial) of[i].stream = (uint8_t)own;
@@ -587,6 +586,8 @@ tws_code tws_moves_that_wait(tws_kept_moves *kept, const tws_plan_request *reque
                              const tws_stage_layers *layers, const int *bounds, tws_tail_pieces *t, tws_error *err) {
   reductions *r = NULL;
   TWS_TRY(find_reductions(kept, request, tail, layers, bounds, &r, err));
+  if (t->runs && r->reduced) t->overlapped = &r->beside;
+  if (t->runs) return TWS_OK;
   if (t->overlaps) return run_beside(kept, r, t, err);
   tws_tail_step *steps = tws_arena_alloc(kept->arena, (size_t)t->step_count + 1, sizeof *steps);
   if (!steps) return no_memory(err);
@@ -598,12 +599,4 @@ tws_code tws_moves_that_wait(tws_kept_moves *kept, const tws_plan_request *reque
   t->counted.kernel += r->time[0].kernel;
   t->launches += r->launches[0];
   return wait_for_reduced(kept, r, t, err);
-}
-
-tws_code tws_moves_that_overlap(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
-                                const tws_stage_layers *layers, const int *bounds, tws_tail_pieces *t, tws_error *err) {
-  reductions *r = NULL;
-  TWS_TRY(find_reductions(kept, request, tail, layers, bounds, &r, err));
-  if (r->reduced) t->overlapped = &r->beside;
-  return TWS_OK;
 }

@@ -34,12 +34,10 @@ tws_code tws_moves_of_micro_batches(tws_kept_moves *kept, const tws_plan_request
 tws_code tws_moves_tail(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
                         const int *bounds, tws_plan_sample *out, tws_error *err);
 void tws_moves_are_of(tws_kept_moves *kept, const tws_stage_layers *layers);
-/* Stage 1: puts what waits for the end of the step of request->rank into a tail. */
+/* Stage 1: puts what waits for the end of the step of request->rank into a tail; where all ends are run together
+ * (tws_tail_pieces.runs) they have it, and the tail is told of it alone. */
 tws_code tws_moves_that_wait(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
                              const tws_stage_layers *layers, const int *bounds, tws_tail_pieces *t, tws_error *err);
-/* Likewise: overlapped, of a tail that has these reductions itself. */
-tws_code tws_moves_that_overlap(tws_kept_moves *kept, const tws_plan_request *request, const tws_piece_key *tail,
-                                const tws_stage_layers *layers, const int *bounds, tws_tail_pieces *t, tws_error *err);
 void tws_kept_moves_free(tws_kept_moves *kept);
 
 #endif

@@ -33,6 +33,9 @@ typedef struct tws_piece_time {
 static inline tws_piece_time tws_sum_of_times(tws_piece_time a, tws_piece_time b) {
   return (tws_piece_time){a.kernel + b.kernel, a.other + b.other};
 }
+static inline tws_piece_time tws_time_of_work(const tws_work *work, double seconds) {
+  return tws_is_launched(work) ? (tws_piece_time){seconds, 0} : (tws_piece_time){0, seconds};
+}
 /* Where the host makes kernels so many times longer. */
 static inline double tws_stretched_seconds(tws_piece_time time, double stretch) {
   return stretch * time.kernel + time.other;

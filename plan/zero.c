@@ -513,13 +513,14 @@ static int reduces_now(const tws_lower *l) {
   return l->overlap && l->b.micro_batch + 1u == (uint32_t)l->accumulation;
 }
 
-/* Who waits for memory. Where gradients are whole until the step ends what goes to the host touches nothing on the
- * device that does not stay; else it is in buckets, of which there are two. */
+/* Where gradients are whole until the step ends what goes to the host touches nothing on the device that does not stay.
+ */
 static int copies_behind(const tws_lower *l) {
   if (tws_config_offloads_behind(l->config)) return 1;
   return l->zero.flat_gradients && tws_config_offloads_in_step(l->config);
 }
 
+/* Who waits for memory: nobody where what moves is in two buckets, or stays out of the passes. */
 static void keep_in_step(tws_lower *l) {
   const tws_zero *z = &l->zero;
   const tws_config *c = l->config;

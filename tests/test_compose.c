@@ -180,6 +180,14 @@ static tws_config draw_coded(uint64_t seed, shape *s, int *world) {
 /* Likewise jobs whose optimizer is on the host, or its states on the disk, of so many ranks that one of each stage
  * counts. */
 enum { OFFLOADED = 1 << 22 };
+static void put_on_host(uint64_t seed, tws_config *c) {
+  c->zero.offload_optimizer = draw(seed, 610, 4) ? 1 : 2;
+  c->zero.offload_optimizer_pinned = draw(seed, 611, 4) > 0;
+  c->zero.pipeline_read = (int)draw(seed, 612, 2);
+  c->zero.pipeline_write = (int)draw(seed, 613, 2);
+  c->zero.reduce_scatter = (int)draw(seed, 614, 2);
+}
+
 static tws_config draw_offloaded(uint64_t seed, shape *s, int *world) {
   tws_config c;
   for (uint64_t near = 0;; near++) {
@@ -199,11 +207,7 @@ static tws_config draw_offloaded(uint64_t seed, shape *s, int *world) {
   c.zero.stage = 1;
   c.zero.overlap_comm = c.tensor_overlap = 0;
   c.zero.secondary_ranks = c.zero.node_ranks = c.zero.shard_ranks = c.linear_tile_size = 0;
-  c.zero.offload_optimizer = draw(seed, 610, 4) ? 1 : 2;
-  c.zero.offload_optimizer_pinned = draw(seed, 611, 4) > 0;
-  c.zero.pipeline_read = (int)draw(seed, 612, 2);
-  c.zero.pipeline_write = (int)draw(seed, 613, 2);
-  c.zero.reduce_scatter = (int)draw(seed, 614, 2);
+  put_on_host(seed, &c);
   return c;
 }
 
@@ -291,11 +295,7 @@ static tws_config draw_hosted(uint64_t seed, shape *s, int *world) {
     if (few && c.zero.shard_ranks < 1 && (c.zero.stage > 1 || seed % 3)) break;
   }
   if (c.zero.stage == 0) c.zero.stage = 1;
-  c.zero.offload_optimizer = draw(seed, 610, 4) ? 1 : 2;
-  c.zero.offload_optimizer_pinned = draw(seed, 611, 4) > 0;
-  c.zero.pipeline_read = (int)draw(seed, 612, 2);
-  c.zero.pipeline_write = (int)draw(seed, 613, 2);
-  c.zero.reduce_scatter = (int)draw(seed, 614, 2);
+  put_on_host(seed, &c);
   return c;
 }
 

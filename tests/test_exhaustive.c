@@ -221,7 +221,7 @@ START_TEST(searches_find_what_plans_find) {
   }
   ck_assert_int_ge(compared_best, 3 * SPACES);
   ck_assert_int_ge(planned_less, SPACES / 3);
-  ck_assert_msg(exact >= 8 * SPACES && bounds >= SPACES / 2, "%d exact, %d bounds", exact, bounds);
+  ck_assert_msg(exact >= 8 * SPACES && bounds >= 2 * SPACES, "%d exact, %d bounds", exact, bounds);
 }
 END_TEST
 
