@@ -271,10 +271,15 @@ static inline int tws_config_offloads_behind(const tws_config *config) {
   return config->zero.stage == 1 && config->zero.offload_optimizer && !config->delayed_update && !config->zenflow.on &&
          !tws_config_checkpoints_on_host(config);
 }
-/* Gradients of stages 2 and 3 go there micro-batch by micro-batch, and nothing else does in the passes. */
+/* Parameters of stage 3 are elsewhere between uses. */
+static inline int tws_config_fetches(const tws_config *config) {
+  return config->zero.stage == 3 && config->zero.offload_param;
+}
+/* Gradients of stages 2 and 3 go there micro-batch by micro-batch, parameters come from there, and nothing else does in
+ * the passes. */
 static inline int tws_config_offloads_in_step(const tws_config *config) {
   const tws_zero_config *z = &config->zero;
-  return z->stage >= 2 && z->offload_optimizer && !(z->stage == 3 && z->offload_param) && !config->delayed_update &&
+  return z->stage >= 2 && (z->offload_optimizer || tws_config_fetches(config)) && !config->delayed_update &&
          !config->zenflow.on && !tws_config_checkpoints_on_host(config);
 }
 /* The folder for swap files; NULL: nothing is offloaded to a disk, or none is given. */

@@ -251,11 +251,11 @@ static const kept_outline *find_outline(const tws_beside_source *from, tws_outli
 /* Of a body, whose outline is there, too; NULL: no memory. */
 static const kept_trace *find_trace(const tws_beside_source *from) {
   tws_beside_memory *m = from->memory;
-  const tws_outline_asked asked = {.gathers = tws_beside_gathers_any(from->moves), .joins = from->joins};
+  tws_outline_asked asked = tws_beside_asks(from->moves);
+  asked.joins = from->joins;
   for (int i = 0; i < KEPT_TRACES; i++) {
     const kept_trace *t = &m->traces[i];
-    if (t->body == from->body && t->asked.gathers == asked.gathers && t->asked.joins == asked.joins &&
-        t->outline->id == t->outline_id)
+    if (t->body == from->body && memcmp(&t->asked, &asked, sizeof asked) == 0 && t->outline->id == t->outline_id)
       return t;
   }
   kept_trace *t = &m->traces[m->next_trace];

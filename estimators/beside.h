@@ -75,7 +75,8 @@ typedef struct tws_line_event {
   double computed_s;
   const tws_beside_op *op;
   uint32_t number; /* of the operation, in the order in which they begin */
-  uint32_t takes;  /* of a copy to the host: so many before it is the one that wrote what it takes; 0: what computes */
+  uint32_t takes;  /* of a copy: so many before it is the one that wrote what it takes, or emptied the place that it
+                    * comes to; 0: what computes did */
 } tws_line_event;
 typedef struct tws_line_events { /* of a kind of micro-batch */
   tws_line_event *items;

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "plan/bucket_turns.h"
+
 /* ---- outlines ---- */
 
 typedef struct place {    /* of a parameter */
@@ -60,7 +62,7 @@ static uint32_t *list_marks(const tws_sample_pieces *s, int joins, uint32_t *to)
 }
 
 int tws_beside_outline_begin(const tws_composed_chunk *c, tws_outline_asked asked, tws_beside_outline *to) {
-  const uint32_t chunk[] = {(uint32_t)(asked.gathers + 2 * asked.joins),
+  const uint32_t chunk[] = {(uint32_t)(asked.gathers + 2 * asked.joins + 4 * asked.passes),
                             (uint32_t)c->of.first,
                             (uint32_t)c->head_end,
                             (uint32_t)c->between,
@@ -191,7 +193,7 @@ int tws_beside_outline_make(const tws_composed_chunk *c, tws_outline_asked asked
       for (int pass = 0; pass < 2 && !t.failed; pass++) {
         t.visits++;
         t.mark = TWS_NONE;
-        if (!counting && asked.gathers) add_entry(&t, TWS_TRACE_PASS, -1, 0, pass);
+        if (!counting && asked.passes) add_entry(&t, TWS_TRACE_PASS, -1, 0, pass);
         for (int i = 0; i < t.layers && !t.failed; i++, t.passed++)
           trace_layer(&t, pass ? t.layers - 1 - i : i, pass, counting);
       }
@@ -251,12 +253,16 @@ typedef struct maker {
   uint32_t *gathered; /* per parameter (place_of()): 1 + number of its gather, until that is waited for; NOT_MOVED */
   int param_layers;
   uint32_t most_params; /* of a layer */
-  uint32_t visit;       /* next of moved parameters */
+  uint32_t *number_of;  /* per operation from first_gather on: 1 + its number; NULL: nobody asks */
+  uint32_t first_gather;
+  uint32_t visit; /* next of moved parameters */
   uint32_t flushed[2];
+  tws_bucket_turns turns; /* where buckets take them; */
+  uint32_t *emptied;      /* per bucket: 1 + the number of what makes room for it, or 0 */
   uint32_t completed;
   /* 1 + numbers: of the last on a channel; of one that ends in the micro-batch, as then all before it do. */
   uint32_t last_gather, done_gather;
-  uint32_t waited;                                        /* likewise: that the layers have waited for */
+  uint32_t waited[TWS_BESIDE_STREAMS + 1];                /* likewise, per stream: that the layers have waited for */
   uint32_t on_channel[TWS_CHANNEL_COUNT];                 /* 1 + the number of the last gather there */
   uint32_t exchanges[TWS_EXCHANGES_BACK], exchange_count; /* 1 + numbers of the last */
   tws_beside_events *to;
@@ -317,15 +323,35 @@ static uint32_t gradient_of(maker *m, const tws_outline_entry *e) {
 }
 
 static void begin_bucket(maker *m, uint32_t gradient) {
-  const uint32_t bucket = m->moves->reductions[m->kind]->gradients.items[gradient].bucket;
+  const tws_moved_gradients *all = &m->moves->reductions[m->kind]->gradients;
+  const uint32_t bucket = all->items[gradient].bucket, emptied = all->takes_turns ? m->emptied[bucket] : m->flushed[0];
   if (m->begun[bucket]) return;
   m->begun[bucket] = 1;
-  if (m->flushed[0]) put(m, NULL, m->flushed[0]);
+  if (emptied) put(m, NULL, emptied);
 }
 
 /* The bucket is empty before that. */
 static int is_of_host(const tws_beside_op *op) {
   return op && op->stream == TWS_BESIDE_HOSTS;
+}
+
+/* Its sums come back; copied: 1 + the number of the last copy of what was there before, or 0. */
+static void bring(maker *m, uint32_t bucket, uint32_t copied) {
+  const tws_beside_reductions *r = m->moves->reductions[m->kind];
+  const tws_op_range brought = r->gradients.brought[bucket];
+  for (uint32_t op = brought.first; op < brought.end; op++) {
+    put(m, tws_beside_op_at(&r->ops, op), 0);
+    if (copied && !m->failed) m->to->takes[m->kind][m->ops - 1] = m->ops - copied;
+  }
+  m->emptied[bucket] = m->ops;
+}
+
+/* The next one may have its buffer. */
+static void end_turn(maker *m, uint32_t bucket) {
+  const uint32_t next = m->turns.next[bucket];
+  if (next == TWS_NONE) return;
+  m->emptied[next] = m->flushed[1];
+  if (m->moves->reductions[m->kind]->gradients.brought) bring(m, next, m->flushed[1]);
 }
 
 static void complete(maker *m, uint32_t gradient) {
@@ -343,6 +369,7 @@ static void complete(maker *m, uint32_t gradient) {
   m->flushed[0] = m->flushed[1];
   m->flushed[1] = m->ops;
   while (m->flushed[1] && is_of_host(m->to->op[m->kind][m->flushed[1] - 1])) m->flushed[1]--;
+  if (all->takes_turns) end_turn(m, g->bucket);
 }
 
 static uint32_t *place_of(const maker *m, int layer, uint32_t which) {
@@ -350,9 +377,19 @@ static uint32_t *place_of(const maker *m, int layer, uint32_t which) {
   return known ? &m->gathered[(size_t)layer * m->most_params + which] : NULL;
 }
 
+/* What comes from the host is taken by those behind it. */
+static void put_gather(maker *m, const tws_beside_gathers *g, uint32_t op) {
+  put(m, tws_beside_op_at(&g->ops, op), 0);
+  if (!g->params.takes || m->failed) return;
+  const uint32_t back = g->params.takes[op - g->params.range.first];
+  const uint32_t before = back && op - back >= m->first_gather ? m->number_of[op - back - m->first_gather] : 0;
+  m->number_of[op - m->first_gather] = m->ops;
+  if (before) m->to->takes[m->kind][m->ops - 1] = m->ops - before;
+}
+
 static void gather(maker *m, const tws_beside_gathers *g, const tws_moved_visit *v) {
   const uint32_t before = m->ops;
-  for (uint32_t op = v->gathered.first; op < v->gathered.end; op++) put(m, tws_beside_op_at(&g->ops, op), 0);
+  for (uint32_t op = v->gathered.first; op < v->gathered.end; op++) put_gather(m, g, op);
   for (uint32_t i = v->first; i < v->end; i++) {
     const tws_moved_param *p = &g->params.items[i];
     if (p->op != TWS_NONE) *place_of(m, p->layer, p->which) = before + p->op - v->gathered.first + 1;
@@ -378,10 +415,12 @@ static void read_param(maker *m, int layer, uint32_t which) {
     m->failed = m->failed ? m->failed : 1;
     return;
   }
-  if (!*gathered) return;
-  if (*gathered > m->done_gather) m->done_gather = *gathered;
-  if (*gathered > m->waited) put(m, NULL, *gathered);
-  if (*gathered > m->waited) m->waited = *gathered;
+  if (!*gathered || m->failed) return;
+  const tws_beside_op *op = m->to->op[m->kind][*gathered - 1];
+  uint32_t *waited = &m->waited[op->stream < TWS_BESIDE_STREAMS ? op->stream : TWS_BESIDE_STREAMS];
+  if (op->stream == TWS_BESIDE_GATHERS && *gathered > m->done_gather) m->done_gather = *gathered;
+  if (*gathered > *waited) put(m, NULL, *gathered);
+  if (*gathered > *waited) *waited = *gathered;
   *gathered = 0;
 }
 
@@ -389,6 +428,7 @@ static void read_param(maker *m, int layer, uint32_t which) {
 static void begin_pass(maker *m, int backward) {
   const tws_beside_gathers *begin = m->moves->begin;
   const tws_moved_params *p = &m->moves->gathers[m->later]->params;
+  for (uint32_t i = 0; i < m->turns.places && m->later && !backward; i++) bring(m, m->turns.first[i], 0);
   if (!m->later && !backward && begin->params.visit_count) gather(m, begin, begin->params.visits);
   while (m->visit < p->visit_count && p->visits[m->visit].layer < 0 && p->visits[m->visit].backward == backward)
     visit(m, p->visits[m->visit].layer, backward);
@@ -445,6 +485,40 @@ static int index_gradients(maker *m) {
   return 1;
 }
 
+/* Where what is gathered comes from the host. */
+static void number_gathers(maker *m) {
+  const tws_moved_params *begin = &m->moves->begin->params, *all = &m->moves->gathers[m->later]->params;
+  if (!all->takes || m->failed) return;
+  m->first_gather = begin->takes && begin->range.first < all->range.first ? begin->range.first : all->range.first;
+  m->number_of = tws_arena_alloc(m->scratch, all->range.end - m->first_gather + 1u, sizeof *m->number_of);
+  if (!m->number_of) m->failed = 2;
+}
+
+/* As they do in the first micro-batch. */
+static void find_turns(maker *m, const tws_beside_outline *outline) {
+  const tws_moved_gradients *all = &m->moves->reductions[m->kind]->gradients;
+  const size_t bytes = (all->buckets + 1u) * sizeof *m->pending;
+  uint32_t *pending = tws_arena_alloc_unset(m->scratch, bytes, 1);
+  uint8_t *begun = tws_arena_alloc(m->scratch, all->buckets + 1u, 1);
+  m->emptied = tws_arena_alloc(m->scratch, bytes, 1);
+  if (!pending || !begun || !m->emptied || !tws_bucket_turns_make(all->buckets, m->scratch, &m->turns)) {
+    m->failed = 2;
+    return;
+  }
+  memcpy(pending, m->pending, bytes);
+  for (size_t i = 0; i < outline->count[0] && !m->failed; i++) {
+    const tws_outline_entry *e = &outline->items[0][i];
+    if (e->kind != TWS_TRACE_BEGINS && e->kind != TWS_TRACE_COMPLETE) continue;
+    const uint32_t gradient = gradient_of(m, e), bucket = gradient != TWS_NONE ? all->items[gradient].bucket : 0;
+    if (gradient == TWS_NONE)
+      m->failed = m->failed ? m->failed : 1;
+    else if (e->kind == TWS_TRACE_COMPLETE && --pending[bucket] == 0)
+      tws_bucket_turns_end(&m->turns, bucket);
+    else if (e->kind == TWS_TRACE_BEGINS && !begun[bucket]++)
+      tws_bucket_turns_begin(&m->turns, bucket);
+  }
+}
+
 /* Parameters that are gathered, of which none has been yet; 0: not all are told of, or no memory (m->failed is 2). */
 static int index_params(maker *m) {
   const tws_beside_gathers *all[] = {m->moves->begin, m->moves->gathers[0], m->moves->gathers[1]};
@@ -465,8 +539,11 @@ static int index_params(maker *m) {
   return m->gathered != NULL;
 }
 
-int tws_beside_gathers_any(const tws_beside_moves *moves) {
-  return moves->begin->params.count || moves->gathers[0]->params.visit_count || moves->gathers[1]->params.visit_count;
+tws_outline_asked tws_beside_asks(const tws_beside_moves *moves) {
+  const int gathers =
+      moves->begin->params.count || moves->gathers[0]->params.visit_count || moves->gathers[1]->params.visit_count;
+  return (tws_outline_asked){.passes = gathers || moves->reductions[TWS_BESIDE_LATER]->gradients.brought,
+                             .gathers = gathers};
 }
 
 int tws_beside_events_make(const tws_beside_moves *moves, const tws_beside_outline *outline, tws_beside_events *to) {
@@ -479,6 +556,8 @@ int tws_beside_events_make(const tws_beside_moves *moves, const tws_beside_outli
     if (!m.scratch) return 2;
     to->count[kind] = 0;
     if (!index_gradients(&m) || !index_params(&m)) m.failed = m.failed ? m.failed : 1;
+    if (!m.failed && moves->reductions[kind]->gradients.takes_turns) find_turns(&m, outline);
+    number_gathers(&m);
     for (; m.entry < outline->count[later] && !m.failed; m.entry++) go_through(&m, &outline->items[later][m.entry]);
     tws_arena_destroy(m.scratch);
     /* what has no channel may end in the next micro-batch: codes of parameters that nobody reads any more */

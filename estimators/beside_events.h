@@ -33,7 +33,8 @@ typedef struct tws_beside_outline { /* of the first micro-batch, and of a later 
   size_t count[2], capacity[2];
 } tws_beside_outline;
 typedef struct tws_outline_asked {
-  int gathers; /* else passes, visits and reads are left out */
+  int passes;  /* else where they begin is left out */
+  int gathers; /* else visits and reads are */
   int joins;   /* else where ranks that differ meet is */
 } tws_outline_asked;
 /* What it would be made of, into one that is zeros or was made before; 0: no memory. */
@@ -64,13 +65,13 @@ typedef struct tws_beside_events { /* of each kind of micro-batch */
   tws_beside_event *items[TWS_BESIDE_KINDS];
   size_t count[TWS_BESIDE_KINDS], capacity[TWS_BESIDE_KINDS];
   const tws_beside_op **op[TWS_BESIDE_KINDS]; /* by number; NULL: the exchange of its event */
-  uint32_t *takes[TWS_BESIDE_KINDS];          /* likewise: see tws_moved_gradients */
+  uint32_t *takes[TWS_BESIDE_KINDS];          /* likewise: see tws_line_event */
   size_t takes_capacity[TWS_BESIDE_KINDS];
   uint32_t ops[TWS_BESIDE_KINDS];
   size_t op_capacity[TWS_BESIDE_KINDS];
 } tws_beside_events;
-/* Whether anything is gathered, so that an outline has to say where. */
-int tws_beside_gathers_any(const tws_beside_moves *moves);
+/* Of which an outline has to say where: joins are asked for by others. */
+tws_outline_asked tws_beside_asks(const tws_beside_moves *moves);
 /* As tws_beside_outline_make(). */
 int tws_beside_events_make(const tws_beside_moves *moves, const tws_beside_outline *outline, tws_beside_events *to);
 void tws_beside_events_free(tws_beside_events *events);

@@ -217,28 +217,10 @@ static double beside_tail(const step *s, int exact) {
   return gathered_s + tws_overlap_waited(t, s->overlap, waiting ? &waits : NULL, later, s->stretch[0], s->c->ended);
 }
 
-double tws_step_behind_gradients(const step *s, const tws_chunk_set *of, int stage, double stretch) {
-  const int split = s->shape.kind == TWS_PIPELINE_ZB_H1 && s->shape.stages > 1;
-  const tws_chunk_pieces *last = &of->chunks[of->chunk_at[stage * s->tails->stage[0].chunk_count]].pieces;
-  return tws_piece_behind_gradients(
-      &last->event[s->shape.micro_batches > 1][split ? TWS_CONTEXT_WEIGHT : TWS_CONTEXT_BACKWARD], stretch);
-}
-
-static double behind_gradients(const step *s, int stage, double stretch) {
-  const tws_chunk_set own = {.chunks = s->chunks, .chunk_at = s->chunk_at};
-  return tws_step_behind_gradients(s, &own, stage, stretch);
-}
-
 static double run_tails(step *s, tws_composed_account *account) {
-  for (int i = 0; i < s->shape.stages; i++) {
-    if (!s->tails->stage[i].of_gradients) continue;
-    s->behind_s[i] = behind_gradients(s, i, s->stretch[i]);
-    if (s->behind_s[i] < 0) s->behind_s[i] = s->end_s[0][i]; /* at least */
-  }
   const tws_tails_run run = {.stages = s->stages,
                              .stretch = s->stretch,
                              .end_s = {s->end_s[0], s->end_s[1]},
-                             .behind_s = s->behind_s,
                              .at = s->at,
                              .met = s->met,
                              .met_s = s->c->met_s,
@@ -435,13 +417,12 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
   s->stretched = tws_arena_alloc(s->arena, n, sizeof *s->stretched);
   s->at = tws_arena_alloc(s->arena, n, sizeof *s->at);
   s->met = tws_arena_alloc(s->arena, n, sizeof *s->met);
-  s->behind_s = tws_arena_alloc(s->arena, n, sizeof *s->behind_s);
   for (int i = 0; i < 2; i++) {
     s->end_s[i] = tws_arena_alloc(s->arena, clocks, sizeof *s->end_s[i]);
     s->passed_s[i] = tws_arena_alloc(s->arena, clocks, sizeof *s->passed_s[i]);
     if (!s->end_s[i] || !s->passed_s[i]) return no_memory(err);
   }
-  if (!s->stages || !s->stretch || !s->stretched || !s->at || !s->met || !s->behind_s) return no_memory(err);
+  if (!s->stages || !s->stretch || !s->stretched || !s->at || !s->met) return no_memory(err);
   TWS_TRY(find_lines(s, ranks, err));
   s->body = b;
   return TWS_OK;
@@ -512,12 +493,6 @@ static int exchanges_beside(const step *s) {
   return 0;
 }
 
-/* Whether it is known when a stage's gradients are complete: not where the pass may yet wait behind that. */
-static int knows_gradients(const step *s, int stage) {
-  const double behind_s = behind_gradients(s, stage, 1);
-  return behind_s >= 0 && (behind_s <= 0 || !exchanges_beside(s));
-}
-
 /* Whether what goes to the host is beside the passes in ways that are not known. */
 static int is_unknown_offload(const step *s) {
   const tws_config *c = s->request->config;
@@ -538,7 +513,7 @@ static int knows_line(const step *s) {
   if (s->joined->stage[0].overlaps && !(s->overlap && s->overlap->known)) return 0;
   for (int i = 0; i < s->shape.stages; i++) {
     const tws_tail_pieces *t = &s->joined->stage[i];
-    if (!t->exact || (t->of_gradients && !knows_gradients(s, i))) return 0;
+    if (!t->exact) return 0;
   }
   return 1;
 }

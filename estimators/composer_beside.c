@@ -205,14 +205,14 @@ static void account_for(const walk *w, const line *l, uint32_t last, double from
 }
 
 /* A copy takes what has been reduced to one of two places, whose last copy the host has taken; the host takes what was
- * copied. */
-static void begin_on_host(line *l, const tws_line_event *e, line_op *o, uint32_t number) {
-  const int copies = o->op->stream == TWS_BESIDE_COPIES;
-  if (!copies) o->before[2] = l->on_stream[TWS_BESIDE_COPIES];
-  if (copies && e->takes) o->before[2] = number + 1 - e->takes;
-  if (!copies || e->takes) o->times.ready_s = 0;
+ * copied. Others take what was there before them behind what computes. */
+static void find_taken(line *l, const tws_line_event *e, line_op *o, uint32_t number) {
+  const int copies = o->op->stream == TWS_BESIDE_COPIES, hosts = o->op->stream == TWS_BESIDE_HOSTS;
+  if (e->takes) o->before[2] = number + 1 - e->takes;
+  if (hosts || (copies && e->takes)) o->times.ready_s = 0;
   if (copies && l->arrives[l->going - l->of]) o->before[3] = l->hosted[0];
-  if (copies) return;
+  if (!hosts) return;
+  o->before[2] = l->on_stream[TWS_BESIDE_COPIES];
   l->hosted[0] = l->hosted[1];
   l->hosted[1] = number + 1;
 }
@@ -248,7 +248,7 @@ static void begin_op(walk *w, line *l, const tws_line_event *e) {
   const double seconds = tws_stretched_seconds(op->time, l->stretch);
   *o = (line_op){.times = {.ready_s = l->now, .seconds = seconds, .axis = op->axis}, .op = op};
   l->begun = number + 1;
-  if (op->stream == TWS_BESIDE_COPIES || op->stream == TWS_BESIDE_HOSTS) begin_on_host(l, e, o, number);
+  find_taken(l, e, o, number);
   if (op->channel != TWS_CHANNEL_NONE) {
     o->before[1] = l->on_channel[op->channel];
     l->on_channel[op->channel] = number + 1;
@@ -319,16 +319,20 @@ static int end_waits(walk *w, line *l) {
   return 1;
 }
 
-/* A micro-batch begins when all of the one before is reduced, and copied to the host. */
+/* A micro-batch begins when all of the one before is reduced, and copied to the host, and nothing is under way from
+ * there. */
 static int end_micro_batch(walk *w, line *l) {
-  const uint32_t reduced = w->in_line ? 0 : l->on_stream[TWS_BESIDE_REDUCES], copied = l->on_stream[TWS_BESIDE_COPIES];
-  if (reduced && !op_of(w, l, reduced - 1)->has_met) return 0;
-  if (copied && !op_of(w, l, copied - 1)->has_met) return 0;
+  static const uint8_t left[] = {TWS_BESIDE_REDUCES, TWS_BESIDE_COPIES, TWS_BESIDE_BRINGS};
+  uint32_t last = 0;
+  for (size_t i = 0; i < sizeof left; i++) {
+    const uint32_t number = w->in_line && left[i] == TWS_BESIDE_REDUCES ? 0 : l->on_stream[left[i]];
+    if (!number) continue;
+    const line_op *o = op_of(w, l, number - 1);
+    if (!o->has_met) return 0;
+    if (!last || o->times.end_s >= op_of(w, l, last - 1)->times.end_s) last = number;
+  }
   l->now += l->going->computed_s - l->computed_s;
   l->computed_s = l->going->computed_s;
-  const int by_copies =
-      copied && !(reduced && op_of(w, l, reduced - 1)->times.end_s > op_of(w, l, copied - 1)->times.end_s);
-  const uint32_t last = by_copies ? copied : reduced;
   if (last) wait_until(w, l, last - 1);
   l->at++;
   return 1;
@@ -634,6 +638,7 @@ static tws_code walk_passes(walk *w, tws_error *err) {
     ended->behind_s = l->pending_count ? 0 : still_going(w, l);
     ended->reduced_s = end_of(w, l, l->on_stream[TWS_BESIDE_REDUCES]);
     ended->copied_s = end_of(w, l, l->on_stream[TWS_BESIDE_COPIES]);
+    ended->brought_s = end_of(w, l, l->on_stream[TWS_BESIDE_BRINGS]);
     ended->hosted_s = end_of(w, l, l->on_stream[TWS_BESIDE_HOSTS]);
   }
   return TWS_OK;

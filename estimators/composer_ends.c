@@ -223,14 +223,11 @@ static tws_code run_ends(step *s, tws_composed_account *account, double *ended_s
   for (int i = 0; i < run->count; i++) {
     const int line = i / stages, stage = i % stages;
     const double stretch = tws_step_line_stretch(s, line)[stage], computed_s = s->of_lines[i].compute_s;
-    const double behind_s = run->ranks[i].of_gradients
-                                ? tws_step_behind_gradients(s, tws_step_line_chunks(s, s->ranks, line), stage, stretch)
-                                : 0;
     s->end_starts[i] = (tws_end_start){.computed_s = computed_s,
                                        .messages_s = s->of_lines[i].messages_s,
-                                       .gradients_s = computed_s - behind_s,
                                        .reduced_s = stages > 1 ? 0 : s->ended_lines[i].reduced_s,
                                        .copied_s = stages > 1 ? 0 : s->ended_lines[i].copied_s,
+                                       .brought_s = stages > 1 ? 0 : s->ended_lines[i].brought_s,
                                        .hosted_s = stages > 1 ? 0 : s->ended_lines[i].hosted_s,
                                        .complete_s = stages > 1 ? NULL : s->ended_lines[i].complete_s,
                                        .stretch = stretch};

@@ -113,25 +113,18 @@ static int knows_reductions(step *s, const tws_rank_kind *ranks, int line) {
   return 1;
 }
 
-/* Likewise where all operations are run. In passes in which lines wait for each other no one tells when it has
- * completed gradients that something waits for. */
-static int is_known_run(const step *s, const tws_rank_kind *ranks, int stage, int line) {
+/* Likewise where all operations are run. */
+static int is_known_run(const step *s, int stage, int line) {
   const tws_end_run *run = s->run;
   const tws_overlapped *o = tws_step_line_tail(s, stage, line)->overlapped;
-  if (!run->run || run->ranks[line * s->shape.stages + stage].reductions != (o ? o->count : 0)) return 0;
-  if (!run->ranks[line * s->shape.stages + stage].of_gradients) return 1;
-  const tws_chunk_set *set = tws_step_line_chunks(s, ranks, line);
-  const double behind_s = tws_step_behind_gradients(s, set, stage, 1);
-  int waits = ranks->pass_apart;
-  for (int i = 0; i < set->chunk_count; i++) waits |= set->chunks[i].exchanges;
-  return behind_s >= 0 && (behind_s <= 0 || !waits);
+  return run->run && run->ranks[line * s->shape.stages + stage].reductions == (o ? o->count : 0);
 }
 
 /* Lines may do other things between the same meetings. */
 static int is_known_end(step *s, const tws_rank_kind *ranks, int stage, int line) {
   const tws_tail_pieces *own = tws_step_line_tail(s, stage, line);
-  if (s->run) return is_known_run(s, ranks, stage, line);
-  if (!own->exact || own->of_gradients || (own->in_step && s->shape.stages > 1)) return 0;
+  if (s->run) return is_known_run(s, stage, line);
+  if (!own->exact || (own->in_step && s->shape.stages > 1)) return 0;
   if (!knows_reductions(s, ranks, line) || !knows_gathers(s, ranks, own)) return 0;
   for (int i = 0; i < own->step_count; i++) {
     const int skipped = own->overlaps && i == own->reduced_step;

@@ -41,7 +41,7 @@ typedef struct tws_chunk_set { /* of a line of ranks (tws_rank_kind) */
 
 typedef struct tws_ended_line {         /* of ranks, without a pipeline: its passes have ended */
   double behind_s;                      /* for so long something goes on beside then */
-  double reduced_s, copied_s, hosted_s; /* when all was reduced, copied to the host and added up there */
+  double reduced_s, copied_s, brought_s, hosted_s; /* see tws_end_start */
   tws_timed_op *reduced;                /* beside the last backward pass, in their order; NULL: none is */
   tws_timed_op *gathered;               /* beside the update: room for as many as are */
   double *complete_s;                   /* of each reduction: when its gradients were complete */
@@ -74,7 +74,6 @@ typedef struct tws_composed_step {
   tws_rhythm_stage *stages;
   double *end_s[2];    /* per (line and) stage: when its streams are done before its tail */
   double *passed_s[2]; /* likewise, of times_of micro-batches */
-  double *behind_s;    /* per stage that asks: for how long gradients have been complete then */
   int *at, *met;
   tws_arena *arena;
   int chunks_exact, chunks_closed, chunks_in_order;
@@ -164,8 +163,6 @@ const double *tws_step_line_stretch(const tws_composed_step *s, int line);
 static inline int tws_step_passing(const tws_composed_step *s) {
   return s->together && (s->ranks->pass_apart || s->shape.stages == 1) ? s->together : 0;
 }
-/* For how long all gradients have been complete when a stage of such chunks ends its last pass; -1: it is not known. */
-double tws_step_behind_gradients(const tws_composed_step *s, const tws_chunk_set *of, int stage, double stretch);
 /* Which lines meet along these axes joins the step's groups; 0: they may be of several stages, or there are too many
  * kinds. */
 int tws_step_add_groups(tws_composed_step *s, const tws_rank_kind *ranks, tws_axes axes);

@@ -5,14 +5,14 @@
 #include "estimators/tail_order.h"
 
 /* Before the end's own operations, each the first of its stream; on that of exchanges the gradients of each reduction
- * are complete, and then all. */
-enum { COMPUTED, MESSAGES, REDUCED, COPIED, HOSTED, COMPLETE };
-static const uint8_t stream_of[COMPLETE] = {TWS_STREAM_COMPUTE, TWS_STREAM_P2P, TWS_STREAM_REDUCE, TWS_STREAM_COPY_OUT,
-                                            TWS_STREAM_HOST};
+ * are complete. */
+enum { COMPUTED, MESSAGES, REDUCED, COPIED, BROUGHT, HOSTED, COMPLETE };
+static const uint8_t stream_of[COMPLETE] = {TWS_STREAM_COMPUTE,  TWS_STREAM_P2P,     TWS_STREAM_REDUCE,
+                                            TWS_STREAM_COPY_OUT, TWS_STREAM_COPY_IN, TWS_STREAM_HOST};
 
 /* How many. */
 static uint32_t before_of(const tws_end_rank *r) {
-  return COMPLETE + r->reductions + 1;
+  return COMPLETE + r->reductions;
 }
 
 static tws_code no_memory(tws_error *err) {
@@ -21,7 +21,7 @@ static tws_code no_memory(tws_error *err) {
 
 /* ---- one rank's ---- */
 
-enum { NOTHING, FOR_MESSAGES, FOR_REDUCED, FOR_ALL, FOR_COPIED }; /* what an operation waits for before the end */
+enum { NOTHING, FOR_MESSAGES, FOR_REDUCED, FOR_COMPUTED, FOR_COPIED }; /* what an operation waits for before the end */
 
 static int reduces(const tws_op *o) {
   return o->stream == TWS_STREAM_REDUCE && o->kind == TWS_OP_COLLECTIVE;
@@ -62,8 +62,8 @@ typedef struct waits_finder {
   uint32_t *reduced;         /* likewise: reductions before this operation have ended */
 } waits_finder;
 
-/* Behind the stream that computes all is complete, and behind a reduction what it reduces. Else what is on the device
- * has to be all gradients; 0: it is not. */
+/* Behind the stream that computes all is complete, and behind a reduction what it reduces; 0: something else is taken
+ * from the device. */
 static int find_wait(const waits_finder *f, uint32_t op, uint32_t last, tws_end_rank *out) {
   const tws_plan *plan = f->plan;
   const tws_op *o = &plan->ops[op];
@@ -79,11 +79,13 @@ static int find_wait(const waits_finder *f, uint32_t op, uint32_t last, tws_end_
     f->waits[op] = FOR_MESSAGES; /* they share a channel */
   if (reduces(o)) f->waits[op] = FOR_REDUCED;
   out->reductions += (uint32_t)reduces(o);
-  if (plan->in_step && !f->computed[op]) f->waits[op] = FOR_COPIED; /* see keep_step() in plan/finish.c */
-  if (f->waits[op] || f->computed[op] || is_reduced(plan, f->reduced[op], o)) return 1;
-  f->waits[op] = FOR_ALL;
-  out->of_gradients = 1;
-  return tws_tail_reads_gradients(plan, o);
+  /* see plan/finish.c */
+  if (!f->computed[op] && tws_op_ends_passes(plan, o)) {
+    f->waits[op] = FOR_COMPUTED;
+    f->computed[op] = 1;
+  }
+  if (plan->in_step && !f->computed[op]) f->waits[op] = FOR_COPIED;
+  return f->waits[op] || f->computed[op] || is_reduced(plan, f->reduced[op], o);
 }
 
 /* waits: per operation, zeros; 0: they are not known. */
@@ -144,9 +146,8 @@ static void renumber(const tws_end_rank *of, const uint8_t *waits, tws_op *ops, 
         dep[deps++] = plan->deps[own->dep_first + i] - of->first + before;
     if (waits[op] == FOR_MESSAGES) dep[deps++] = MESSAGES;
     if (waits[op] == FOR_REDUCED) dep[deps++] = reduction++;
-    if (waits[op] == FOR_ALL) dep[deps++] = before - 1;
-    if (waits[op] == FOR_COPIED) dep[deps++] = REDUCED;
-    if (waits[op] == FOR_COPIED) dep[deps++] = COPIED;
+    if (waits[op] == FOR_COMPUTED) dep[deps++] = COMPUTED;
+    for (uint32_t i = REDUCED; i <= BROUGHT && waits[op] == FOR_COPIED; i++) dep[deps++] = i;
     o->dep_count = (uint16_t)(deps - o->dep_first);
   }
   plan->dep_count = deps;
@@ -157,7 +158,7 @@ static int put_before(const tws_end_rank *of, const uint8_t *waits) {
   tws_plan *plan = of->plan;
   const uint32_t before = before_of(of), count = plan->op_count - of->first + before;
   tws_op *ops = tws_calloc(count, sizeof *ops);
-  uint32_t *dep = tws_calloc(plan->dep_count + 2 * (size_t)count, sizeof *dep);
+  uint32_t *dep = tws_calloc(plan->dep_count + (BROUGHT - REDUCED + 1) * (size_t)count, sizeof *dep);
   tws_work *works = tws_calloc(plan->work_count + (size_t)before, sizeof *works);
   if (!ops || !dep || !works) {
     tws_free(ops);
@@ -302,9 +303,10 @@ static void put_start(const tws_end_rank *rank, const tws_end_start *s, double *
   seconds[MESSAGES] = s->messages_s;
   seconds[REDUCED] = s->reduced_s;
   seconds[COPIED] = s->copied_s;
+  seconds[BROUGHT] = s->brought_s;
   seconds[HOSTED] = s->hosted_s;
-  for (uint32_t i = 0; i <= rank->reductions; i++) { /* each behind the one before */
-    const double until_s = i < rank->reductions ? s->complete_s[i] : s->gradients_s;
+  for (uint32_t i = 0; i < rank->reductions; i++) { /* each behind the one before */
+    const double until_s = s->complete_s[i];
     seconds[COMPLETE + i] = until_s > complete_s ? until_s - complete_s : 0;
     complete_s += seconds[COMPLETE + i];
   }

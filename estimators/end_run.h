@@ -1,7 +1,7 @@
 /* The end of a step where streams run beside the one that computes and ranks differ, as with the optimizer on the host:
  * operation by operation, of all ranks at once, along the run order (plan/run_order.h). What the passes leave stands
  * before it as operations of each rank: what has computed, the messages, what was reduced, copied to the host and
- * added up there, the gradients of each reduction that runs beside the last pass, and all gradients. Internal to
+ * from there, and added up there, the gradients of each reduction that runs beside the last pass. Internal to
  * estimators/. */
 #ifndef TWS_ESTIMATORS_END_RUN_H
 #define TWS_ESTIMATORS_END_RUN_H
@@ -15,7 +15,6 @@ typedef struct tws_end_rank { /* the end of one rank's step */
   tws_piece_time *times; /* per work; of what stands before the end's own: nothing */
   uint32_t first;        /* of the sample's operations: those before it are not the end's own */
   uint32_t reductions;   /* that run beside the last pass */
-  int of_gradients;      /* something waits for gradients, and not for all that computes */
 } tws_end_rank;
 /* Takes the sample's plan, an ordered tail's, in the place of the one that *out has. plan NULL there: other operations
  * of the step decide, so that it is not known. */
@@ -25,10 +24,10 @@ void tws_end_rank_free(tws_end_rank *rank);
  * reductions, which they wait for. 0: other operations come between. */
 int tws_end_copies(const tws_plan_sample *sample, const tws_costs *costs, uint32_t count, double *seconds);
 
-typedef struct tws_end_start { /* of a rank: when its passes have computed, sent, and completed all gradients */
-  double computed_s, messages_s, gradients_s, stretch;
-  /* of stages 2 and 3: when all was reduced, copied to the host, added up there */
-  double reduced_s, copied_s, hosted_s;
+typedef struct tws_end_start { /* of a rank: when its passes have computed, and sent */
+  double computed_s, messages_s, stretch;
+  /* of stages 2 and 3: when all was reduced, copied to the host, and from there, and added up there */
+  double reduced_s, copied_s, brought_s, hosted_s;
   /* of each reduction's gradients: none before that of the one before; NULL: there are none */
   const double *complete_s;
 } tws_end_start;

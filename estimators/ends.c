@@ -255,10 +255,9 @@ static tws_code find_end(making *m, int stage, tws_tail_pieces *out, tws_error *
     TWS_TRY(sample_tail(m, stage, 0, out, err));
   }
   if (!m->apart) return TWS_OK;
-  const int exact = out->exact;
   TWS_TRY(add_reductions(m, stage, &k, out, err));
   if (out->overlapped && m->overlaps && tws_config_offloads(m->request->config)) return add_copies(m, stage, out, err);
-  if (m->overlaps ? out->overlapped != NULL : out->exact == exact) return TWS_OK;
+  if (!m->overlaps || out->overlapped) return TWS_OK;
   TWS_TRY(sample_tail(m, stage, 0, out, err)); /* what more there is beside it is not known */
   out->overlaps = m->overlaps;
   out->between = m->overlaps && m->c->costs->serial;
@@ -432,11 +431,11 @@ static void meet(const tws_step_ends *ends, const tws_tails_run *s, const int *s
 }
 
 /* What a stage waits for besides, from when its meetings have ended. */
-static void wait_aside(const tws_tail_paths *ends, const double *met_s, double gradients_s, double stretch,
-                       tws_rhythm_stage *stage, tws_composed_account *account) {
+static void wait_aside(const tws_tail_paths *ends, const double *met_s, double stretch, tws_rhythm_stage *stage,
+                       tws_composed_account *account) {
   for (int i = 0; i < ends->count; i++) {
     const tws_tail_path *p = &ends->items[i];
-    const double from = p->after >= 0 ? met_s[p->after] : p->after == TWS_TAIL_AFTER_GRADIENTS ? gradients_s : 0;
+    const double from = p->after >= 0 ? met_s[p->after] : 0;
     const double end = from + stretch * p->time.kernel + p->time.other;
     if (end <= stage->compute_s) continue;
     double exposed_s[TWS_PIECE_AXES] = {0};
@@ -468,8 +467,7 @@ double tws_tails_go(const tws_step_ends *ends, const tws_tails_run *s) {
         if (account) tws_expose(&account[i], 1, t->steps[at[i]].axis_s);
         if (account) account[i].bubble_s += t->steps[at[i]].waits_s;
         stage->compute_s += s->stretch[i] * t->steps[at[i]].time.kernel + t->steps[at[i]].time.other;
-        wait_aside(&t->steps[at[i]].ends, &s->met_s[i * ends->most_met],
-                   s->end_s[0][i] - (t->of_gradients ? s->behind_s[i] : 0), s->stretch[i], stage,
+        wait_aside(&t->steps[at[i]].ends, &s->met_s[i * ends->most_met], s->stretch[i], stage,
                    account ? &account[i] : NULL);
       }
       const int sync = at[i] < t->step_count ? t->steps[at[i]].sync : TWS_TAIL_ALONE;

@@ -40,7 +40,6 @@ void tws_ends_free(tws_ends *ends);
 typedef struct tws_tails_run {
   tws_rhythm_stage *stages; /* their clocks are set */
   const double *stretch, *end_s[2];
-  const double *behind_s;        /* of tails with of_gradients: since when gradients have been complete */
   int *at, *met;                 /* per stage, to work with */
   double *met_s;                 /* [stages][most_met], likewise: when meetings ended; of the first, when it began */
   tws_composed_account *account; /* per stage, added to; NULL: nobody asks */

@@ -14,11 +14,6 @@ typedef struct gathers {
   tws_beside_gathers begin, beside[2]; /* where they run beside the layers; begin: those for the whole step */
 } gathers;
 
-typedef struct reduced_part { /* elements of gradients, and the number of their reduction */
-  uint64_t first, end;
-  uint32_t reduction;
-} reduced_part;
-
 typedef struct beside_both { /* what both kinds of moves do beside the layers */
   const gathers *gathers;
   tws_beside_moves moves;
@@ -33,11 +28,7 @@ typedef struct reductions { /* of a stage, with one size of buckets, or several 
   tws_beside_reductions in_step[TWS_BESIDE_KINDS]; /* stages 2 and 3, in the same way */
   int kinds;
   struct beside_both *both;
-  uint32_t *reduced;         /* per gradient: so many reductions, and it is reduced; NULL: nothing is known */
-  const reduced_part *parts; /* stage 1: in their order; NULL: not known */
-  const double *seconds;     /* stage 1: per reduction */
-  const tws_gradient_list *gradients;
-  uint32_t part_count;
+  uint32_t *reduced; /* per gradient: so many reductions, and it is reduced; NULL: nothing is known */
 } reductions;
 
 typedef struct kept_reductions { /* with one size */
@@ -90,12 +81,13 @@ void tws_kept_moves_free(tws_kept_moves *kept) {
   tws_piece_table_free(&kept->reductions);
 }
 
-/* What is moved does not depend on streams that run beside, nor on what goes to the host, but for reductions in step
- * with that. */
+/* What is moved does not depend on streams that run beside, nor on what goes to the host and comes from there, but in
+ * step with that: gathers on parameters, reductions on all. */
 static void move_alone(tws_config *config, int reduces) {
+  const int in_step = tws_config_offloads_in_step(config);
   config->zero.overlap_comm = 0;
-  if (reduces && tws_config_offloads_in_step(config)) return;
-  config->zero.offload_optimizer = config->zero.offload_param = 0;
+  if (!in_step) config->zero.offload_param = 0;
+  if (!in_step || !reduces) config->zero.offload_optimizer = 0;
 }
 
 /* In any size of buckets. */
@@ -140,9 +132,11 @@ static tws_code lower_moves(tws_kept_moves *kept, const tws_plan_request *reques
 
 /* COMPUTES: none of its own. */
 static tws_beside_stream beside_stream(const tws_op *o) {
-  return o->stream == TWS_STREAM_COPY_OUT ? TWS_BESIDE_COPIES
-         : o->stream == TWS_STREAM_HOST   ? TWS_BESIDE_HOSTS
-                                          : TWS_BESIDE_COMPUTES;
+  return o->stream == TWS_STREAM_COPY_OUT  ? TWS_BESIDE_COPIES
+         : o->stream == TWS_STREAM_COPY_IN ? TWS_BESIDE_BRINGS
+         : o->stream == TWS_STREAM_DISK    ? TWS_BESIDE_READS
+         : o->stream == TWS_STREAM_HOST    ? TWS_BESIDE_HOSTS
+                                           : TWS_BESIDE_COMPUTES;
 }
 
 static tws_code add_range(const tws_kept_moves *kept, lowered *l, tws_op_range range, tws_piece_time *time,
@@ -285,29 +279,6 @@ static tws_code find_gradients(tws_kept_moves *kept, lowered *l, tws_error *err)
   return TWS_OK;
 }
 
-static tws_code sample_parts(tws_kept_moves *kept, lowered *l, tws_op_range range, reductions *out, tws_error *err) {
-  const tws_plan *plan = tws_moves_plan(l->moves);
-  uint32_t most = 0;
-  TWS_TRY(find_gradients(kept, l, err));
-  for (uint32_t op = range.first; op < range.end; op++) most += plan->ops[op].operand_count;
-  double *seconds = tws_arena_alloc_unset(kept->arena, range.end - range.first + 1u, sizeof *seconds);
-  reduced_part *parts = tws_arena_alloc_unset(kept->arena, most + 1u, sizeof *parts);
-  if (!seconds || !parts) return no_memory(err);
-  for (uint32_t op = range.first; op < range.end; op++) {
-    const tws_op *o = &plan->ops[op];
-    seconds[op - range.first] = l->seconds[o->work];
-    for (int k = 0; k < o->operand_count; k++) {
-      const tws_operand *r = &plan->operands[o->operand_first + (uint32_t)k];
-      if (r->buffer != plan->gradients) return TWS_OK;
-      parts[out->part_count++] = (reduced_part){r->offset, r->offset + r->count, op - range.first};
-    }
-  }
-  out->parts = parts;
-  out->seconds = seconds;
-  out->gradients = l->gradients;
-  return TWS_OK;
-}
-
 /* Of which gradients each reduction is; those that are in several parts are of several. */
 static tws_code sample_beside(tws_kept_moves *kept, lowered *l, tws_op_range range, reductions *out, tws_error *err) {
   const tws_plan *plan = tws_moves_plan(l->moves);
@@ -424,8 +395,7 @@ static tws_code sample_reductions(tws_kept_moves *kept, const tws_plan_request *
   TWS_TRY(add_range(kept, l, range, &out->time[0], &out->launches[0], out->axis_s[0], &out->in_order, err));
   if (request->config->zero.stage != 1 || out->time[0].kernel > 0) return TWS_OK;
   const int alone = tws_topology_size(&request->topology, TWS_AXES_PIPE) == 1; /* nothing is beside in pipelines */
-  if (alone) TWS_TRY(sample_beside(kept, l, range, out, err));
-  return sample_parts(kept, l, range, out, err);
+  return alone ? sample_beside(kept, l, range, out, err) : TWS_OK;
 }
 
 /* Of buckets that have been cut: those that were before, or new ones. */
@@ -550,25 +520,9 @@ static tws_code run_beside(const tws_kept_moves *kept, const reductions *r, tws_
   return TWS_OK;
 }
 
-/* What a copy waits for that reads gradients: of those that it reads in part, too, what is reduced last. 0: none is. */
-static int find_reduced(const reductions *r, const tws_tail_pieces *t, tws_tail_path *p) {
-  const tws_gradient_list *g = r->gradients;
-  const uint32_t from = tws_gradient_at(g, p->first), last = tws_gradient_at(g, p->first + p->elements - 1);
-  uint64_t first = p->elements && from < g->count ? g->items[from].first : 0, end = p->first + p->elements;
-  if (last < g->count && g->items[last].first < end) end = g->items[last].first + g->items[last].elements;
-  if (!p->elements) end = UINT64_MAX;
-  uint32_t needed = 0;
-  for (uint32_t i = 0; i < r->part_count; i++)
-    if (r->parts[i].first < end && first < r->parts[i].end) needed = r->parts[i].reduction + 1;
-  p->after = t->reduced_after;
-  p->time.kernel += t->reduced_time.kernel;
-  p->time.other += t->reduced_time.other;
-  for (uint32_t i = 0; i < needed; i++) p->time.other += r->seconds[i];
-  return needed > 0;
-}
-
-/* Of a tail whose steps are its own: exact where it is known which reductions it waits for. */
+/* Of a tail whose steps are its own: what waits for all of them. */
 static tws_code wait_for_reduced(tws_kept_moves *kept, const reductions *r, tws_tail_pieces *t, tws_error *err) {
+  const tws_piece_time reduced = tws_sum_of_times(t->reduced_time, r->time[0]);
   for (int s = 0; s < t->step_count; s++) {
     tws_tail_paths *ends = &t->steps[s].ends;
     if (!ends->count) continue;
@@ -576,8 +530,11 @@ static tws_code wait_for_reduced(tws_kept_moves *kept, const reductions *r, tws_
     if (!items) return no_memory(err);
     memcpy(items, ends->items, (size_t)ends->count * sizeof *items);
     ends->items = items;
-    for (int i = 0; i < ends->count; i++)
-      if (items[i].after == TWS_TAIL_AFTER_REDUCED) t->exact &= r->parts && find_reduced(r, t, &items[i]);
+    for (int i = 0; i < ends->count; i++) {
+      if (items[i].after != TWS_TAIL_AFTER_REDUCED) continue;
+      items[i].after = t->reduced_after;
+      items[i].time = tws_sum_of_times(items[i].time, reduced);
+    }
   }
   return TWS_OK;
 }

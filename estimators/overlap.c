@@ -52,13 +52,6 @@ static int find_behind(const tws_overlapped *overlapped, const tws_composed_chun
   return w.found == count;
 }
 
-/* All of them are when the last pass has used them last. */
-static int find_behind_all(const tws_composed_chunk *chunk, int later, tws_piece_time *behind) {
-  const tws_piece *pass = &chunk->pieces.event[later][TWS_CONTEXT_BACKWARD];
-  *behind = pass->behind;
-  return tws_piece_behind_gradients(pass, 1) >= 0;
-}
-
 tws_code tws_overlap_find(const tws_overlapped *overlapped, const tws_composed_chunk *chunk, tws_body *body,
                           tws_arena *arena, tws_body_overlap **out, tws_error *err) {
   tws_body_overlap *b = body->overlaps;
@@ -75,8 +68,10 @@ tws_code tws_overlap_find(const tws_overlapped *overlapped, const tws_composed_c
   b->of = overlapped->gradients;
   b->known = 1;
   for (int later = 0; later < 2 && b->known; later++)
-    b->known = overlapped->of_all ? find_behind_all(chunk, later, b->behind[later])
-                                  : find_behind(overlapped, chunk, later, b->behind[later]);
+    if (overlapped->of_all)
+      *b->behind[later] = (tws_piece_time){0, 0};
+    else
+      b->known = find_behind(overlapped, chunk, later, b->behind[later]);
   b->next = body->overlaps;
   *out = body->overlaps = b;
   return TWS_OK;

@@ -8,7 +8,7 @@
 
 /* Of one stage, with one size of buckets, in the order of their stream. */
 typedef struct tws_overlapped {
-  int of_all; /* stage 0: each takes the gradients of all passes, which `of` then counts as one */
+  int of_all; /* stage 0: each takes all that the passes compute, which `of` then counts as one */
   const tws_gradient_list *gradients;
   const uint32_t *by_layer, *layer_first; /* gradients by layer; per layer: where they begin there */
   int layers;

@@ -40,7 +40,6 @@ int tws_piece_append(tws_piece *p, const tws_piece *next) {
     point->at.kernel += p->time.kernel;
     point->at.other += p->time.other;
   }
-  p->behind = next->begins ? next->behind : tws_sum_of_times(p->behind, next->time);
   p->time = tws_sum_of_times(p->time, next->time);
   p->launches += next->launches;
   tws_add_axes(p->axis_s, 1, next->axis_s);
@@ -73,17 +72,6 @@ tws_piece tws_piece_repeat(const tws_piece *piece, int times) {
   return all;
 }
 
-double tws_piece_behind_gradients(const tws_piece *p, double stretch) {
-  const tws_piece_time written = {p->time.kernel - p->behind.kernel, p->time.other - p->behind.other};
-  if (!p->begins) return -1;
-  for (int i = 0; i < p->point_count; i++) {
-    const tws_point *point = &p->points[i];
-    const int waits = point->kind == TWS_POINT_TAKE || point->kind == TWS_POINT_WAIT;
-    if (waits && (point->at.kernel > written.kernel || point->at.other > written.other)) return -1;
-  }
-  return stretch * p->behind.kernel + p->behind.other;
-}
-
 tws_context_event tws_context_event_of(int event, int action) {
   const int backward = action != TWS_ACTION_FORWARD;
   if (event == TWS_EVENT_ACTION)
@@ -95,10 +83,6 @@ tws_context_event tws_context_event_of(int event, int action) {
 }
 
 /* ---- micro-batches ---- */
-
-static int same_behind(const tws_piece *a, const tws_piece *b) {
-  return tws_same_pieces(a, b) && tws_same_times(a->behind, b->behind);
-}
 
 static int same_ops(const tws_beside_op *a, const tws_beside_op *b) {
   if (!a || !b) return a == b;
@@ -127,11 +111,11 @@ int tws_pieces_repeat(const tws_sample_pieces *s) {
   int same = s->closed && !s->exchanges;
   for (int e = 0; e < TWS_CONTEXT_EVENTS && same; e++) {
     if (!s->whole.has[e]) continue;
-    same = same_behind(&s->whole.event[0][e], &s->whole.event[1][e]) && !s->whole.message_bytes[e] &&
+    same = tws_same_pieces(&s->whole.event[0][e], &s->whole.event[1][e]) && !s->whole.message_bytes[e] &&
            !s->completions[0][e] && !s->completions[1][e] && !s->layer[0][e] == !s->layer[1][e] &&
            !s->marks[0][e] == !s->marks[1][e] && same_cuts(&s->cuts[0][e], &s->cuts[1][e]);
     for (int i = 0; i < s->layers && same; i++)
-      same = (!s->layer[0][e] || same_behind(&s->layer[0][e][i], &s->layer[1][e][i])) &&
+      same = (!s->layer[0][e] || tws_same_pieces(&s->layer[0][e][i], &s->layer[1][e][i])) &&
              (!s->marks[0][e] || same_marks(&s->marks[0][e][i], &s->marks[1][e][i]));
   }
   return same;

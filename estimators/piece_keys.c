@@ -75,14 +75,22 @@ static int replicas_of(const tws_plan_request *request) {
   return tws_topology_size(&request->topology, replicas);
 }
 
+/* Of stages 2 and 3, with replicas or without. */
+static int is_alone(const tws_plan_request *request) {
+  return tws_config_offloads_in_step(request->config) && replicas_of(request) == 1;
+}
+
 int tws_offloads_behind(const tws_plan_request *request) {
   if (tws_config_offloads_behind(request->config)) return 1;
-  return tws_config_offloads_in_step(request->config) && replicas_of(request) == 1 &&
+  return is_alone(request) && !tws_config_fetches(request->config) &&
          tws_topology_size(&request->topology, 1u << TWS_AXIS_MODEL) > 1;
 }
 
 int tws_offloads_in_step(const tws_plan_request *request) {
-  return tws_config_offloads_in_step(request->config) && replicas_of(request) > 1;
+  const tws_zero_config *z = &request->config->zero;
+  if (!is_alone(request)) return tws_config_offloads_in_step(request->config);
+  const int one = tws_topology_world(&request->topology) == 1; /* it brings its own sums back */
+  return one ? !z->offload_optimizer || !(z->offload_optimizer_ratio < 1) : !tws_offloads_behind(request);
 }
 
 /* Gradients that are whole until the end of the step, so that micro-batches move none. */
@@ -101,6 +109,9 @@ void tws_body_key(const tws_plan_request *request, const int *spread, int split,
   config->pipeline_stages = config->virtual_stages = 0;
   config->pipeline_partition = NULL;
   k->bounded = stage > 0 || tws_config_checkpoints_on_host(config); /* copies run beside */
+  const int one = tws_topology_world(&request->topology) == 1 && request->config->zero.offload_optimizer;
+  if (is_alone(request) && tws_config_fetches(request->config) && !one)
+    k->bounded = 2; /* gradients are whole, and parameters are not */
   k->split = split;
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
     if (axis == TWS_AXIS_PIPE || axis == TWS_AXIS_DATA) continue;

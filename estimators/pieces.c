@@ -255,7 +255,6 @@ static int extend(reader *r, uint32_t op, int is_message, tws_piece *p) {
   p->delta -= r->end[op];
   if (!is_message) tws_piece_add_time(r, o, &own, &p->launches, p->axis_s);
   p->time = tws_sum_of_times(p->time, own);
-  p->behind = r->begins[op] ? (tws_piece_time){0, 0} : tws_sum_of_times(p->behind, own);
   points = p->point_count;
   for (int m = 0; m < r->messages; m++)
     if (access[m]) good &= end_use(r, op, m, access[m], is_message, p);
@@ -403,6 +402,7 @@ static int has_two_streams_alone(const tws_plan *plan, int moves, int exchanges,
   uint32_t known = 1u << TWS_STREAM_COMPUTE | 1u << TWS_STREAM_P2P | (exchanges ? 1u << TWS_STREAM_EXCHANGE : 0);
   if (moves) known |= 1u << TWS_STREAM_GATHER | 1u << TWS_STREAM_REDUCE;
   if (moves && plan->in_step) known |= 1u << TWS_STREAM_COPY_OUT | 1u << TWS_STREAM_HOST;
+  if (moves && plan->in_step) known |= 1u << TWS_STREAM_COPY_IN | 1u << TWS_STREAM_DISK;
   for (uint32_t op = 0; op < plan->op_count && !costs->serial; op++)
     if (!(known >> plan->ops[op].stream & 1)) return 0;
   return 1;
@@ -561,8 +561,6 @@ static void count_before_update(reader *r, const tws_op *o, tws_tail_pieces *out
 static void end_step(tws_tail_pieces *out, const tws_tail_paths *ends) {
   if (!ends || !ends[out->meetings].count) return;
   out->steps[begin_step(out)].ends = ends[out->meetings];
-  for (int i = 0; i < ends[out->meetings].count; i++)
-    out->of_gradients |= ends[out->meetings].items[i].after == TWS_TAIL_AFTER_GRADIENTS;
 }
 
 static void begin_reduced(const reader *r, tws_tail_pieces *out) {

@@ -73,7 +73,6 @@ typedef struct tws_piece {
   int64_t delta;                 /* bytes alive behind it, beyond those before */
   int64_t before, after; /* the most alive in it before gradients begin, and from then on; after: least without */
   int begins;            /* gradients begin in it, where they have not before */
-  tws_piece_time behind; /* begins: of its time, behind the last that uses gradients */
   int point_count;
   tws_point points[TWS_PIECE_POINTS];
 } tws_piece;
@@ -82,11 +81,9 @@ typedef struct tws_piece {
 tws_piece tws_piece_empty(void);
 /* `piece` becomes itself and what follows; 0: too many points. */
 int tws_piece_append(tws_piece *piece, const tws_piece *next);
-/* How long it goes on behind the last operation that uses gradients; -1: none does, or it then waits for messages. */
-double tws_piece_behind_gradients(const tws_piece *piece, double stretch);
 /* Seconds by axis, so many times those of another. */
 void tws_add_axes(double *axis_s, double times, const double *more_s);
-/* Whether two are alike and have no points, whatever is behind their gradients. */
+/* Whether two are alike and have no points. */
 int tws_same_pieces(const tws_piece *a, const tws_piece *b);
 /* The same `times` times; it has no points. */
 tws_piece tws_piece_repeat(const tws_piece *piece, int times);
@@ -136,6 +133,8 @@ typedef enum tws_beside_stream {
   TWS_BESIDE_EXCHANGES,
   TWS_BESIDE_COPIES, /* to the host, */
   TWS_BESIDE_HOSTS,  /* which adds up what has come */
+  TWS_BESIDE_BRINGS, /* copies from the host */
+  TWS_BESIDE_READS,  /* of the disk */
   TWS_BESIDE_STREAMS,
   TWS_BESIDE_COMPUTES = TWS_BESIDE_STREAMS, /* it runs on the stream that computes */
   TWS_BESIDE_JOINS                          /* likewise, as part of what the layers compute */
@@ -231,14 +230,12 @@ typedef enum tws_tail_sync { TWS_TAIL_ALONE, TWS_TAIL_TIED, TWS_TAIL_STAGES } tw
 /* Streams beside the one that computes: not before so long after the stage's meeting number `after` of its tail has
  * ended, or 0, when the tail began (estimators/tail_order.h). */
 enum {
-  TWS_TAIL_AFTER_STEP = -1,      /* the step's beginning */
-  TWS_TAIL_AFTER_GRADIENTS = -2, /* when all gradients of the passes are complete */
-  TWS_TAIL_AFTER_REDUCED = -3    /* when some are reduced, in a sample that lacks reductions */
+  TWS_TAIL_AFTER_STEP = -1,   /* the step's beginning */
+  TWS_TAIL_AFTER_REDUCED = -2 /* when all gradients are reduced, in a sample that lacks reductions */
 };
 typedef struct tws_tail_path {
   int after, exchanges; /* exchanges: 1 + tws_piece_axis() along which it communicates; 0: it does not */
   tws_piece_time time;
-  uint64_t first, elements; /* AFTER_REDUCED: which gradients; elements 0: all */
 } tws_tail_path;
 typedef struct tws_tail_paths {
   tws_tail_path *items;
@@ -270,7 +267,6 @@ typedef struct tws_tail_pieces {
   const struct tws_tail_pieces *others; /* of the stage's other ranks that count, line by line (tws_rank_kind) */
   int other_count;
   int meetings;                /* its steps with sync */
-  int of_gradients;            /* something waits for gradients, and not for all that computes */
   int reduced_step;            /* which reductions belong to where a sample lacks them: none that all stages meet in */
   int reduced_after;           /* behind so many meetings, */
   tws_piece_time reduced_time; /* so long after the last of them */

@@ -35,8 +35,7 @@ static int is_no_longer(const tws_piece_time *a, const tws_piece_time *b) {
 }
 
 static int is_covered(const tws_tail_path *p, const tws_tail_path *by) {
-  const int later = !by->elements || (p->elements == by->elements && p->first == by->first);
-  return p->after == by->after && later && is_no_longer(&p->time, &by->time);
+  return p->after == by->after && is_no_longer(&p->time, &by->time);
 }
 
 static void add_path(finder *f, path_set *set, const path *p) {
@@ -56,18 +55,6 @@ static void add_operation(finder *f, path_set *set, uint32_t op) {
   for (int i = 0; i < f->count[op]; i++) add_path(f, set, &f->items[op][i]);
 }
 
-int tws_tail_reads_gradients(const tws_plan *plan, const tws_op *o) {
-  int gradients = 0;
-  for (int k = 0; k < o->operand_count; k++) {
-    const tws_operand *operand = &plan->operands[o->operand_first + (uint32_t)k];
-    const tws_buffer *b = &plan->buffers[operand->buffer];
-    if (b->tier != TWS_TIER_DEVICE) continue;
-    if (operand->buffer != plan->gradients || operand->count != b->elements) return 0;
-    gradients = 1;
-  }
-  return gradients;
-}
-
 static int is_on_device(const tws_plan *plan, const tws_op *o) {
   for (int k = 0; k < o->operand_count; k++)
     if (plan->buffers[plan->operands[o->operand_first + (uint32_t)k].buffer].tier == TWS_TIER_DEVICE) return 1;
@@ -80,25 +67,14 @@ static int has_path(const path_set *set, int after) {
   return 0;
 }
 
-/* Reductions that the plan lacks: of gradients that an operation of another stream reads. */
-static void add_reductions(finder *f, const tws_op *o, path_set *set) {
-  for (int k = 0; k < o->operand_count && !has_path(set, TWS_TAIL_AFTER_REDUCED); k++) {
-    const tws_operand *g = &f->plan->operands[o->operand_first + (uint32_t)k];
-    if (g->buffer != f->plan->gradients || !g->count) continue;
-    const tws_tail_path to = {.after = TWS_TAIL_AFTER_REDUCED, .first = g->offset, .elements = g->count};
-    add_path(f, set, &(path){.to = to, .aside = 1});
-  }
-}
-
-/* What an operation that waits for none of the tail's own waits for: all before on the stream that computes; or what
- * the passes leave in the device's memory. */
+/* What an operation that waits for none of the tail's own waits for: all before on the stream that computes; or the
+ * step's beginning, where it takes nothing from the device. */
 static void begin_path(finder *f, const tws_op *o, path_set *set) {
   path p = {.to = {.after = 0}, .aside = o->stream != TWS_STREAM_COMPUTE};
   if (has_path(set, 0) || has_path(set, TWS_TAIL_AFTER_REDUCED)) return;
-  if (p.aside) {
-    const int reads = tws_tail_reads_gradients(f->plan, o);
-    p.to.after = reads ? TWS_TAIL_AFTER_GRADIENTS : TWS_TAIL_AFTER_STEP;
-    f->known &= reads || !is_on_device(f->plan, o);
+  if (p.aside && !tws_op_ends_passes(f->plan, o)) {
+    p.to.after = TWS_TAIL_AFTER_STEP;
+    f->known &= !is_on_device(f->plan, o);
   }
   add_path(f, set, &p);
 }
@@ -108,7 +84,7 @@ static void find_ready(finder *f, uint32_t op, path_set *set) {
   set->count = 0;
   if (f->last[o->stream] != TWS_NONE) add_operation(f, set, f->last[o->stream]);
   for (uint32_t i = 0; i < o->dep_count; i++) add_operation(f, set, f->plan->deps[o->dep_first + i]);
-  if (op >= f->of->reduced_at && o->stream != TWS_STREAM_COMPUTE) add_reductions(f, o, set);
+  if (op >= f->of->reduced_at && tws_op_ends_passes(f->plan, o)) add_operation(f, set, f->plan->op_count);
   begin_path(f, o, set);
 }
 

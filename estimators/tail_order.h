@@ -17,8 +17,6 @@ typedef struct tws_tail_ops {
 /* Before each meeting of the stage, and at the tail's end: out[meetings + 1]. NULL *out: they are not known, as other
  * operations of the step decide. */
 tws_code tws_tail_order_find(const tws_tail_ops *of, tws_arena *arena, tws_tail_paths **out, tws_error *err);
-/* Whether an operation reads all gradients, and nothing else that is on the device. */
-int tws_tail_reads_gradients(const tws_plan *plan, const tws_op *o);
 /* Whether the layout of a tail alone is the step's: where other streams touch nothing on the device but gradients, and
  * nothing is laid on these. */
 int tws_tail_has_own_layout(const tws_plan *plan);

@@ -135,6 +135,7 @@ static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy, c
   work.d[1] = outputs.count;
   const tws_float8 x = codes ? tws_float8_input(l, m) : (tws_float8){{0}, {0}, {0}};
   const int narrow = !codes && tws_lower_narrow(l, m) && l->value_narrow[m->in[0]] != TWS_NONE;
+  if (codes) bias_gradient(l, m, dy); /* gradients begin in the order of operations */
   tws_operand operands[5] = {codes ? codes->columns : dy,
                              codes    ? x.columns
                              : narrow ? tws_all(&l->b, l->value_narrow[m->in[0]], TWS_READ)
@@ -144,7 +145,6 @@ static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy, c
     work.flags = (work.flags & ~(uint32_t)TWS_BIAS) | TWS_FP8;
     operands[n++] = codes->scale;
     operands[n++] = x.scale;
-    bias_gradient(l, m, dy);
   } else if (m->param[1] != TWS_NONE && m->param[1] == l->summed) {
     work.flags &= ~(uint32_t)TWS_BIAS;
     l->summed = TWS_NONE;

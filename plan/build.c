@@ -668,14 +668,14 @@ tws_code tws_moves_of_gradients(tws_moves *m, int64_t elements, tws_moved_kind k
 
 tws_code tws_moves_of_params(tws_moves *m, tws_arena *arena, tws_moved_params *out, tws_error *err) {
   m->l.b.err = err;
-  *out = (tws_moved_params){NULL, NULL, 0, 0};
+  *out = (tws_moved_params){.count = 0};
   if (m->l.zero.stage == 3) tws_zero_sample_params(&m->l, arena, out);
   return m->l.b.failed;
 }
 
 tws_code tws_moves_of_begin(tws_moves *m, tws_arena *arena, tws_moved_params *out, tws_error *err) {
   m->l.b.err = err;
-  *out = (tws_moved_params){NULL, NULL, 0, 0};
+  *out = (tws_moved_params){.count = 0};
   if (m->l.zero.stage == 3) tws_zero_sample_begin(&m->l, arena, out);
   return m->l.b.failed;
 }

@@ -83,6 +83,13 @@ uint32_t tws_builder_state(tws_builder *b, const tws_state_entry *entry) {
   return buffer;
 }
 
+void tws_builder_grow(tws_builder *b, uint32_t buffer, uint64_t elements) {
+  tws_buffer *own = b->failed == TWS_OK ? &b->plan->buffers[buffer] : NULL;
+  if (!own || elements <= own->elements) return;
+  own->elements = elements;
+  own->bytes = elements * tws_dtype_bytes((tws_dtype)own->dtype);
+}
+
 void tws_builder_begin(tws_builder *b, uint32_t buffer) {
   if (b->failed == TWS_OK && b->plan->buffers[buffer].first_op == TWS_NONE)
     b->plan->buffers[buffer].first_op = b->plan->op_count;

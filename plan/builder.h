@@ -53,6 +53,8 @@ uint32_t tws_builder_buffer(tws_builder *b, const char *name, tws_category categ
 /* A buffer that is an entry of the plan's state: added to a state of the plan's own, looked up by name in one that was
  * given, where it has to be the same. */
 uint32_t tws_builder_state(tws_builder *b, const tws_state_entry *entry);
+/* The buffer has so many elements at least. */
+void tws_builder_grow(tws_builder *b, uint32_t buffer, uint64_t elements);
 /* The buffer lives from the next operation on, whoever uses it first. */
 void tws_builder_begin(tws_builder *b, uint32_t buffer);
 /* Its first operation waits for this one, which is on another stream. */

@@ -95,7 +95,7 @@ void tws_fetch_begin(tws_lower *l, tws_fetch_time time) {
   f->slots = tws_lower_memory(l, f->slot_count, sizeof *f->slots);
   for (uint32_t i = 0; i < f->slot_count && f->slots; i++) {
     f->slots[i] = tws_builder_buffer(&l->b, "parameters from the disk", TWS_CATEGORY_GATHERED, l->config->dtype,
-                                     f->slot_elements, TWS_LIFETIME_OPS);
+                                     f->slot_elements, TWS_LIFETIME_PROGRAM); /* so that none waits for memory */
     if (l->b.failed == TWS_OK) l->b.plan->buffers[f->slots[i]].tier = (uint8_t)l->offload.param_host;
   }
 }

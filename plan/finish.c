@@ -2,15 +2,18 @@
  * that last used the memory a new buffer is laid on, and the one before on the same channel. One sweep in issue order,
  * after the layout.
  *
- * Where streams keep step (tws_plan.in_step: ZeRO 2 and 3, overlapped or with the optimizer on the host) what gathers
- * and reduces follows what computes, as DeepSpeed's streams do: it waits for the computation that was issued before it,
- * and every micro-batch and the step's end begin when all is reduced, and copied to the host.
+ * Where streams keep step (tws_plan.in_step: ZeRO 2 and 3, overlapped or offloaded) what gathers and reduces, or comes
+ * from the host, follows what computes, as DeepSpeed's streams do: it waits for the computation that was issued before
+ * it, and every micro-batch and the step's end begin when all is reduced, and copied to the host and from there.
  *
- * There, and where exchanges of tensor ranks or of a ring run beside what computes, memory makes nobody wait, so that
- * times do not depend on the layout, and no overlap is lost to it. A sweep before the layout says when the stream that
- * computes has waited for the last user of a buffer; until then the layout keeps its memory. Who is issued later then
- * knows it to be free: what computes, and what waits for all of that. An exchange waits for what it reads alone, so
- * what it begins to write has its memory from there on. */
+ * What the end of a step copies to the host, and what stage 0 reduces there, begins behind all that the passes compute
+ * (tws_op_ends_passes()), so that nobody has to know when the last gradient was written.
+ *
+ * Where streams keep step, and where exchanges of tensor ranks or of a ring run beside what computes, memory makes
+ * nobody wait, so that times do not depend on the layout, and no overlap is lost to it. A sweep before the layout says
+ * when the stream that computes has waited for the last user of a buffer; until then the layout keeps its memory. Who
+ * is issued later then knows it to be free: what computes, and what waits for all of that. An exchange waits for what
+ * it reads alone, so what it begins to write has its memory from there on. */
 #include <string.h>
 
 #include "plan/builder.h"
@@ -202,15 +205,15 @@ static tws_code prepare_sweep(finisher *f, tws_arena *scratch) {
   return TWS_OK;
 }
 
-static const uint8_t emptied[] = {TWS_STREAM_REDUCE, TWS_STREAM_COPY_OUT}; /* of gradients, behind a micro-batch */
+static const uint8_t emptied[] = {TWS_STREAM_REDUCE, TWS_STREAM_COPY_OUT, TWS_STREAM_COPY_IN}; /* by micro-batches */
 enum { EMPTIED = sizeof emptied };
 
-/* What gathers and reduces in a micro-batch waits for what computes; what comes behind it, for all that it reduced and
- * copied to the host: left, the last of these (operation + 1). */
+/* What gathers and reduces in a micro-batch, or comes from the host, waits for what computes; what comes behind it, for
+ * all that it reduced, and copied to the host and from there: left, the last of these (operation + 1). */
 static void keep_step(finisher *f, uint32_t op, const uint32_t *last, uint32_t *left) {
   const tws_op *o = &f->plan->ops[op], *before = op > 0 ? o - 1 : o;
   const int ends = o->phase == TWS_PHASE_STEP, compute = f->stream_index[TWS_STREAM_COMPUTE];
-  const int moves = o->stream == TWS_STREAM_GATHER || o->stream == TWS_STREAM_REDUCE;
+  const int moves = tws_stream_keeps_step(f->plan, o->stream);
   const int begins = o->micro_batch != before->micro_batch || ends != (before->phase == TWS_PHASE_STEP);
   for (int i = 0; i < EMPTIED; i++) {
     if (begins && f->used[emptied[i]]) left[i] = last[f->stream_index[emptied[i]]];
@@ -221,7 +224,8 @@ static void keep_step(finisher *f, uint32_t op, const uint32_t *last, uint32_t *
 
 static void sweep_operations(finisher *f) {
   tws_plan *plan = f->plan;
-  uint32_t last[TWS_STREAM_COUNT], on_channel[TWS_CHANNEL_COUNT], left[EMPTIED] = {0}; /* operation + 1 */
+  const uint32_t compute = f->stream_index[TWS_STREAM_COMPUTE];
+  uint32_t last[TWS_STREAM_COUNT], on_channel[TWS_CHANNEL_COUNT], left[EMPTIED] = {0}, passed = 0; /* operation + 1 */
   memset(last, 0, sizeof last);
   memset(on_channel, 0, sizeof on_channel);
   for (uint32_t op = 0; op < plan->op_count && f->b->failed == TWS_OK; op++) {
@@ -250,9 +254,11 @@ static void sweep_operations(finisher *f) {
       on_channel[o->channel] = op + 1;
     }
     if (f->plan->in_step) keep_step(f, op, last, left);
+    if (passed && tws_op_ends_passes(plan, o)) require_place(f, compute, f->position[passed - 1]);
     wait_for_all(f, op);
     for (int i = 0; i < o->operand_count; i++) mark_operand(f, op, &operands[i]);
     last[stream] = op + 1;
+    if (o->stream == TWS_STREAM_COMPUTE && o->phase != TWS_PHASE_STEP) passed = op + 1;
     if (f->placed) release_ending(f, op);
   }
 }

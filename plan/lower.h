@@ -25,6 +25,7 @@
 #define TWS_PLAN_LOWER_H
 
 #include "models/network/module.h"
+#include "plan/bucket_turns.h"
 #include "plan/builder.h"
 #include "plan/pipeline_partition.h"
 #include "plan/pipeline_schedule.h"
@@ -143,6 +144,8 @@ typedef struct tws_zero {
   tws_bucket_room room;    /* of all parameters, once a bucket is reduced */
   uint32_t flushed[2];     /* 1 + the last operations of the last but one and the last bucket of a micro-batch; or 0 */
   uint32_t emptied[2];     /* their buffers */
+  tws_bucket_turns turns;  /* zero_turns.c: of buckets in these buffers, by place; NULL: none has begun */
+  uint32_t *turn_buffers;
   tws_zero3_schedule schedule;
   tws_secondary secondary;
   tws_hops hops;
@@ -234,7 +237,8 @@ typedef struct tws_offload {
   uint32_t behind[1 + TWS_OPTIMIZER_STATES]; /* buffers of masters and states from there on; TWS_NONE: cut is 0 */
   uint32_t gradients, hyper, metrics;        /* that the step reads */
   uint32_t arrived[2], arrivals;             /* buffers of the host that gradients come to in turn; how many did */
-  tws_operand from, to;                      /* updated weights that wait to be copied in; to.count 0: none */
+  tws_operand from, to;                      /* updated weights that wait to be copied; to.count 0: none */
+  uint32_t sent;                             /* 1 + the operation that copied the last out; 0: none did */
   const tws_staged *staged;                  /* of the disk, what the update at hand works on */
   tws_tier param_tier;                       /* of parameters between uses; the device's: they are not offloaded */
   tws_tier param_host;                       /* of what of them is in the host's memory, and on its way */

@@ -165,10 +165,7 @@ static uint32_t next_arrived(tws_lower *l, tws_dtype dtype, uint64_t elements) {
         tws_builder_buffer(&l->b, "arriving gradients", TWS_CATEGORY_BUCKET, dtype, elements, TWS_LIFETIME_PROGRAM);
     if (l->b.failed == TWS_OK) l->b.plan->buffers[*arrived].tier = (uint8_t)o->tier;
   }
-  if (l->b.failed != TWS_OK) return 0;
-  tws_buffer *b = &l->b.plan->buffers[*arrived];
-  if (elements > b->elements) b->elements = elements;
-  b->bytes = b->elements * tws_dtype_bytes(dtype);
+  tws_builder_grow(&l->b, *arrived, elements);
   return *arrived;
 }
 
@@ -374,7 +371,10 @@ tws_operand tws_offload_weights(tws_lower *l, uint64_t first, uint64_t count, in
   const tws_operand home = home_of(l, first, count);
   if (tws_offload_is_on_host(l, home.buffer) == on_host && !l->offload.delayed.on) return home;
   const uint32_t buffer = tws_offload_buffer(l, "updated weights", TWS_CATEGORY_BUCKET, l->config->dtype, count);
-  if (!on_host && l->b.failed == TWS_OK) l->b.plan->buffers[buffer].tier = TWS_TIER_DEVICE;
+  if (on_host || l->b.failed != TWS_OK) return tws_write(buffer, 0, count);
+  l->b.plan->buffers[buffer].tier = TWS_TIER_DEVICE;
+  /* one is copied out while the next is updated */
+  if (l->b.plan->in_step && l->offload.sent) tws_builder_begin_after(&l->b, buffer, l->offload.sent - 1);
   return tws_write(buffer, 0, count);
 }
 
@@ -387,6 +387,7 @@ static void copy_updated(tws_lower *l) {
                      : to       ? TWS_STREAM_COPY_OUT
                                 : TWS_STREAM_COPY_IN,
                      o->from, o->to);
+    if (to && !from) o->sent = l->b.plan->op_count;
   }
   o->to.count = 0;
 }

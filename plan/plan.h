@@ -228,10 +228,10 @@ typedef struct tws_plan {
   tws_dtype dtype;
   tws_matmul_dtype matmul_dtype; /* what costs assume of products that say nothing; engines have none but AUTO */
   int64_t micro_batch_size, sequence_length, accumulation_steps;
-  int in_step; /* ZeRO 2 and 3, overlapped or with the optimizer on the host: in a micro-batch what gathers and reduces
-                  waits for the computation that was issued before it; the next micro-batch and the step's end begin
-                  when all is reduced, and copied to the host; and memory makes nobody wait, so that times do not depend
-                  on the layout */
+  int in_step; /* ZeRO 2 and 3, overlapped or offloaded: in a micro-batch what gathers and reduces, or comes from the
+                  host, waits for the computation that was issued before it; the next micro-batch and the step's end
+                  begin when all is reduced, and copied to the host and from there; and memory makes nobody wait, so
+                  that times do not depend on the layout */
   uint32_t settled; /* of a long plan (plan/fold.h): from this micro-batch on its layout repeats, until it ends */
   tws_op *ops;
   tws_operand *operands;
@@ -294,6 +294,18 @@ static inline uint64_t tws_quantized_chunk(const tws_plan *plan, uint64_t most) 
 /* NULL: its kernel has none. */
 static inline const tws_arguments *tws_op_arguments(const tws_plan *plan, const tws_op *op) {
   return op->arguments > 0 ? &plan->arguments[op->arguments - 1] : NULL;
+}
+/* Whether operations of a stream wait for all computation that was issued before them, where streams keep step. A rank
+ * that is alone reduces nothing between what it computes and what it copies to the host. */
+static inline int tws_stream_keeps_step(const tws_plan *plan, int stream) {
+  return stream == TWS_STREAM_GATHER || stream == TWS_STREAM_REDUCE || stream == TWS_STREAM_COPY_IN ||
+         stream == TWS_STREAM_DISK || (stream == TWS_STREAM_COPY_OUT && plan->world == 1);
+}
+/* What the end of a step copies out of the device, or stage 0 reduces there beside what computes: it waits for all that
+ * the passes compute. */
+static inline int tws_op_ends_passes(const tws_plan *plan, const tws_op *o) {
+  return (o->stream == TWS_STREAM_COPY_OUT && o->phase == TWS_PHASE_STEP) ||
+         (o->stream == TWS_STREAM_REDUCE && plan->zero.stage == 0);
 }
 /* The buffer of the network's first input with this content, or TWS_NONE. */
 uint32_t tws_plan_input(const tws_plan *plan, tws_input_content content);

@@ -155,6 +155,8 @@ typedef struct tws_moved_gradients {
   tws_op_range range; /* of all of them */
   uint32_t *takes;    /* per operation of the range: so many before it is the one that wrote last what it copies to the
                        * host; 0: none did. NULL: nothing is copied */
+  int takes_turns;    /* buckets do, in buffers of their own (plan/bucket_turns.h) */
+  tws_op_range *brought; /* likewise, per bucket: its sums come back. NULL: there are none yet */
 } tws_moved_gradients;
 typedef struct tws_moved_kind { /* of a micro-batch: not the first of its step; the last */
   unsigned later : 1, last : 1;
@@ -162,7 +164,7 @@ typedef struct tws_moved_kind { /* of a micro-batch: not the first of its step; 
 /* Into `arena`. */
 tws_code tws_moves_of_gradients(tws_moves *moves, int64_t elements, tws_moved_kind kind, tws_arena *arena,
                                 tws_moved_gradients *out, tws_error *err);
-/* Stage 3: a parameter that operation `op` gathers. */
+/* Stage 3: a parameter that is there when operation `op` has ended. */
 typedef struct tws_moved_param {
   int layer; /* see tws_gradient_place; -1: samples do not tell who reads it */
   uint32_t which, op;
@@ -177,6 +179,9 @@ typedef struct tws_moved_params {
   tws_moved_visit *visits;
   tws_moved_param *items;
   uint32_t visit_count, count;
+  tws_op_range range; /* of all of them */
+  uint32_t *takes; /* per operation of the range: so many before it, or in what was gathered for the whole step, is the
+                       * one on another stream that it waits for; 0: none. NULL: nothing comes from the host */
 } tws_moved_params;
 /* What a micro-batch gathers; the first that is asked for gathers what neighbours keep for those behind it. */
 tws_code tws_moves_of_params(tws_moves *moves, tws_arena *arena, tws_moved_params *out, tws_error *err);

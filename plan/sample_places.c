@@ -53,7 +53,8 @@ tws_code tws_sample_gradients(tws_lower *l, tws_arena *arena, tws_gradient_list 
 }
 
 static int is_moved(const tws_lower *l) {
-  return l->wanted && !l->wanted->tail && !l->zero.flat_gradients && l->b.failed == TWS_OK;
+  const int moves = !l->zero.flat_gradients || l->offload.param_tier != TWS_TIER_DEVICE;
+  return l->wanted && !l->wanted->tail && moves && l->b.failed == TWS_OK;
 }
 
 void tws_sample_moved(tws_lower *l, uint32_t param, uint32_t buffer, uint64_t first) {
@@ -91,6 +92,6 @@ void tws_sample_visit(tws_lower *l, const tws_visit *visit) {
 }
 
 void tws_sample_contributed(tws_lower *l, uint32_t param) {
-  const tws_gradient_place *at = is_moved(l) ? tws_sample_place(l) : NULL;
+  const tws_gradient_place *at = is_moved(l) && !l->zero.flat_gradients ? tws_sample_place(l) : NULL;
   if (at) add_event(l, at[param].layer, at[param].which);
 }

@@ -172,7 +172,7 @@ static void lay_out(tws_lower *l, const uint64_t *sizes, uint64_t *starts) {
   const uint64_t cut = l->offload.cut; /* with it nothing else is on the device */
   if (cut > 0 && tws_offload_copies_buckets(l) && !z->flat_gradients)
     make_gradients(l, cut, NULL, 0);
-  else if (z->flat_gradients || z->stage == 3)
+  else if (z->flat_gradients || z->stage == 3 || z->ranks == 1) /* alone, buckets come and go beside each other */
     make_gradients(l, trained, starts, starts_below(starts, count, trained));
   else
     make_gradients(l, kept, NULL, 0);
@@ -490,6 +490,7 @@ static void flush_bucket(tws_lower *l, tws_bucket *bucket) {
   z->flushed[1] = device_ops(l->b.plan);
   z->emptied[0] = z->emptied[1];
   z->emptied[1] = bucket->buffer;
+  if (tws_zero_takes_turns(l)) tws_zero_turn_end(l, (uint32_t)(bucket - z->buckets));
   bucket->buffer = TWS_NONE;
   l->b.module = module;
 }
@@ -520,12 +521,14 @@ static int copies_behind(const tws_lower *l) {
   return l->zero.flat_gradients && tws_config_offloads_in_step(l->config);
 }
 
-/* Who waits for memory: nobody where what moves is in two buckets, or stays out of the passes. */
+/* Who waits for memory: nobody where what moves is in two buckets or has buffers of its own, or stays out of the
+ * passes. */
 static void keep_in_step(tws_lower *l) {
   const tws_zero *z = &l->zero;
   const tws_config *c = l->config;
   const int copies = tws_config_offloads(c);
-  l->b.plan->in_step = z->stage >= 2 && z->ranks > 1 && (copies ? tws_config_offloads_in_step(c) : l->overlap);
+  const int moves = z->ranks > 1 || !z->flat_gradients || l->offload.param_tier != TWS_TIER_DEVICE;
+  l->b.plan->in_step = z->stage >= 2 && moves && (copies ? tws_config_offloads_in_step(c) : l->overlap);
   l->b.nobody_waits_for_memory = l->b.plan->in_step || (l->exchanges_beside && (!copies || copies_behind(l)));
 }
 
@@ -571,13 +574,15 @@ void tws_zero_micro_begin(tws_lower *l) {
   if (!z->flat_gradients) memset(z->written, 0, l->network->param_count);
   for (uint32_t i = 0; i < z->bucket_count; i++) z->buckets[i].pending = z->buckets[i].count;
   z->flushed[0] = z->flushed[1] = 0;
+  if (tws_zero_takes_turns(l)) tws_zero_turns_micro_begin(l);
   tws_fetch_begin(l, TWS_FETCH_MICRO_BATCH);
 }
 
 /* Also on ranks that copy nothing of it to the host: all replicas need the same memory. */
 static void hold_emptied(tws_lower *l, int which) {
   const tws_zero *z = &l->zero;
-  if (z->flushed[which] && tws_offload_copies_buckets(l)) tws_builder_hold(&l->b, z->emptied[which]);
+  if (z->flushed[which] && tws_offload_copies_buckets(l) && !tws_zero_takes_turns(l))
+    tws_builder_hold(&l->b, z->emptied[which]);
 }
 
 void tws_zero_micro_end(tws_lower *l) {
@@ -612,29 +617,31 @@ tws_operand tws_zero_param(tws_lower *l, uint32_t param) {
   return tws_read(z->gathered[param], 0, numel(l, param));
 }
 
-/* Alone a rank adds to the sums of micro-batches before, as it does where they stay on the device. */
-static void bring_sums(tws_lower *l, const tws_bucket *bucket) {
-  tws_zero *z = &l->zero;
-  for (uint32_t i = 0, next; i < bucket->count; i = next) {
-    const uint32_t *params = z->bucket_params + bucket->first;
-    uint64_t count = 0;
-    for (next = i; next < bucket->count && z->flat_offset[params[next]] == z->flat_offset[params[i]] + count; next++) {
-      count += numel(l, params[next]);
-      z->written[params[next]] = 1;
-    }
-    tws_operand kept[2];
-    uint64_t slot = z->slot[params[i]];
-    for (int k = 0, n = tws_offload_kept(l, z->flat_offset[params[i]], count, kept); k < n; k++) {
-      tws_builder_copy(&l->b, TWS_STREAM_COPY_IN, kept[k], tws_write(bucket->buffer, slot, kept[k].count));
-      slot += kept[k].count;
-    }
-  }
-}
-
 int tws_zero_adds(const tws_lower *l, uint32_t param) {
   const tws_zero *z = &l->zero;
   if (z->flat_gradients || z->buckets[z->bucket_of[param]].buffer != TWS_NONE) return z->written[param];
   return z->written[param] || (z->ranks == 1 && l->b.micro_batch > 0);
+}
+
+static void begin_bucket(tws_lower *l, tws_bucket *bucket) {
+  tws_zero *z = &l->zero;
+  if (tws_zero_takes_turns(l)) {
+    bucket->buffer = tws_zero_turn_begin(l, (uint32_t)(bucket - z->buckets));
+    return;
+  }
+  bucket->buffer =
+      tws_builder_buffer(&l->b, "gradient bucket", TWS_CATEGORY_BUCKET, z->grad_dtype, bucket->elements, 0);
+  /* its memory, with what is in it */
+  const int shares = !l->wanted || !l->wanted->moves || tws_offload_copies_buckets(l);
+  uint64_t *starts = shares ? tws_arena_alloc(l->b.plan->arena, bucket->count, sizeof *starts) : NULL;
+  for (uint32_t i = 0; starts && i < bucket->count; i++) starts[i] = z->slot[z->bucket_params[bucket->first + i]];
+  tws_builder_pieces(&l->b, bucket->buffer, starts, bucket->count);
+  for (uint32_t i = 0; starts && i < bucket->count; i++)
+    tws_sample_moved(l, z->bucket_params[bucket->first + i], bucket->buffer, starts[i]);
+  /* one is filled while another is reduced and copied, as DeepSpeed does with two buffers in turn */
+  if (!l->b.plan->in_step || !z->flushed[0]) return;
+  tws_builder_begin_after(&l->b, bucket->buffer, z->flushed[0] - 1);
+  hold_emptied(l, 0);
 }
 
 tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate) {
@@ -649,22 +656,9 @@ tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate) {
   }
   tws_bucket *bucket = &z->buckets[z->bucket_of[param]];
   if (bucket->buffer == TWS_NONE) {
-    bucket->buffer =
-        tws_builder_buffer(&l->b, "gradient bucket", TWS_CATEGORY_BUCKET, z->grad_dtype, bucket->elements, 0);
-    /* its memory, with what is in it */
-    const int shares = !l->wanted || !l->wanted->moves || tws_offload_copies_buckets(l);
-    uint64_t *starts = shares ? tws_arena_alloc(l->b.plan->arena, bucket->count, sizeof *starts) : NULL;
-    for (uint32_t i = 0; starts && i < bucket->count; i++) starts[i] = z->slot[z->bucket_params[bucket->first + i]];
-    tws_builder_pieces(&l->b, bucket->buffer, starts, bucket->count);
-    for (uint32_t i = 0; starts && i < bucket->count; i++)
-      tws_sample_moved(l, z->bucket_params[bucket->first + i], bucket->buffer, starts[i]);
-    /* one is filled while another is reduced and copied, as DeepSpeed does with two buffers in turn */
-    if (l->b.plan->in_step && z->flushed[0]) {
-      tws_builder_begin_after(&l->b, bucket->buffer, z->flushed[0] - 1);
-      hold_emptied(l, 0);
-    }
-    if (z->ranks == 1 && l->b.micro_batch > 0) {
-      bring_sums(l, bucket);
+    begin_bucket(l, bucket);
+    if (z->ranks == 1 && l->b.micro_batch > 0) { /* sums are in it */
+      for (uint32_t i = 0; i < bucket->count; i++) z->written[z->bucket_params[bucket->first + i]] = 1;
       *accumulate = 1;
       gradient.access = TWS_READ_WRITE;
     }

@@ -73,6 +73,21 @@ static void find_all_taken(tws_lower *l, tws_arena *arena, tws_moved_gradients *
   for (uint32_t i = 0; i < out->count && out->takes; i++) find_taken(l, out->items[i].reduced, first, out->takes);
 }
 
+/* Whatever buffers they come to. */
+static void bring_all(tws_lower *l, tws_arena *arena, tws_moved_gradients *out) {
+  const tws_zero *z = &l->zero;
+  out->brought = tws_arena_alloc(arena, z->bucket_count + 1u, sizeof *out->brought);
+  if (!out->brought) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  for (uint32_t i = 0; i < z->bucket_count && l->b.failed == TWS_OK; i++) {
+    const tws_bucket *bucket = &z->buckets[i];
+    out->brought[i].first = l->b.plan->op_count;
+    tws_zero_bring_sums(l, bucket,
+                        tws_builder_buffer(&l->b, "gradient bucket", TWS_CATEGORY_BUCKET, z->grad_dtype,
+                                           bucket->elements, TWS_LIFETIME_OPS));
+    out->brought[i].end = l->b.plan->op_count;
+  }
+}
+
 void tws_zero_sample_gradients(tws_lower *l, tws_moved_kind kind, tws_arena *arena, tws_moved_gradients *out) {
   const tws_zero *z = &l->zero;
   const tws_plan *plan = l->b.plan;
@@ -99,13 +114,70 @@ void tws_zero_sample_gradients(tws_lower *l, tws_moved_kind kind, tws_arena *are
     out->items[out->count++] =
         (tws_moved_gradient){at[p].layer, at[p].which, z->bucket_of[p], {first, padded}, {padded, plan->op_count}};
   }
+  out->takes_turns = z->ranks == 1 && !z->flat_gradients;
+  out->brought = NULL;
+  if (out->takes_turns && kind.later) bring_all(l, arena, out);
   find_all_taken(l, arena, out);
 }
 
-/* The operation of a range that gathers into this buffer, which is the range's. */
-static uint32_t gather_of(const tws_plan *plan, tws_op_range range, uint32_t buffer) {
-  const uint32_t op = plan->buffers[buffer].first_op;
-  return op >= range.first && op < range.end ? op : TWS_NONE;
+static int writes_to(const tws_plan *plan, const tws_op *o, uint32_t buffer) {
+  for (int k = 0; k < o->operand_count; k++) {
+    const tws_operand *w = &plan->operands[o->operand_first + (uint32_t)k];
+    if (w->buffer == buffer && w->access & TWS_WRITE) return 1;
+  }
+  return 0;
+}
+
+/* The operation of a range that gathers into this buffer, which is the range's: the last that writes to it, where a
+ * part of it came from the host before. */
+static uint32_t gather_of(const tws_lower *l, tws_op_range range, uint32_t buffer) {
+  const tws_plan *plan = l->b.plan;
+  const uint32_t first = plan->buffers[buffer].first_op;
+  uint32_t op = plan->op_count;
+  if (l->offload.param_tier == TWS_TIER_DEVICE) return first >= range.first && first < range.end ? first : TWS_NONE;
+  while (op > range.first && !writes_to(plan, &plan->ops[op - 1], buffer)) op--;
+  return op > range.first ? op - 1 : TWS_NONE;
+}
+
+typedef struct touches { /* per buffer: 1 + the last operation that did, or 0 */
+  uint32_t *read, *written;
+} touches;
+
+/* The last operation before on another stream that this one waits for: what it takes came from there, or what was where
+ * its own goes. */
+static uint32_t waits_for(const tws_plan *plan, const tws_op *o, const touches *t) {
+  uint32_t last = 0;
+  for (int k = 0; k < o->operand_count; k++) {
+    const tws_operand *operand = &plan->operands[o->operand_first + (uint32_t)k];
+    if (!operand->count) continue;
+    const uint32_t before[] = {t->written[operand->buffer], operand->access & TWS_WRITE ? t->read[operand->buffer] : 0};
+    for (int i = 0; i < 2; i++)
+      if (before[i] > last && plan->ops[before[i] - 1].stream != o->stream) last = before[i];
+  }
+  return last;
+}
+
+/* Of what comes from the host or the disk and is gathered then, whole buffers: what is told of it is all there is. */
+static void find_fetched(tws_lower *l, tws_arena *arena, uint32_t first, tws_moved_params *out) {
+  const tws_plan *plan = l->b.plan;
+  out->range = (tws_op_range){first, plan->op_count};
+  out->takes = NULL;
+  if (l->offload.param_tier == TWS_TIER_DEVICE || l->b.failed != TWS_OK) return;
+  out->takes = tws_arena_alloc(arena, plan->op_count - first + 1u, sizeof *out->takes);
+  touches t = {.read = tws_calloc(plan->buffer_count + 1u, sizeof *t.read),
+               .written = tws_calloc(plan->buffer_count + 1u, sizeof *t.written)};
+  if (!out->takes || !t.read || !t.written) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  for (uint32_t op = 0; op < plan->op_count && l->b.failed == TWS_OK; op++) {
+    const tws_op *o = &plan->ops[op];
+    const uint32_t last = op >= first ? waits_for(plan, o, &t) : 0;
+    if (last) out->takes[op - first] = op + 1 - last;
+    for (int k = 0; k < o->operand_count; k++) {
+      const tws_operand *operand = &plan->operands[o->operand_first + (uint32_t)k];
+      (operand->access & TWS_WRITE ? t.written : t.read)[operand->buffer] = op + 1;
+    }
+  }
+  tws_free(t.read);
+  tws_free(t.written);
 }
 
 /* Before the operations that gather them. */
@@ -118,7 +190,7 @@ static tws_moved_visit *begin_visit(tws_lower *l, int layer, int backward, tws_m
 
 static void add_gathered(tws_lower *l, const tws_moved_visit *v, uint32_t param, tws_moved_params *out) {
   const tws_gradient_place *at = tws_sample_place(l);
-  const uint32_t op = gather_of(l->b.plan, v->gathered, l->zero.gathered[param]);
+  const uint32_t op = gather_of(l, v->gathered, l->zero.gathered[param]);
   const int told = !tws_is_quantized(l, param); /* else samples do not say who reads it */
   if (at) out->items[out->count++] = (tws_moved_param){told ? at[param].layer : -1, at[param].which, op};
 }
@@ -126,6 +198,8 @@ static void add_gathered(tws_lower *l, const tws_moved_visit *v, uint32_t param,
 void tws_zero_sample_params(tws_lower *l, tws_arena *arena, tws_moved_params *out) {
   const tws_zero3_schedule *s = &l->zero.schedule;
   const tws_visit_list *visits = &l->chunk->visits;
+  const uint32_t first = l->b.plan->op_count;
+  tws_fetch_begin(l, TWS_FETCH_MICRO_BATCH);
   out->visits = tws_arena_alloc(arena, visits->count + 1u, sizeof *out->visits);
   out->items = tws_arena_alloc(arena, s->param_count + 1u, sizeof *out->items);
   if (!out->visits || !out->items) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
@@ -141,6 +215,7 @@ void tws_zero_sample_params(tws_lower *l, tws_arena *arena, tws_moved_params *ou
     to->end = out->count;
     tws_zero_after(l, v);
   }
+  find_fetched(l, arena, first, out);
 }
 
 void tws_zero_sample_begin(tws_lower *l, tws_arena *arena, tws_moved_params *out) {
@@ -148,12 +223,14 @@ void tws_zero_sample_begin(tws_lower *l, tws_arena *arena, tws_moved_params *out
   out->items = tws_arena_alloc(arena, l->network->param_count + 1u, sizeof *out->items);
   if (!out->visits || !out->items) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   if (l->b.failed != TWS_OK) return;
+  const uint32_t first = l->b.plan->op_count;
   tws_moved_visit *to = begin_visit(l, -1, 0, out);
   tws_zero_step_begin(l);
   to->gathered.end = l->b.plan->op_count;
   for (uint32_t p = 0; p < l->network->param_count; p++)
     if (l->zero.persistent[p]) add_gathered(l, to, p, out);
   to->end = out->count;
+  find_fetched(l, arena, first, out);
 }
 
 void tws_zero_sample_least(tws_lower *l) {

@@ -135,7 +135,8 @@ typedef struct tally {
   int accounts;  /* exact, and so is what is exposed by axis */
   int beside;    /* exact: reductions of stage 1 ran beside the last backward pass */
   int sharded;   /* exact: of stage 3 */
-  int offloaded; /* exact: with the optimizer on the host */
+  int offloaded; /* exact: with the optimizer or parameters on the host */
+  int fetched;   /* exact: with parameters there */
 } tally;
 
 /* A legal job at random, with more layers, on four nodes. */
@@ -186,6 +187,16 @@ static void put_on_host(uint64_t seed, tws_config *c) {
   c->zero.pipeline_read = (int)draw(seed, 612, 2);
   c->zero.pipeline_write = (int)draw(seed, 613, 2);
   c->zero.reduce_scatter = (int)draw(seed, 614, 2);
+}
+
+/* Parameters there, too, or alone; some of them beyond, on the disk. */
+static void put_parameters_on_host(uint64_t seed, tws_config *c) {
+  c->zero.offload_param = draw(seed, 630, 3) ? 1 : 2;
+  c->zero.offload_param_pinned = draw(seed, 631, 4) > 0;
+  c->zero.max_in_cpu = (int64_t)draw(seed, 632, 8000);
+  c->zero.param_buffer_count = 1 + (int64_t)draw(seed, 633, 5);
+  c->zero.param_buffer_size = 1 + (int64_t)draw(seed, 634, 8000);
+  if (draw(seed, 635, 3) == 0) c->zero.offload_optimizer = 0;
 }
 
 static tws_config draw_offloaded(uint64_t seed, shape *s, int *world) {
@@ -284,8 +295,8 @@ static tws_config draw_ringed(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
-/* Likewise jobs whose optimizer is on the host, or its states on the disk, at all stages that may have it: every second
- * with groups that may lie unevenly on nodes. */
+/* Likewise jobs whose optimizer is on the host, or its states on the disk, at all stages that may have it, and at stage
+ * 3 parameters: every second with groups that may lie unevenly on nodes. */
 enum { HOSTED = 1 << 27 };
 static tws_config draw_hosted(uint64_t seed, shape *s, int *world) {
   tws_config c;
@@ -296,14 +307,8 @@ static tws_config draw_hosted(uint64_t seed, shape *s, int *world) {
   }
   if (c.zero.stage == 0) c.zero.stage = 1;
   put_on_host(seed, &c);
+  if (c.zero.stage == 3 && draw(seed, 616, 3)) put_parameters_on_host(seed, &c);
   return c;
-}
-
-/* Of these a bound may be all that is known, without replicas: where one rank of stages 2 and 3 brings its own sums
- * back, and where copies wait for gradients in the midst of a pass. */
-static int may_be_bound(const tws_plan_request *job) {
-  const tws_config *c = job->config;
-  return c->zero.offload_optimizer && tws_topology_world(&job->topology) == c->tensor_ranks * c->pipeline_stages;
 }
 
 static void draw_job(uint64_t seed, int64_t more_layers, int64_t longer, drawn_job *j) {
@@ -432,7 +437,7 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
   const planned whole = plan_all(&j.request, &j.machine, cost_seed ? &random : NULL);
   const double apart = fabs(composed.step_s - whole.step_s) / whole.step_s;
   const int pipeline = config->pipeline_stages > 1;
-  ck_assert_msg(composed.exact || may_be_bound(&j.request), "seed %d: a bound", (int)seed);
+  ck_assert_msg(composed.exact, "seed %d: a bound", (int)seed);
   /* a plan adds up the passes of a ring tens of thousands of times */
   const double rounded = tws_config_is_ring(config) ? 5e-12 : 1e-12;
   if (composed.exact)
@@ -458,21 +463,22 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
   seen->exact[pipeline] += composed.exact;
   seen->beside += composed.exact && config->zero.stage == 1 && config->zero.overlap_comm;
   seen->sharded += composed.exact && config->zero.stage == 3;
-  seen->offloaded += composed.exact && config->zero.offload_optimizer;
+  seen->offloaded += composed.exact && tws_config_offloads(config);
+  seen->fetched += composed.exact && tws_config_fetches(config);
   tws_composer_destroy(composer);
   drop_job(&j);
 }
 
 /* So many jobs behind number `first`, of one kind; every eighth has a machine's costs, the others random ones. */
 static tally check_jobs(uint64_t first, uint64_t first_costs, uint64_t jobs) {
-  tally seen = {{0, 0}, 0, 0, 0, 0};
+  tally seen = {.accounts = 0};
   for (uint64_t seed = 1; seed <= jobs; seed++)
     check_job(first + seed, seed % 8 ? first_costs + seed : 0, 12 * (int64_t)(seed % 3), 1, &seen);
   return seen;
 }
 
 START_TEST(composed_steps_are_the_plans) {
-  tally seen = {{0, 0}, 0, 0, 0, 0};
+  tally seen = {.accounts = 0};
   const uint64_t jobs = job_count();
   for (uint64_t seed = 1; seed <= jobs; seed++) check_job(seed, 1000 + seed, 12 * (int64_t)(seed % 3), 1, &seen);
 
@@ -483,7 +489,7 @@ END_TEST
 
 /* At a machine's costs, which differ less. */
 START_TEST(composed_steps_of_machines_are_the_plans) {
-  tally seen = {{0, 0}, 0, 0, 0, 0};
+  tally seen = {.accounts = 0};
   const uint64_t jobs = job_count() < 500 ? job_count() : 500;
   for (uint64_t seed = 1; seed <= jobs; seed++) check_job(seed, 0, 12 * (int64_t)(seed % 3), 1, &seen);
   ck_assert_int_eq(seen.accounts, (int)jobs);
@@ -550,12 +556,13 @@ START_TEST(hosted_optimizers_compose) {
   ck_assert_int_gt(seen.offloaded, (int)jobs * 19 / 20);
   ck_assert_int_gt(seen.accounts, (int)jobs * 19 / 20);
   ck_assert_int_gt(seen.sharded, (int)jobs / 20);
+  ck_assert_int_gt(seen.fetched, (int)jobs / 20);
 }
 END_TEST
 
 /* Many micro-batches, of which few are gone through. */
 START_TEST(long_steps_compose) {
-  tally seen = {{0, 0}, 0, 0, 0, 0};
+  tally seen = {.accounts = 0};
   const uint64_t jobs = job_count() / 6;
   for (uint64_t seed = 1; seed <= jobs; seed++)
     check_job(30000 + seed, 9000 + seed, 6 * (int64_t)(seed % 2), 5 + 3 * (int64_t)(seed % 9), &seen);
@@ -564,7 +571,7 @@ START_TEST(long_steps_compose) {
 END_TEST
 
 START_TEST(long_rings_compose) {
-  tally seen = {{0, 0}, 0, 0, 0, 0};
+  tally seen = {.accounts = 0};
   const uint64_t jobs = job_count() / 12;
   for (uint64_t seed = 1; seed <= jobs; seed++)
     check_job(RINGED + 1000 + seed, 9500 + seed, 6 * (int64_t)(seed % 2), 3 + 4 * (int64_t)(seed % 5), &seen);
@@ -713,7 +720,7 @@ START_TEST(mutants_are_noticed) {
 END_TEST
 
 START_TEST(machine_costs_compose) {
-  tally seen = {{0, 0}, 0, 0, 0, 0};
+  tally seen = {.accounts = 0};
   for (uint64_t seed = 1; seed <= JOBS / 8; seed++) check_job(70000 + seed, 0, 12 * (int64_t)(seed % 3), 1, &seen);
 }
 END_TEST
