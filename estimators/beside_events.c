@@ -259,6 +259,7 @@ typedef struct maker {
   uint32_t flushed[2];
   tws_bucket_turns turns; /* where buckets take them; */
   uint32_t *emptied;      /* per bucket: 1 + the number of what makes room for it, or 0 */
+  uint8_t *brought;       /* likewise: its sums have been asked for */
   uint32_t completed;
   /* 1 + numbers: of the last on a channel; of one that ends in the micro-batch, as then all before it do. */
   uint32_t last_gather, done_gather;
@@ -322,14 +323,6 @@ static uint32_t gradient_of(maker *m, const tws_outline_entry *e) {
   return TWS_NONE;
 }
 
-static void begin_bucket(maker *m, uint32_t gradient) {
-  const tws_moved_gradients *all = &m->moves->reductions[m->kind]->gradients;
-  const uint32_t bucket = all->items[gradient].bucket, emptied = all->takes_turns ? m->emptied[bucket] : m->flushed[0];
-  if (m->begun[bucket]) return;
-  m->begun[bucket] = 1;
-  if (emptied) put(m, NULL, emptied);
-}
-
 /* The bucket is empty before that. */
 static int is_of_host(const tws_beside_op *op) {
   return op && op->stream == TWS_BESIDE_HOSTS;
@@ -344,6 +337,17 @@ static void bring(maker *m, uint32_t bucket, uint32_t copied) {
     if (copied && !m->failed) m->to->takes[m->kind][m->ops - 1] = m->ops - copied;
   }
   m->emptied[bucket] = m->ops;
+  m->brought[bucket] = 1;
+}
+
+static void begin_bucket(maker *m, uint32_t gradient) {
+  const tws_moved_gradients *all = &m->moves->reductions[m->kind]->gradients;
+  const uint32_t bucket = all->items[gradient].bucket;
+  if (m->begun[bucket]) return;
+  m->begun[bucket] = 1;
+  if (all->brought && !m->brought[bucket]) bring(m, bucket, 0);
+  const uint32_t emptied = all->takes_turns ? m->emptied[bucket] : m->flushed[0];
+  if (emptied) put(m, NULL, emptied);
 }
 
 /* The next one may have its buffer. */
@@ -428,7 +432,9 @@ static void read_param(maker *m, int layer, uint32_t which) {
 static void begin_pass(maker *m, int backward) {
   const tws_beside_gathers *begin = m->moves->begin;
   const tws_moved_params *p = &m->moves->gathers[m->later]->params;
-  for (uint32_t i = 0; i < m->turns.places && m->later && !backward; i++) bring(m, m->turns.first[i], 0);
+  const tws_moved_gradients *all = &m->moves->reductions[m->kind]->gradients;
+  for (uint32_t i = 0; i < m->turns.places && all->brought && backward == (all->takes_turns == 2); i++)
+    if (!m->brought[m->turns.first[i]]) bring(m, m->turns.first[i], 0);
   if (!m->later && !backward && begin->params.visit_count) gather(m, begin, begin->params.visits);
   while (m->visit < p->visit_count && p->visits[m->visit].layer < 0 && p->visits[m->visit].backward == backward)
     visit(m, p->visits[m->visit].layer, backward);
@@ -501,7 +507,8 @@ static void find_turns(maker *m, const tws_beside_outline *outline) {
   uint32_t *pending = tws_arena_alloc_unset(m->scratch, bytes, 1);
   uint8_t *begun = tws_arena_alloc(m->scratch, all->buckets + 1u, 1);
   m->emptied = tws_arena_alloc(m->scratch, bytes, 1);
-  if (!pending || !begun || !m->emptied || !tws_bucket_turns_make(all->buckets, m->scratch, &m->turns)) {
+  m->brought = tws_arena_alloc(m->scratch, all->buckets + 1u, 1);
+  if (!pending || !begun || !m->emptied || !m->brought || !tws_bucket_turns_make(all->buckets, m->scratch, &m->turns)) {
     m->failed = 2;
     return;
   }

@@ -27,6 +27,7 @@ typedef struct line {
   size_t at;
   double stretch, now, began; /* began: the micro-batch */
   double computed_s;          /* of it, by the layers */
+  double left_s;              /* when the one before had nothing under way: see end_micro_batch() */
   uint32_t base, begun;       /* operations: when the micro-batch began, so far */
   uint32_t joining;           /* 1 + number of the one on the stream that computes which is to end; 0: none is */
   uint32_t on_stream[TWS_BESIDE_STREAMS], on_channel[TWS_CHANNEL_COUNT]; /* 1 + number of the last */
@@ -205,11 +206,13 @@ static void account_for(const walk *w, const line *l, uint32_t last, double from
 }
 
 /* A copy takes what has been reduced to one of two places, whose last copy the host has taken; the host takes what was
- * copied. Others take what was there before them behind what computes. */
+ * copied. Others take what was there before them behind what computes, but for
+ * reads of the disk, which come to the host's memory. */
 static void find_taken(line *l, const tws_line_event *e, line_op *o, uint32_t number) {
   const int copies = o->op->stream == TWS_BESIDE_COPIES, hosts = o->op->stream == TWS_BESIDE_HOSTS;
   if (e->takes) o->before[2] = number + 1 - e->takes;
   if (hosts || (copies && e->takes)) o->times.ready_s = 0;
+  if (o->op->stream == TWS_BESIDE_READS) o->times.ready_s = l->left_s;
   if (copies && l->arrives[l->going - l->of]) o->before[3] = l->hosted[0];
   if (!hosts) return;
   o->before[2] = l->on_stream[TWS_BESIDE_COPIES];
@@ -333,6 +336,7 @@ static int end_micro_batch(walk *w, line *l) {
   }
   l->now += l->going->computed_s - l->computed_s;
   l->computed_s = l->going->computed_s;
+  if (last) l->left_s = op_of(w, l, last - 1)->times.end_s;
   if (last) wait_until(w, l, last - 1);
   l->at++;
   return 1;
@@ -492,6 +496,7 @@ static void move_on(walk *w, double seconds) {
   for (int i = 0; i < w->count; i++) {
     line *l = &w->lines[i];
     l->now += seconds;
+    l->left_s += seconds;
     for (uint32_t k = 0; k < w->room; k++) {
       l->ops[k].times.ready_s += seconds;
       l->ops[k].times.met_s += seconds;

@@ -146,6 +146,7 @@ typedef struct tws_zero {
   uint32_t emptied[2];     /* their buffers */
   tws_bucket_turns turns;  /* zero_turns.c: of buckets in these buffers, by place; NULL: none has begun */
   uint32_t *turn_buffers;
+  uint8_t *brought; /* per bucket: its sums are there, or on their way */
   tws_zero3_schedule schedule;
   tws_secondary secondary;
   tws_hops hops;
@@ -545,6 +546,7 @@ void tws_exchange_partial_gradients(tws_lower *l);
 tws_code tws_zero_begin(tws_lower *l);
 void tws_zero_step_begin(tws_lower *l);
 void tws_zero_micro_begin(tws_lower *l);
+void tws_zero_turns_pass(tws_lower *l, int backward); /* of a micro-batch; the forward pass: behind that */
 void tws_zero_before(tws_lower *l, uint32_t visit);
 void tws_zero_after(tws_lower *l, uint32_t visit);
 void tws_zero_micro_end(tws_lower *l);

@@ -379,6 +379,7 @@ static void run_backward(tws_lower *l) {
   for (uint32_t v = 0; v < l->network->value_count; v++) {
     if (!l->kept[v]) l->value_buffer[v] = TWS_NONE;
   }
+  tws_zero_turns_pass(l, 1);
   run_visits(l, l->chunk->forward_visits, l->chunk->visits.count);
 }
 

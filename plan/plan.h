@@ -299,7 +299,7 @@ static inline const tws_arguments *tws_op_arguments(const tws_plan *plan, const 
  * that is alone reduces nothing between what it computes and what it copies to the host. */
 static inline int tws_stream_keeps_step(const tws_plan *plan, int stream) {
   return stream == TWS_STREAM_GATHER || stream == TWS_STREAM_REDUCE || stream == TWS_STREAM_COPY_IN ||
-         stream == TWS_STREAM_DISK || (stream == TWS_STREAM_COPY_OUT && plan->world == 1);
+         (stream == TWS_STREAM_COPY_OUT && plan->world == 1);
 }
 /* What the end of a step copies out of the device, or stage 0 reduces there beside what computes: it waits for all that
  * the passes compute. */

@@ -155,7 +155,8 @@ typedef struct tws_moved_gradients {
   tws_op_range range; /* of all of them */
   uint32_t *takes;    /* per operation of the range: so many before it is the one that wrote last what it copies to the
                        * host; 0: none did. NULL: nothing is copied */
-  int takes_turns;    /* buckets do, in buffers of their own (plan/bucket_turns.h) */
+  int takes_turns;       /* buckets do, in buffers of their own (plan/bucket_turns.h); 2: the first sums that come back
+                          * do so when the backward pass begins, and not with the micro-batch */
   tws_op_range *brought; /* likewise, per bucket: its sums come back. NULL: there are none yet */
 } tws_moved_gradients;
 typedef struct tws_moved_kind { /* of a micro-batch: not the first of its step; the last */

@@ -574,7 +574,7 @@ void tws_zero_micro_begin(tws_lower *l) {
   if (!z->flat_gradients) memset(z->written, 0, l->network->param_count);
   for (uint32_t i = 0; i < z->bucket_count; i++) z->buckets[i].pending = z->buckets[i].count;
   z->flushed[0] = z->flushed[1] = 0;
-  if (tws_zero_takes_turns(l)) tws_zero_turns_micro_begin(l);
+  tws_zero_turns_pass(l, 0);
   tws_fetch_begin(l, TWS_FETCH_MICRO_BATCH);
 }
 
