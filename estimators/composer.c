@@ -339,6 +339,7 @@ static int shares_stage_3(const tws_plan_request *request, const tws_rank_kind *
   const tws_config *c = request->config;
   if (tws_topology_size(&request->topology, 1u << TWS_AXIS_MODEL) == 1 || ranks->uneven) return 0;
   if (c->linear_tile_size || c->zero.offload_param) return 0;
+  if (ranks->every && c->expert_ranks > 1) return 0; /* those that share experts meet in layers, too */
   return c->zero.stage == 3 || (c->zero.stage == 2 && !ranks->pass_apart);
 }
 

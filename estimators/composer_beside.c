@@ -200,9 +200,23 @@ static const tws_timed_op *timed_op(const void *of, uint32_t number) {
   return &op_of(o->w, o->l, number)->times;
 }
 
+static int has_account(const walk *w, const line *l) {
+  return w->account && l == &w->lines[w->s->line];
+}
+
 static void account_for(const walk *w, const line *l, uint32_t last, double from, double to) {
   const ops_of_line of = {w, l};
-  if (w->account && l == &w->lines[w->s->line]) tws_account_gap(w->account, timed_op, &of, last, from, to);
+  if (has_account(w, l)) tws_account_gap(w->account, timed_op, &of, last, from, to);
+}
+
+/* Of the last micro-batch: what the step's end waits for says which. */
+static void account_for_both(const walk *w, line *l, uint32_t last, double from, double to) {
+  const ops_of_line of = {w, l};
+  tws_ended_line *ended = &w->s->ended_lines[l - w->lines];
+  const uint32_t hosted = l->on_stream[TWS_BESIDE_HOSTS];
+  if (!has_account(w, l) || to <= from) return;
+  tws_account_gap(&ended->gap[0], timed_op, &of, last, from, to);
+  if (hosted) tws_account_gap(&ended->gap[1], timed_op, &of, hosted - 1, from, to);
 }
 
 /* A copy takes what has been reduced to one of two places, whose last copy the host has taken; the host takes what was
@@ -291,7 +305,7 @@ static int end_join(walk *w, line *l) {
   const line_op *o = op_of(w, l, l->joining - 1);
   if (!o->has_met) return 0;
   if (o->times.cause) account_for(w, l, o->times.cause - 1, l->now, o->times.ready_s);
-  if (w->account && l == &w->lines[w->s->line]) {
+  if (has_account(w, l)) {
     double axis_s[TWS_PIECE_AXES] = {0};
     if (is_exposed(w, o->op)) axis_s[o->times.axis] = o->times.seconds;
     w->account->bubble_s += o->times.met_s - o->times.ready_s;
@@ -326,7 +340,9 @@ static int end_waits(walk *w, line *l) {
  * there. */
 static int end_micro_batch(walk *w, line *l) {
   static const uint8_t left[] = {TWS_BESIDE_REDUCES, TWS_BESIDE_COPIES, TWS_BESIDE_BRINGS};
+  const uint32_t hosted = w->is_last && has_account(w, l) ? l->on_stream[TWS_BESIDE_HOSTS] : 0;
   uint32_t last = 0;
+  if (hosted && !op_of(w, l, hosted - 1)->has_met) return 0;
   for (size_t i = 0; i < sizeof left; i++) {
     const uint32_t number = w->in_line && left[i] == TWS_BESIDE_REDUCES ? 0 : l->on_stream[left[i]];
     if (!number) continue;
@@ -337,7 +353,12 @@ static int end_micro_batch(walk *w, line *l) {
   l->now += l->going->computed_s - l->computed_s;
   l->computed_s = l->going->computed_s;
   if (last) l->left_s = op_of(w, l, last - 1)->times.end_s;
-  if (last) wait_until(w, l, last - 1);
+  if (last && w->is_last && l->left_s > l->now) {
+    account_for_both(w, l, last - 1, l->now, l->left_s);
+    l->now = l->left_s;
+  } else if (last) {
+    wait_until(w, l, last - 1);
+  }
   l->at++;
   return 1;
 }

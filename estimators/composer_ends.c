@@ -245,9 +245,20 @@ static tws_code run_ends(step *s, tws_composed_account *account, double *ended_s
   return TWS_OK;
 }
 
+/* What the line waited for when its passes had computed. */
+static void account_for_passes(const step *s, tws_composed_account *account) {
+  if (s->shape.stages > 1) return;
+  const int by_host = s->run && tws_end_run_waits_for_host(s->run, s->line);
+  const tws_composed_account *gap = &s->ended_lines[s->line].gap[by_host];
+  account->bubble_s += gap->bubble_s;
+  for (int axis = 0; axis < TWS_REPORT_COUNT; axis++) account->axis_exposed_s[axis] += gap->axis_exposed_s[axis];
+}
+
 tws_code tws_step_end_lines(step *s, tws_composed_account *account, double *ended_s, tws_error *err) {
   begin_ends(s);
-  if (s->run) return run_ends(s, account, ended_s, err);
+  if (s->run) TWS_TRY(run_ends(s, account, ended_s, err));
+  if (account) account_for_passes(s, account);
+  if (s->run) return TWS_OK;
   const tws_rank_kind *ranks = s->ranks;
   const int all = s->shape.stages * ranks->line_count;
   const ending e = {.s = s,

@@ -39,12 +39,15 @@ typedef struct tws_chunk_set { /* of a line of ranks (tws_rank_kind) */
   int exact, closed, in_order;
 } tws_chunk_set;
 
-typedef struct tws_ended_line {         /* of ranks, without a pipeline: its passes have ended */
-  double behind_s;                      /* for so long something goes on beside then */
+typedef struct tws_ended_line {                    /* of ranks, without a pipeline: its passes have ended */
+  double behind_s;                                 /* for so long something goes on beside then */
   double reduced_s, copied_s, brought_s, hosted_s; /* see tws_end_start */
-  tws_timed_op *reduced;                /* beside the last backward pass, in their order; NULL: none is */
-  tws_timed_op *gathered;               /* beside the update: room for as many as are */
-  double *complete_s;                   /* of each reduction: when its gradients were complete */
+  tws_timed_op *reduced;                           /* beside the last backward pass, in their order; NULL: none is */
+  tws_timed_op *gathered;                          /* beside the update: room for as many as are */
+  double *complete_s;                              /* of each reduction: when its gradients were complete */
+  /* In the account: what it waited for when its passes had computed, by what ended last, or by what the host did then.
+   * One that goes on waiting for the host waits for that all the time. */
+  tws_composed_account gap[2];
   double passed_s; /* to work with: what its end has computed, and how many reductions it has waited for */
   int waited;
 } tws_ended_line;

@@ -328,6 +328,32 @@ void tws_end_run_go(tws_end_run *r, const tws_end_start *starts, double *ended_s
   }
 }
 
+/* What made an operation ready, as tws_path_read() has it. */
+static uint32_t cause(const tws_run_rank *of, uint32_t op) {
+  const tws_op *o = &of->plan->ops[op];
+  uint32_t latest = op;
+  while (latest > 0 && of->plan->ops[latest - 1].stream != o->stream) latest--;
+  latest = latest > 0 ? latest - 1 : TWS_NONE;
+  for (uint32_t i = 0; i < o->dep_count; i++) {
+    const uint32_t dep = of->plan->deps[o->dep_first + i];
+    if (latest == TWS_NONE || of->times[dep].end_s > of->times[latest].end_s) latest = dep;
+  }
+  return latest;
+}
+
+int tws_end_run_waits_for_host(const tws_end_run *r, int rank) {
+  const tws_run_rank *of = &r->run->ranks[rank];
+  const uint32_t before = before_of(&r->ranks[rank]), count = of->plan->op_count;
+  uint32_t op = before, last = COMPUTED;
+  while (op < count && of->plan->ops[op].stream != TWS_STREAM_COMPUTE) op++;
+  for (uint32_t i = before; i < count; i++)
+    if (of->times[i].end_s > of->times[last].end_s) last = i;
+  if (op < count && !(of->times[op].ready_s > of->times[COMPUTED].end_s)) return 0;
+  op = op < count ? cause(of, op) : last;
+  while (op != TWS_NONE && op >= before) op = cause(of, op);
+  return op == HOSTED;
+}
+
 /* The messages' operation is none of a pipeline for the account: what waited for it is taken off there, and goes to the
  * stage that knows why they came late. */
 static double take_off_messages(const tws_end_run *r, int rank, tws_rhythm_stage *stage) {

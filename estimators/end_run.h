@@ -45,6 +45,8 @@ tws_code tws_end_run_create(tws_end_rank *ranks, int count, tws_end_run **out, t
 void tws_end_run_destroy(tws_end_run *run); /* NULL is allowed */
 /* When each rank has done all, but for its messages: ended_s. */
 void tws_end_run_go(tws_end_run *run, const tws_end_start *starts, double *ended_s);
+/* Whether what a rank computes first waits for what the host added up of the passes, once it has gone. */
+int tws_end_run_waits_for_host(const tws_end_run *run, int rank);
 /* Of a rank, once it has gone; stage: what of its messages it waited for goes there. */
 tws_code tws_end_run_account(const tws_end_run *run, int rank, tws_rhythm_stage *stage, tws_composed_account *account,
                              tws_error *err);
