@@ -234,15 +234,21 @@ static void find_taken(line *l, const tws_line_event *e, line_op *o, uint32_t nu
   l->hosted[1] = number + 1;
 }
 
+/* But for rounding; which of two tells then has to be the one that tws_path_read() takes. */
+static int is_tied(double a, double b) {
+  return fabs(a - b) <= 1e-12 * b;
+}
+
 /* When what was begun may start, once that is known of all before it; 0: it is not yet. */
 static int find_ready(const walk *w, const line *l, line_op *o) {
   for (int k = 0; k < BEFORE; k++)
     if (o->before[k] && !op_of(w, l, o->before[k] - 1)->has_met) return 0;
   for (int k = 0; k < BEFORE; k++) {
     const double end = o->before[k] ? op_of(w, l, o->before[k] - 1)->times.end_s : 0;
-    if (end <= o->times.ready_s) continue;
-    o->times.ready_s = end;
-    o->times.cause = o->before[k];
+    const int told =
+        is_tied(end, o->times.ready_s) ? o->times.cause && o->before[k] > o->times.cause : end > o->times.ready_s;
+    if (told) o->times.cause = o->before[k]; /* what computes was issued last */
+    o->times.ready_s = fmax(o->times.ready_s, end);
   }
   return o->is_ready = 1;
 }
@@ -287,8 +293,7 @@ static void note_wait(const walk *w, line *l) {
 }
 
 /* What computes waits until one of these has ended. */
-static void wait_until(const walk *w, line *l, uint32_t number) {
-  const double end = op_of(w, l, number)->times.end_s;
+static void wait_until(const walk *w, line *l, uint32_t number, double end) {
   if (end <= l->now) return;
   account_for(w, l, number, l->now, end);
   l->now = end;
@@ -321,16 +326,19 @@ static int end_join(walk *w, line *l) {
 static int end_waits(walk *w, line *l) {
   const tws_line_event *e = &l->going->items[l->at];
   uint32_t last = l->base + e->number;
+  double until = 0;
   size_t count = 0;
   for (; l->at + count < l->going->count && !e[count].op && !(e[count].computed_s > e->computed_s); count++) {
     const line_op *o = op_of(w, l, l->base + e[count].number);
     if (!o->has_met) return 0;
-    if (o->times.end_s > op_of(w, l, last)->times.end_s) last = l->base + e[count].number;
+    const double end = o->times.end_s;
+    if (is_tied(end, until) ? l->base + e[count].number > last : end > until) last = l->base + e[count].number;
+    until = fmax(until, end);
   }
   l->now += e->computed_s - l->computed_s;
   l->computed_s = e->computed_s;
   const double came = l->now;
-  wait_until(w, l, last);
+  wait_until(w, l, last, until);
   if (l->now > came) note_wait(w, l);
   l->at += count;
   return 1;
@@ -357,7 +365,7 @@ static int end_micro_batch(walk *w, line *l) {
     account_for_both(w, l, last - 1, l->now, l->left_s);
     l->now = l->left_s;
   } else if (last) {
-    wait_until(w, l, last - 1);
+    wait_until(w, l, last - 1, l->left_s);
   }
   l->at++;
   return 1;

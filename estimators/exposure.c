@@ -58,13 +58,26 @@ static void account_for(reader *r, uint32_t op) {
   }
 }
 
+static int is_message(const tws_op *o) {
+  return o->kind == TWS_OP_SEND || o->kind == TWS_OP_RECV;
+}
+
+/* Whether one operation ended behind another: where both end at once, but for rounding, messages before others, and
+ * else in the order in which they were issued. */
+static int is_behind(const reader *r, uint32_t op, uint32_t other) {
+  const double end = r->times[op].end_s, before = r->times[other].end_s, near = 1e-12 * end;
+  const int message = is_message(&r->plan->ops[op]);
+  if (end > before + near || end < before - near) return end > before;
+  return message != is_message(&r->plan->ops[other]) ? !message : op > other;
+}
+
 /* What made an operation ready: of its predecessors on this rank, the one that ended last. */
 static uint32_t cause(const reader *r, uint32_t op) {
   const tws_op *o = &r->plan->ops[op];
   uint32_t latest = r->before[op];
   for (uint32_t i = 0; i < o->dep_count; i++) {
     uint32_t dep = r->plan->deps[o->dep_first + i];
-    if (latest == TWS_NONE || r->times[dep].end_s > r->times[latest].end_s) latest = dep;
+    if (latest == TWS_NONE || is_behind(r, dep, latest)) latest = dep;
   }
   return latest;
 }

@@ -102,7 +102,7 @@ static uint32_t last_exchange(const tws_rhythm_stage *stage, uint32_t count, dou
 
 /* Of a message and an exchange that end at once, but for rounding, the exchange was issued later, and tells. */
 void tws_rhythm_gap(tws_rhythm_stage *stage, double from, double to) {
-  const double near = 1e-13 * to;
+  const double near = 1e-12 * to;
   uint32_t message = stage->message_count, exchange = stage->exchange_count;
   while (to > from) {
     message = last_message(stage, message, to);
