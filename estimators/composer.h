@@ -5,9 +5,9 @@
  * neither operations nor costs is no part of the key under which pieces are kept.
  *
  * The step's time is the plan's whatever the pipeline, the ZeRO stage and what runs beside the layers for it, what
- * tensor ranks or rings exchange, and where nothing but the optimizer is offloaded (docs/tuning.md lists what is not
- * exact). One rank stands for its stage. Where several count that differ (parts of a sequence; tensor ranks at stage 3;
- * all, where groups lie unevenly on nodes), a line of them, one of each stage, is nowhere quicker than another
+ * tensor ranks or rings exchange, and with the optimizer, parameters or both on the host (docs/tuning.md lists what is
+ * not exact). One rank stands for its stage. Where several count that differ (parts of a sequence; tensor ranks at
+ * stage 3; all, where groups lie unevenly on nodes), a line of them, one of each stage, is nowhere quicker than another
  * (estimators/composer_ranks.c); or all lines go through the step together (estimators/composer_lines.c, _beside.c,
  * _ends.c, end_run.c). Elsewhere it is a lower bound, and so are bytes of rings and where gathered parameters and
  * buckets are left out. A search that ranks by bounds and plans what leads finds what plans alone would find. */
