@@ -328,17 +328,10 @@ void tws_end_run_go(tws_end_run *r, const tws_end_start *starts, double *ended_s
   }
 }
 
-/* What made an operation ready, as tws_path_read() has it. */
 static uint32_t cause(const tws_run_rank *of, uint32_t op) {
-  const tws_op *o = &of->plan->ops[op];
-  uint32_t latest = op;
-  while (latest > 0 && of->plan->ops[latest - 1].stream != o->stream) latest--;
-  latest = latest > 0 ? latest - 1 : TWS_NONE;
-  for (uint32_t i = 0; i < o->dep_count; i++) {
-    const uint32_t dep = of->plan->deps[o->dep_first + i];
-    if (latest == TWS_NONE || of->times[dep].end_s > of->times[latest].end_s) latest = dep;
-  }
-  return latest;
+  uint32_t before = op;
+  while (before > 0 && of->plan->ops[before - 1].stream != of->plan->ops[op].stream) before--;
+  return tws_path_cause(of->plan, of->times, before > 0 ? before - 1 : TWS_NONE, op);
 }
 
 int tws_end_run_waits_for_host(const tws_end_run *r, int rank) {

@@ -106,6 +106,9 @@ double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t wo
  * last operation. */
 tws_code tws_path_read(const tws_plan *plan, const tws_op_times *times, int serial, double step_s,
                        tws_path_result *result, tws_error *err);
+/* What made an operation ready: of the one before it on its queue (or TWS_NONE) and those that it waits for the last to
+ * end; of several that end at once, but for rounding, no message, and what was issued last. */
+uint32_t tws_path_cause(const tws_plan *plan, const tws_op_times *times, uint32_t before, uint32_t op);
 
 /* What takes most of a step, and what a step without it would take. */
 typedef struct tws_bottleneck {

@@ -31,8 +31,12 @@ typedef struct reader {
   tws_path_result *result;
 } reader;
 
+static int is_message(const tws_op *o) {
+  return o->kind == TWS_OP_SEND || o->kind == TWS_OP_RECV;
+}
+
 int tws_report_of_op(const tws_plan *plan, const tws_op *o) {
-  if (o->kind == TWS_OP_SEND || o->kind == TWS_OP_RECV) return TWS_AXIS_PIPE;
+  if (is_message(o)) return TWS_AXIS_PIPE;
   if (o->kind != TWS_OP_COLLECTIVE) return TWS_REPORT_OTHER;
   return tws_report_of_group(&plan->groups[plan->works[o->work].group]);
 }
@@ -58,28 +62,27 @@ static void account_for(reader *r, uint32_t op) {
   }
 }
 
-static int is_message(const tws_op *o) {
-  return o->kind == TWS_OP_SEND || o->kind == TWS_OP_RECV;
-}
-
 /* Whether one operation ended behind another: where both end at once, but for rounding, messages before others, and
  * else in the order in which they were issued. */
-static int is_behind(const reader *r, uint32_t op, uint32_t other) {
-  const double end = r->times[op].end_s, before = r->times[other].end_s, near = 1e-12 * end;
-  const int message = is_message(&r->plan->ops[op]);
+static int is_behind(const tws_plan *plan, const tws_op_times *times, uint32_t op, uint32_t other) {
+  const double end = times[op].end_s, before = times[other].end_s, near = 1e-12 * end;
+  const int message = is_message(&plan->ops[op]);
   if (end > before + near || end < before - near) return end > before;
-  return message != is_message(&r->plan->ops[other]) ? !message : op > other;
+  return message != is_message(&plan->ops[other]) ? !message : op > other;
 }
 
-/* What made an operation ready: of its predecessors on this rank, the one that ended last. */
-static uint32_t cause(const reader *r, uint32_t op) {
-  const tws_op *o = &r->plan->ops[op];
-  uint32_t latest = r->before[op];
+uint32_t tws_path_cause(const tws_plan *plan, const tws_op_times *times, uint32_t before, uint32_t op) {
+  const tws_op *o = &plan->ops[op];
+  uint32_t latest = before;
   for (uint32_t i = 0; i < o->dep_count; i++) {
-    uint32_t dep = r->plan->deps[o->dep_first + i];
-    if (latest == TWS_NONE || is_behind(r, dep, latest)) latest = dep;
+    const uint32_t dep = plan->deps[o->dep_first + i];
+    if (latest == TWS_NONE || is_behind(plan, times, dep, latest)) latest = dep;
   }
   return latest;
+}
+
+static uint32_t cause(const reader *r, uint32_t op) {
+  return tws_path_cause(r->plan, r->times, r->before[op], op);
 }
 
 /* What offloading adds is no communication. */

@@ -47,7 +47,7 @@ static int begin_turns(tws_lower *l) {
 void tws_zero_turns_pass(tws_lower *l, int backward) {
   tws_zero *z = &l->zero;
   const int in_backward = l->offload.param_tier != TWS_TIER_DEVICE;
-  if (!tws_zero_takes_turns(l) || l->b.micro_batch == 0 || l->b.failed != TWS_OK) return;
+  if (!tws_zero_takes_turns(l) || !z->turn_buffers || l->b.micro_batch == 0 || l->b.failed != TWS_OK) return;
   if (!backward) memset(z->brought, 0, z->bucket_count);
   for (uint32_t i = 0; i < z->turns.places && backward == in_backward; i++)
     if (!z->brought[z->turns.first[i]]) bring(l, z->turns.first[i]);
