@@ -107,25 +107,31 @@ tws_standing tws_product_division(const tws_product *s, const tws_product_point 
   return TWS_POINT_OWN;
 }
 
+/* Where nothing is divided, and nothing reduced, a stage is what goes to the host then, and comes from there: 1: what
+ * is updated; 2: gradients of one rank alone, bucket by bucket; 3: parameters, too. */
+static int stage_of_one(const tws_variant *v, int stage, int offloads, int parameters) {
+  if (stage == 3 && parameters) return 3;
+  if (stage == 0 || !offloads) return 0;
+  return stage > 1 && v->ranks == 1 ? 2 : 1;
+}
+
 /* Of the knobs of ZeRO: the first of a list stands for all where there is nothing that they change. */
 tws_standing tws_product_knobs(const tws_product *s, const tws_product_point *p, const tws_variant *v) {
   const int sharers = tws_variant_replicas(v) * (v->sequence > 1 ? v->sequence : 1);
   const int *d = p->digit;
-  if (v->pipeline > 1 && v->stage > 1) return TWS_POINT_ILLEGAL;
-  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) /* of what is gathered */
-    if (d[TWS_DIGIT_ZERO3 + i] > 0 && (v->stage != 3 || sharers == 1)) return TWS_POINT_EQUAL;
-  if (v->stage == 0 && d[TWS_DIGIT_OFFLOAD] > 0) return TWS_POINT_EQUAL; /* what the host updates are parts */
   const tws_zero_config *z = &s->request->job->config->zero;
   const int offloads = v->offload ? tws_variant_offloads(v, 0) : z->offload_optimizer != 0;
   const int parameters = v->offload ? tws_variant_offloads(v, 1) : z->offload_param != 0;
+  if (v->pipeline > 1 && v->stage > 1) return TWS_POINT_ILLEGAL;
+  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) /* of what is gathered, or fetched */
+    if (d[TWS_DIGIT_ZERO3 + i] > 0 && (v->stage != 3 || (sharers == 1 && !parameters))) return TWS_POINT_EQUAL;
+  if (v->stage == 0 && d[TWS_DIGIT_OFFLOAD] > 0) return TWS_POINT_EQUAL;   /* what the host updates are parts */
   if (v->offload && parameters && v->stage != 3) return TWS_POINT_ILLEGAL; /* they would stay on the device */
-  if (sharers == 1) {                                                      /* nothing is divided, and nothing reduced */
-    int first = 0;
-    while (first < s->count[TWS_DIGIT_STAGE] && offloads && s->stages[first] == 0) first++;
-    if (v->stage > 0 && d[TWS_DIGIT_STAGE] > first && !(parameters && v->stage == 3) &&
-        !(offloads && v->stage >= 1 && d[TWS_DIGIT_STAGE] == first))
-      return TWS_POINT_EQUAL;
-    return d[TWS_DIGIT_OVERLAP] > 0 || d[TWS_DIGIT_BUCKET] > 0 ? TWS_POINT_EQUAL : TWS_POINT_OWN;
+  if (sharers == 1) {
+    const int own = stage_of_one(v, v->stage, offloads, parameters), in_buckets = own > 1 && offloads && v->ranks == 1;
+    for (int i = 0; i < d[TWS_DIGIT_STAGE]; i++)
+      if (stage_of_one(v, s->stages[i], offloads, parameters) == own) return TWS_POINT_EQUAL;
+    return d[TWS_DIGIT_OVERLAP] > 0 || (d[TWS_DIGIT_BUCKET] > 0 && !in_buckets) ? TWS_POINT_EQUAL : TWS_POINT_OWN;
   }
   if (v->stage == 0 && (d[TWS_DIGIT_OVERLAP] > 0 || d[TWS_DIGIT_BUCKET] > 0)) return TWS_POINT_EQUAL;
   return v->pipeline > 1 && d[TWS_DIGIT_OVERLAP] > 0 ? TWS_POINT_EQUAL : TWS_POINT_OWN;

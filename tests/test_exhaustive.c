@@ -41,10 +41,11 @@ static void draw_space(uint64_t seed, tws_tune_space *s) {
   static const tws_variant_schedule schedules[] = {
       {TWS_PIPELINE_1F1B, 1}, {TWS_PIPELINE_INTERLEAVED, 2}, {TWS_PIPELINE_ZB_H1, 1}, {TWS_PIPELINE_GPIPE, 1}};
   *s = (tws_tune_space){.global_batch = 8 << draw(seed, 10, 0, 1), .axes = 1};
-  const int parameters = seed % 4 == 2; /* on the host, too */
-  s->ranks[s->ranks_count++] = draw(seed, 11, 0, 1) ? 8 : 4;
+  const int alone = seed % 5 == 3, parameters = alone || seed % 4 == 2; /* on the host, too */
+  s->ranks[s->ranks_count++] = alone ? 1 : draw(seed, 11, 0, 1) ? 8 : 4;
   for (int i = 0; i < 4; i++)
-    if (draw(seed, 20 + (uint64_t)i, 0, 2) == 0 || i == 1 || (i == 3 && parameters)) s->stages[s->stage_count++] = i;
+    if (draw(seed, 20 + (uint64_t)i, 0, 2) == 0 || i == 1 || (i == 3 && parameters) || (i == 2 && alone))
+      s->stages[s->stage_count++] = i;
   s->tensor[s->tensor_count++] = 1;
   s->tensor[s->tensor_count++] = 2;
   s->pipeline[s->pipeline_count++] = 1;
@@ -57,7 +58,7 @@ static void draw_space(uint64_t seed, tws_tune_space *s) {
       is_bounded(seed) ? TWS_RECOMPUTE_FULL : (tws_recompute)draw(seed, 50, 0, TWS_RECOMPUTE_COUNT - 1);
   s->sequence_parallel[s->sequence_parallel_count++] = draw(seed, 60, 0, 1);
   for (int i = 1; i <= 2; i++) s->overlap[s->overlap_count++] = i;
-  for (int i = 1; i <= 1 + draw(seed, 70, 0, 1); i++) s->offload[s->offload_count++] = i;
+  for (int i = 1; i <= 1 + (alone || draw(seed, 70, 0, 1)); i++) s->offload[s->offload_count++] = i;
   if (parameters) s->offload[s->offload_count++] = 4;
   s->reduce_bucket[s->reduce_bucket_count++] = 100000;
   for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) /* 1 + elements: little, and more than there are */
@@ -166,11 +167,11 @@ static int plan_everything(const tws_tune_request *request, planned *all, compar
               if (v.pipeline == 1) v.schedule = (tws_variant_schedule){TWS_PIPELINE_1F1B, 1};
               /* the same plan once: as the search counts them */
               if ((v.pipeline == 1 && k > 0) || (v.stage == 0 && (v.offload == 2 || knobs > 0))) continue;
-              if (v.pipeline > 1 && v.overlap == 2) continue;
+              if ((v.pipeline > 1 || v.ranks == 1) && v.overlap == 2) continue;
               if (tws_variant_offloads(&v, 1) && v.stage != 3) continue;
               const int replicas = tws_variant_replicas(&v);
               if (v.ranks % (v.pipeline * v.tensor) || s->global_batch % (replicas * v.micro)) continue;
-              if (replicas == 1) continue; /* none in these spaces */
+              if (replicas == 1 && v.ranks > 1) continue; /* none in these spaces */
               v.accumulation = s->global_batch / (replicas * v.micro);
               tws_error err = {0};
               tws_job *job = NULL;
