@@ -89,8 +89,9 @@ int tws_offloads_behind(const tws_plan_request *request) {
 int tws_offloads_in_step(const tws_plan_request *request) {
   const tws_zero_config *z = &request->config->zero;
   if (!is_alone(request)) return tws_config_offloads_in_step(request->config);
-  const int one = tws_topology_world(&request->topology) == 1; /* it brings its own sums back */
-  return one ? !z->offload_optimizer || !(z->offload_optimizer_ratio < 1) : !tws_offloads_behind(request);
+  /* one rank brings its own sums back: from both where a part of the optimizer stays on the device */
+  const int both = z->stage == 3 && z->offload_optimizer == 1 && z->offload_optimizer_ratio < 1;
+  return tws_topology_world(&request->topology) == 1 ? !both : !tws_offloads_behind(request);
 }
 
 /* Gradients that are whole until the end of the step, so that micro-batches move none. */
