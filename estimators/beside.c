@@ -363,7 +363,7 @@ int tws_beside_list_events(const tws_beside_source *from, int kind, double stret
     out->items[i] = (tws_line_event){.computed_s = tws_stretched_seconds(moment->at, stretch),
                                      .op = op,
                                      .number = e->number,
-                                     .takes = op ? b->takes[kind][e->number] : 0};
+                                     .takes = op ? b->takes[kind][e->number] : (tws_line_takes){0, 0}};
   }
   return out->items != NULL;
 }

@@ -69,14 +69,19 @@ tws_code tws_beside_find(const tws_beside_source *from, tws_body_beside **out, t
 double tws_beside_seconds(const tws_beside_source *from, tws_body_beside *beside, int64_t micro_batches, double stretch,
                           tws_composed_account *account, double *behind_s);
 
+/* So many before it are those, on two other streams, that wrote what an operation takes, or emptied the place that it
+ * comes to; 0: what computes did. */
+typedef struct tws_line_takes {
+  uint32_t one, other;
+} tws_line_takes;
+
 /* What a micro-batch of one of several lines of ranks comes to, behind so many seconds of what its layers compute: it
  * begins an operation, or waits for one (NULL) that it has begun. */
 typedef struct tws_line_event {
   double computed_s;
   const tws_beside_op *op;
   uint32_t number; /* of the operation, in the order in which they begin */
-  uint32_t takes;  /* of a copy: so many before it is the one that wrote what it takes, or emptied the place that it
-                    * comes to; 0: what computes did */
+  tws_line_takes takes;
 } tws_line_event;
 typedef struct tws_line_events { /* of a kind of micro-batch */
   tws_line_event *items;

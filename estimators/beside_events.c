@@ -241,6 +241,10 @@ void tws_beside_trace_free(tws_beside_trace *trace) {
 
 /* ---- events ---- */
 
+typedef struct numbers { /* 1 + those of the last that copies something, and that reduces; 0: none does */
+  uint32_t copied, reduced;
+} numbers;
+
 typedef struct maker {
   const tws_beside_moves *moves;
   int kind, later;
@@ -258,7 +262,7 @@ typedef struct maker {
   uint32_t visit; /* next of moved parameters */
   uint32_t flushed[2];
   tws_bucket_turns turns; /* where buckets take them; */
-  uint32_t *emptied;      /* per bucket: 1 + the number of what makes room for it, or 0 */
+  numbers *emptied;       /* per bucket: of what makes room for it */
   uint8_t *brought;       /* likewise: its sums have been asked for */
   uint32_t completed;
   /* 1 + numbers: of the last on a channel; of one that ends in the micro-batch, as then all before it do. */
@@ -288,7 +292,7 @@ static void put(maker *m, const tws_beside_op *op, uint32_t waits_for) {
   to->items[kind][to->count[kind]++] =
       (tws_beside_event){m->entry, (waits_for ? waits_for - 1 : m->ops) & INT32_MAX, waits_for > 0};
   if (waits_for) return;
-  to->takes[kind][m->ops] = 0;
+  to->takes[kind][m->ops] = (tws_line_takes){0, 0};
   to->op[kind][m->ops++] = op;
   if (m->moves->in_line || !op) return;
   if (op->stream == TWS_BESIDE_GATHERS) {
@@ -328,15 +332,18 @@ static int is_of_host(const tws_beside_op *op) {
   return op && op->stream == TWS_BESIDE_HOSTS;
 }
 
-/* Its sums come back; copied: 1 + the number of the last copy of what was there before, or 0. */
-static void bring(maker *m, uint32_t bucket, uint32_t copied) {
+/* Its sums come back, when what was there before has gone: emptied. */
+static void bring(maker *m, uint32_t bucket, numbers emptied) {
   const tws_beside_reductions *r = m->moves->reductions[m->kind];
   const tws_op_range brought = r->gradients.brought[bucket];
   for (uint32_t op = brought.first; op < brought.end; op++) {
     put(m, tws_beside_op_at(&r->ops, op), 0);
-    if (copied && !m->failed) m->to->takes[m->kind][m->ops - 1] = m->ops - copied;
+    if (m->failed) return;
+    tws_line_takes *takes = &m->to->takes[m->kind][m->ops - 1];
+    if (emptied.copied) takes->one = m->ops - emptied.copied;
+    if (emptied.reduced) takes->other = m->ops - emptied.reduced;
   }
-  m->emptied[bucket] = m->ops;
+  m->emptied[bucket] = (numbers){.copied = m->ops};
   m->brought[bucket] = 1;
 }
 
@@ -345,17 +352,24 @@ static void begin_bucket(maker *m, uint32_t gradient) {
   const uint32_t bucket = all->items[gradient].bucket;
   if (m->begun[bucket]) return;
   m->begun[bucket] = 1;
-  if (all->brought && !m->brought[bucket]) bring(m, bucket, 0);
-  const uint32_t emptied = all->takes_turns ? m->emptied[bucket] : m->flushed[0];
-  if (emptied) put(m, NULL, emptied);
+  if (all->brought && !m->brought[bucket]) bring(m, bucket, (numbers){0, 0});
+  const numbers emptied = all->takes_turns ? m->emptied[bucket] : (numbers){.copied = m->flushed[0]};
+  if (emptied.copied) put(m, NULL, emptied.copied);
+  if (emptied.reduced) put(m, NULL, emptied.reduced);
 }
 
-/* The next one may have its buffer. */
-static void end_turn(maker *m, uint32_t bucket) {
+/* The next one may have its buffer: `first` was put first of what took what was there to where it is kept. */
+static void end_turn(maker *m, uint32_t bucket, uint32_t first) {
   const uint32_t next = m->turns.next[bucket];
-  if (next == TWS_NONE) return;
-  m->emptied[next] = m->flushed[1];
-  if (m->moves->reductions[m->kind]->gradients.brought) bring(m, next, m->flushed[1]);
+  if (next == TWS_NONE || m->failed) return;
+  numbers emptied = {0, 0};
+  for (uint32_t i = first; i < m->ops; i++) {
+    const int stream = m->to->op[m->kind][i]->stream;
+    if (stream == TWS_BESIDE_COPIES) emptied.copied = i + 1;
+    if (stream == TWS_BESIDE_REDUCES && !m->moves->in_line) emptied.reduced = i + 1;
+  }
+  m->emptied[next] = emptied;
+  if (m->moves->reductions[m->kind]->gradients.brought) bring(m, next, emptied);
 }
 
 static void complete(maker *m, uint32_t gradient) {
@@ -366,14 +380,15 @@ static void complete(maker *m, uint32_t gradient) {
   for (uint32_t op = g->padded.first; op < g->padded.end; op++) put(m, tws_beside_op_at(&r->ops, op), 0);
   if (--m->pending[g->bucket]) return;
   const tws_moved_gradient *last = &all->items[m->completes[g->bucket]];
+  const uint32_t first = m->ops;
   for (uint32_t op = last->reduced.first; op < last->reduced.end; op++) {
     put(m, tws_beside_op_at(&r->ops, op), 0);
-    if (all->takes && !m->failed) m->to->takes[m->kind][m->ops - 1] = all->takes[op - all->range.first];
+    if (all->takes && !m->failed) m->to->takes[m->kind][m->ops - 1].one = all->takes[op - all->range.first];
   }
   m->flushed[0] = m->flushed[1];
   m->flushed[1] = m->ops;
   while (m->flushed[1] && is_of_host(m->to->op[m->kind][m->flushed[1] - 1])) m->flushed[1]--;
-  if (all->takes_turns) end_turn(m, g->bucket);
+  if (all->takes_turns) end_turn(m, g->bucket, first);
 }
 
 static uint32_t *place_of(const maker *m, int layer, uint32_t which) {
@@ -388,7 +403,7 @@ static void put_gather(maker *m, const tws_beside_gathers *g, uint32_t op) {
   const uint32_t back = g->params.takes[op - g->params.range.first];
   const uint32_t before = back && op - back >= m->first_gather ? m->number_of[op - back - m->first_gather] : 0;
   m->number_of[op - m->first_gather] = m->ops;
-  if (before) m->to->takes[m->kind][m->ops - 1] = m->ops - before;
+  if (before) m->to->takes[m->kind][m->ops - 1].one = m->ops - before;
 }
 
 static void gather(maker *m, const tws_beside_gathers *g, const tws_moved_visit *v) {
@@ -434,7 +449,7 @@ static void begin_pass(maker *m, int backward) {
   const tws_moved_params *p = &m->moves->gathers[m->later]->params;
   const tws_moved_gradients *all = &m->moves->reductions[m->kind]->gradients;
   for (uint32_t i = 0; i < m->turns.places && all->brought && backward == (all->takes_turns == 2); i++)
-    if (!m->brought[m->turns.first[i]]) bring(m, m->turns.first[i], 0);
+    if (!m->brought[m->turns.first[i]]) bring(m, m->turns.first[i], (numbers){0, 0});
   if (!m->later && !backward && begin->params.visit_count) gather(m, begin, begin->params.visits);
   while (m->visit < p->visit_count && p->visits[m->visit].layer < 0 && p->visits[m->visit].backward == backward)
     visit(m, p->visits[m->visit].layer, backward);
@@ -506,7 +521,7 @@ static void find_turns(maker *m, const tws_beside_outline *outline) {
   const size_t bytes = (all->buckets + 1u) * sizeof *m->pending;
   uint32_t *pending = tws_arena_alloc_unset(m->scratch, bytes, 1);
   uint8_t *begun = tws_arena_alloc(m->scratch, all->buckets + 1u, 1);
-  m->emptied = tws_arena_alloc(m->scratch, bytes, 1);
+  m->emptied = tws_arena_alloc(m->scratch, all->buckets + 1u, sizeof *m->emptied);
   m->brought = tws_arena_alloc(m->scratch, all->buckets + 1u, 1);
   if (!pending || !begun || !m->emptied || !m->brought || !tws_bucket_turns_make(all->buckets, m->scratch, &m->turns)) {
     m->failed = 2;

@@ -65,7 +65,7 @@ typedef struct tws_beside_events { /* of each kind of micro-batch */
   tws_beside_event *items[TWS_BESIDE_KINDS];
   size_t count[TWS_BESIDE_KINDS], capacity[TWS_BESIDE_KINDS];
   const tws_beside_op **op[TWS_BESIDE_KINDS]; /* by number; NULL: the exchange of its event */
-  uint32_t *takes[TWS_BESIDE_KINDS];          /* likewise: see tws_line_event */
+  tws_line_takes *takes[TWS_BESIDE_KINDS];    /* likewise */
   size_t takes_capacity[TWS_BESIDE_KINDS];
   uint32_t ops[TWS_BESIDE_KINDS];
   size_t op_capacity[TWS_BESIDE_KINDS];

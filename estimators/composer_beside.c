@@ -224,8 +224,9 @@ static void account_for_both(const walk *w, line *l, uint32_t last, double from,
  * reads of the disk, which come to the host's memory. */
 static void find_taken(line *l, const tws_line_event *e, line_op *o, uint32_t number) {
   const int copies = o->op->stream == TWS_BESIDE_COPIES, hosts = o->op->stream == TWS_BESIDE_HOSTS;
-  if (e->takes) o->before[2] = number + 1 - e->takes;
-  if (hosts || (copies && e->takes)) o->times.ready_s = 0;
+  if (e->takes.one) o->before[2] = number + 1 - e->takes.one;
+  if (e->takes.other) o->before[3] = number + 1 - e->takes.other;
+  if (hosts || (copies && e->takes.one)) o->times.ready_s = 0;
   if (o->op->stream == TWS_BESIDE_READS) o->times.ready_s = l->left_s;
   if (copies && l->arrives[l->going - l->of]) o->before[3] = l->hosted[0];
   if (!hosts) return;

@@ -87,11 +87,7 @@ int tws_offloads_behind(const tws_plan_request *request) {
 }
 
 int tws_offloads_in_step(const tws_plan_request *request) {
-  const tws_zero_config *z = &request->config->zero;
-  if (!is_alone(request)) return tws_config_offloads_in_step(request->config);
-  /* one rank brings its own sums back: from both where a part of the optimizer stays on the device */
-  const int both = z->stage == 3 && z->offload_optimizer == 1 && z->offload_optimizer_ratio < 1;
-  return tws_topology_world(&request->topology) == 1 ? !both : !tws_offloads_behind(request);
+  return tws_config_offloads_in_step(request->config) && !tws_offloads_behind(request);
 }
 
 /* Gradients that are whole until the end of the step, so that micro-batches move none. */

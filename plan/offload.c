@@ -121,8 +121,17 @@ int tws_offload_is_on_host(const tws_lower *l, uint32_t buffer) {
   return l->b.failed == TWS_OK && l->b.plan->buffers[buffer].tier != TWS_TIER_DEVICE;
 }
 
-/* `kept`: elements that this rank updates. */
-void tws_offload_gradients(tws_lower *l, uint64_t kept) {
+/* Of a buffer that begins with an element. */
+static void cut_pieces(tws_lower *l, uint32_t buffer, uint64_t element, const uint64_t *starts, uint32_t count) {
+  uint64_t *own = tws_arena_alloc(l->b.plan->arena, count + 1u, sizeof *own);
+  uint32_t n = 1; /* the first begins with it */
+  if (!own) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  for (uint32_t i = 0; i < count && own; i++)
+    if (starts[i] > element) own[n++] = starts[i] - element;
+  tws_builder_pieces(&l->b, buffer, own, n);
+}
+
+void tws_offload_gradients(tws_lower *l, uint64_t kept, const uint64_t *starts, uint32_t count) {
   tws_offload *o = &l->offload;
   tws_plan *plan = l->b.plan;
   o->gradients = plan->gradients;
@@ -137,6 +146,7 @@ void tws_offload_gradients(tws_lower *l, uint64_t kept) {
   else
     o->gradients = tws_offload_buffer(l, "host gradients", TWS_CATEGORY_GRADIENT, l->config->accumulation_dtype,
                                       kept > o->cut ? kept - o->cut : 0);
+  if (o->cut > 0 && kept > o->cut && l->b.failed == TWS_OK) cut_pieces(l, o->gradients, o->cut, starts, count);
 }
 
 int tws_offload_kept(const tws_lower *l, uint64_t first, uint64_t count, tws_operand out[2]) {

@@ -26,8 +26,9 @@ static inline int tws_offload_updates(const tws_lower *l, uint64_t element) {
 /* Where gradients [first, first + count) of what the rank keeps are: both sides of the cut at most. Returns how many.
  */
 int tws_offload_kept(const tws_lower *l, uint64_t first, uint64_t count, tws_operand out[2]);
-/* Says where gradients are kept, once the plan has its own; `kept`: elements that this rank updates. */
-void tws_offload_gradients(tws_lower *l, uint64_t kept);
+/* Says where gradients are kept, once the plan has its own; `kept`: elements that this rank updates; starts: where
+ * parameters begin in them, ascending. */
+void tws_offload_gradients(tws_lower *l, uint64_t kept, const uint64_t *starts, uint32_t count);
 /* Whether reduced buckets are copied out one by one. */
 int tws_offload_copies_buckets(const tws_lower *l);
 /* Copies a reduced range of the device to the host's gradients from `offset` on, or adds it to them. */

@@ -171,12 +171,12 @@ static void lay_out(tws_lower *l, const uint64_t *sizes, uint64_t *starts) {
   tws_quantized_state(l, wide, stored - wide);
   const uint64_t cut = l->offload.cut; /* with it nothing else is on the device */
   if (cut > 0 && tws_offload_copies_buckets(l) && !z->flat_gradients)
-    make_gradients(l, cut, NULL, 0);
+    make_gradients(l, cut, starts, starts_below(starts, count, cut));
   else if (z->flat_gradients || z->stage == 3 || z->ranks == 1) /* alone, buckets come and go beside each other */
     make_gradients(l, trained, starts, starts_below(starts, count, trained));
   else
     make_gradients(l, kept, NULL, 0);
-  if (!l->evaluates) tws_offload_gradients(l, kept);
+  if (!l->evaluates) tws_offload_gradients(l, kept, starts, starts_below(starts, count, kept));
 }
 
 static void begin_flat(tws_lower *l, uint64_t *sizes, uint64_t *starts) {

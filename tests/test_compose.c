@@ -308,7 +308,7 @@ static tws_config draw_hosted(uint64_t seed, shape *s, int *world) {
   if (c.zero.stage == 0) c.zero.stage = 1;
   put_on_host(seed, &c);
   if (c.zero.stage == 3 && draw(seed, 616, 3)) put_parameters_on_host(seed, &c);
-  if (*world > 1 && draw(seed, 617, 4) == 0) c.zero.offload_optimizer_ratio = (double)draw(seed, 618, 10) / 10;
+  if (draw(seed, 617, 4) == 0) c.zero.offload_optimizer_ratio = (double)draw(seed, 618, 10) / 10;
   return c;
 }
 
