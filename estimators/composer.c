@@ -497,6 +497,8 @@ static int exchanges_beside(const step *s) {
 /* Whether what goes to the host is beside the passes in ways that are not known. */
 static int is_unknown_offload(const step *s) {
   const tws_config *c = s->request->config;
+  /* in one queue an update that is late is before the passes, and counted behind them: the same, if nobody waits */
+  if (c->delayed_update && s->c->costs.serial && s->ranks->line_count > 1) return 1;
   if (!tws_config_offloads(c) || tws_offloads_behind(s->request)) return 0;
   return !tws_offloads_in_step(s->request) || (!s->run && !s->c->costs.serial);
 }

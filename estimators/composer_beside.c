@@ -27,6 +27,7 @@ typedef struct line {
   size_t at;
   double stretch, now, began; /* began: the micro-batch */
   double computed_s;          /* of it, by the layers */
+  double updating_s;          /* for so long its host updates when the step begins */
   double left_s;              /* when the one before had nothing under way: see end_micro_batch() */
   uint32_t base, begun;       /* operations: when the micro-batch began, so far */
   uint32_t joining;           /* 1 + number of the one on the stream that computes which is to end; 0: none is */
@@ -226,7 +227,8 @@ static void find_taken(line *l, const tws_line_event *e, line_op *o, uint32_t nu
   const int copies = o->op->stream == TWS_BESIDE_COPIES, hosts = o->op->stream == TWS_BESIDE_HOSTS;
   if (e->takes.one) o->before[2] = number + 1 - e->takes.one;
   if (e->takes.other) o->before[3] = number + 1 - e->takes.other;
-  if (hosts || (copies && e->takes.one)) o->times.ready_s = 0;
+  if (copies && e->takes.one) o->times.ready_s = 0;
+  if (hosts) o->times.ready_s = l->updating_s;
   if (o->op->stream == TWS_BESIDE_READS) o->times.ready_s = l->left_s;
   if (copies && l->arrives[l->going - l->of]) o->before[3] = l->hosted[0];
   if (!hosts) return;
@@ -662,6 +664,7 @@ static tws_code walk_passes(walk *w, tws_error *err) {
   for (int i = 0; i < w->count && w->between; i++)
     if (!put_between_layers(w, i)) return no_memory(err);
   if (!prepare(w) || !prepare_ends(w)) return no_memory(err);
+  for (int i = 0; i < w->count && w->s->run; i++) w->lines[i].updating_s = w->s->run->ranks[i].updating_s;
   go_through_all(w, before, reduced != NULL);
   for (uint32_t i = 0; reduced && i < reduced->count && !w->failed && !w->between; i++) reduce_one(w, i);
   for (int i = 0; i < w->count; i++) {

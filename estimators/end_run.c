@@ -97,7 +97,9 @@ static int find_waits(const tws_plan *plan, uint8_t *waits, tws_arena *scratch, 
                     .reduced = tws_arena_alloc(scratch, plan->op_count + 1u, sizeof *f.reduced)};
   memset(last, 0xff, sizeof last); /* TWS_NONE */
   if (!f.computed || !f.reduced) return 0;
-  for (uint32_t op = out->first; op < plan->op_count; op++) {
+  for (uint32_t op = out->first; op < out->updated; op++)
+    if (plan->ops[op].stream != TWS_STREAM_HOST) return 0;
+  for (uint32_t op = out->updated; op < plan->op_count; op++) {
     const tws_op *o = &plan->ops[op];
     const int taken = o->stream == TWS_STREAM_P2P || o->stream == TWS_STREAM_EXCHANGE;
     if (taken || o->kind == TWS_OP_SEND || o->kind == TWS_OP_RECV) return 0;
@@ -133,7 +135,7 @@ static uint32_t left_out(const tws_end_rank *of, const tws_op *o) {
 static void renumber(const tws_end_rank *of, const uint8_t *waits, tws_op *ops, uint32_t *dep) {
   tws_plan *plan = of->plan;
   const uint32_t before = before_of(of);
-  uint32_t deps = 0, reduction = COMPLETE;
+  uint32_t deps = 0, reduction = COMPLETE, hosts = 0;
   for (uint32_t op = of->first; op < plan->op_count; op++) {
     const tws_op *own = &plan->ops[op];
     tws_op *o = &ops[op - of->first + before];
@@ -147,6 +149,7 @@ static void renumber(const tws_end_rank *of, const uint8_t *waits, tws_op *ops, 
     if (waits[op] == FOR_MESSAGES) dep[deps++] = MESSAGES;
     if (waits[op] == FOR_REDUCED) dep[deps++] = reduction++;
     if (waits[op] == FOR_COMPUTED) dep[deps++] = COMPUTED;
+    if (op >= of->updated && o->stream == TWS_STREAM_HOST && !hosts++ && of->updated > of->first) dep[deps++] = HOSTED;
     for (uint32_t i = REDUCED; i <= BROUGHT && waits[op] == FOR_COPIED; i++) dep[deps++] = i;
     o->dep_count = (uint16_t)(deps - o->dep_first);
   }
@@ -158,7 +161,7 @@ static int put_before(const tws_end_rank *of, const uint8_t *waits) {
   tws_plan *plan = of->plan;
   const uint32_t before = before_of(of), count = plan->op_count - of->first + before;
   tws_op *ops = tws_calloc(count, sizeof *ops);
-  uint32_t *dep = tws_calloc(plan->dep_count + (BROUGHT - REDUCED + 1) * (size_t)count, sizeof *dep);
+  uint32_t *dep = tws_calloc(plan->dep_count + (BROUGHT - REDUCED + 2) * (size_t)count, sizeof *dep);
   tws_work *works = tws_calloc(plan->work_count + (size_t)before, sizeof *works);
   if (!ops || !dep || !works) {
     tws_free(ops);
@@ -168,6 +171,7 @@ static int put_before(const tws_end_rank *of, const uint8_t *waits) {
   }
   memcpy(works + before, plan->works, plan->work_count * sizeof *works);
   for (uint32_t i = 0; i < before; i++) put_operation(ops, works, i, i < COMPLETE ? stream_of[i] : TWS_STREAM_EXCHANGE);
+  if (of->updated > of->first) ops[HOSTED].stream = TWS_STREAM_P2P; /* the update is before it on its own */
   renumber(of, waits, ops, dep);
   tws_free(plan->ops);
   tws_free(plan->deps);
@@ -185,6 +189,8 @@ static int find_times(const tws_costs *costs, tws_end_rank *out) {
   out->times = tws_calloc(plan->work_count, sizeof *out->times);
   for (uint32_t w = before_of(out); w < plan->work_count && out->times; w++)
     out->times[w] = tws_time_of_work(&plan->works[w], costs->work(costs->user, plan, w));
+  for (uint32_t op = out->first; op < out->updated && out->times; op++)
+    out->updating_s += out->times[plan->ops[op - out->first + before_of(out)].work].other;
   return out->times != NULL;
 }
 
@@ -194,6 +200,7 @@ static tws_code take(tws_plan_sample *sample, const tws_costs *costs, tws_arena 
   uint8_t *waits = scratch ? tws_arena_alloc(scratch, plan->op_count + 1u, 1) : NULL;
   if (!waits) return no_memory(err);
   out->first = sample->begun;
+  out->updated = sample->updated;
   if (!find_waits(plan, waits, scratch, out)) {
     *out = (tws_end_rank){.plan = NULL};
     return TWS_OK;

@@ -13,7 +13,9 @@
 typedef struct tws_end_rank { /* the end of one rank's step */
   tws_plan *plan;
   tws_piece_time *times; /* per work; of what stands before the end's own: nothing */
-  uint32_t first;        /* of the sample's operations: those before it are not the end's own */
+  uint32_t first;        /* of the sample's operations: those before it are not the end's own, */
+  uint32_t updated;      /* and those then before this one are done by the host when the step begins, */
+  double updating_s;     /* for so long */
   uint32_t reductions;   /* that run beside the last pass */
 } tws_end_rank;
 /* Takes the sample's plan, an ordered tail's, in the place of the one that *out has. plan NULL there: other operations

@@ -293,7 +293,8 @@ static tws_code lower(tws_lower *l, int finished, tws_error *err) {
   if (lower_between(l)) return finished ? tws_builder_finish(&l->b) : l->b.failed;
   tws_zero_step_begin(l);
   if (l->wanted) l->sample->begun = l->b.plan->op_count;
-  tws_delayed_update(l);
+  if (!l->wanted || l->wanted->tail) tws_delayed_update(l);
+  if (l->wanted) l->sample->updated = l->b.plan->op_count;
   if (!l->wanted || l->wanted->tail) tws_lower_count_targets(l);
   if (l->wanted) return lower_sample(l);
   tws_pipeline_run(l);

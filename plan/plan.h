@@ -301,10 +301,10 @@ static inline int tws_stream_keeps_step(const tws_plan *plan, int stream) {
   return stream == TWS_STREAM_GATHER || stream == TWS_STREAM_REDUCE || stream == TWS_STREAM_COPY_IN ||
          (stream == TWS_STREAM_COPY_OUT && plan->world == 1);
 }
-/* What the end of a step copies out of the device, or stage 0 reduces there beside what computes: it waits for all that
- * the passes compute. */
+/* What the end of a step copies from the device or to it, or stage 0 reduces there beside what computes: it waits for
+ * all that the passes compute. */
 static inline int tws_op_ends_passes(const tws_plan *plan, const tws_op *o) {
-  return (o->stream == TWS_STREAM_COPY_OUT && o->phase == TWS_PHASE_STEP) ||
+  return ((o->stream == TWS_STREAM_COPY_OUT || o->stream == TWS_STREAM_COPY_IN) && o->phase == TWS_PHASE_STEP) ||
          (o->stream == TWS_STREAM_REDUCE && plan->zero.stage == 0);
 }
 /* The buffer of the network's first input with this content, or TWS_NONE. */

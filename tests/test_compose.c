@@ -139,6 +139,11 @@ typedef struct tally {
   int fetched;   /* exact: with parameters there */
 } tally;
 
+/* Jobs at random costs have one for all streams, or one for each. */
+static int in_one_queue(uint64_t seed) {
+  return seed % 8 == 5;
+}
+
 /* A legal job at random, with more layers, on four nodes. */
 typedef struct drawn_job {
   tws_cluster cluster;
@@ -295,8 +300,8 @@ static tws_config draw_ringed(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
-/* Likewise jobs whose optimizer is on the host, or its states on the disk, at all stages that may have it, and at stage
- * 3 parameters: every second with groups that may lie unevenly on nodes. */
+/* Likewise jobs whose optimizer is on the host, or its states on the disk, at all stages that may have it, some of it on
+ * the device or late, and at stage 3 parameters: every second with groups that may lie unevenly on nodes. */
 enum { HOSTED = 1 << 27 };
 static tws_config draw_hosted(uint64_t seed, shape *s, int *world) {
   tws_config c;
@@ -308,7 +313,10 @@ static tws_config draw_hosted(uint64_t seed, shape *s, int *world) {
   if (c.zero.stage == 0) c.zero.stage = 1;
   put_on_host(seed, &c);
   if (c.zero.stage == 3 && draw(seed, 616, 3)) put_parameters_on_host(seed, &c);
-  if (draw(seed, 617, 4) == 0) c.zero.offload_optimizer_ratio = (double)draw(seed, 618, 10) / 10;
+  /* in one queue late updates of ranks that differ are bounds */
+  c.delayed_update = c.zero.offload_optimizer == 1 && c.zero.offload_param != 2 && c.pipeline_stages == 1 &&
+                     !in_one_queue(seed) && draw(seed, 619, 3) == 0;
+  if (!c.delayed_update && draw(seed, 617, 4) == 0) c.zero.offload_optimizer_ratio = (double)draw(seed, 618, 10) / 10;
   return c;
 }
 
@@ -420,7 +428,7 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, in
   draw_job(seed, more_layers, longer, &j);
   const tws_config *config = &j.config;
   const tws_costs random = {
-      .work = random_work, .message = random_message, .serial = seed % 8 == 5, .user = &cost_seed};
+      .work = random_work, .message = random_message, .serial = in_one_queue(seed), .user = &cost_seed};
   tws_composer *composer;
   tws_composed composed;
   ck_assert(tws_composer_create(&j.machine, cost_seed ? &random : NULL, &composer, &err) == TWS_OK);
