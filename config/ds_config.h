@@ -268,8 +268,7 @@ static inline int tws_config_offloads(const tws_config *config) {
 }
 /* What goes to the host stays out of the passes: stage 1 copies gradients behind all that adds to them. */
 static inline int tws_config_offloads_behind(const tws_config *config) {
-  return config->zero.stage == 1 && config->zero.offload_optimizer && !config->zenflow.on &&
-         !tws_config_checkpoints_on_host(config);
+  return config->zero.stage == 1 && config->zero.offload_optimizer && !tws_config_checkpoints_on_host(config);
 }
 /* Parameters of stage 3 are elsewhere between uses. */
 static inline int tws_config_fetches(const tws_config *config) {
@@ -279,7 +278,7 @@ static inline int tws_config_fetches(const tws_config *config) {
  * the passes. */
 static inline int tws_config_offloads_in_step(const tws_config *config) {
   const tws_zero_config *z = &config->zero;
-  return z->stage >= 2 && (z->offload_optimizer || tws_config_fetches(config)) && !config->zenflow.on &&
+  return z->stage >= 2 && (z->offload_optimizer || tws_config_fetches(config)) &&
          !tws_config_checkpoints_on_host(config);
 }
 /* The folder for swap files; NULL: nothing is offloaded to a disk, or none is given. */

@@ -82,8 +82,8 @@ static int is_alone(const tws_plan_request *request) {
 
 int tws_offloads_behind(const tws_plan_request *request) {
   if (tws_config_offloads_behind(request->config)) return 1;
-  return is_alone(request) && !tws_config_fetches(request->config) &&
-         tws_topology_size(&request->topology, 1u << TWS_AXIS_MODEL) > 1;
+  const int whole = tws_topology_size(&request->topology, 1u << TWS_AXIS_MODEL) > 1 || request->config->zenflow.on;
+  return is_alone(request) && !tws_config_fetches(request->config) && whole; /* gradients are, until the step ends */
 }
 
 int tws_offloads_in_step(const tws_plan_request *request) {

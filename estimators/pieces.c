@@ -581,8 +581,7 @@ static void read_tail_steps(reader *r, uint32_t reduced_at, const tws_tail_paths
     const int sync = sync_of(plan, o);
     clipped |= o->kind == TWS_OP_COMPUTE && plan->works[o->work].code == TWS_KERNEL_CLIP;
     const int averages = plan->running != TWS_NONE && plan->network->running[0].fixed == NULL;
-    const int late = r->sample->updated > r->sample->begun; /* nothing waits for what the host does then */
-    const int updates = clipped && o->stream == TWS_STREAM_HOST && !averages && !ends && !late;
+    const int updates = clipped && o->stream == TWS_STREAM_HOST && !averages && !ends && !r->sample->late;
     alive += r->begin[op];
     out->peak = tws_larger_bytes(out->peak, alive);
     alive -= r->end[op];

@@ -99,7 +99,7 @@ tws_code tws_rank_kind_find(tws_rank_kind **kinds, const tws_plan_request *reque
   const int stage = offloads || config->zero.stage == 3 ? config->zero.stage : 0;
   const int knobs = (config->tensor_sequence_parallel != 0) + 2 * (config->expert_tensor_parallel != 0) +
                     4 * (tws_config_bf16_masters(config) && config->stochastic_rounding) + 8 * config->zero.stage +
-                    32 * (config->zero.overlap_comm != 0) + 64 * tws_config_is_ring(config);
+                    32 * (config->zero.overlap_comm != 0) + 64 * tws_config_is_ring(config) + 128 * config->zenflow.on;
   for (tws_rank_kind *r = *kinds; r; r = r->next)
     if (r->stage == stage && r->offloads == offloads && tws_topology_is_same(&r->topology, t) &&
         (r->single || (r->knobs == knobs && r->network == request->network))) {

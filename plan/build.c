@@ -256,6 +256,7 @@ static tws_code lower_sample(tws_lower *l) {
   else
     tws_sample_params(l);
   l->sample->ordered = l->wanted->ordered;
+  l->sample->late = l->offload.delayed.on || l->columns.on;
   l->sample->reduced = l->wanted->reduced;
   l->sample->depends = !l->wanted->tail && l->b.nobody_waits_for_memory && l->exchanges_beside;
   if (l->sample->depends) return tws_builder_depend(&l->b);
@@ -540,7 +541,7 @@ tws_code tws_plan_ranks_differ(const tws_plan_request *request, tws_sample_memor
   *how = 0;
   if (c->sequence_ranks > 1 && (tws_config_is_ring(c) || looks_up_positions(request->network)))
     *how |= TWS_RANKS_PASS_APART;
-  if (c->sequence_ranks > 1 && (stage == 1 || stage == 2)) *how |= TWS_RANKS_END_APART;
+  if (c->sequence_ranks > 1 && (stage == 1 || stage == 2 || c->zenflow.on)) *how |= TWS_RANKS_END_APART;
   if (stage == 3 && rounds && (tensor || c->sequence_ranks > 1)) *how |= TWS_RANKS_APART;
   if (tensor && !rounds) TWS_TRY(tws_plan_tensor_ranks_alike(request, memory, like_before, &alike, err));
   if (!alike) *how |= TWS_RANKS_APART;

@@ -6,8 +6,8 @@
  * from the host, follows what computes, as DeepSpeed's streams do: it waits for the computation that was issued before
  * it, and every micro-batch and the step's end begin when all is reduced, and copied to the host and from there.
  *
- * What the end of a step copies to the host or from there, and what stage 0 reduces there, begins behind all that the passes compute
- * (tws_op_ends_passes()), so that nobody has to know when the last gradient was written.
+ * What the end of a step copies to the host or from there, and what stage 0 reduces there, begins behind all that the
+ * passes compute (tws_op_ends_passes()), so that nobody has to know when the last gradient was written.
  *
  * Where streams keep step, and where exchanges of tensor ranks or of a ring run beside what computes, memory makes
  * nobody wait, so that times do not depend on the layout, and no overlap is lost to it. A sweep before the layout says

@@ -83,6 +83,7 @@ typedef struct tws_plan_sample {
   uint32_t reduced_at;         /* tail: the operation that reductions stand before, where it lacks them */
   uint32_t begun;              /* tail: operations before this one gather what stays whole for the step, */
   uint32_t updated;            /* and those then before this one update with what the step before left */
+  int late;                    /* tail: nobody waits for what the host does when gradients have been clipped */
   int *layer_of;               /* per module of the network; lives in the plan's arena */
   tws_gradient_list gradients; /* body: where they are whole until the step ends; likewise */
   tws_moved_place *moved;      /* body: where gradients are not whole until the step ends */

@@ -120,6 +120,13 @@ static planned plan_all(const tws_plan_request *job, const tws_machine *machine,
   } else {
     ck_assert(tws_job_path((const tws_plan *const *)plans, set.count, machine, out.paths, &out.step_s, &err) == TWS_OK);
   }
+  if (job->config->zenflow.on) { /* a machine's, whatever the others are */
+    tws_plan_request one = *job;
+    tws_estimate between;
+    one.max_accumulation = 1;
+    ck_assert(tws_estimate_between(&one, machine, &between, &err) == TWS_OK);
+    out.step_s += between.step_s;
+  }
   for (int i = 0; i < set.count; i++) {
     tws_plan_destroy(plans[i]);
     free((void *)(uintptr_t)seconds[i]);
@@ -202,6 +209,18 @@ static void put_parameters_on_host(uint64_t seed, tws_config *c) {
   c->zero.param_buffer_count = 1 + (int64_t)draw(seed, 633, 5);
   c->zero.param_buffer_size = 1 + (int64_t)draw(seed, 634, 8000);
   if (draw(seed, 635, 3) == 0) c->zero.offload_optimizer = 0;
+}
+
+/* Where that may be. */
+static void update_in_two_parts(uint64_t seed, tws_config *c) {
+  if (c->tensor_ranks > 1 || c->pipeline_stages > 1 || c->bf16_masters || !c->zero.offload_optimizer) return;
+  c->zenflow.on = 1;
+  c->zenflow.topk_ratio = 0.1 + (double)draw(seed, 637, 5) / 10;
+  c->zenflow.update_interval = 2;
+  c->zenflow.select_interval = 4;
+  c->zenflow.warm_up = 1;
+  c->zero.offload_optimizer = 1;
+  c->zero.offload_param = c->delayed_update = 0;
 }
 
 static tws_config draw_offloaded(uint64_t seed, shape *s, int *world) {
@@ -300,8 +319,9 @@ static tws_config draw_ringed(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
-/* Likewise jobs whose optimizer is on the host, or its states on the disk, at all stages that may have it, some of it on
- * the device or late, and at stage 3 parameters: every second with groups that may lie unevenly on nodes. */
+/* Likewise jobs whose optimizer is on the host, or its states on the disk, at all stages that may have it, some of it
+ * on the device, late, or in two parts, and at stage 3 parameters: every second with groups that may lie unevenly on
+ * nodes. */
 enum { HOSTED = 1 << 27 };
 static tws_config draw_hosted(uint64_t seed, shape *s, int *world) {
   tws_config c;
@@ -316,7 +336,9 @@ static tws_config draw_hosted(uint64_t seed, shape *s, int *world) {
   /* in one queue late updates of ranks that differ are bounds */
   c.delayed_update = c.zero.offload_optimizer == 1 && c.zero.offload_param != 2 && c.pipeline_stages == 1 &&
                      !in_one_queue(seed) && draw(seed, 619, 3) == 0;
-  if (!c.delayed_update && draw(seed, 617, 4) == 0) c.zero.offload_optimizer_ratio = (double)draw(seed, 618, 10) / 10;
+  if (!s->experts && draw(seed, 636, 4) == 0) update_in_two_parts(seed, &c);
+  if (!c.delayed_update && !c.zenflow.on && draw(seed, 617, 4) == 0)
+    c.zero.offload_optimizer_ratio = (double)draw(seed, 618, 10) / 10;
   return c;
 }
 
