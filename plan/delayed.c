@@ -48,6 +48,7 @@ void tws_delayed_update(tws_lower *l) {
   o->hyper = now.hyper;
   o->metrics = now.metrics;
   l->b.phase = phase;
+  l->b.plan->late = l->b.plan->op_count;
 }
 
 void tws_delayed_keep(tws_lower *l) {

@@ -212,9 +212,9 @@ enum { EMPTIED = sizeof emptied };
  * all that it reduced, and copied to the host and from there: left, the last of these (operation + 1). */
 static void keep_step(finisher *f, uint32_t op, const uint32_t *last, uint32_t *left) {
   const tws_op *o = &f->plan->ops[op], *before = op > 0 ? o - 1 : o;
-  const int ends = o->phase == TWS_PHASE_STEP, compute = f->stream_index[TWS_STREAM_COMPUTE];
+  const int ends = tws_op_is_of_end(f->plan, op), compute = f->stream_index[TWS_STREAM_COMPUTE];
   const int moves = tws_stream_keeps_step(f->plan, o->stream);
-  const int begins = o->micro_batch != before->micro_batch || ends != (before->phase == TWS_PHASE_STEP);
+  const int begins = o->micro_batch != before->micro_batch || ends != tws_op_is_of_end(f->plan, op > 0 ? op - 1 : op);
   for (int i = 0; i < EMPTIED; i++) {
     if (begins && f->used[emptied[i]]) left[i] = last[f->stream_index[emptied[i]]];
     if (left[i]) require_place(f, f->stream[left[i] - 1], f->position[left[i] - 1]);

@@ -232,6 +232,7 @@ typedef struct tws_plan {
                   host, waits for the computation that was issued before it; the next micro-batch and the step's end
                   begin when all is reduced, and copied to the host and from there; and memory makes nobody wait, so
                   that times do not depend on the layout */
+  uint32_t late;    /* operations of the step's end before this one are those of the step before; 0: there are none */
   uint32_t settled; /* of a long plan (plan/fold.h): from this micro-batch on its layout repeats, until it ends */
   tws_op *ops;
   tws_operand *operands;
@@ -294,6 +295,10 @@ static inline uint64_t tws_quantized_chunk(const tws_plan *plan, uint64_t most) 
 /* NULL: its kernel has none. */
 static inline const tws_arguments *tws_op_arguments(const tws_plan *plan, const tws_op *op) {
   return op->arguments > 0 ? &plan->arguments[op->arguments - 1] : NULL;
+}
+/* Whether an operation is of the end of this step. */
+static inline int tws_op_is_of_end(const tws_plan *plan, uint32_t op) {
+  return plan->ops[op].phase == TWS_PHASE_STEP && op >= plan->late;
 }
 /* Whether operations of a stream wait for all computation that was issued before them, where streams keep step. A rank
  * that is alone reduces nothing between what it computes and what it copies to the host. */

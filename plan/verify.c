@@ -158,8 +158,8 @@ static tws_code check_pace(verifier *v) {
   uint32_t computed = 0, reduced = 0, all_reduced = 0, copied = 0, all_copied = 0, brought = 0, all_brought = 0;
   for (uint32_t op = 0; op < plan->op_count && plan->in_step; op++) {
     const tws_op *o = &plan->ops[op], *before = op > 0 ? o - 1 : o;
-    const int ends = o->phase == TWS_PHASE_STEP, moves = tws_stream_keeps_step(plan, o->stream);
-    const int begins = o->micro_batch != before->micro_batch || ends != (before->phase == TWS_PHASE_STEP);
+    const int ends = tws_op_is_of_end(plan, op), moves = tws_stream_keeps_step(plan, o->stream);
+    const int begins = o->micro_batch != before->micro_batch || ends != tws_op_is_of_end(plan, op > 0 ? op - 1 : op);
     if (begins) all_reduced = reduced;
     if (begins) all_copied = copied;
     if (begins) all_brought = brought;
