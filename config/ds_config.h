@@ -260,19 +260,18 @@ static inline int tws_config_checkpoints_on_host(const tws_config *config) {
 static inline int tws_config_is_ring(const tws_config *config) {
   return config->sequence_ranks > 1 && config->sequence_algorithm == TWS_SEQUENCE_RING;
 }
+/* Whether parameters of stage 3 live outside the device between uses. */
+static inline int tws_config_fetches(const tws_config *config) {
+  return config->zero.stage == 3 && config->zero.offload_param;
+}
 /* Whether anything lives outside the device between uses. */
 static inline int tws_config_offloads(const tws_config *config) {
   const tws_zero_config *z = &config->zero;
-  return (z->stage > 0 && z->offload_optimizer) || (z->stage == 3 && z->offload_param) ||
-         tws_config_checkpoints_on_host(config);
+  return (z->stage > 0 && z->offload_optimizer) || tws_config_fetches(config) || tws_config_checkpoints_on_host(config);
 }
 /* What goes to the host stays out of the passes: stage 1 copies gradients behind all that adds to them. */
 static inline int tws_config_offloads_behind(const tws_config *config) {
   return config->zero.stage == 1 && config->zero.offload_optimizer && !tws_config_checkpoints_on_host(config);
-}
-/* Parameters of stage 3 are elsewhere between uses. */
-static inline int tws_config_fetches(const tws_config *config) {
-  return config->zero.stage == 3 && config->zero.offload_param;
 }
 /* Gradients of stages 2 and 3 go there micro-batch by micro-batch, parameters come from there, and nothing else does in
  * the passes. */

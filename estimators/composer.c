@@ -704,6 +704,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
     if (!s->together) s->end_s[0][0] = s->stages[0].compute_s;
   }
   TWS_TRY(tws_step_find_bytes(s, bytes, out, err));
+  /* what is alive at the end of updates in two parts is known as a bound */
   const int beside =
       (tws_config_offloads(request->config) && !tws_offloads_behind(request)) || request->config->zenflow.on;
   /* of a ring, whose ranks do other pieces of equal work, one's bytes are looked at */

@@ -256,11 +256,11 @@ static tws_code find_end(making *m, int stage, tws_tail_pieces *out, tws_error *
   }
   if (!m->apart) return TWS_OK;
   TWS_TRY(add_reductions(m, stage, &k, out, err));
-  if (out->overlapped && m->overlaps && tws_config_offloads(m->request->config)) return add_copies(m, stage, out, err);
-  if (!m->overlaps || out->overlapped) return TWS_OK;
+  if (!m->overlaps) return TWS_OK;
+  if (out->overlapped) return tws_config_offloads(m->request->config) ? add_copies(m, stage, out, err) : TWS_OK;
   TWS_TRY(sample_tail(m, stage, 0, out, err)); /* what more there is beside it is not known */
-  out->overlaps = m->overlaps;
-  out->between = m->overlaps && m->c->costs->serial;
+  out->overlaps = 1;
+  out->between = m->c->costs->serial;
   return TWS_OK;
 }
 

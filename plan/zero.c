@@ -581,8 +581,7 @@ void tws_zero_micro_begin(tws_lower *l) {
 /* Also on ranks that copy nothing of it to the host: all replicas need the same memory. */
 static void hold_emptied(tws_lower *l, int which) {
   const tws_zero *z = &l->zero;
-  if (z->flushed[which] && tws_offload_copies_buckets(l) && !tws_zero_takes_turns(l))
-    tws_builder_hold(&l->b, z->emptied[which]);
+  if (z->flushed[which] && tws_offload_copies_buckets(l)) tws_builder_hold(&l->b, z->emptied[which]);
 }
 
 void tws_zero_micro_end(tws_lower *l) {
