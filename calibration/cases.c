@@ -66,9 +66,9 @@ static tws_code host_linear_cases(tws_dtype dtype, int quick, tws_case_list *lis
 }
 
 /* What models from a hundred million parameters to some billions use: layers, and what makes logits. Every product
- * takes milliseconds at most; float32 has no fast path. */
+ * takes a millisecond or two at most; float32 has no fast path. A few seconds see tokens of all sizes. */
 static tws_code device_linear_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
-  static const linear_grid half = {{1024, 4096, 8192, 16384, 32768}, {768, 1280, 2048, 3072, 5120, 8192}, 2e12},
+  static const linear_grid half = {{8192, 1024, 32768, 4096, 16384}, {768, 1280, 2048, 3072, 5120, 8192}, 1e12},
                            coarse = {{1024, 8192}, {768, 2048, 5120}, 5e11}, small = {{128}, {64, 256, 768}, 1e12},
                            single = {{1024, 4096}, {768, 2048, 5120}, 2e11};
   static const int64_t logits[][3] = {

@@ -39,8 +39,7 @@ typedef struct options {
 
 /* ---- before: does it fit, are the ranks to be started? ---- */
 
-static tws_code check_device(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
-  const tws_real_api *api = NULL;
+static tws_code check_device(const options *o, const tws_job *job, tws_error *err) {
   const int nodes = o->launch.hosts ? o->launch.hosts->count : 1;
   if (job->backend == TWS_BACKEND_HOST && job->cluster.nodes != nodes)
     return tws_fail(err, TWS_INVALID,
@@ -49,18 +48,7 @@ static tws_code check_device(tws_cli *cli, const options *o, const tws_job *job,
                         : "say where they are: --hostfile FILE; or train on this machine: --cluster host -n N",
                     "cluster %s has %d node%s, and ranks are to be started on %d", job->cluster.name,
                     job->cluster.nodes, job->cluster.nodes > 1 ? "s" : "", nodes);
-  if (job->backend == TWS_BACKEND_HOST) return TWS_OK;
-  TWS_TRY(tws_real_load(&api, err));
-  if (!api->backend("cuda"))
-    return tws_fail(err, TWS_UNSUPPORTED,
-                    o->job.cluster && o->job.profile
-                        ? "leave out --cluster and --profile to train on this machine's cores"
-                    : o->job.profile ? "leave out --profile to train on this machine's cores"
-                                     : "leave out --cluster to train on this machine's cores",
-                    "%s has GPUs, and this build trains on the host",
-                    o->job.cluster ? job->cluster.name : tws_profile_name(job->profile));
-  tws_say(cli, "the CUDA backend is new and unproven: it has been compiled, but not yet run on a GPU");
-  return TWS_OK;
+  return tws_job_check_engine(job, o->job.cluster != NULL, o->job.profile != NULL, err);
 }
 
 static tws_code check_memory(const tws_cli *cli, const tws_job *job, const options *o, tws_error *err) {
@@ -378,7 +366,7 @@ static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_
   const int started = tws_started_elsewhere(&rank, &world);
   if (tws_rank_follows()) return train(cli, o, job, err);
   char count[32], axes[128];
-  if (!started) TWS_TRY(check_device(cli, o, job, err));
+  if (!started) TWS_TRY(check_device(o, job, err));
   tws_job_remarks(cli, o->job.model, job);
   tws_data_remark(cli, o->data, job->network);
   tws_job_remark(cli, job);

@@ -167,9 +167,7 @@ static tws_code validate_job(const tws_cli *cli, const tws_validate_options *o, 
   tws_progress progress = tws_cli_progress(cli);
   tws_validation_request request = {
       .spec = &o->job, .data = o->data, .steps = o->steps, .log = &cli->log, .progress = &progress};
-  if (job->backend != TWS_BACKEND_HOST)
-    return tws_fail(err, TWS_UNSUPPORTED, "give a profile that `twinspeed calibrate` made of this machine",
-                    "--profile %s is of a GPU, and this build trains on the host", tws_profile_name(job->profile));
+  TWS_TRY(tws_job_check_engine(job, 0, o->job.profile != NULL, err));
   tws_job_remarks(cli, o->job.model, job);
   tws_data_remark(cli, o->data, job->network);
   if (!o->job.profile)

@@ -4,6 +4,7 @@
 
 #include "base/host_memory.h"
 #include "base/units.h"
+#include "job/modules.h"
 #include "job/software_memory.h"
 
 /* One memory that the ranks of a node share; no rank may take more than a device that the cluster gives it. */
@@ -86,8 +87,8 @@ tws_code tws_fit_refuse(const tws_fit *fit, const char *hint, tws_error *err) {
   const double need = device ? fit->device_need : disk ? fit->disk_need : fit->node_need;
   const double have = device ? fit->capacity.device : disk ? fit->capacity.disk : fit->capacity.node;
   const char *what = device ? "a device" : disk ? "a node's disk" : "a node";
-  return tws_fail(err, TWS_NO, hint, "does not fit: %s needs %s and has %s", what,
-                  tws_format_bytes(need, a, sizeof a), tws_format_bytes(have, b, sizeof b));
+  return tws_fail(err, TWS_NO, hint, "does not fit: %s needs %s and has %s", what, tws_format_bytes(need, a, sizeof a),
+                  tws_format_bytes(have, b, sizeof b));
 }
 
 /* ---- this machine ---- */
@@ -121,6 +122,19 @@ static tws_code add_rank(const tws_job *job, int r, int evaluates, tws_plan **tr
   for (int tier = host ? 0 : TWS_TIER_DEVICE + 1; tier < TWS_TIER_DISK; tier++)
     *bytes += (double)ledger.tier[tier].arena_bytes;
   return TWS_OK;
+}
+
+tws_code tws_job_check_engine(const tws_job *job, int by_cluster, int by_profile, tws_error *err) {
+  const tws_real_api *api = NULL;
+  if (job->backend == TWS_BACKEND_HOST) return TWS_OK;
+  TWS_TRY(tws_real_load(&api, err));
+  if (api->backend("cuda")) return TWS_OK;
+  return tws_fail(err, TWS_UNSUPPORTED,
+                  by_cluster && by_profile ? "leave out --cluster and --profile to train on this machine's cores"
+                  : by_profile             ? "leave out --profile to train on this machine's cores"
+                                           : "leave out --cluster to train on this machine's cores",
+                  "%s has GPUs, and this build trains on the host",
+                  by_cluster ? job->cluster.name : tws_profile_name(job->profile));
 }
 
 tws_code tws_job_fit_here(const tws_job *job, int here, int evaluates, tws_local_fit *fit, tws_error *err) {

@@ -37,6 +37,10 @@ tws_fit tws_job_fit_within(const tws_job *job, const tws_ledger *ledger, double 
 /* What is too small, by how much: "does not fit: a device needs 90 GiB and has 80 GiB". TWS_NO with the hint. */
 tws_code tws_fit_refuse(const tws_fit *fit, const char *hint, tws_error *err);
 
+/* Whether this build trains on what the job's cluster has; `by_cluster`, `by_profile`: which options said so, for the
+ * remedy. TWS_UNSUPPORTED: it has GPUs, and there is no CUDA backend; TWS_ENVIRONMENT: there is no engine. */
+tws_code tws_job_check_engine(const tws_job *job, int by_cluster, int by_profile, tws_error *err);
+
 /* What a job takes of this machine's own memory when its first `here` ranks run here, and what is left of it now. The
  * plans of all ranks are made and verified together; with `evaluates` those of evaluations over the same state, too. */
 typedef struct tws_local_fit {

@@ -194,12 +194,13 @@ static tws_code propose(cublasLtHandle_t handle, const tws_gemm_described *is, c
   return TWS_OK;
 }
 
-/* Auxiliary matrices have a leading dimension that is a multiple of 8. Sums may be wanted in scratch later; those of a
- * result come with an activation's gradient alone, and in the result's type. */
+/* The library's GELU and its gradient are approximations (off by some 1e-5, seen on an H100), which 16-bit types hide
+ * and float32 does not. Auxiliary matrices have a leading dimension that is a multiple of 8. Sums may be wanted in
+ * scratch later; those of a result come with an activation's gradient alone, and in the result's type. */
 static int has_form(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form) {
   const int more = p->activation || p->sums;
   if (form == TWS_GEMM_ALONE) return more;
-  if (p->activation && p->columns % 8 != 0) return 0;
+  if (p->activation && (p->out == TWS_F32 || p->columns % 8 != 0)) return 0;
   if (form == TWS_GEMM_ACTIVATED) return p->activation && p->sums;
   if (p->sums_of_result && !(p->activation == TWS_CUDA_GELU_GRAD && p->sums_type == p->out)) return 0;
   return !p->sums || (size_t)tws_gemm_sum_count(p) * sizeof(float) <= call->scratch_bytes;

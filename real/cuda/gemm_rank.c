@@ -8,7 +8,7 @@ static const double warm_ms = 100;
 enum { TOGETHER = 4, TRIES = 3, WARM_RUNS = 1000 };
 
 double tws_gemm_budget_ms(double flops, tws_dtype in) {
-  const double least = 20, runs = 100, flops_per_ms = in == TWS_F32 ? 25e9 : 200e9;
+  const double least = 20, runs = 40, flops_per_ms = in == TWS_F32 ? 25e9 : 200e9;
   return least + runs * flops / flops_per_ms;
 }
 

@@ -54,6 +54,7 @@ def use_libraries(run, carried):
     run.settings["LD_LIBRARY_PATH"] = ":".join(folders + ([old] if old else []))
     run.settings["PATH"] = ":".join(([carried + "/bin"] if carried else []) + [os.environ["PATH"]] +
                                     sorted(glob.glob("/usr/local/cuda*/bin")))
+    run.settings.update({"CUBLASLT_LOG_LEVEL": "1", "CUDNN_LOGLEVEL_DBG": "1", "CUDNN_LOGDEST_DBG": "stderr", "NCCL_DEBUG": "WARN"})
     run.settings.update({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "TWINSPEED_MODULES": BUILD})
     if carried:
         run.settings.update({"OPAL_PREFIX": carried, "OMPI_MCA_mca_base_component_path": carried + "/lib/openmpi",

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import tarfile
+import threading
 import time
 
 
@@ -31,10 +32,23 @@ class Run:
         self.slower = 6 if dry else 1  # the host takes its time
         self.begin = time.monotonic()
         self.end = self.begin + seconds * self.slower
-        self.stages, self.settings, self.limit, self.log = [], {}, self.end, None
+        self.stages, self.settings = [], {}
+        self.here, self.lock = threading.local(), threading.RLock()  # a thread's stage; what all threads write
         os.makedirs(out, exist_ok=True)
         shutil.rmtree(os.path.join(work, "log"), ignore_errors=True)
         os.makedirs(os.path.join(work, "log"))
+
+    @property
+    def limit(self):
+        return getattr(self.here, "limit", self.end)
+
+    @property
+    def log(self):
+        return getattr(self.here, "log", None)
+
+    def enter(self, limit, log):
+        """This thread works for the stage with that limit and that log."""
+        self.here.limit, self.here.log = limit, log
 
     def path(self, name):
         return os.path.join(self.work, name)
@@ -71,9 +85,10 @@ class Run:
         return text
 
     def say(self, text):
-        if self.log:
-            self.log.write(text.rstrip("\n") + "\n")
-            self.log.flush()
+        with self.lock:
+            if self.log:
+                self.log.write(text.rstrip("\n") + "\n")
+                self.log.flush()
 
     # ---- stages ----
 
@@ -82,14 +97,14 @@ class Run:
         if not self.only.search(name) or self.skip.search(name):
             return False
         seconds *= self.slower
-        self.limit = self.end
+        self.enter(self.end, None)
         if self.left() < max(3, seconds / 3):
             self.record(name, "no time", "", 0)
             return False
         start = time.monotonic()
-        self.limit = start + seconds
         result, why = "passed", ""
-        with open(self.path("log/%s.txt" % name), "w", encoding="utf-8") as self.log:
+        with open(self.path("log/%s.txt" % name), "w", encoding="utf-8") as log:
+            self.enter(start + seconds, log)
             try:
                 function(self, *arguments)
             except Skipped as reason:
@@ -101,7 +116,7 @@ class Run:
             except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, ZeroDivisionError) as reason:
                 result, why = "failed", "%s: %s" % (type(reason).__name__, reason)
             self.say("%s %s" % (result, why))
-        self.log, self.limit = None, self.end
+        self.enter(self.end, None)
         self.record(name, result, why, time.monotonic() - start)
         return result == "passed"
 
@@ -111,7 +126,23 @@ class Run:
         self.stage(name, seconds, function, *arguments)
         return any(s["result"] in ("failed", "timed out") for s in self.stages[before:])
 
+    def together(self, *lanes):
+        """Lanes of stages, each a list of what `stage` takes, one lane beside the others: none of them may be of times."""
+        def run(lane):
+            for arguments in lane:
+                self.stage(*arguments)
+
+        threads = [threading.Thread(target=run, args=(lane,)) for lane in lanes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
     def record(self, name, result, why, seconds):
+        with self.lock:
+            self.record_alone(name, result, why, seconds)
+
+    def record_alone(self, name, result, why, seconds):
         self.stages.append({"stage": name, "result": result, "seconds": round(seconds, 1), "why": why})
         print("%5.0f s  %-22s %-10s %5.1f s  %s" % (time.monotonic() - self.begin, name, result, seconds, why), flush=True)
         if result in ("failed", "timed out"):
@@ -129,7 +160,7 @@ class Run:
     # ---- results ----
 
     def add_line(self, name, value):
-        with open(self.path(name), "a", encoding="utf-8") as file:
+        with self.lock, open(self.path(name), "a", encoding="utf-8") as file:
             file.write(json.dumps(value) + "\n")
 
     def pack(self):

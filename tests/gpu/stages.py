@@ -16,7 +16,7 @@ from program import BUILD
 from runner import Failed, Run, Skipped
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PEERS = ("llama-3.2-1b:8,4", "gpt2-xl:8,4", "gpt2:64,32", "gpt2-large:16,8", "gpt2-medium:32,16")
+PEERS = ("llama-3.2-1b:8,4", "gpt2-xl:8,4", "gpt2:64,32", "gpt2-medium:32,16", "gpt2-large:16,8")
 # Ranks that share the one GPU: NCCL takes them for ranks of different hosts, over loopback sockets. Their times mean nothing.
 SHARED = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "2"}
 TINY = {
@@ -24,18 +24,38 @@ TINY = {
     "llama": {"model_type": "llama", "vocab_size": 256, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2,
               "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
               "rope_theta": 10000},
+    "mixtral": {"model_type": "mixtral", "vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2,
+                "max_position_embeddings": 64},
+    "gemma2": {"model_type": "gemma2", "vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+               "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64, "sliding_window": 16},
+    "bloom": {"model_type": "bloom", "vocab_size": 256, "hidden_size": 64, "n_layer": 2, "n_head": 4, "seq_length": 64},
+    "bert": {"model_type": "bert", "vocab_size": 259, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+             "num_attention_heads": 4, "max_position_embeddings": 64, "architectures": ["BertForMaskedLM"]},
+    "deepseek": {"model_type": "deepseek_v2", "vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+                 "num_attention_heads": 4, "num_key_value_heads": 4, "kv_lora_rank": 32, "q_lora_rank": 48, "qk_nope_head_dim": 16,
+                 "qk_rope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2,
+                 "moe_intermediate_size": 48, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
+                 "max_position_embeddings": 64},
+    "padded": {"model_type": "gpt2", "vocab_size": 50304, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12},
     "learner": {"model_type": "gpt2", "vocab_size": 256, "n_positions": 128, "n_embd": 256, "n_layer": 4, "n_head": 8}}
 
 
 class Trainings(Run):
     def tiny(self, name):
         path = self.path(name + ".model.json")
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(TINY[name], file)
+        with self.lock:
+            if not os.path.exists(path):
+                with open(path, "w", encoding="utf-8") as file:
+                    json.dump(TINY[name], file)
         return path
 
     def text(self, name="short"):
         """`prose`: this repository's own; `short`: 60 kB of it."""
+        with self.lock:
+            return self.text_alone(name)
+
+    def text_alone(self, name):
         path = self.path(name + ".txt")
         if not os.path.exists(path):
             prose = ""
@@ -47,13 +67,22 @@ class Trainings(Run):
                 file.write(prose if name == "prose" else prose[:60000])
         return path
 
-    def train(self, name, flags, cluster="h200", env=None, data=None):
-        """The result of a training, from its file. cluster: None for the host."""
+    def cluster(self, ranks=1):
+        """The catalog's entry for this device: alone, or a node of eight."""
+        with open(self.path("device.json"), encoding="utf-8") as file:
+            name = json.load(file)["name"]
+        known = [cluster for cluster in ("b200", "h200", "h100", "a100") if cluster in name.lower()]
+        if not known:
+            raise Failed("%s is not in the catalog" % name)
+        return known[0] if ranks == 1 else "dgx-" + known[0]
+
+    def train(self, name, flags, ranks=1, env=None, data=None):
+        """The result of a training, from its file. ranks: 0 for the host."""
         result = self.path(name + ".json")
         command = [BUILD + "/twinspeed", "train", "--force", "--quiet", "--data", data or self.text(), "--csv",
                    self.path(name + ".csv"), "--result", result]
-        if cluster and not self.dry:
-            command += ["--cluster", cluster]
+        if ranks and not self.dry:
+            command += ["--cluster", self.cluster(ranks)]
         self.command(command + flags, env=env)
         with open(result, encoding="utf-8") as file:
             found = json.load(file)
@@ -155,7 +184,7 @@ def flags_of(run, result):
     c = result["configuration"]
     flags = ["--seq", c["sequence_length"], "--micro-batch", c["micro_batch"], "--accumulation", c["accumulation_steps"],
              "--dtype", c["dtype"]]
-    return flags + (["-n", 1] if run.dry else ["--vocab-multiple", 128, "--cluster", "h200"])
+    return flags + (["-n", 1] if run.dry else ["--vocab-multiple", 128, "--cluster", run.cluster()])
 
 
 def predicted(run, result, with_memory=True):
@@ -206,8 +235,8 @@ def add_step(run, line):
 def step(run, name, model, batch, *more):
     """Fourteen steps, the last traced on the device; its line is among the results at once."""
     trace = run.path("step-%s.trace" % name)
-    result = run.train("step-" + name, ["-m", model_of(run, model), "--micro-batch", 2 if run.dry else batch, "--steps",
-                                        6 if run.dry else 14, "--trace", trace] + sizes(run) + list(more))
+    flags = ["-m", model_of(run, model), "--micro-batch", 2 if run.dry else batch, "--steps", 6 if run.dry else 14, "--trace", trace]
+    result = run.train("step-" + name, flags + sizes(run) + list(more), data=run.text("prose"))
     line = dict(predicted(run, result), name="step-" + name)
     line["kernels_s"], line["kinds_s"] = seconds_by_kind(trace)
     os.remove(trace)
@@ -218,28 +247,45 @@ def step(run, name, model, batch, *more):
         ", ".join("%s %.2f ms" % (kind, seconds * 1e3) for kind, seconds in list(line["kinds_s"].items())[:6])))
 
 
-def versus(run, models, seconds, by_layer):
-    """Ratios to PyTorch; its compiler's cache is kept from run to run."""
-    path, cache = python(run), run.path("compiled")
+def versus(run, item, seconds, by_layer=False):
+    """The ratio to PyTorch; its compiler's cache is kept from run to run."""
+    path, cache, model = python(run), run.path("compiled"), item.partition(":")[0]
     unpack_cache(run, cache)
     folder = run.path("peer")
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
+    os.makedirs(folder, exist_ok=True)
     if run.dry:
-        models = [run.tiny("gpt") + ":4", run.tiny("llama") + ":2"][:len(models)]
+        item = run.tiny("llama") + ":2" if "llama" in item else run.tiny("gpt") + ":4"
     flags = ["--device", "cpu", "--compile", "none", "--seq", 32, "--vocab-multiple", 1, "--steps", 3, "--dtype", "fp32"] if run.dry else []
     if by_layer:
-        flags += ["--by-layer"] + list(models)
+        flags += ["--compile", "layer"]
+    before = set(glob.glob(folder + "/*.json"))
     try:
         text = run.command([path, SOURCE + "/bench/peer/compare.py", "--twinspeed", BUILD + "/twinspeed", "--cluster",
-                            "" if run.dry else "h200", "--seconds", seconds * run.slower, "--results", folder, "--out", run.path("versus.json")] +
-                           flags + ["--models"] + list(models), env={"TORCHINDUCTOR_CACHE_DIR": cache})
+                            "" if run.dry else run.cluster(), "--seconds", seconds * run.slower, "--seconds-a-model",
+                            seconds * run.slower, "--results", folder, "--out", run.path("peer-%s.json" % model)] +
+                           flags + ["--models", item], env={"TORCHINDUCTOR_CACHE_DIR": cache})
         run.note(text)
     finally:
         pack_cache(run, cache)
-    for result in sorted(glob.glob(folder + "/*.json")):
+        join_ratios(run)
+    for result in sorted(set(glob.glob(folder + "/*.json")) - before):
         with open(result, encoding="utf-8") as file:  # the other program's memory is in what the driver says
             add_step(run, dict(predicted(run, json.load(file), False), name=os.path.basename(result)[:-5]))
+
+
+def join_ratios(run):
+    """versus.json: what every model's comparison says."""
+    joined = None
+    for path in sorted(glob.glob(run.path("peer-*.json"))):
+        with open(path, encoding="utf-8") as file:
+            one = json.load(file)
+        if joined:
+            joined["models"] += one["models"]
+            joined["failures"] += one["failures"]
+        joined = joined or one
+    if joined:
+        with open(run.path("versus.json"), "w", encoding="utf-8") as file:
+            json.dump(joined, file, indent=1)
 
 
 def unpack_cache(run, cache):
@@ -260,26 +306,34 @@ def pack_cache(run, cache):
 
 # ---- the evidence ----
 
-def kernels(run, names, env=None):
-    """Every kernel's cases in processes of their own, several at a time."""
+def kernels(run, groups, cases, env=None):
+    """Groups of kernels, each in a process of its own; those of a group that fails once more, each alone: a bad access
+    spoils what follows in its process."""
     backend = dict({"TWINSPEED_TEST_BACKEND": "host-staged" if run.dry else "cuda"}, **(env or {}))
-    program = BUILD + "/tests/test_kernels"
-    cases = [(name, dict(backend, TWINSPEED_TEST_KERNEL=name, CK_RUN_CASE="modes")) for name in names]
-    cases += [("repeats of " + name, dict(backend, TWINSPEED_TEST_KERNEL=name, CK_RUN_CASE="repeats")) for name in names]
-    if not env:
-        cases += [(case, dict(backend, CK_RUN_CASE=case)) for case in ("identities", "single")]
-    bad = []
+    limit, log, bad = run.limit, run.log, []
 
-    def one(case):
+    def fails(names, case):
+        run.enter(limit, log)
+        chosen = {"TWINSPEED_TEST_KERNEL": ",".join(names)} if names else {}
         try:
-            run.command([program], env=case[1])
-        except (Failed, TimeoutError) as reason:
-            bad.append("%s: %s" % (case[0], reason))
+            text = run.command([BUILD + "/tests/test_kernels"], env=dict(backend, CK_RUN_CASE=case, **chosen), check=False)
+        except TimeoutError as reason:
+            return ["%s of %s: %s" % (case, ",".join(names) or "all", reason)], True
+        return [line for line in text.splitlines() if ":F:" in line or ":E:" in line], "100%:" not in text and ("CUDA" in text or "%:" not in text)
 
-    with concurrent.futures.ThreadPoolExecutor(2 if run.dry else 6) as pool:
-        list(pool.map(one, cases))
+    def one(item):
+        names, case = item
+        found, spoiled = fails(names, case)
+        if spoiled and len(names) > 1:
+            found = [line for name in names for line in fails([name], case)[0]] or found
+        bad.extend(found)
+
+    with concurrent.futures.ThreadPoolExecutor(len(groups) * len(cases)) as pool:
+        list(pool.map(one, [(group, case) for group in groups for case in cases]))
     if bad:
-        raise Failed("%d of %d: %s" % (len(bad), len(cases), "; ".join(sorted(bad))[:600]))
+        for line in sorted(bad):
+            run.note(line)
+        raise Failed("%d" % len(bad))
 
 
 def kernel_names(run):
@@ -289,21 +343,39 @@ def kernel_names(run):
 
 
 def all_kernels(run):
-    kernels(run, kernel_names(run), {"TWINSPEED_CUDA_OWN_ATTENTION": "1"})
+    names = kernel_names(run)
+    kernels(run, [names[i::3] for i in range(3)], ("modes", "repeats"),
+            {"TWINSPEED_CUDA_OWN_ATTENTION": "1", "TWINSPEED_CUDA_DETERMINISTIC": "1"})
 
 
 def fused_attention(run):
-    kernels(run, ["attention", "attention_grad"], {"TWINSPEED_CUDA_DETERMINISTIC": "1"})
+    """By cuDNN, with bits that repeat, and in the way that training takes."""
+    names = [["attention", "attention_grad"]]
+    kernels(run, names, ("modes", "repeats"), {"TWINSPEED_CUDA_DETERMINISTIC": "1"})
+    kernels(run, names, ("modes",))
+
+
+def products(run):
+    """Those of the library that training would choose."""
+    kernels(run, [["linear", "linear_grad_input", "linear_grad_weight"]], ("modes",))
 
 
 def identities(run):
-    kernels(run, [])
+    kernels(run, [[]], ("identities", "single"))
 
 
 def parity(run, model, dtype, limit):
     flags = ["-m", run.tiny(model), "--dtype", dtype, "--micro-batch", 4, "--steps", 20]
-    host = run.train("%s-%s-host" % (model, dtype), flags, cluster=None)["losses"]
+    host = run.train("%s-%s-host" % (model, dtype), flags, ranks=0)["losses"]
     run.compare("%s %s, host against GPU" % (model, dtype), host, run.train("%s-%s-gpu" % (model, dtype), flags)["losses"], limit)
+
+
+def families(run):
+    """Experts, capped scores, linear biases, latent attention, an encoder."""
+    for model in ("mixtral", "gemma2", "bloom", "deepseek", "bert"):
+        flags = ["-m", run.tiny(model), "--dtype", "fp32", "--micro-batch", 4, "--seq", 32, "--steps", 6]
+        host = run.train(model + "-host", flags, ranks=0)["losses"]
+        run.compare("%s fp32, host against GPU" % model, host, run.train(model + "-gpu", flags)["losses"], 2e-4)
 
 
 def repeats(run):
@@ -325,7 +397,7 @@ def learn(run):
                  "scheduler.params.warmup_max_lr=0.0005", "scheduler.params.warmup_num_steps=40"):
         flags += ["--set", item]
     gpu = run.train("learn-gpu", ["--dtype", "bf16"] + flags, data=run.text("prose"))["losses"]
-    host = run.train("learn-host", ["--dtype", "fp32", "--threads", os.cpu_count()] + flags, cluster=None, data=run.text("prose"))["losses"]
+    host = run.train("learn-host", ["--dtype", "fp32", "--threads", os.cpu_count()] + flags, ranks=0, data=run.text("prose"))["losses"]
     run.compare("a text learned, bf16 against float32 on the host", host, gpu, 1e-2)
 
 
@@ -398,6 +470,29 @@ def predictions(run):
         raise Failed("beyond the limits: " + ", ".join(bad))
 
 
+def resumed(run):
+    """A training that goes on from a checkpoint ends as one that was not interrupted; and what it generates."""
+    folder, same = run.path("saved"), {"TWINSPEED_CUDA_DETERMINISTIC": "1"}
+    shutil.rmtree(folder, ignore_errors=True)
+    flags = ["-m", run.tiny("llama"), "--dtype", "bf16", "--micro-batch", 4, "--steps"]
+    whole = run.train("whole", flags + [8], env=same)["losses"]
+    run.train("interrupted", flags + [4, "--save", folder], env=same)
+    run.compare("resumed against uninterrupted", whole[4:], run.train("resumed", flags + [8, "--resume", folder], env=same)["losses"], 0)
+    place = [] if run.dry else ["--cluster", run.cluster()]
+    run.command([BUILD + "/twinspeed", "generate", "-m", run.tiny("llama"), "--resume", folder, "--prompt", "The ", "--tokens", 20] + place)
+
+
+def validated(run):
+    """One plan, operation by operation; and a search whose best are trained on the device."""
+    model, profile = run.tiny("gpt" if run.dry else "padded"), [] if run.dry else ["--profile", run.path("profile.json")]
+    shape = ["--dtype", sizes(run)[1], "--seq", sizes(run)[-1], "--data", run.text("prose")] + profile
+    text = run.command([BUILD + "/twinspeed", "validate", "-m", model, "--micro-batch", 2 if run.dry else 16] + shape)
+    run.note("\n".join(text.splitlines()[:36]))
+    text = run.command([BUILD + "/twinspeed", "tune", "-m", model, "-b", 8 if run.dry else 64, "-n", 1, "--validate", 4, "--force", "-o",
+                        run.path("tuned")] + shape + ([] if run.dry else ["--cluster", run.cluster()]))
+    run.note("\n".join(text.splitlines()[:60]))
+
+
 def counters(run):
     """Hardware counters of what the counted bytes of docs/cuda.md are to be held against."""
     if run.dry or not shutil.which("ncu", path=run.settings["PATH"]):
@@ -405,7 +500,7 @@ def counters(run):
     text = run.command(["ncu", "--clock-control", "none", "--target-processes", "all", "--set", "basic", "--section", "SpeedOfLight",
                         "--section", "MemoryWorkloadAnalysis", "--kernel-name-base", "function", "--kernel-name",
                         "regex:norm_grad|cross_entropy|adamw|column|gemm|nvjet", "--launch-count", "24",
-                        BUILD + "/twinspeed", "train", "--cluster", "h200", "--force", "--quiet", "--data", run.text(), "-m", "gpt2",
+                        BUILD + "/twinspeed", "train", "--cluster", run.cluster(), "--force", "--quiet", "--data", run.text(), "-m", "gpt2",
                         "--micro-batch", "8", "--steps", "1"] + sizes(run), env={"TWINSPEED_CUDA_EAGER": "1",
                                                                               "TWINSPEED_CUDA_DETERMINISTIC": "1"})
     if "Duration" not in text:
@@ -416,15 +511,15 @@ def counters(run):
 
 def axes(run, name, ranks, *flags):
     flags = ["-n", ranks, "--dtype", "fp32", "--steps", 6] + list(flags)
-    host = run.train(name + "-host", flags, cluster=None)["losses"]
-    run.compare(name + ", host against GPU", host, run.train(name + "-gpu", flags, cluster="dgx-h200", env=SHARED)["losses"], 2e-4)
+    host = run.train(name + "-host", flags, ranks=0)["losses"]
+    run.compare(name + ", host against GPU", host, run.train(name + "-gpu", flags, ranks=2, env=SHARED)["losses"], 2e-4)
 
 
 def zero(run, ranks):
     first = None
     for stage in range(4):
         losses = run.train("zero%d" % stage, ["-n", ranks, "--stage", stage, "-m", run.tiny("gpt"), "--dtype", "fp32", "--micro-batch", 2,
-                                              "--steps", 8], cluster="dgx-h200", env=SHARED)["losses"]
+                                              "--steps", 8], ranks=2, env=SHARED)["losses"]
         first = first or losses
         run.compare("ZeRO-%d against ZeRO-0, %d ranks" % (stage, ranks), first, losses, 1e-4)
 
@@ -442,5 +537,5 @@ def sanitizer(run):
     own = {"TWINSPEED_CUDA_OWN_ATTENTION": "1"}  # the tool takes cuDNN's large modules apart for minutes
     tool = ["compute-sanitizer", "--tool", "memcheck", "--target-processes", "all", "--print-limit", "20", "--error-exitcode", "9"]
     run.command(tool + [BUILD + "/tests/test_kernels"], env=dict(own, TWINSPEED_TEST_BACKEND="cuda", CK_RUN_CASE="single"))
-    run.command(tool + [BUILD + "/twinspeed", "train", "--cluster", "h200", "--force", "--quiet", "--data", run.text(), "-m",
+    run.command(tool + [BUILD + "/twinspeed", "train", "--cluster", run.cluster(), "--force", "--quiet", "--data", run.text(), "-m",
                         run.tiny("llama"), "--dtype", "bf16", "--micro-batch", "2", "--steps", "1"], env=own)
