@@ -187,9 +187,10 @@ def flags_of(run, result):
     return flags + (["-n", 1] if run.dry else ["--vocab-multiple", 128, "--cluster", run.cluster()])
 
 
-def predicted(run, result, with_memory=True):
-    """A line of steps.json: a training's result beside its estimate, by the profile that was calibrated, if one was."""
-    flags = flags_of(run, result)
+def predicted(run, result, with_memory=True, more=()):
+    """A line of steps.json: a training's result beside its estimate, by the profile that was calibrated, if one was.
+    more: flags that the result's configuration does not tell."""
+    flags = flags_of(run, result) + list(more)
     profile = ["--profile", run.path("profile.json")] if os.path.exists(run.path("profile.json")) else []
     e = json.loads(run.command([BUILD + "/twinspeed", "estimate", "-m", result["configuration"]["model"], "--json"] + flags + profile))
     gpu = result["memory"][0].get("gpu", {}) if with_memory else {}
@@ -232,12 +233,12 @@ def add_step(run, line):
         json.dump(document, file, indent=0)
 
 
-def step(run, name, model, batch, *more):
+def step(run, name, model, batch, accumulation=1, more=()):
     """Fourteen steps, the last traced on the device; its line is among the results at once."""
     trace = run.path("step-%s.trace" % name)
     flags = ["-m", model_of(run, model), "--micro-batch", 2 if run.dry else batch, "--steps", 6 if run.dry else 14, "--trace", trace]
-    result = run.train("step-" + name, flags + sizes(run) + list(more), data=run.text("prose"))
-    line = dict(predicted(run, result), name="step-" + name)
+    result = run.train("step-" + name, flags + sizes(run) + ["--accumulation", accumulation] + list(more), data=run.text("prose"))
+    line = dict(predicted(run, result, more=more), name="step-" + name, more=list(more))
     line["kernels_s"], line["kinds_s"] = seconds_by_kind(trace)
     os.remove(trace)
     add_step(run, line)
@@ -454,7 +455,7 @@ def predictions(run):
         path = run.path(line["name"] + ".json")  # measured before there was a profile
         path = path if os.path.exists(path) else run.path("peer/%s.json" % line["name"])
         with open(path, encoding="utf-8") as file:
-            add_step(run, dict(line, **predicted(run, json.load(file), line["used_bytes"] > 0)))
+            add_step(run, dict(line, **predicted(run, json.load(file), line["used_bytes"] > 0, line.get("more", []))))
     bad = []
     for r in steps_so_far(run):
         error = r["predicted_step_s"] / r["measured_step_s"] - 1
