@@ -1,5 +1,6 @@
 #include "base/system.h"
 #include <dlfcn.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +45,17 @@ void tws_system_read(tws_system *s) {
     snprintf(s->processor, sizeof s->processor, "unknown processor");
 }
 
-int tws_system_gpus(int *cuda_version) {
+void tws_hold_signals(sigset_t *before) {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, before);
+}
+
+void tws_release_signals(const sigset_t *before) {
+  pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
+static int count_gpus(int *cuda_version) {
   void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   int (*init)(unsigned) = NULL, (*count)(int *) = NULL, (*version)(int *) = NULL;
   void *address[3] = {NULL};
@@ -59,6 +70,14 @@ int tws_system_gpus(int *cuda_version) {
   int gpus = 0;
   if (!init || !count || !version || init(0) != 0 || count(&gpus) != 0) return 0;
   if (cuda_version && version(cuda_version) != 0) *cuda_version = 0;
+  return gpus;
+}
+
+int tws_system_gpus(int *cuda_version) {
+  sigset_t before;
+  tws_hold_signals(&before);
+  const int gpus = count_gpus(cuda_version);
+  tws_release_signals(&before);
   return gpus;
 }
 

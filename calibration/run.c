@@ -141,11 +141,10 @@ static void *keep_profiles(void *user) {
 
 /* Signals are the launch's alone: it waits for those that end its ranks. */
 static int start_keeping(keeper *k) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  sigset_t before;
+  tws_hold_signals(&before);
   const int started = pthread_create(&k->thread, NULL, keep_profiles, k) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  tws_release_signals(&before);
   return started;
 }
 

@@ -110,6 +110,11 @@ static tws_code load_parts(const tws_job_spec *spec, tws_job *job, tws_error *er
     TWS_TRY(tws_profile_set_runtime(own->profile, runtime, err));
   }
   use_machine(job, own->profile);
+  /* A profile alone, of a GPU: as many of it as are asked for, since the host's devices are its cores. */
+  if (!spec->cluster && job->backend != TWS_BACKEND_HOST) {
+    const int64_t asked = spec->ranks ? spec->ranks : job->config->ranks;
+    job->cluster.devices_per_node = asked < 1 ? 1 : asked > 1 << 20 ? 1 << 20 : (int)asked;
+  }
   return TWS_OK;
 }
 

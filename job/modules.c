@@ -54,7 +54,10 @@ static tws_code load_module(const char *file, const char *symbol, const char *re
   char path[PATH_MAX];
   if (!*tws_module_path(file, path, (int)sizeof path))
     return tws_fail(err, TWS_ENVIRONMENT, remedy, "module %s was not found", file);
+  sigset_t before;
+  tws_hold_signals(&before); /* libraries of products start threads when they are loaded */
   void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  tws_release_signals(&before);
   if (!handle) {
     const char *reason = dlerror();
     return tws_fail(err, TWS_ENVIRONMENT, remedy, "module %s does not load: %s", file, reason ? reason : "unknown");

@@ -5,7 +5,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 #include <unistd.h>
 #include "base/fingerprint.h"
 #include "base/log.h"
+#include "base/system.h"
 #include "launch/launch.h"
 #include "launch/protocol.h"
 
@@ -262,11 +262,10 @@ static int start_forwarding(void) {
   setsockopt(worker.socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof patience);
   worker.activity = worker.line;
   pthread_t thread;
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the rank's */
+  sigset_t before;
+  tws_hold_signals(&before); /* they are the rank's */
   const int started = pthread_create(&thread, NULL, keep_in_touch, NULL) == 0;
-  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  tws_release_signals(&before);
   if (started) pthread_detach(thread);
   return started;
 }

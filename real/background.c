@@ -1,9 +1,9 @@
 #include "real/background.h"
-#include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 #include "base/memory.h"
+#include "base/system.h"
 
 /* ---- a task ---- */
 
@@ -15,12 +15,11 @@ static void *run_task(void *user) {
 }
 
 tws_code tws_task_start(tws_task *task, tws_task_body body, void *user, tws_error *err) {
-  sigset_t all, before;
+  sigset_t before;
   *task = (tws_task){.body = body, .user = user};
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  tws_hold_signals(&before);
   const int failed = pthread_create(&task->thread, NULL, run_task, task);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  tws_release_signals(&before);
   if (failed) return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a thread: %s", strerror(failed));
   task->started = 1;
   return TWS_OK;
@@ -112,12 +111,11 @@ tws_code tws_snapshot_take(tws_snapshot *s, tws_error *err) {
     const tws_piece *piece = &s->pieces[i];
     const void *at;
     if (!s->beside) {
-      code = tws_executor_get(s->executor, TWS_PROGRAM_TRAIN, s->buffer[piece->held], piece->at,
-                              s->bytes + s->place[i], piece->count, err);
+      code = tws_executor_get(s->executor, TWS_PROGRAM_TRAIN, s->buffer[piece->held], piece->at, s->bytes + s->place[i],
+                              piece->count, err);
       continue;
     }
-    code =
-        tws_executor_find(s->executor, TWS_PROGRAM_TRAIN, s->buffer[piece->held], piece->at, piece->count, &at, err);
+    code = tws_executor_find(s->executor, TWS_PROGRAM_TRAIN, s->buffer[piece->held], piece->at, piece->count, &at, err);
     if (code == TWS_OK) memcpy(s->bytes + s->place[i], at, bytes_of(s, piece));
   }
   set_taken(s, 1);

@@ -562,8 +562,8 @@ static tws_code choose_case(bench *b, bench_case *c, tws_error *err) {
   return code == TWS_OK ? code : fail_in_case(c, code, err);
 }
 
-/* Where the seconds were asked for, the first pass takes most of them at most: what is then not yet met is left out, but
- * for the first few. A GPU's kernels are measured by one rank alone, so none waits for another here. */
+/* Where the seconds were asked for, the first pass takes most of them at most: what is then not yet met is left out,
+ * but for the first few. A GPU's kernels are measured by one rank alone, so none waits for another here. */
 static void leave_out_the_rest(bench *b, size_t from) {
   if (from == b->case_count) return;
   tws_log_write(b->options->log, TWS_LOG_WARNING,
