@@ -127,7 +127,9 @@ static void add_provenance(const tws_training *t, cJSON *root) {
   cJSON_AddStringToObject(p, "host", host);
   cJSON_AddStringToObject(p, "cpu", cpu);
   cJSON_AddNumberToObject(p, "cores", (double)sysconf(_SC_NPROCESSORS_ONLN));
-  cJSON_AddStringToObject(p, "engine", tws_real_description());
+  char device[256];
+  cJSON_AddStringToObject(p, "engine",
+                          t->cuda ? t->cuda->describe(t->backend, device, sizeof device) : tws_real_description());
   cJSON_AddStringToObject(p, "transport",
                           t->world == 1                 ? "none"
                           : tws_comm_is_shared(t->comm) ? "shared memory"

@@ -1,6 +1,6 @@
 /* The CUDA backend and the NCCL communicator: a shared module (twinspeed_cuda.so) with one exported table, loaded by
- * the real engine when --device cuda is asked for. It is compiled with every build that finds nvcc; it has not run on a
- * GPU yet.
+ * the real engine when a job's cluster has GPUs. It is compiled with every build that finds nvcc; what has run on which
+ * device is in docs/cuda.md.
  *
  * Storage types are float32, bfloat16 and half precision; arithmetic is float32 (float32 products without TF32; sums of
  * squares and losses float64). No kernel uses floating-point atomics, so equal work gives equal bits in one process; in

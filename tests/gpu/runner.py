@@ -75,7 +75,7 @@ class Run:
                 os.killpg(process.pid, signal.SIGKILL)
                 text, errors = process.communicate()
             self.say(text + errors)
-            raise TimeoutError(argv[0]) from None
+            raise TimeoutError(os.path.basename(str(argv[0]))) from None
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             raise
