@@ -65,6 +65,21 @@ static tws_code host_linear_cases(tws_dtype dtype, int quick, tws_case_list *lis
   return linear_cases(dtype, quick ? &coarse : &whole, list, err);
 }
 
+/* The same of 8 bits, which not every device has: whoever declines them is left out. Biases, activations and what is
+ * there are costed as with 16 bits. */
+static tws_code float8_cases(const linear_grid *grid, tws_case_list *list, tws_error *err) {
+  for (int i = 0; grid->tokens[i]; i++)
+    for (int j = 0; grid->sizes[j]; j++)
+      for (int k = 0; grid->sizes[k]; k++)
+        for (int kernel = TWS_KERNEL_LINEAR; kernel <= TWS_KERNEL_LINEAR_GRAD_WEIGHT; kernel++) {
+          tws_work work = start_case((tws_kernel)kernel, TWS_BF16);
+          work.flags = TWS_FP8;
+          work.d[0] = grid->tokens[i], work.d[1] = grid->sizes[j], work.d[2] = grid->sizes[k];
+          if (tws_work_flops(&work) <= grid->limit) TWS_TRY(tws_case_add(list, &work, err));
+        }
+  return TWS_OK;
+}
+
 /* What models from a hundred million parameters to some billions use: layers, and what makes logits. Every product
  * takes a millisecond or two at most; float32 has no fast path. A few seconds see tokens of all sizes. */
 static tws_code device_linear_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
@@ -73,12 +88,14 @@ static tws_code device_linear_cases(tws_dtype dtype, int quick, tws_case_list *l
                            single = {{1024, 4096}, {768, 2048, 5120}, 2e11};
   static const int64_t logits[][3] = {
       {4096, 50304, 768}, {8192, 128256, 2048}, {16384, 50304, 768}, {8192, 50304, 1600}};
+  static const linear_grid eight = {{8192, 1024, 32768}, {768, 2048, 5120}, 1e12}, few = {{128}, {64, 256}, 1e12};
   const int is_single = dtype == TWS_F32;
   TWS_TRY(linear_cases(dtype, &small, list, err));
+  if (!is_single) TWS_TRY(float8_cases(&few, list, err));
   TWS_TRY(linear_cases(dtype, is_single ? &single : quick ? &coarse : &half, list, err));
   for (int i = 0; i < (quick || is_single ? 1 : 4); i++)
     for (int odd = 1; odd >= (i == 0 ? 0 : 1); odd--) TWS_TRY(linear_case(dtype, logits[i], odd, 1e13, list, err));
-  return TWS_OK;
+  return quick || is_single ? TWS_OK : float8_cases(&eight, list, err);
 }
 
 static tws_code host_attention_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {

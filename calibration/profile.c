@@ -29,7 +29,8 @@ static void raise_to(double *value, double to) {
 static void note_limits(const tws_kernel_sample *sample, measured_limits *limits) {
   const tws_work *work = &sample->work;
   if (sample->threads == 1) {
-    if (work->code == TWS_KERNEL_LINEAR) raise_to(&limits->peak[work->dtype], tws_work_flops(work) / sample->seconds);
+    if (work->code == TWS_KERNEL_LINEAR)
+      raise_to(&limits->peak[work->flags & TWS_FP8 ? TWS_E4M3 : work->dtype], tws_work_flops(work) / sample->seconds);
     if (limits->launch_s <= 0 || sample->seconds < limits->launch_s) limits->launch_s = sample->seconds;
   }
   double bytes = tws_work_bytes(work), least = limits->least_bytes > 0 ? limits->least_bytes : 8e6;

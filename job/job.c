@@ -104,11 +104,9 @@ static tws_code load_parts(const tws_job_spec *spec, tws_job *job, tws_error *er
   if (spec->nodes > 0 && spec->nodes < job->cluster.nodes) job->cluster.nodes = spec->nodes;
   if (spec->collectives) TWS_TRY(tws_cluster_collectives(spec->collectives, &job->cluster, err));
   TWS_TRY(tws_profile_load(spec->profile ? spec->profile : job->cluster.profile, &own->profile, err));
-  if (spec->runtime) {
-    const tws_runtime *runtime;
-    TWS_TRY(tws_runtime_parse(spec->runtime, &runtime, err));
-    TWS_TRY(tws_profile_set_runtime(own->profile, runtime, err));
-  }
+  const tws_runtime *runtime;
+  TWS_TRY(tws_runtime_parse(spec->runtime ? spec->runtime : "twinspeed", &runtime, err));
+  TWS_TRY(tws_profile_set_runtime(own->profile, runtime, err));
   use_machine(job, own->profile);
   /* A profile alone, of a GPU: as many of it as are asked for, since the host's devices are its cores. */
   if (!spec->cluster && job->backend != TWS_BACKEND_HOST) {

@@ -572,6 +572,12 @@ START_TEST(calibrate_emulated_device) {
   ck_assert_double_lt(tws_profile_overhead_bytes(profile), 600.0 * (1 << 20));
   tws_work work = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {128, 64, 64}};
   ck_assert_double_eq_tol(tws_kernel_seconds(profile, &work, 1, 1), 1e-3, 1e-9);
+  work.flags = TWS_FP8; /* measured as such, and its rate is known */
+  ck_assert_double_eq_tol(tws_kernel_seconds(profile, &work, 1, 1), 1e-3, 1e-9);
+  command_result estimate =
+      twinspeed("estimate -m tiny-gpt2 --dtype bf16 --set twinspeed.matmul_dtype=fp8 --profile %s", path);
+  ck_assert_msg(estimate.status == 0, "%s", estimate.err);
+  command_free(&estimate);
   tws_cluster cluster;
   OK(tws_cluster_load("dgx-h200", &cluster, &err));
   ck_assert_double_gt(tws_collective_seconds(&cluster, profile, TWS_COLLECTIVE_ALL_REDUCE, 2, 2, 4096, 1), 0);

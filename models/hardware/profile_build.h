@@ -25,7 +25,7 @@ void tws_profile_builder_detail(tws_profile_builder *builder, const char *key,
 /* Relative: the median spread of a sample, the drift of what was measured again and again. */
 void tws_profile_builder_noise(tws_profile_builder *builder, double spread, double drift);
 void tws_profile_builder_node(tws_profile_builder *builder, int cores, double memory_bytes, double overhead_bytes);
-/* Sustained flop/s of one device; host: of one core (one thread). */
+/* Sustained flop/s of one device; host: of one core (one thread). TWS_E4M3: of products in 8 bits. */
 void tws_profile_builder_peak(tws_profile_builder *builder, tws_dtype dtype, double flops_per_s);
 /* Bytes/s that one busy rank reaches, and all ranks of a node together (0: ranks do not share memory bandwidth). */
 void tws_profile_builder_bandwidth(tws_profile_builder *builder, double one_rank, double whole_node);

@@ -22,6 +22,8 @@
  *   flash       FlashAttention in Triton, 2022: 0.38 of an A100's peak, 0.21 of an H100's; FlashAttention 2, cuDNN:
  *               0.44 and 0.375, Blackwell 0.58; FlashAttention 3 is 1.5 to 2 times the second forward on Hopper, 1.5
  *               to 1.75 backward (Shah et al., 2024): 0.62.
+ *               twinspeed on Hopper: cuDNN 9.19's 0.72, and 0.90 of products, which all steps of
+ *               traces/2026-11-26-nvidia-h100-80gb-hbm3 follow within 3.3 %.
  *   score_bytes as Megatron-LM's kernels move them (docs/accuracy.md); eager PyTorch masks, scales and casts apart.
  *   context     nvidia-smi's view less torch's: 4.5 GiB of CUDA, NCCL and cuBLAS with three communicators a rank; 1.5
  *               of it without any.
@@ -114,7 +116,10 @@
   .host_op_s = 33e-6, .cast_bytes = {6, 8}, .keeps_wide = 1, .contends = 1, .by_block = 1, FLASH_ATTENTION(FLASH_2), \
   .unread_outputs = 1
 static const tws_runtime runtimes[] = {
-    {.name = "twinspeed", .about = "this program's own engine"},
+    {.name = "twinspeed",
+     .about = "this program's own engine",
+     .flash = {[TWS_GENERATION_HOPPER] = 0.72},
+     .products = {[TWS_GENERATION_HOPPER] = 0.90}},
     {.name = "megatron-2019",
      .about = "Megatron-LM of 2019 and 2020: mask, scaling and softmax of attention are kernels of their own",
      EAGER,
@@ -362,8 +367,7 @@ static void set_attention(tws_profile *p, const tws_runtime *runtime) {
     p->score_bytes[0] = runtime->score_bytes[0];
     p->score_bytes[1] = runtime->score_bytes[1];
   }
-  if (runtime->attention != TWS_ATTENTION_FLASH) return;
-  p->attention_unfused = 0;
+  if (runtime->attention == TWS_ATTENTION_FLASH) p->attention_unfused = 0;
   if (runtime->flash[p->generation] > 0) p->attention_efficiency = runtime->flash[p->generation];
 }
 
@@ -372,8 +376,9 @@ tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtim
     return tws_fail(err, TWS_INVALID, "give a cluster or a profile of GPUs, or leave --runtime out",
                     "runtime %s runs on GPUs, and profile %s is of a host", runtime->name, profile->name);
   profile->runtime = runtime;
-  if (runtime == &runtimes[0]) return TWS_OK;
   if (runtime->products[profile->generation] > 0) profile->matmul_efficiency = runtime->products[profile->generation];
+  set_attention(profile, runtime);
+  if (runtime == &runtimes[0]) return TWS_OK;
   if (runtime->launch_s > 0) profile->launch_s = runtime->launch_s;
   if (runtime->contends) profile->serial_streams = 1;
   if (runtime->unfused) profile->unfused = 1;
@@ -388,7 +393,6 @@ tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtim
   for (size_t i = 0; i < sizeof added_passes / sizeof *added_passes; i++)
     if (added_passes[i].of & runtime->added_passes)
       profile->added_bytes[added_passes[i].kernel] = added_passes[i].bytes;
-  set_attention(profile, runtime);
   return TWS_OK;
 }
 

@@ -101,7 +101,8 @@ typedef struct tws_runtime {
   int boundary_tensors; /* a pipeline keeps of each micro-batch in flight beside the plan's */
 } tws_runtime;
 
-/* NULL: no such name. "twinspeed" is this program's own engine and changes nothing. */
+/* NULL: no such name. "twinspeed" is this program's own engine, which changes the rates of products and attention on
+ * Hopper and nothing else. */
 const tws_runtime *tws_runtime_find(const char *name);
 /* The same; TWS_INVALID with a hint that lists the names. */
 tws_code tws_runtime_parse(const char *name, const tws_runtime **out, tws_error *err);
