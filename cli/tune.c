@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 #include "autotune/results.h"
+#include "base/system.h"
 #include "base/units.h"
 #include "cli/faults_view.h"
 #include "cli/job_options.h"
@@ -12,6 +13,7 @@
 #include "cli/trials_view.h"
 #include "cli/tune_view.h"
 #include "config/autotuning.h"
+#include "job/fit.h"
 #include "job/modules.h"
 #include "launch/launch.h"
 
@@ -315,9 +317,26 @@ static tws_code open_session(const tws_cli *cli, options *o, session *s, tws_err
 
 /* ---- measuring the winners ---- */
 
+/* Trials on GPUs take those of this machine. */
+static tws_code check_gpus(const session *s, tws_error *err) {
+  if (s->job->backend == TWS_BACKEND_HOST) return TWS_OK;
+  TWS_TRY(tws_job_check_engine(s->job, s->o->job.cluster != NULL, s->o->job.profile != NULL, err));
+  const int gpus = tws_system_gpus(NULL);
+  const tws_tune_space *space = &s->request.space;
+  int64_t most = space->ranks_count > 0 ? 0 : (int64_t)s->job->cluster.nodes * s->job->cluster.devices_per_node;
+  for (int i = 0; i < space->ranks_count; i++)
+    if (space->ranks[i] > most) most = space->ranks[i];
+  if (most <= gpus) return TWS_OK;
+  return tws_fail(err, TWS_UNSUPPORTED,
+                  gpus > 0 ? "-n with what there is, or leave out --validate" : "leave out --validate",
+                  "--validate trains on this machine, which has %d GPU%s, and up to %lld ranks are looked at", gpus,
+                  gpus == 1 ? "" : "s", (long long)most);
+}
+
 static tws_code check_measurable(const session *s, tws_error *err) {
   if (s->o->validate == 0) return TWS_OK;
-  if (tws_profile_backend(s->job->profile) != TWS_BACKEND_HOST || s->job->cluster.nodes > 1)
+  TWS_TRY(check_gpus(s, err));
+  if (s->job->cluster.nodes > 1)
     return tws_fail(err, TWS_UNSUPPORTED, "leave out --validate, or tune for this machine (--cluster host)",
                     "--validate trains on this machine, and cluster %s is another", s->job->cluster.name);
   if (!s->o->data) return tws_fail(err, TWS_USAGE, "give --data FILE", "--validate: no data to train on");

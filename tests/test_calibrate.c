@@ -533,6 +533,39 @@ START_TEST(a_killed_run_leaves_a_profile) {
 }
 END_TEST
 
+/* With the profile of a GPU alone: the best are trained on it, and its measured steps correct the profile. Without a GPU,
+ * or with fewer than are looked at, the search says so before it begins. */
+static void tune_on_device(const char *profile) {
+  char text[256], command[1024];
+  FILE *file = fopen(in_folder("text.txt"), "w");
+  for (int i = 0; i < 4096; i++) fputc("a text "[i % 7], file);
+  fclose(file);
+  snprintf(text, sizeof text, "%s", in_folder("text.txt"));
+  snprintf(command, sizeof command,
+           "tune -m tiny-gpt2 --seq 32 -b 4 --stages 0 --recomputes none --validate 2 --rounds 1 --race 0 "
+           "--end-profile-step 3 "
+           "--data %s --profile %s --json -o %s/tuned",
+           text, profile, folder);
+  setenv("TWINSPEED_MODULES", folder, 1);
+  command_result none = twinspeed("%s", command);
+  ck_assert_msg(none.status == 3 && strstr(none.err, "which has 0 GPUs, and up to 1 ranks"), "%d: %s", none.status,
+                none.err);
+  command_free(&none);
+  setenv("LD_LIBRARY_PATH", TWS_BUILD_DIR "/emulated", 1);
+  command_result run = twinspeed("%s", command);
+  unsetenv("LD_LIBRARY_PATH");
+  setenv("TWINSPEED_MODULES", TWS_BUILD_DIR, 1);
+  ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
+  cJSON *json = cJSON_Parse(run.out);
+  const cJSON *trial, *trials = cJSON_GetObjectItem(json, "trials");
+  ck_assert_int_ge(cJSON_GetArraySize(trials), 2);
+  cJSON_ArrayForEach(trial, trials) {
+    ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(trial, "outcome")), "measured");
+  }
+  cJSON_Delete(json);
+  command_free(&run);
+}
+
 /* The driver's library has threads of its own in the process that starts the ranks: it still hears that they ended. */
 START_TEST(a_driver_with_threads) {
   if (!use_emulated_device()) return;
@@ -578,6 +611,7 @@ START_TEST(calibrate_emulated_device) {
       twinspeed("estimate -m tiny-gpt2 --dtype bf16 --set twinspeed.matmul_dtype=fp8 --profile %s", path);
   ck_assert_msg(estimate.status == 0, "%s", estimate.err);
   command_free(&estimate);
+  tune_on_device(path);
   tws_cluster cluster;
   OK(tws_cluster_load("dgx-h200", &cluster, &err));
   ck_assert_double_gt(tws_collective_seconds(&cluster, profile, TWS_COLLECTIVE_ALL_REDUCE, 2, 2, 4096, 1), 0);
