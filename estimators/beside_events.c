@@ -353,7 +353,7 @@ static void begin_bucket(maker *m, uint32_t gradient) {
   if (m->begun[bucket]) return;
   m->begun[bucket] = 1;
   if (all->brought && !m->brought[bucket]) bring(m, bucket, (numbers){0, 0});
-  const numbers emptied = all->takes_turns ? m->emptied[bucket] : (numbers){.copied = m->flushed[0]};
+  const numbers emptied = all->turns != TWS_TURNS_NONE ? m->emptied[bucket] : (numbers){.copied = m->flushed[0]};
   if (emptied.copied) put(m, NULL, emptied.copied);
   if (emptied.reduced) put(m, NULL, emptied.reduced);
 }
@@ -388,7 +388,7 @@ static void complete(maker *m, uint32_t gradient) {
   m->flushed[0] = m->flushed[1];
   m->flushed[1] = m->ops;
   while (m->flushed[1] && is_of_host(m->to->op[m->kind][m->flushed[1] - 1])) m->flushed[1]--;
-  if (all->takes_turns) end_turn(m, g->bucket, first);
+  if (all->turns != TWS_TURNS_NONE) end_turn(m, g->bucket, first);
 }
 
 static uint32_t *place_of(const maker *m, int layer, uint32_t which) {
@@ -448,7 +448,7 @@ static void begin_pass(maker *m, int backward) {
   const tws_beside_gathers *begin = m->moves->begin;
   const tws_moved_params *p = &m->moves->gathers[m->later]->params;
   const tws_moved_gradients *all = &m->moves->reductions[m->kind]->gradients;
-  for (uint32_t i = 0; i < m->turns.places && all->brought && backward == (all->takes_turns == 2); i++)
+  for (uint32_t i = 0; i < m->turns.places && all->brought && backward == (all->turns == TWS_TURNS_WITH_BACKWARD); i++)
     if (!m->brought[m->turns.first[i]]) bring(m, m->turns.first[i], (numbers){0, 0});
   if (!m->later && !backward && begin->params.visit_count) gather(m, begin, begin->params.visits);
   while (m->visit < p->visit_count && p->visits[m->visit].layer < 0 && p->visits[m->visit].backward == backward)
@@ -578,7 +578,7 @@ int tws_beside_events_make(const tws_beside_moves *moves, const tws_beside_outli
     if (!m.scratch) return 2;
     to->count[kind] = 0;
     if (!index_gradients(&m) || !index_params(&m)) m.failed = m.failed ? m.failed : 1;
-    if (!m.failed && moves->reductions[kind]->gradients.takes_turns) find_turns(&m, outline);
+    if (!m.failed && moves->reductions[kind]->gradients.turns != TWS_TURNS_NONE) find_turns(&m, outline);
     number_gathers(&m);
     for (; m.entry < outline->count[later] && !m.failed; m.entry++) go_through(&m, &outline->items[later][m.entry]);
     tws_arena_destroy(m.scratch);

@@ -151,14 +151,20 @@ typedef struct tws_moved_gradient {
   uint32_t which, bucket;
   tws_op_range padded, reduced;
 } tws_moved_gradient;
+/* Whether buckets take turns in buffers of their own (plan/bucket_turns.h), and when sums come back into the first of
+ * them. */
+typedef enum tws_gradient_turns {
+  TWS_TURNS_NONE,
+  TWS_TURNS_WITH_MICRO_BATCH, /* when it begins */
+  TWS_TURNS_WITH_BACKWARD     /* when its backward pass does */
+} tws_gradient_turns;
 typedef struct tws_moved_gradients {
   tws_moved_gradient *items;
   uint32_t count, buckets;
   tws_op_range range; /* of all of them */
   uint32_t *takes;    /* per operation of the range: so many before it is the one that wrote last what it copies to the
                        * host; 0: none did. NULL: nothing is copied */
-  int takes_turns;       /* buckets do, in buffers of their own (plan/bucket_turns.h); 2: the first sums that come back
-                          * do so when the backward pass begins, and not with the micro-batch */
+  tws_gradient_turns turns;
   tws_op_range *brought; /* likewise, per bucket: its sums come back. NULL: there are none yet */
 } tws_moved_gradients;
 typedef struct tws_moved_kind { /* of a micro-batch: not the first of its step; the last */

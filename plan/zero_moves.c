@@ -114,9 +114,11 @@ void tws_zero_sample_gradients(tws_lower *l, tws_moved_kind kind, tws_arena *are
     out->items[out->count++] =
         (tws_moved_gradient){at[p].layer, at[p].which, z->bucket_of[p], {first, padded}, {padded, plan->op_count}};
   }
-  out->takes_turns = z->ranks == 1 && !z->flat_gradients ? 1 + (l->offload.param_tier != TWS_TIER_DEVICE) : 0;
+  out->turns = z->ranks > 1 || z->flat_gradients          ? TWS_TURNS_NONE
+               : l->offload.param_tier == TWS_TIER_DEVICE ? TWS_TURNS_WITH_MICRO_BATCH
+                                                          : TWS_TURNS_WITH_BACKWARD;
   out->brought = NULL;
-  if (out->takes_turns && kind.later) bring_all(l, arena, out);
+  if (out->turns != TWS_TURNS_NONE && kind.later) bring_all(l, arena, out);
   find_all_taken(l, arena, out);
 }
 
