@@ -84,7 +84,8 @@ static void describe_load(const tws_measurements *m, char *text, size_t size) {
   const sustained_load load = load_of(m);
   if (size > 0) text[0] = '\0';
   if (!(m->sustained_reference_s > 0) || !(m->reference_s > 0)) return;
-  snprintf(text, size, "; the reference product did %s in bursts and %s after %.1f s without a rest: %s",
+  snprintf(text, size,
+           "; the reference product did %s in bursts and %s after %.1f s of it and of sums without a rest: %s",
            tws_format_rate(m->reference_flops / m->reference_s, "FLOP/s", burst, sizeof burst),
            tws_format_rate(m->reference_flops / m->sustained_reference_s, "FLOP/s", sustained, sizeof sustained),
            m->sustained_for_s,

@@ -40,7 +40,8 @@ typedef struct tws_measurements {
   char description[256]; /* libraries, and a GPU's driver and clocks */
   /* one product measured again and again through the run: shortest, median and longest seconds */
   double reference_min_s, reference_s, reference_max_s;
-  /* the same over and over, of a GPU: a run of it at the end of so many seconds without a rest; 0: not measured */
+  /* the same over and over with sums between, of a GPU: a run of it at the end of so many seconds without a rest; 0:
+   * not measured */
   double reference_flops, sustained_reference_s, sustained_for_s;
   tws_kernel_sample *kernels;
   tws_collective_sample *collectives;
