@@ -88,14 +88,16 @@ static tws_code device_linear_cases(tws_dtype dtype, int quick, tws_case_list *l
                            single = {{1024, 4096}, {768, 2048, 5120}, 2e11};
   static const int64_t logits[][3] = {
       {4096, 50304, 768}, {8192, 128256, 2048}, {16384, 50304, 768}, {8192, 50304, 1600}};
-  static const linear_grid eight = {{8192, 1024, 32768}, {768, 2048, 5120}, 1e12}, few = {{128}, {64, 256}, 1e12};
+  static const linear_grid eight[] = {
+      {{128}, {64, 256}, 1e12}, {{8192}, {768, 2048, 5120}, 1e12}, {{1024, 32768}, {768, 2048, 5120}, 1e12}};
   const int is_single = dtype == TWS_F32;
   TWS_TRY(linear_cases(dtype, &small, list, err));
-  if (!is_single) TWS_TRY(float8_cases(&few, list, err));
+  for (int i = 0; i < 2 && !is_single; i++)
+    TWS_TRY(float8_cases(&eight[i], list, err)); /* else large ones are guessed */
   TWS_TRY(linear_cases(dtype, is_single ? &single : quick ? &coarse : &half, list, err));
   for (int i = 0; i < (quick || is_single ? 1 : 4); i++)
     for (int odd = 1; odd >= (i == 0 ? 0 : 1); odd--) TWS_TRY(linear_case(dtype, logits[i], odd, 1e13, list, err));
-  return quick || is_single ? TWS_OK : float8_cases(&eight, list, err);
+  return quick || is_single ? TWS_OK : float8_cases(&eight[2], list, err);
 }
 
 static tws_code host_attention_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
