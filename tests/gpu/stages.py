@@ -259,17 +259,19 @@ def versus(run, item, seconds, by_layer=False):
     flags = ["--device", "cpu", "--compile", "none", "--seq", 32, "--vocab-multiple", 1, "--steps", 3, "--dtype", "fp32"] if run.dry else []
     if by_layer:
         flags += ["--compile", "layer"]
-    before = set(glob.glob(folder + "/*.json"))
+    result = "%s/peer-%s.json" % (folder, os.path.basename(item.partition(":")[0]).removesuffix(".json"))
+    if os.path.exists(result):
+        os.remove(result)  # of an earlier run
     try:
         text = run.command([path, SOURCE + "/bench/peer/compare.py", "--twinspeed", BUILD + "/twinspeed", "--cluster",
                             "" if run.dry else run.cluster(), "--seconds", seconds * run.slower, "--seconds-a-model",
-                            seconds * run.slower, "--results", folder, "--out", run.path("peer-%s.json" % model)] +
+                            seconds * run.slower, "--results", folder, "--out", run.path("ratio-%s.json" % model)] +
                            flags + ["--models", item], env={"TORCHINDUCTOR_CACHE_DIR": cache})
         run.note(text)
     finally:
         pack_cache(run, cache)
         join_ratios(run)
-    for result in sorted(set(glob.glob(folder + "/*.json")) - before):
+    if os.path.exists(result):
         with open(result, encoding="utf-8") as file:  # the other program's memory is in what the driver says
             add_step(run, dict(predicted(run, json.load(file), False), name=os.path.basename(result)[:-5]))
 
@@ -277,7 +279,7 @@ def versus(run, item, seconds, by_layer=False):
 def join_ratios(run):
     """versus.json: what every model's comparison says."""
     joined = None
-    for path in sorted(glob.glob(run.path("peer-*.json"))):
+    for path in sorted(glob.glob(run.path("ratio-*.json"))):
         with open(path, encoding="utf-8") as file:
             one = json.load(file)
         if joined:
@@ -308,26 +310,30 @@ def pack_cache(run, cache):
 # ---- the evidence ----
 
 def kernels(run, groups, cases, env=None):
-    """Groups of kernels, each in a process of its own; those of a group that fails once more, each alone: a bad access
-    spoils what follows in its process."""
-    backend = dict({"TWINSPEED_TEST_BACKEND": "host-staged" if run.dry else "cuda"}, **(env or {}))
+    """Groups of kernels, each in a process of its own; those of a group whose process did not come to its end, or met an
+    error of CUDA, once more, each alone: a bad access spoils what follows in its process."""
+    backend = {"TWINSPEED_TEST_BACKEND": "host-staged"} if run.dry else {"TWINSPEED_TEST_BACKEND": "cuda", "TWINSPEED_TEST_DEVICE": "1"}
+    backend.update(env or {})
     limit, log, bad = run.limit, run.log, []
 
-    def fails(names, case):
+    def failures(names, case):
+        """And whether others may only have followed from them."""
         run.enter(limit, log)
         chosen = {"TWINSPEED_TEST_KERNEL": ",".join(names)} if names else {}
         try:
             text = run.command([BUILD + "/tests/test_kernels"], env=dict(backend, CK_RUN_CASE=case, **chosen), check=False)
-        except TimeoutError as reason:
-            return ["%s of %s: %s" % (case, ",".join(names) or "all", reason)], True
-        return [line for line in text.splitlines() if ":F:" in line or ":E:" in line], "100%:" not in text and ("CUDA" in text or "%:" not in text)
+        except TimeoutError:
+            text = ""
+        found = [line for line in text.splitlines() if ":F:" in line or ":E:" in line]
+        if "%: Checks:" not in text:
+            return found + ["%s of %s: no end" % (case, ",".join(names) or "all")], True
+        return found, any("CUDA" in line for line in found)
 
     def one(item):
         names, case = item
-        found, spoiled = fails(names, case)
-        if spoiled and len(names) > 1:
-            found = [line for name in names for line in fails([name], case)[0]] or found
-        bad.extend(found)
+        found, spoiled = failures(names, case)
+        alone = [line for name in names for line in failures([name], case)[0]] if spoiled and len(names) > 1 else []
+        bad.extend(alone or found)
 
     with concurrent.futures.ThreadPoolExecutor(len(groups) * len(cases)) as pool:
         list(pool.map(one, [(group, case) for group in groups for case in cases]))
