@@ -3,12 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/system.h"
 #include "checkpoint/folder.h"
 
 enum { ALIGNMENT = 4096, SLOT = 8 << 20, SLOTS = 4 };
@@ -78,11 +78,10 @@ static void *write_slots(void *user) {
 }
 
 static tws_code start_thread(tws_output *o, tws_error *err) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  sigset_t before;
+  tws_hold_signals(&before);
   o->started = pthread_create(&o->thread, NULL, write_slots, o) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  tws_release_signals(&before);
   return o->started ? TWS_OK : tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a thread");
 }
 

@@ -335,10 +335,10 @@ static tws_code check_gpus(const session *s, tws_error *err) {
 
 static tws_code check_measurable(const session *s, tws_error *err) {
   if (s->o->validate == 0) return TWS_OK;
-  TWS_TRY(check_gpus(s, err));
   if (s->job->cluster.nodes > 1)
     return tws_fail(err, TWS_UNSUPPORTED, "leave out --validate, or tune for this machine (--cluster host)",
                     "--validate trains on this machine, and cluster %s is another", s->job->cluster.name);
+  TWS_TRY(check_gpus(s, err));
   if (!s->o->data) return tws_fail(err, TWS_USAGE, "give --data FILE", "--validate: no data to train on");
   if (s->o->last_step < s->o->first_step)
     return tws_fail(err, TWS_USAGE, "--end-profile-step is the last step that is measured",

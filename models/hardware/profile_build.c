@@ -179,7 +179,8 @@ static void add_figures(const tws_profile_builder *b, tws_text *out) {
   const char *separator = "";
   for (int i = 0; i < TWS_DTYPE_COUNT; i++) {
     if (!(b->peak[i] > 0)) continue;
-    tws_text_add(out, "%s\"%s\": %.6g", separator, i == TWS_E4M3 ? "fp8" : tws_dtype_name((tws_dtype)i), b->peak[i]);
+    const char *name = i == TWS_E4M3 ? tws_narrow_name(TWS_NARROW_FP8) : tws_dtype_name((tws_dtype)i);
+    tws_text_add(out, "%s\"%s\": %.6g", separator, name, b->peak[i]);
     separator = ", ";
   }
   tws_text_add(out, "},\n  \"bandwidth\": %.6g,\n  \"node_bandwidth\": %.6g,\n  \"launch_s\": %.6g", b->bandwidth,
