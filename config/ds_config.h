@@ -264,21 +264,19 @@ static inline int tws_config_is_ring(const tws_config *config) {
 static inline int tws_config_fetches(const tws_config *config) {
   return config->zero.stage == 3 && config->zero.offload_param;
 }
-/* Whether anything lives outside the device between uses. */
+/* Whether optimizer states or parameters live outside the device between uses. */
 static inline int tws_config_offloads(const tws_config *config) {
   const tws_zero_config *z = &config->zero;
-  return (z->stage > 0 && z->offload_optimizer) || tws_config_fetches(config) || tws_config_checkpoints_on_host(config);
+  return (z->stage > 0 && z->offload_optimizer) || tws_config_fetches(config);
 }
 /* What goes to the host stays out of the passes: stage 1 copies gradients behind all that adds to them. */
 static inline int tws_config_offloads_behind(const tws_config *config) {
-  return config->zero.stage == 1 && config->zero.offload_optimizer && !tws_config_checkpoints_on_host(config);
+  return config->zero.stage == 1 && config->zero.offload_optimizer;
 }
-/* Gradients of stages 2 and 3 go there micro-batch by micro-batch, parameters come from there, and nothing else does in
- * the passes. */
+/* Gradients of stages 2 and 3 go there micro-batch by micro-batch, parameters come from there. */
 static inline int tws_config_offloads_in_step(const tws_config *config) {
   const tws_zero_config *z = &config->zero;
-  return z->stage >= 2 && (z->offload_optimizer || tws_config_fetches(config)) &&
-         !tws_config_checkpoints_on_host(config);
+  return z->stage >= 2 && (z->offload_optimizer || tws_config_fetches(config));
 }
 /* The folder for swap files; NULL: nothing is offloaded to a disk, or none is given. */
 static inline const char *tws_config_disk(const tws_config *config) {

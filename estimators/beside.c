@@ -60,7 +60,7 @@ static void wait_for(walk *w, uint32_t number) {
   for (uint32_t i = number + 1; w->account && i && to > w->now; i = w->moved[i - 1].cause) {
     const moved *m = &w->moved[i - 1];
     const double from = m->ready > w->now ? m->ready : w->now;
-    w->axis_s[m->op->axis] += to - from;
+    if (m->op->axis < TWS_PIECE_AXES) w->axis_s[m->op->axis] += to - from;
     to = from;
   }
   w->now = until;
@@ -127,7 +127,7 @@ static void go(walk *w, int kind) {
     if (!op) op = moment->op;
     if (e->waits)
       wait_for(w, last_waited_for(w, kind, moments, &i));
-    else if (op->stream == TWS_BESIDE_COMPUTES || (b->in_line && op->stream != TWS_BESIDE_EXCHANGES)) {
+    else if (op->stream == TWS_BESIDE_COMPUTES || (b->in_line && !op->is_own)) {
       w->now += seconds_of(w, op->time);
       w->moved[e->number] = (moved){.ready = 0};
     } else

@@ -41,7 +41,8 @@ static size_t words_of(const tws_sample_pieces *s) { /* at most */
   return words;
 }
 
-static uint32_t *list_marks(const tws_sample_pieces *s, int joins, uint32_t *to) {
+/* With joins that nobody asks for: entries say where their mark is among all. */
+static uint32_t *list_marks(const tws_sample_pieces *s, uint32_t *to) {
   *to++ = (uint32_t)s->first_layer;
   *to++ = (uint32_t)s->layers;
   for (int i = 0; i < 4; i++) {
@@ -51,8 +52,7 @@ static uint32_t *list_marks(const tws_sample_pieces *s, int joins, uint32_t *to)
       const tws_marks *marks = &s->marks[i / 2][event_of(i % 2)][layer];
       *to++ = TWS_NONE; /* a layer */
       for (uint32_t k = 0; k < marks->count; k++) {
-        if (marks->items[k].kind == TWS_MARK_JOIN && !joins) continue;
-        *to++ = marks->items[k].kind;
+        *to++ = marks->items[k].kind + 256u * marks->items[k].stream;
         *to++ = (uint32_t)marks->items[k].layer;
         *to++ = marks->items[k].which;
       }
@@ -76,8 +76,8 @@ int tws_beside_outline_begin(const tws_composed_chunk *c, tws_outline_asked aske
   memcpy(to->made_of, chunk, sizeof chunk);
   if (!c->tail) to->made_of[4] = 0; /* it is not set */
   uint32_t *at = to->made_of + sizeof chunk / sizeof *chunk;
-  if (c->head) at = list_marks(c->head, asked.joins, at);
-  if (c->tail && c->tail != c->head) at = list_marks(c->tail, asked.joins, at);
+  if (c->head) at = list_marks(c->head, at);
+  if (c->tail && c->tail != c->head) at = list_marks(c->tail, at);
   to->made_count = (size_t)(at - to->made_of);
   return 1;
 }
@@ -101,7 +101,7 @@ static void add_entry(tracer *t, tws_trace_kind kind, int layer, uint32_t which,
     return;
   }
   to->items[t->later][(*count)++] =
-      (tws_outline_entry){layer, which, t->completed, t->passed, t->mark, (uint8_t)kind, (uint8_t)backward};
+      (tws_outline_entry){layer, which, t->completed, t->passed, t->mark, (uint8_t)kind, (uint8_t)backward, 0};
 }
 
 static void begin_gradient(tracer *t, const tws_mark *k, place *p, int own, int backward) {
@@ -122,7 +122,9 @@ static void add_exchange(tracer *t, const tws_mark *k) {
   if (k->kind == TWS_MARK_JOIN && t->asked.joins) add_entry(t, TWS_TRACE_JOINS, -1, 0, 0);
   if (!begins && k->kind != TWS_MARK_WAITS) return;
   add_entry(t, begins ? TWS_TRACE_EXCHANGES : TWS_TRACE_WAITS, -1, 0, 0);
-  if (!t->failed) t->to->items[t->later][t->to->count[t->later] - 1].number = k->which;
+  tws_outline_entry *e = t->failed ? NULL : &t->to->items[t->later][t->to->count[t->later] - 1];
+  if (e) e->number = k->which;
+  if (e) e->stream = k->stream;
 }
 
 static void add_mark(tracer *t, const tws_mark *k, int whole, int own, int backward) {
@@ -267,9 +269,10 @@ typedef struct maker {
   uint32_t completed;
   /* 1 + numbers: of the last on a channel; of one that ends in the micro-batch, as then all before it do. */
   uint32_t last_gather, done_gather;
-  uint32_t waited[TWS_BESIDE_STREAMS + 1];                /* likewise, per stream: that the layers have waited for */
-  uint32_t on_channel[TWS_CHANNEL_COUNT];                 /* 1 + the number of the last gather there */
-  uint32_t exchanges[TWS_EXCHANGES_BACK], exchange_count; /* 1 + numbers of the last */
+  uint32_t waited[TWS_BESIDE_STREAMS + 1]; /* likewise, per stream: that the layers have waited for */
+  uint32_t on_channel[TWS_CHANNEL_COUNT];  /* 1 + the number of the last gather there */
+  uint32_t exchanges[TWS_OWN_STREAMS][TWS_EXCHANGES_BACK],
+      exchange_count[TWS_OWN_STREAMS]; /* 1 + numbers of the last */
   tws_beside_events *to;
   uint32_t ops, entry; /* so far; of the outline, the one at hand */
   int failed;          /* 1: it is not known, 2: no memory */
@@ -460,13 +463,13 @@ static void go_through(maker *m, const tws_outline_entry *e) {
   switch ((tws_trace_kind)e->kind) {
     case TWS_TRACE_EXCHANGES:
       put(m, NULL, 0);
-      m->exchanges[m->exchange_count++ % TWS_EXCHANGES_BACK] = m->ops;
+      m->exchanges[e->stream][m->exchange_count[e->stream]++ % TWS_EXCHANGES_BACK] = m->ops;
       return;
     case TWS_TRACE_JOINS:
       put(m, NULL, 0);
       return;
     case TWS_TRACE_WAITS:
-      put(m, NULL, m->exchanges[(m->exchange_count - 1 - e->number) % TWS_EXCHANGES_BACK]);
+      put(m, NULL, m->exchanges[e->stream][(m->exchange_count[e->stream] - 1 - e->number) % TWS_EXCHANGES_BACK]);
       return;
     case TWS_TRACE_PASS:
       begin_pass(m, e->backward);

@@ -25,6 +25,7 @@ typedef struct tws_outline_entry {
   uint32_t number;       /* of a gradient: so many are complete before it; WAITS: see tws_mark */
   uint32_t passed, mark; /* layers of the micro-batch before its own; its mark there, TWS_NONE: where the pass begins */
   uint8_t kind, backward;
+  uint8_t stream; /* EXCHANGES, WAITS: see tws_mark */
 } tws_outline_entry;
 typedef struct tws_beside_outline { /* of the first micro-batch, and of a later one */
   uint32_t *made_of;                /* all that it depends on */

@@ -224,7 +224,7 @@ static void account_for_both(const walk *w, line *l, uint32_t last, double from,
  * copied. Others take what was there before them behind what computes, but for
  * reads of the disk, which come to the host's memory. */
 static void find_taken(line *l, const tws_line_event *e, line_op *o, uint32_t number) {
-  const int copies = o->op->stream == TWS_BESIDE_COPIES, hosts = o->op->stream == TWS_BESIDE_HOSTS;
+  const int copies = o->op->stream == TWS_BESIDE_COPIES && !o->op->is_own, hosts = o->op->stream == TWS_BESIDE_HOSTS;
   if (e->takes.one) o->before[2] = number + 1 - e->takes.one;
   if (e->takes.other) o->before[3] = number + 1 - e->takes.other;
   if (copies && e->takes.one) o->times.ready_s = 0;

@@ -87,7 +87,7 @@ tws_context_event tws_context_event_of(int event, int action) {
 static int same_ops(const tws_beside_op *a, const tws_beside_op *b) {
   if (!a || !b) return a == b;
   return tws_same_times(a->time, b->time) && a->axis == b->axis && a->channel == b->channel && a->stream == b->stream &&
-         a->meets == b->meets;
+         a->is_own == b->is_own && a->meets == b->meets;
 }
 
 static int same_marks(const tws_marks *a, const tws_marks *b) {
@@ -95,7 +95,7 @@ static int same_marks(const tws_marks *a, const tws_marks *b) {
   for (uint32_t i = 0; i < a->count && same; i++) {
     const tws_mark *x = &a->items[i], *y = &b->items[i];
     same = tws_same_times(x->at, y->at) && x->layer == y->layer && x->which == y->which && x->kind == y->kind &&
-           same_ops(x->op, y->op) && x->point == y->point && x->aside == y->aside;
+           same_ops(x->op, y->op) && x->point == y->point && x->aside == y->aside && x->stream == y->stream;
   }
   return same;
 }

@@ -105,7 +105,7 @@ void tws_body_key(const tws_plan_request *request, const int *spread, int split,
   config->zero.stage = stage;
   config->pipeline_stages = config->virtual_stages = 0;
   config->pipeline_partition = NULL;
-  k->bounded = stage > 0 || tws_config_checkpoints_on_host(config); /* copies run beside */
+  k->bounded = stage > 0;
   const int one = tws_topology_world(&request->topology) == 1 && request->config->zero.offload_optimizer;
   if (is_alone(request) && tws_config_fetches(request->config) && !one)
     k->bounded = 2; /* gradients are whole, and parameters are not */

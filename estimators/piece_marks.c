@@ -1,4 +1,5 @@
-/* Where the passes of a sample's layers meet what runs beside them: what ZeRO moves, and tensor-parallel exchanges. */
+/* Where the passes of a sample's layers meet what runs beside them: what ZeRO moves, tensor-parallel exchanges, and
+ * copies of activation checkpoints. */
 #include <string.h>
 
 #include "estimators/piece_reader.h"
@@ -104,6 +105,7 @@ static void read_exchange(tws_piece_reader *r, uint32_t op, uint32_t *left, tws_
                                        .axis = (uint8_t)tws_piece_axis(tws_report_of_op(plan, o)),
                                        .channel = o->channel,
                                        .stream = TWS_BESIDE_EXCHANGES,
+                                       .is_own = 1,
                                        .meets = meets}};
   if (e->part == r->sample->part_count) r->unknown = 1;
   e->early = e->behind == TWS_NONE || part_of(r->sample, e->behind) != e->part;
@@ -132,12 +134,12 @@ tws_code tws_piece_find_exchanges(tws_piece_reader *r, tws_error *err) {
   return TWS_OK;
 }
 
-/* 1 + the number of the last exchange that an operation waits for, or 0. */
-static uint32_t waits_for(const tws_piece_reader *r, const tws_op *o) {
+/* 1 + the number of the last on one of the layers' streams that an operation waits for, or 0. */
+static uint32_t waits_for(const tws_piece_reader *r, const tws_op *o, int stream) {
   uint32_t last = 0;
   for (uint32_t i = 0; i < o->dep_count; i++) {
     const uint32_t dep = r->plan->deps[o->dep_first + i];
-    if (r->exchange_at[dep] > last) last = r->exchange_at[dep];
+    if (r->exchange_at[dep] > last && tws_piece_beside(r, &r->plan->ops[dep]) == stream) last = r->exchange_at[dep];
   }
   return last;
 }
@@ -159,15 +161,25 @@ static void mark_spots(marker *m, uint32_t op, int behind, int aside) {
   }
 }
 
-/* Before an operation that computes. */
-static void mark_waits(marker *m, uint32_t op) {
+/* For number `last` - 1 on one of the layers' streams. */
+static void mark_wait(marker *m, int stream, uint32_t last, int behind) {
   tws_piece_reader *r = m->r;
-  const uint32_t last = waits_for(r, &r->plan->ops[op]), back = r->begun - last;
-  if (last > r->awaited) {
-    r->awaited = last;
-    put_mark(m, TWS_MARK_WAITS, m->layer, -1, back);
-    if (back >= TWS_EXCHANGES_BACK) r->unknown = 1;
-    if (r->exchanges[last - 1].part != part_of(r->sample, op)) r->far = 1;
+  const uint32_t back = r->begun[stream] - last;
+  r->awaited[stream] = last;
+  put_mark(m, TWS_MARK_WAITS, m->layer, -1, back);
+  if (!m->failed) m->items[m->count - 1].mark.stream = (uint8_t)stream;
+  if (!m->failed) m->items[m->count - 1].mark.aside = (uint8_t)behind;
+  if (back >= TWS_EXCHANGES_BACK) r->unknown = 1;
+}
+
+/* Before an operation that computes: for what is on the layers' streams from this one on. */
+static void mark_waits(marker *m, uint32_t op, int stream) {
+  tws_piece_reader *r = m->r;
+  for (; stream < TWS_OWN_STREAMS; stream++) {
+    const uint32_t last = waits_for(r, &r->plan->ops[op], stream);
+    if (last <= r->awaited[stream]) continue;
+    mark_wait(m, stream, last, 0);
+    if (stream == TWS_OWN_EXCHANGES && r->exchanges[last - 1].part != part_of(r->sample, op)) r->far = 1;
   }
 }
 
@@ -189,17 +201,43 @@ static void mark_join(marker *m, const tws_op *o) {
 }
 
 static void mark_exchange(marker *m, const tws_piece_exchange *e, tws_mark_kind kind) {
-  if (kind != TWS_MARK_EARLY) mark_spots(m, e->op, 0, 1);
+  const int aside = 1 + TWS_OWN_EXCHANGES;
+  if (kind != TWS_MARK_EARLY) mark_spots(m, e->op, 0, aside);
   put_mark(m, kind, m->layer, -1, e->left);
   if (!m->failed) m->items[m->count - 1].mark.op = &e->beside;
-  if (kind != TWS_MARK_EARLY) mark_spots(m, e->op, 1, 1);
+  if (kind != TWS_MARK_EARLY) mark_spots(m, e->op, 1, aside);
+}
+
+/* Where a checkpoint's copy is issued: it waits for what was computed before, and, as that does, for copies of the pass
+ * before; for nothing else. */
+static void mark_copy(marker *m, uint32_t at, int stream) {
+  tws_piece_reader *r = m->r;
+  const tws_op *o = &r->plan->ops[at];
+  tws_beside_op *op = tws_arena_alloc(r->arena, 1, sizeof *op);
+  m->failed |= !op;
+  if (!op) return;
+  for (uint32_t i = 0; i < o->dep_count; i++) {
+    const tws_op *dep = &r->plan->ops[r->plan->deps[o->dep_first + i]];
+    r->unknown |= dep->stream != TWS_STREAM_COMPUTE && tws_piece_beside(r, dep) <= TWS_OWN_EXCHANGES;
+  }
+  *op = (tws_beside_op){.time = {0, tws_piece_seconds_of(r, o->work)},
+                        .axis = TWS_PIECE_AXES,
+                        .channel = o->channel,
+                        .stream = stream == TWS_OWN_COPIES ? TWS_BESIDE_COPIES : TWS_BESIDE_BRINGS,
+                        .is_own = 1};
+  put_mark(m, TWS_MARK_EXCHANGES, m->layer, -1, TWS_NONE);
+  if (m->failed) return;
+  m->items[m->count - 1].mark.op = op;
+  m->items[m->count - 1].mark.stream = (uint8_t)stream;
+  r->exchange_at[at] = ++r->begun[stream];
+  mark_spots(m, at, 1, 1 + stream);
 }
 
 /* Behind an operation that computes: exchanges that may begin. */
 static void mark_begun(marker *m, uint32_t op) {
   tws_piece_reader *r = m->r;
-  for (; r->begun < r->exchange_count; r->begun++) {
-    const tws_piece_exchange *e = &r->exchanges[r->begun];
+  for (uint32_t *begun = &r->begun[TWS_OWN_EXCHANGES]; *begun < r->exchange_count; ++*begun) {
+    const tws_piece_exchange *e = &r->exchanges[*begun];
     if (e->behind != TWS_NONE && e->behind > op) return;
     mark_exchange(m, e, e->early ? TWS_MARK_EARLY : TWS_MARK_EXCHANGES);
   }
@@ -210,7 +248,7 @@ static void mark_late(marker *m, int part) {
   tws_piece_reader *r = m->r;
   for (uint32_t i = 0; i < r->exchange_count; i++)
     if (r->exchanges[i].part == part && r->exchanges[i].early) {
-      if (r->begun <= i) r->begun = i + 1; /* it waits for nothing that is computed */
+      if (r->begun[TWS_OWN_EXCHANGES] <= i) r->begun[TWS_OWN_EXCHANGES] = i + 1; /* it waits for nothing computed */
       mark_exchange(m, &r->exchanges[i], TWS_MARK_LATE);
     }
 }
@@ -238,17 +276,17 @@ static void mark_part(marker *m, const tws_sample_part *part, const tws_sample_p
     next++;
   for (uint32_t op = part->first_op; op < part->end_op; op++) {
     const tws_op *o = &m->r->plan->ops[op];
-    const int layer = tws_piece_layer_of(m->r, o, m->layer);
+    const int layer = tws_piece_layer_of(m->r, o, m->layer), stream = tws_piece_beside(m->r, o);
+    const int left_out = stream < 0 && tws_piece_leaves_out(m->r, o);
+    if (left_out && o->stream == TWS_STREAM_COMPUTE && m->r->exchanges) mark_waits(m, op, TWS_OWN_COPIES);
     mark_events(m, &next, op, 0);
     if (layer != m->layer) m->now = (tws_piece_time){0, 0};
     m->layer = layer;
-    const int beside = o->stream == TWS_STREAM_EXCHANGE && !m->r->costs->serial;
-    issued |= beside;
-    if (beside || tws_piece_leaves_out(m->r, o)) {
-      if (!beside && m->r->exchanges && waits_for(m->r, o)) m->r->unknown = 1;
-      continue;
-    }
-    if (m->r->exchanges) mark_waits(m, op);
+    issued |= stream == TWS_OWN_EXCHANGES;
+    if (stream > TWS_OWN_EXCHANGES && m->r->exchanges) mark_copy(m, op, stream);
+    if (left_out && m->r->exchanges && waits_for(m->r, o, TWS_OWN_EXCHANGES)) m->r->unknown = 1;
+    if (stream >= 0 || left_out) continue;
+    if (m->r->exchanges) mark_waits(m, op, 0);
     if (m->r->exchanges || m->r->joins) mark_spots(m, op, 0, 0);
     if (m->r->joins) mark_join(m, o);
     if (m->first_place) mark_operands(m, o);
@@ -257,7 +295,9 @@ static void mark_part(marker *m, const tws_sample_part *part, const tws_sample_p
     if (m->r->exchanges || m->r->joins) mark_spots(m, op, 1, 0);
     if (m->r->exchanges) mark_begun(m, op);
   }
-  m->r->leaves |= m->r->awaited < m->r->begun;
+  for (int stream = TWS_OWN_COPIES; stream < TWS_OWN_STREAMS; stream++)
+    if (m->r->awaited[stream] < m->r->begun[stream]) mark_wait(m, stream, m->r->begun[stream], 1);
+  m->r->leaves |= m->r->awaited[TWS_OWN_EXCHANGES] < m->r->begun[TWS_OWN_EXCHANGES];
   mark_events(m, &next, part->end_op, 1);
 }
 

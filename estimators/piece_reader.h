@@ -6,9 +6,10 @@
 
 typedef struct tws_message_buffer {
   uint32_t buffer;
-  uint32_t last_kernel[2]; /* the last operation that uses it, or TWS_NONE: of those that compute, of exchanges */
-  int waits[2];            /* likewise, 1: for what is received; 2: before it is written again */
-  uint32_t written;        /* the last operation that wrote it */
+  /* The last operation that uses it, or TWS_NONE: of those that compute, and by 1 + number of the layers' streams. */
+  uint32_t last_kernel[1 + TWS_OWN_STREAMS];
+  int waits[1 + TWS_OWN_STREAMS]; /* likewise, 1: for what is received; 2: before it is written again */
+  uint32_t written;               /* the last operation that wrote it */
 } tws_message_buffer;
 
 typedef struct tws_spot { /* a point before or behind an operation */
@@ -36,10 +37,11 @@ typedef struct tws_piece_reader {
   uint8_t *sent;        /* per operation: it is the last that writes what is sent then */
   tws_message_buffer message[TWS_MESSAGE_BUFFERS];
   int messages;
-  tws_piece_exchange *exchanges;                   /* in their order; NULL: none run beside */
-  uint32_t *exchange_at;                           /* per operation: 1 + the number of an exchange, or 0 */
-  uint32_t exchange_count, begun, issued, awaited; /* so many; of those that marks tell of */
-  tws_spot *spots;                                 /* where exchanges run beside, in the order of operations */
+  tws_piece_exchange *exchanges; /* in their order; NULL: nothing of the layers runs beside */
+  uint32_t *exchange_at;         /* per operation: 1 + the number of an exchange or copy on its stream, or 0 */
+  uint32_t exchange_count;
+  uint32_t begun[TWS_OWN_STREAMS], awaited[TWS_OWN_STREAMS]; /* so many of those that marks tell of */
+  tws_spot *spots; /* where exchanges run beside, in the order of operations */
   size_t spot_count, spot_capacity, next_spot;
   tws_axes apart; /* see tws_pieces_of_body() */
   int joins;      /* marks tell where these meet */
@@ -52,6 +54,8 @@ typedef struct tws_piece_reader {
 } tws_piece_reader;
 
 double tws_piece_seconds_of(tws_piece_reader *r, uint32_t work);
+/* The number of the layers' stream beside what computes that an operation is on, or -1. */
+int tws_piece_beside(const tws_piece_reader *r, const tws_op *o);
 /* Whether an operation is left out, as it is none of the layers' own, but of what ZeRO moves beside them. */
 int tws_piece_leaves_out(const tws_piece_reader *r, const tws_op *o);
 /* Unless it runs beside; axis_s: NULL where nobody asks. */

@@ -24,7 +24,7 @@ static double launches_of(const tws_costs *costs, const tws_work *work) {
  * of them, reductions, padding of parts. */
 static int is_move(const tws_plan *plan, const tws_op *o) {
   const tws_work *work = &plan->works[o->work];
-  if (o->stream == TWS_STREAM_EXCHANGE) return 0;
+  if (o->stream == TWS_STREAM_EXCHANGE || tws_op_moves_checkpoint(plan, o)) return 0;
   if (o->stream != TWS_STREAM_COMPUTE || o->module == TWS_NONE || o->channel == TWS_CHANNEL_REPLICAS) return 1;
   if (work->kind == TWS_OP_COMPUTE)
     return work->code == TWS_KERNEL_QUANTIZE_PARTS || work->code == TWS_KERNEL_DEQUANTIZE_PARTS;
@@ -35,14 +35,20 @@ static int is_move(const tws_plan *plan, const tws_op *o) {
   return 0;
 }
 
+int tws_piece_beside(const reader *r, const tws_op *o) {
+  if (r->costs->serial) return -1;
+  if (o->stream == TWS_STREAM_EXCHANGE) return TWS_OWN_EXCHANGES;
+  if (!tws_op_moves_checkpoint(r->plan, o)) return -1;
+  return o->stream == TWS_STREAM_COPY_OUT ? TWS_OWN_COPIES : TWS_OWN_BRINGS;
+}
+
 int tws_piece_leaves_out(const reader *r, const tws_op *o) {
   return r->layers_alone && is_move(r->plan, o);
 }
 
 void tws_piece_add_time(reader *r, const tws_op *o, tws_piece_time *time, double *launches, double *axis_s) {
   const tws_work *work = &r->plan->works[o->work];
-  if (o->stream == TWS_STREAM_EXCHANGE && !r->costs->serial) return;
-  if (tws_piece_leaves_out(r, o)) return;
+  if (tws_piece_beside(r, o) >= 0 || tws_piece_leaves_out(r, o)) return;
   if (tws_is_launched(work)) {
     time->kernel += tws_piece_seconds_of(r, o->work);
     if (o->phase != TWS_PHASE_STEP) *launches += launches_of(r->costs, work);
@@ -119,9 +125,9 @@ static int message_of(const reader *r, uint32_t buffer) {
   return -1;
 }
 
-/* Beside what computes. */
-static int is_exchange(const reader *r, const tws_op *o) {
-  return r->exchanges && o->stream == TWS_STREAM_EXCHANGE;
+/* 0: it computes, or is on a stream of which nothing is known; 1 + the number of the layers' own. */
+static int stream_of(const reader *r, const tws_op *o) {
+  return r->exchanges ? 1 + tws_piece_beside(r, o) : 0;
 }
 
 /* What a message waits for: whoever wrote last, or, with exchanges, what it depends on. */
@@ -143,7 +149,8 @@ static int find_messages(reader *r, int micro_batch) {
     if (message_of(r, buffer) >= 0) continue;
     int at = r->messages++;
     for (; at > 0 && r->message[at - 1].buffer > buffer; at--) r->message[at] = r->message[at - 1];
-    r->message[at] = (message_buffer){.buffer = buffer, .last_kernel = {TWS_NONE, TWS_NONE}, .written = TWS_NONE};
+    r->message[at] = (message_buffer){.buffer = buffer, .written = TWS_NONE};
+    memset(r->message[at].last_kernel, 0xff, sizeof r->message[at].last_kernel); /* TWS_NONE */
   }
   for (int i = 0; i < r->sample->part_count; i++) {
     const tws_sample_part *part = &r->sample->parts[i];
@@ -154,7 +161,7 @@ static int find_messages(reader *r, int micro_batch) {
         const tws_operand *operand = &plan->operands[o->operand_first + (uint32_t)k];
         const int m = message_of(r, operand->buffer);
         if (m < 0) continue;
-        if (part->event == TWS_EVENT_ACTION) r->message[m].last_kernel[is_exchange(r, o)] = op;
+        if (part->event == TWS_EVENT_ACTION) r->message[m].last_kernel[stream_of(r, o)] = op;
         if (part->event == TWS_EVENT_ACTION && (operand->access & TWS_WRITE)) r->message[m].written = op;
         if (part->event == TWS_EVENT_SEND && r->message[m].written != TWS_NONE) mark_sent(r, o, r->message[m].written);
       }
@@ -190,15 +197,15 @@ static void keep_spot(reader *r, uint32_t op, tws_point_kind kind, int buffer, i
 /* At a point in its own stream. Those of what computes are the piece's, too. */
 static int add_own_point(reader *r, uint32_t op, tws_point_kind kind, int buffer, int behind, tws_piece *p) {
   keep_spot(r, op, kind, buffer, behind);
-  return is_exchange(r, &r->plan->ops[op]) || add_point(p, kind, buffer);
+  return stream_of(r, &r->plan->ops[op]) || add_point(p, kind, buffer);
 }
 
 /* Before an operation that uses the buffer of a message. Of one on a third stream nothing is known of when it runs,
- * unless it is an exchange: what computes does not wait there, and what waits for it is bounded by what else it waits
+ * unless it is the layers' own: what computes does not wait there, and what waits for it is bounded by what else it waits
  * for. */
 static int begin_use(reader *r, uint32_t op, int m, int access, int is_message, tws_piece *p) {
   const tws_op *o = &r->plan->ops[op];
-  const int stream = is_exchange(r, o), other = !r->costs->serial && o->stream != TWS_STREAM_COMPUTE;
+  const int stream = stream_of(r, o), other = !r->costs->serial && o->stream != TWS_STREAM_COMPUTE;
   const int aside = !is_message && !stream && other;
   message_buffer *b = &r->message[m];
   int good = 1;
@@ -209,7 +216,9 @@ static int begin_use(reader *r, uint32_t op, int m, int access, int is_message, 
   }
   if (aside) return good;
   if (is_message) {
-    b->waits[0] = b->waits[1] = o->kind == TWS_OP_RECV ? 1 : 2;
+    for (int i = 0; i <= TWS_OWN_STREAMS; i++) b->waits[i] = o->kind == TWS_OP_RECV ? 1 : 2;
+  } else if (stream > 1 + TWS_OWN_EXCHANGES) {
+    return good; /* it waits for what computes, which has waited */
   } else if (b->waits[stream] == 1 || (b->waits[stream] == 2 && (access & TWS_WRITE))) {
     good &= add_own_point(r, op, TWS_POINT_WAIT, m, 0, p);
     b->waits[stream] = 0;
@@ -219,7 +228,7 @@ static int begin_use(reader *r, uint32_t op, int m, int access, int is_message, 
 
 static int end_use(reader *r, uint32_t op, int m, int access, int is_message, tws_piece *p) {
   const tws_op *o = &r->plan->ops[op];
-  const int stream = is_exchange(r, o), other = !r->costs->serial && o->stream != TWS_STREAM_COMPUTE;
+  const int stream = stream_of(r, o), other = !r->costs->serial && o->stream != TWS_STREAM_COMPUTE;
   const int aside = !is_message && !stream && other;
   const message_buffer *b = &r->message[m];
   int good = 1;
@@ -397,14 +406,16 @@ static tws_code read_part(reader *r, const tws_sample_part *part, tws_sample_pie
   return TWS_OK;
 }
 
-/* moves, exchanges: those of what ZeRO moves, or tensor-parallel exchanges, may be there, too. */
+/* moves, exchanges: those of what ZeRO moves, or of the layers' own, may be there, too. */
 static int has_two_streams_alone(const tws_plan *plan, int moves, int exchanges, const tws_costs *costs) {
   uint32_t known = 1u << TWS_STREAM_COMPUTE | 1u << TWS_STREAM_P2P | (exchanges ? 1u << TWS_STREAM_EXCHANGE : 0);
   if (moves) known |= 1u << TWS_STREAM_GATHER | 1u << TWS_STREAM_REDUCE;
   if (moves && plan->in_step) known |= 1u << TWS_STREAM_COPY_OUT | 1u << TWS_STREAM_HOST;
   if (moves && plan->in_step) known |= 1u << TWS_STREAM_COPY_IN | 1u << TWS_STREAM_DISK;
-  for (uint32_t op = 0; op < plan->op_count && !costs->serial; op++)
-    if (!(known >> plan->ops[op].stream & 1)) return 0;
+  for (uint32_t op = 0; op < plan->op_count && !costs->serial; op++) {
+    const tws_op *o = &plan->ops[op];
+    if (!(known >> o->stream & 1) && !(exchanges && tws_op_moves_checkpoint(plan, o))) return 0;
+  }
   return 1;
 }
 
@@ -413,10 +424,11 @@ static tws_code read_parts(reader *r, int micro_batches, tws_sample_pieces *out,
     if (!find_messages(r, micro_batch)) return no_pieces(err);
     for (int i = 0; i < r->sample->part_count; i++)
       if (r->sample->parts[i].micro_batch == micro_batch) TWS_TRY(read_part(r, &r->sample->parts[i], out, err));
-    out->pending |= r->awaited < r->begun;
+    out->pending |= r->awaited[TWS_OWN_EXCHANGES] < r->begun[TWS_OWN_EXCHANGES];
   }
-  if (out->exchanges && (r->unknown || r->begun < r->exchange_count)) out->in_order = out->exact = 0;
+  if (out->exchanges && (r->unknown || r->begun[TWS_OWN_EXCHANGES] < r->exchange_count)) out->in_order = out->exact = 0;
   if (r->unknown) out->joins = 0;
+  out->among_ranks = r->exchange_count > 0;
   out->far = r->far || (r->follows && r->leaves);
   return TWS_OK;
 }

@@ -126,34 +126,38 @@ typedef struct tws_completions { /* of a layer */
   uint32_t count;
 } tws_completions;
 
-/* What runs beside the layers: gathers and reductions of ZeRO, and exchanges of tensor ranks and of rings. */
+/* What runs beside the layers: gathers and reductions of ZeRO, and the layers' own: exchanges of tensor ranks and of
+ * rings, and copies of activation checkpoints. What is said of exchanges below is said of these copies, too. */
 typedef enum tws_beside_stream {
   TWS_BESIDE_REDUCES,
   TWS_BESIDE_GATHERS,
   TWS_BESIDE_EXCHANGES,
-  TWS_BESIDE_COPIES, /* to the host, */
+  TWS_BESIDE_COPIES, /* to the host: of gradients, and of activation checkpoints, */
   TWS_BESIDE_HOSTS,  /* which adds up what has come */
-  TWS_BESIDE_BRINGS, /* copies from the host */
+  TWS_BESIDE_BRINGS, /* copies from the host: of parameters and sums, and of checkpoints */
   TWS_BESIDE_READS,  /* of the disk */
   TWS_BESIDE_STREAMS,
   TWS_BESIDE_COMPUTES = TWS_BESIDE_STREAMS, /* it runs on the stream that computes */
   TWS_BESIDE_JOINS                          /* likewise, as part of what the layers compute */
 } tws_beside_stream;
+/* Streams of which the layers' own are, by number. */
+enum { TWS_OWN_EXCHANGES, TWS_OWN_COPIES, TWS_OWN_BRINGS, TWS_OWN_STREAMS };
 typedef struct tws_beside_op {
   tws_piece_time time;
-  uint8_t axis, channel; /* tws_piece_axis(), or TWS_PIECE_AXES of what communicates with nobody; tws_channel */
-  uint8_t stream;
-  tws_axes meets; /* of its group, where ranks that differ meet in it; else 0 */
+  uint8_t axis, channel;  /* tws_piece_axis(), or TWS_PIECE_AXES of what communicates with nobody; tws_channel */
+  uint8_t stream, is_own; /* is_own: the layers' */
+  tws_axes meets;         /* of its group, where ranks that differ meet in it; else 0 */
 } tws_beside_op;
 
 /* Where a layer's pass meets that: before a visit of a module, before it reads a parameter or writes a gradient, behind
  * a module that adds to it. And where an exchange may begin, before something waits for one, and at a point of the
- * piece, or of an exchange (TWS_MARK_POINT: `which` is the buffer, `point` its kind, `aside`: it is the exchange's).
+ * piece, or of an exchange (TWS_MARK_POINT: `which` is the buffer, `point` its kind; `aside`, if it is the exchange's).
  *
  * MEETS: a collective on the stream that computes has ended, after which alone the next exchange may begin, as they
  * share a communicator. JOIN: ranks that differ begin one there together.
  *
- * An exchange of one action may wait for what an earlier one of the micro-batch computed alone. Without a pipeline it
+ * Copies of checkpoints begin where they are issued, and all of an action's have been waited for when it ends
+ * (plan/finish.c). An exchange of one action may wait for what an earlier one of the micro-batch computed alone. Without a pipeline it
  * begins there (EARLY); in a pipeline others come between (LATE): `which` is the number of the time that the earlier
  * action left, or TWS_NONE: it waits for messages alone. */
 typedef enum tws_mark_kind {
@@ -176,9 +180,11 @@ enum {
 typedef struct tws_mark {
   tws_piece_time at;       /* since the layer's piece began */
   int layer;               /* of the sample: the parameter's own */
-  uint32_t which;          /* tws_gradient_place; WAITS: so many exchanges have begun since that one */
+  uint32_t which;          /* tws_gradient_place; WAITS: so many on its stream have begun since that one */
   const tws_beside_op *op; /* EXCHANGES, EARLY, LATE, JOIN */
-  uint8_t kind, point, aside;
+  uint8_t kind, point;
+  uint8_t aside;  /* 1 + its stream's number; WAITS: behind all that the pass computes */
+  uint8_t stream; /* EXCHANGES, EARLY, LATE, WAITS: its number */
 } tws_mark;
 typedef struct tws_marks { /* of a layer, in the order of its operations */
   tws_mark *items;
@@ -208,12 +214,14 @@ typedef struct tws_sample_pieces {
   tws_marks *marks[2][TWS_CONTEXT_EVENTS]; /* likewise: where gradients are in buckets, with exchanges, and joins */
   tws_cuts cuts[2][TWS_CONTEXT_EVENTS];    /* in the order of operations, where ranks differ */
   int joins;                               /* marks tell where ranks that differ meet */
-  int exchanges; /* of tensor ranks or a ring, beside what computes: no part of a piece's time; marks tell of them */
-  int pending;   /* some are under way at the end of a micro-batch */
-  int far;       /* an action waits for those of an earlier one */
-  int in_order;  /* all other streams than those that compute and send are those of exchanges, and of ZeRO's moves */
-  int exact;     /* likewise, without these */
-  int closed;    /* buffers of a context are its own alone: bytes are exact */
+  int exchanges;   /* of tensor ranks or a ring, or copies of checkpoints, beside what computes: no part of a piece's
+                  * time; marks tell of them */
+  int among_ranks; /* some of these are of tensor ranks or a ring: */
+  int pending;     /* some of those are under way at the end of a micro-batch */
+  int far;         /* an action waits for those of an earlier one */
+  int in_order;    /* all other streams than those that compute and send are those of exchanges, and of ZeRO's moves */
+  int exact;       /* likewise, without these */
+  int closed;      /* buffers of a context are its own alone: bytes are exact */
   double input_bytes; /* of one micro-batch */
 } tws_sample_pieces;
 

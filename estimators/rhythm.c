@@ -15,7 +15,7 @@ static int event_times(const tws_composed_chunk *chunk, int later, int e, double
   for (int i = 0; i < p->point_count; i++)
     to->points[i] = (tws_event_point){stretch * p->points[i].at.kernel + p->points[i].at.other, p->points[i].kind,
                                       p->points[i].buffer};
-  to->steps = (tws_action_steps){NULL, 0, 0};
+  to->steps = (tws_action_steps){NULL, 0, 0, 0, 0};
   if (!acts || !(apart || (chunk->exchanges && !chunk->far))) return 1;
   const int made = tws_action_steps_make(chunk, later, e, stretch, apart, arena, &to->steps);
   to->seconds += to->steps.waited_s;
@@ -61,15 +61,18 @@ typedef struct message_state {
   double written, message, used; /* when it was written, moved, and used by a kernel last */
 } message_state;
 
-typedef struct clocks { /* behind an event; exchanges_s: of a stage that has them, when none is under way */
+typedef struct clocks { /* behind an event; exchanges_s: of a stage that has them, when none of ranks is under way */
   double compute_s, messages_s, exchanges_s;
 } clocks;
 
-/* A stage's exchanges, the last ones by their numbers. */
-typedef struct exchange_clocks {
+/* A stage's exchanges on one stream, the last ones by their numbers. */
+typedef struct stream_clocks {
   double end[TWS_EXCHANGES_BACK];
   uint32_t begun;
   double ended; /* the last */
+} stream_clocks;
+typedef struct exchange_clocks {
+  stream_clocks on[TWS_OWN_STREAMS];
 } exchange_clocks;
 
 typedef struct runner {
@@ -95,26 +98,40 @@ static uint32_t last_message(const tws_rhythm_stage *stage, uint32_t count, doub
   return count;
 }
 
-static uint32_t last_exchange(const tws_rhythm_stage *stage, uint32_t count, double by) {
-  while (count > 0 && stage->exchanges[count - 1].end_s > by) count--;
-  return count;
+/* Of all streams, the exchange that has ended last by then, or begun last of those that end at once, but for rounding;
+ * `count` are those looked at, which it makes less. */
+static const tws_exchange_times *last_exchange(const tws_rhythm_stage *stage, uint32_t *count, double by, int *stream) {
+  const tws_exchange_times *last = NULL;
+  for (int i = 0; i < TWS_OWN_STREAMS; i++) {
+    while (count[i] > 0 && stage->exchanges[i][count[i] - 1].end_s > by) count[i]--;
+    const tws_exchange_times *x = count[i] ? &stage->exchanges[i][count[i] - 1] : NULL;
+    const double near = 1e-12 * by, later_s = x && last ? x->end_s - last->end_s : 0;
+    if (!x || (last && (later_s < -near || (later_s <= near && x->number < last->number)))) continue;
+    last = x;
+    *stream = i;
+  }
+  return last;
 }
 
-/* Of a message and an exchange that end at once, but for rounding, the exchange was issued later, and tells. */
+/* Of a message and an exchange that end at once, but for rounding, the exchange was issued later, and tells. A message
+ * has hardly ever waited for a copy, but for the message before it. */
 void tws_rhythm_gap(tws_rhythm_stage *stage, double from, double to) {
   const double near = 1e-12 * to;
-  uint32_t message = stage->message_count, exchange = stage->exchange_count;
-  while (to > from) {
+  uint32_t message = stage->message_count, exchanges[TWS_OWN_STREAMS];
+  memcpy(exchanges, stage->exchange_count, sizeof exchanges);
+  for (int behind_message = 0; to > from;) {
+    int stream = 0;
     message = last_message(stage, message, to);
-    exchange = last_exchange(stage, exchange, to);
+    const tws_exchange_times *x = last_exchange(stage, exchanges, to, &stream);
     const tws_message_times *m = message ? &stage->messages[message - 1] : NULL;
-    const tws_exchange_times *x = exchange ? &stage->exchanges[exchange - 1] : NULL;
-    if (x && x->end_s > from && (!m || x->end_s > m->end_s - near)) {
+    const double least = !m ? 0 : m->end_s + (behind_message && x && x->axis == TWS_PIECE_AXES ? near : -near);
+    if (x && x->end_s > from && x->end_s > least) {
       const double met = later(x->met_s, from), ready = later(x->ready_s, from);
-      stage->exchanged_s[x->axis] += to - met;
+      if (x->axis < TWS_PIECE_AXES) stage->exchanged_s[x->axis] += to - met;
       stage->bubble_s += met - ready;
       to = ready;
-      exchange--;
+      exchanges[stream]--;
+      behind_message = 0;
       continue;
     }
     if (!m || m->end_s <= from) return;
@@ -123,6 +140,7 @@ void tws_rhythm_gap(tws_rhythm_stage *stage, double from, double to) {
     stage->bubble_s += met - ready;
     to = ready;
     message--;
+    behind_message = 1;
   }
 }
 
@@ -138,7 +156,7 @@ static void end_event(runner *u, int s) {
   for (int line = 0; line < u->lines && u->clocks; line++) {
     const tws_rhythm_stage *stage = stage_of(u, line, s);
     const int at = line * u->r->shape->stages + s;
-    const double exchanges_s = u->exchanges ? later(u->exchanges[at].ended, stage->compute_s) : 0;
+    const double exchanges_s = u->exchanges ? later(u->exchanges[at].on[TWS_OWN_EXCHANGES].ended, stage->compute_s) : 0;
     u->clocks[at][u->next[s]] = (clocks){stage->compute_s, stage->messages_s, exchanges_s};
   }
   u->next[s]++;
@@ -155,6 +173,13 @@ static int32_t before_in_slot(const runner *u, const tws_rhythm_move *m, const t
   return -1;
 }
 
+/* Since when the stage's next computation waits: also for what the action before did behind all that it computed. */
+static double take_waits(tws_rhythm_stage *stage, double now) {
+  const double waits = now - stage->behind_s;
+  stage->behind_s = 0;
+  return waits;
+}
+
 /* A line's action, step by step. */
 typedef struct walk {
   const runner *u;
@@ -168,12 +193,14 @@ typedef struct walk {
   /* now; since when what computes has waited, for all of one operation at once; the step's place; when messages let the
    * next exchange begin */
   double now, waits, from, due;
+  double copied; /* until then it waits for copies of the action before */
 } walk;
 
 static walk begin_walk(const runner *u, const tws_rhythm_move *m, int line) {
   tws_rhythm_stage *stage = stage_of(u, line, m->here.stage);
   const size_t state = (size_t)line * u->states;
   const double now = u->r->serial ? later(stage->compute_s, stage->messages_s) : stage->compute_s;
+  const double waits = take_waits(stage, now);
   return (walk){.u = u,
                 .m = m,
                 .e = &stage->chunks[m->here.chunk]->event[m->here.is_later][m->here.event],
@@ -182,7 +209,8 @@ static walk begin_walk(const runner *u, const tws_rhythm_move *m, int line) {
                 .state = u->state + state,
                 .left = u->left ? u->left + (state + m->here.state) / TWS_MESSAGE_BUFFERS * TWS_TIMES_LEFT : NULL,
                 .now = now,
-                .waits = now};
+                .waits = waits,
+                .copied = now};
 }
 
 static void pass_point(walk *w, const tws_action_step *s) {
@@ -196,7 +224,7 @@ static void pass_point(walk *w, const tws_action_step *s) {
       w->now = later(w->now, until);
     return;
   }
-  const double then = s->aside ? w->x->ended : w->now;
+  const double then = s->aside ? w->x->on[s->aside - 1].ended : w->now;
   double *last = s->point == TWS_POINT_WRITTEN ? &own->written : &own->used;
   if (s->point == TWS_POINT_WRITTEN || s->point == TWS_POINT_USED) *last = later(*last, then);
 }
@@ -204,16 +232,28 @@ static void pass_point(walk *w, const tws_action_step *s) {
 /* When an exchange may begin here. */
 static double exchange_ready(const walk *w, const tws_action_step *s) {
   const double since = s->kind == TWS_STEP_EXCHANGE ? w->now : s->which == TWS_NONE ? 0 : w->left[s->which];
-  return later(w->x->ended, later(since, w->due));
+  return later(w->x->on[s->stream].ended, later(since, s->stream == TWS_OWN_EXCHANGES ? w->due : 0));
+}
+
+static uint32_t number_of(const tws_rhythm_stage *stage) {
+  uint32_t number = 0;
+  for (int i = 0; i < TWS_OWN_STREAMS; i++) number += stage->exchange_count[i];
+  return number;
 }
 
 static void run_exchange(walk *w, const tws_action_step *s, double met, double seconds) {
   const double ready = exchange_ready(w, s);
-  exchange_clocks *x = w->x;
+  stream_clocks *x = &w->x->on[s->stream];
   x->ended = x->end[x->begun++ % TWS_EXCHANGES_BACK] = met + seconds;
-  w->due = 0;
-  if (w->u->r->account)
-    w->stage->exchanges[w->stage->exchange_count++] = (tws_exchange_times){ready, met, x->ended, s->axis};
+  if (s->stream == TWS_OWN_EXCHANGES) w->due = 0;
+  if (!w->u->r->account) return;
+  const tws_exchange_times times = {ready, met, x->ended, s->axis, number_of(w->stage)};
+  w->stage->exchanges[s->stream][w->stage->exchange_count[s->stream]++] = times;
+}
+
+/* What computes has waited. */
+static void end_waits(walk *w) {
+  if (w->u->r->account && w->now > w->copied) tws_rhythm_gap(w->stage, w->waits, w->now);
 }
 
 /* As far as a step that others are met in, which it returns; NULL: none is left. */
@@ -222,11 +262,12 @@ static const tws_action_step *walk_on(walk *w) {
   for (; w->next < steps->count; w->next++) {
     const tws_action_step *s = &steps->items[w->next];
     if (s->at > w->from || s->at < w->from) {
-      if (w->u->r->account) tws_rhythm_gap(w->stage, w->waits, w->now);
+      end_waits(w);
       w->now += s->at - w->from;
       w->from = s->at;
       w->waits = w->now;
     }
+    stream_clocks *x;
     if (s->meets) return s;
     switch ((tws_action_step_kind)s->kind) {
       case TWS_STEP_POINT:
@@ -240,10 +281,12 @@ static const tws_action_step *walk_on(walk *w) {
         w->left[s->which] = w->now;
         break;
       case TWS_STEP_ENDED:
-        w->x->ended = later(w->x->ended, w->now);
+        x = &w->x->on[TWS_OWN_EXCHANGES];
+        x->ended = later(x->ended, w->now);
         break;
       case TWS_STEP_WAIT:
-        w->now = later(w->now, w->x->end[(w->x->begun - 1 - s->which) % TWS_EXCHANGES_BACK]);
+        x = &w->x->on[s->stream];
+        w->now = later(w->now, x->end[(x->begun - 1 - s->which) % TWS_EXCHANGES_BACK]);
         break;
       case TWS_STEP_JOIN:
         break;
@@ -252,10 +295,15 @@ static const tws_action_step *walk_on(walk *w) {
   return NULL;
 }
 
+/* What it waits behind all that it computes is open: the next computation may wait for something else longer. */
 static void end_walk(walk *w) {
-  if (w->u->r->account) tws_rhythm_gap(w->stage, w->waits, w->now);
+  const tws_action_steps *steps = &w->e->steps;
+  const tws_action_step *last = steps->count ? &steps->items[steps->count - 1] : NULL;
+  const int open = last && last->kind == TWS_STEP_WAIT && last->aside;
+  if (!open) end_waits(w);
   w->stage->compute_s = w->now + (w->e->seconds - w->from);
-  w->stage->exchanged_s[tws_piece_axis(TWS_AXIS_MODEL)] += w->e->steps.waited_s;
+  w->stage->behind_s = open ? w->now - w->waits : steps->behind_s;
+  w->stage->exchanged_s[tws_piece_axis(TWS_AXIS_MODEL)] += w->e->steps.exchanged_s;
 }
 
 /* ---- lines that meet ---- */
@@ -282,7 +330,7 @@ static void meet(walk *lines, const tws_action_step **at, const uint8_t *of, int
     walk *w = &lines[i];
     if (of[i] != of[first]) continue;
     if (at[i]->kind == TWS_STEP_JOIN) {
-      if (w->u->r->account) tws_rhythm_gap(w->stage, w->waits, w->now);
+      end_waits(w);
       w->stage->bubble_s += met - w->now;
       w->stage->exchanged_s[at[i]->axis] += seconds - at[i]->seconds;
       w->waits = w->now = met + seconds - at[i]->seconds; /* its own are between this step and the next */
@@ -337,17 +385,18 @@ static int run_action(runner *u, const tws_rhythm_move *m) {
   }
   const int32_t *before = u->order->before + m->before;
   message_state *own = u->state + m->here.state;
-  double now = stage->compute_s, from = 0;
-  if (u->r->serial) now = later(now, stage->messages_s);
+  double now = stage->compute_s, from = 0, waits = take_waits(stage, now);
+  if (u->r->serial) waits = now = later(now, stage->messages_s);
   for (int i = 0; i < e->point_count; i++) {
     const tws_event_point *p = &e->points[i];
     now += p->at - from;
+    if (p->at > from) waits = now;
     from = p->at;
     if (p->kind == TWS_POINT_TAKE_AHEAD) before++; /* of an exchange of which nothing is known */
     if (p->kind == TWS_POINT_TAKE || p->kind == TWS_POINT_WAIT) {
       const double until = p->kind == TWS_POINT_TAKE ? since_before(u->state, *before++) : own[p->buffer].message;
-      if (u->r->account) tws_rhythm_gap(stage, now, until);
-      now = later(now, until);
+      if (u->r->account && until > now) tws_rhythm_gap(stage, waits, until);
+      waits = now = later(now, until);
     }
     if (p->kind == TWS_POINT_WRITTEN) own[p->buffer].written = now;
     if (p->kind == TWS_POINT_USED) own[p->buffer].used = now;
@@ -492,14 +541,15 @@ static int keep_clocks(runner *u, tws_arena *arena) {
   return u->clocks != NULL;
 }
 
-/* All exchanges that are steps. */
-static size_t exchange_steps(const tws_rhythm *r, int at) {
+/* All exchanges on a stream that are steps. */
+static size_t exchange_steps(const tws_rhythm *r, int at, int stream) {
   const tws_pipeline_program *p = &r->programs[at % r->shape->stages];
   size_t count = 1;
   for (uint32_t i = 0; i < p->count; i++) {
     const tws_chunk_event *e = event_of(&r->stages[at], &p->events[i]);
     for (uint32_t k = 0; k < e->steps.count; k++)
-      count += e->steps.items[k].kind == TWS_STEP_EXCHANGE || e->steps.items[k].kind == TWS_STEP_LATE;
+      count += e->steps.items[k].stream == stream &&
+               (e->steps.items[k].kind == TWS_STEP_EXCHANGE || e->steps.items[k].kind == TWS_STEP_LATE);
   }
   return count;
 }
@@ -510,11 +560,17 @@ static int begin_account(const runner *u) {
     tws_rhythm_stage *stage = &r->stages[i];
     const size_t events = r->programs[i % r->shape->stages].count + 1u;
     stage->messages = tws_arena_alloc_unset(r->account, events, sizeof *stage->messages);
-    stage->exchanges = tws_arena_alloc_unset(r->account, exchange_steps(r, i), sizeof *stage->exchanges);
-    stage->message_count = stage->exchange_count = 0;
+    int known = stage->messages != NULL;
+    for (int stream = 0; stream < TWS_OWN_STREAMS; stream++) {
+      stage->exchanges[stream] =
+          tws_arena_alloc_unset(r->account, exchange_steps(r, i, stream), sizeof **stage->exchanges);
+      known = known && stage->exchanges[stream];
+      stage->exchange_count[stream] = 0;
+    }
+    stage->message_count = 0;
     stage->exposed_s = stage->bubble_s = 0;
     memset(stage->exchanged_s, 0, sizeof stage->exchanged_s);
-    if (!stage->messages || !stage->exchanges) return 0;
+    if (!known) return 0;
   }
   return 1;
 }
@@ -549,12 +605,13 @@ tws_code tws_rhythm_run(tws_rhythm *r, tws_error *err) {
   if (!u.next || !u.state || !u.legs || !keep_clocks(&u, arena) || !begin_account(&u) || !begin_exchanges(&u, arena))
     code = tws_fail(err, TWS_MEMORY, NULL, "no memory for the rhythm of a pipeline");
   for (size_t i = 0; i < legs && code == TWS_OK; i++) u.legs[i] = -1;
-  for (size_t s = 0; s < lines * stages; s++) r->stages[s].compute_s = r->stages[s].messages_s = 0;
+  for (size_t s = 0; s < lines * stages; s++)
+    r->stages[s].compute_s = r->stages[s].messages_s = r->stages[s].behind_s = 0;
   if (code == TWS_OK && !run_moves(&u))
     code = tws_fail(err, TWS_INTERNAL, NULL, "ranks wait for ever in the rhythm of a pipeline");
   if (code == TWS_OK) find_repetition(&u);
   for (size_t s = 0; s < lines * stages && code == TWS_OK; s++)
-    r->stages[s].exchanging = u.exchanges && u.exchanges[s].ended > r->stages[s].compute_s;
+    r->stages[s].exchanging = u.exchanges && u.exchanges[s].on[TWS_OWN_EXCHANGES].ended > r->stages[s].compute_s;
   tws_arena_destroy(arena);
   return code;
 }

@@ -32,7 +32,8 @@ typedef struct tws_message_times { /* as tws_op_times */
 } tws_message_times;
 typedef struct tws_exchange_times {
   double ready_s, met_s, end_s;
-  int axis; /* tws_piece_axis() */
+  int axis;        /* tws_piece_axis(), or TWS_PIECE_AXES */
+  uint32_t number; /* of those of the stage, on all streams */
 } tws_exchange_times;
 
 typedef struct tws_rhythm_stage {
@@ -46,12 +47,13 @@ typedef struct tws_rhythm_stage {
   int64_t peak;
   double messages_s;
   int64_t held;
-  tws_message_times *messages;   /* in their order, where an account is asked for */
-  tws_exchange_times *exchanges; /* likewise */
-  uint32_t message_count, exchange_count;
+  tws_message_times *messages;                    /* in their order, where an account is asked for */
+  tws_exchange_times *exchanges[TWS_OWN_STREAMS]; /* likewise, by stream */
+  uint32_t message_count, exchange_count[TWS_OWN_STREAMS];
+  double behind_s; /* for so long until now it waits for copies of checkpoints: so does what it computes next */
   double exposed_s, bubble_s; /* likewise: what computes waits for messages, and for the stages that these wait for */
   double exchanged_s[TWS_PIECE_AXES]; /* likewise, for what runs beside, and for joins that take longer elsewhere */
-  int exchanging;                     /* answer: one of these is under way when its passes end */
+  int exchanging;                     /* answer: one of tensor ranks is under way when its passes end */
 } tws_rhythm_stage;
 
 typedef struct tws_rhythm_orders tws_rhythm_orders;

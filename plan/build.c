@@ -258,7 +258,8 @@ static tws_code lower_sample(tws_lower *l) {
   l->sample->ordered = l->wanted->ordered;
   l->sample->late = l->offload.delayed.on || l->columns.on;
   l->sample->reduced = l->wanted->reduced;
-  l->sample->depends = !l->wanted->tail && l->b.nobody_waits_for_memory && l->exchanges_beside;
+  const int beside = l->exchanges_beside || tws_config_checkpoints_on_host(l->config);
+  l->sample->depends = !l->wanted->tail && l->b.nobody_waits_for_memory && beside;
   if (l->sample->depends) return tws_builder_depend(&l->b);
   return l->wanted->ordered ? tws_builder_finish(&l->b) : l->b.failed;
 }

@@ -84,26 +84,36 @@ static void send_away(tws_lower *l, uint32_t value) {
   tws_builder_copy(&l->b, c->tier == TWS_TIER_DEVICE ? TWS_STREAM_COMPUTE : TWS_STREAM_COPY_OUT,
                    tws_read(l->value_buffer[value], part * (uint64_t)index, part), tws_write(away, 0, part));
   l->value_buffer[value] = away;
-  l->context->away[value] = 1;
+  l->context->away[value] = TWS_AWAY;
 }
 
+/* From the host comes what it has; what others have is gathered when all of it is needed. */
 static void bring_back(tws_lower *l, uint32_t value) {
-  const tws_checkpoints *c = &l->checkpoints;
+  const uint64_t part = tws_value_elements(l, value) / (uint64_t)parts_of(l, value);
+  if (l->checkpoints.tier == TWS_TIER_DEVICE) return;
+  const uint32_t here = place_for(l, value, TWS_TIER_DEVICE, part);
+  tws_builder_copy(&l->b, TWS_STREAM_COPY_IN, tws_read(l->value_buffer[value], 0, part), tws_write(here, 0, part));
+  l->value_buffer[value] = here;
+}
+
+static void gather_back(tws_lower *l, uint32_t value, tws_stream stream) {
   const int parts = parts_of(l, value);
-  const uint64_t elements = tws_value_elements(l, value), part = elements / (uint64_t)parts;
-  uint32_t here = l->value_buffer[value];
-  if (c->tier != TWS_TIER_DEVICE) {
-    const uint32_t from = here;
-    here = place_for(l, value, TWS_TIER_DEVICE, part);
-    tws_builder_copy(&l->b, TWS_STREAM_COPY_IN, tws_read(from, 0, part), tws_write(here, 0, part));
-  }
+  const uint64_t elements = tws_value_elements(l, value);
   if (parts > 1) {
     const uint32_t whole = place_for(l, value, TWS_TIER_DEVICE, elements);
-    tws_exchange_gather_into(l, tws_read(here, 0, part), tws_write(whole, 0, elements));
-    here = whole;
+    tws_exchange_gather_into(l, stream, tws_read(l->value_buffer[value], 0, elements / (uint64_t)parts),
+                             tws_write(whole, 0, elements));
+    l->value_buffer[value] = whole;
   }
-  l->value_buffer[value] = here;
-  l->context->away[value] = 0;
+  l->context->away[value] = TWS_NOT_AWAY;
+}
+
+/* Ahead of its use. A gather that waited for the host's copy would hold up what computes, and exchanges. */
+static void come_closer(tws_lower *l, uint32_t value) {
+  if (l->context->away[value] != TWS_AWAY) return;
+  bring_back(l, value);
+  l->context->away[value] = TWS_COMING;
+  if (l->checkpoints.tier == TWS_TIER_DEVICE || parts_of(l, value) == 1) gather_back(l, value, l->exchange_stream);
 }
 
 void tws_checkpoints_after(tws_lower *l, uint32_t visit) {
@@ -123,17 +133,19 @@ void tws_checkpoints_before(tws_lower *l, uint32_t visit) {
   tws_checkpoints *c = &l->checkpoints;
   if (!c->on || visit < l->chunk->forward_visits || l->b.failed != TWS_OK) return;
   if (c->of != l->chunk) look_through(l);
+  tws_lower_at_visit(l, &l->chunk->visits.items[visit]);
   const uint8_t *away = l->context->away;
   int needed = visit == l->chunk->forward_visits;
   for (uint32_t v = 0; v < l->network->value_count; v++) {
     if (c->first[v] != visit || l->kept[v] != TWS_KEPT_CHECKPOINT) continue;
     needed = 1;
-    if (away[v]) bring_back(l, v);
+    come_closer(l, v);
+    if (away[v] == TWS_COMING) gather_back(l, v, TWS_STREAM_COMPUTE);
   }
   if (!needed) return;
   uint32_t next = TWS_NONE;
   for (uint32_t v = 0; v < l->network->value_count; v++)
-    if (away[v] && c->first[v] > visit && c->first[v] < next) next = c->first[v];
+    if (away[v] == TWS_AWAY && c->first[v] > visit && c->first[v] < next) next = c->first[v];
   for (uint32_t v = 0; v < l->network->value_count && next != TWS_NONE; v++)
-    if (away[v] && c->first[v] == next) bring_back(l, v);
+    if (c->first[v] == next) come_closer(l, v);
 }

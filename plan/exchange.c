@@ -3,8 +3,8 @@
  * split value are then dealt out slice by slice too, which every exchange of the network does alike. */
 #include "plan/lower.h"
 
-static void emit_exchange_collective(tws_lower *l, tws_collective kind, uint32_t group, tws_operand from,
-                                     tws_operand to) {
+static void emit_on(tws_lower *l, tws_stream stream, tws_collective kind, uint32_t group, tws_operand from,
+                    tws_operand to) {
   int in_place = kind == TWS_COLLECTIVE_ALL_REDUCE;
   uint64_t whole = from.count > to.count ? from.count : to.count;
   if (l->b.failed != TWS_OK) return;
@@ -12,9 +12,14 @@ static void emit_exchange_collective(tws_lower *l, tws_collective kind, uint32_t
   tws_operand operands[2] = {from, to};
   operands[0].access = in_place ? TWS_READ_WRITE : TWS_READ;
   operands[1].access = TWS_WRITE;
-  tws_stream stream = group == l->group[TWS_AXIS_MODEL] ? l->exchange_stream : TWS_STREAM_COMPUTE;
   tws_builder_collective(&l->b, stream, kind, group, dtype, whole * tws_dtype_bytes(dtype), 1, 0, operands,
                          in_place ? 1 : 2);
+}
+
+static void emit_exchange_collective(tws_lower *l, tws_collective kind, uint32_t group, tws_operand from,
+                                     tws_operand to) {
+  const tws_stream stream = group == l->group[TWS_AXIS_MODEL] ? l->exchange_stream : TWS_STREAM_COMPUTE;
+  emit_on(l, stream, kind, group, from, to);
 }
 
 /* Among the tensor-parallel ranks, in slices. */
@@ -27,8 +32,8 @@ static void exchange_sliced(tws_lower *l, tws_collective kind, tws_operand from,
   }
 }
 
-void tws_exchange_gather_into(tws_lower *l, tws_operand operand, tws_operand all) {
-  emit_exchange_collective(l, TWS_COLLECTIVE_ALL_GATHER, l->group[TWS_AXIS_MODEL], operand, all);
+void tws_exchange_gather_into(tws_lower *l, tws_stream stream, tws_operand operand, tws_operand all) {
+  emit_on(l, stream, TWS_COLLECTIVE_ALL_GATHER, l->group[TWS_AXIS_MODEL], operand, all);
 }
 
 tws_operand tws_exchange_gather(tws_lower *l, tws_operand operand, const char *name) {

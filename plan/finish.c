@@ -9,8 +9,12 @@
  * What the end of a step copies to the host or from there, and what stage 0 reduces there, begins behind all that the
  * passes compute (tws_op_ends_passes()), so that nobody has to know when the last gradient was written.
  *
- * Where streams keep step, and where exchanges of tensor ranks or of a ring run beside what computes, memory makes
- * nobody wait, so that times do not depend on the layout, and no overlap is lost to it. A sweep before the layout says
+ * Activation checkpoints that go to the host or come back wait for the computation that was issued before them. What
+ * computes waits, when one is sent, for the one before it, so that two of them are on the device and not all; a pass
+ * begins when those of the pass before have come where they go.
+ *
+ * In all these plans, and where exchanges of tensor ranks or of a ring run beside what computes, memory makes nobody
+ * wait, so that times do not depend on the layout, and no overlap is lost to it. A sweep before the layout says
  * when the stream that computes has waited for the last user of a buffer; until then the layout keeps its memory. Who
  * is issued later then knows it to be free: what computes, and what waits for all of that. An exchange waits for what
  * it reads alone, so what it begins to write has its memory from there on. */
@@ -222,10 +226,43 @@ static void keep_step(finisher *f, uint32_t op, const uint32_t *last, uint32_t *
   if (moves && !ends && last[compute]) require_place(f, (uint32_t)compute, f->position[last[compute] - 1]);
 }
 
+typedef struct checkpoint_copies { /* as 1 + numbers of operations; 0: none */
+  uint32_t pass, last[2];          /* to the host, from there: of this pass */
+  uint32_t left[2];                /* likewise, of those before */
+  uint32_t before;                 /* the last to the host that computation came behind before the ones at hand */
+  int computed;                    /* since the last was sent */
+} checkpoint_copies;
+
+/* They wait for what computes; what computes behind one to the host for those before it; what follows a pass for all of
+ * it. */
+static void keep_checkpoints(finisher *f, uint32_t op, const uint32_t *last, checkpoint_copies *c) {
+  const tws_plan *plan = f->plan;
+  const tws_op *o = &plan->ops[op];
+  const int compute = f->stream_index[TWS_STREAM_COMPUTE], moves = tws_op_moves_checkpoint(plan, o);
+  if (!tws_op_follows_checkpoints(plan, o)) return;
+  if (c->pass != tws_op_pass(o) + 1)
+    *c = (checkpoint_copies){.pass = tws_op_pass(o) + 1,
+                             .left = {c->last[0] ? c->last[0] : c->left[0], c->last[1] ? c->last[1] : c->left[1]}};
+  for (int i = 0; i < 2; i++)
+    if (c->left[i]) require_place(f, f->stream[c->left[i] - 1], f->position[c->left[i] - 1]);
+  if (o->stream == TWS_STREAM_COMPUTE) {
+    if (c->before) require_place(f, f->stream[c->before - 1], f->position[c->before - 1]);
+    c->computed = 1;
+  }
+  if (!moves) return;
+  if (last[compute]) require_place(f, (uint32_t)compute, f->position[last[compute] - 1]);
+  if (o->stream == TWS_STREAM_COPY_OUT && c->computed) {
+    c->before = c->last[0];
+    c->computed = 0;
+  }
+  c->last[o->stream == TWS_STREAM_COPY_IN] = op + 1;
+}
+
 static void sweep_operations(finisher *f) {
   tws_plan *plan = f->plan;
   const uint32_t compute = f->stream_index[TWS_STREAM_COMPUTE];
   uint32_t last[TWS_STREAM_COUNT], on_channel[TWS_CHANNEL_COUNT], left[EMPTIED] = {0}, passed = 0; /* operation + 1 */
+  checkpoint_copies checkpoints = {.pass = 0};
   memset(last, 0, sizeof last);
   memset(on_channel, 0, sizeof on_channel);
   for (uint32_t op = 0; op < plan->op_count && f->b->failed == TWS_OK; op++) {
@@ -254,6 +291,7 @@ static void sweep_operations(finisher *f) {
       on_channel[o->channel] = op + 1;
     }
     if (f->plan->in_step) keep_step(f, op, last, left);
+    keep_checkpoints(f, op, last, &checkpoints);
     if (passed && tws_op_ends_passes(plan, o)) require_place(f, compute, f->position[passed - 1]);
     wait_for_all(f, op);
     for (int i = 0; i < o->operand_count; i++) mark_operand(f, op, &operands[i]);

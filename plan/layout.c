@@ -30,12 +30,20 @@ typedef struct layout {
   range *slots;         /* free ones, in the order in which they came free */
   size_t slot_count, slot_capacity;
   space space;
-  int tier;
-  uint64_t alignment; /* in this tier: all sizes are multiples of it, so that all places are */
+  int tier, checkpoints; /* checkpoints: those of the tier alone; else the others */
+  uint64_t alignment;    /* in this tier: all sizes are multiples of it, so that all places are */
 } layout;
 
 static uint64_t padded(const layout *l, uint64_t bytes) {
   return (tws_layout_bytes(bytes) + l->alignment - 1) / l->alignment * l->alignment;
+}
+
+/* Activation checkpoints on the host lie apart, so that where the rest lies, and who waits for memory at the step's end,
+ * does not depend on them. */
+static int is_here(const layout *l, uint32_t buffer) {
+  const tws_buffer *b = &l->plan->buffers[buffer];
+  const int apart = b->category == TWS_CATEGORY_CHECKPOINT && b->tier != TWS_TIER_DEVICE;
+  return b->tier == l->tier && b->lifetime != TWS_LIFETIME_STATE && apart == l->checkpoints;
 }
 
 /* The operations from and until which a buffer has its memory. Messages have slots, which are waited for. */
@@ -161,10 +169,9 @@ static int deal_slots(layout *l) {
   l->slot_bytes = 0;
   for (uint32_t op = 0; l->has_messages && op < plan->op_count; op++) {
     for (uint32_t i = l->starting[op]; i != TWS_NONE; i = l->starting_next[i])
-      if (l->message[i] && plan->buffers[i].tier == l->tier)
-        l->in_slots[i] = take_slot(l, tws_layout_bytes(plan->buffers[i].bytes)).begin;
+      if (l->message[i] && is_here(l, i)) l->in_slots[i] = take_slot(l, tws_layout_bytes(plan->buffers[i].bytes)).begin;
     for (uint32_t i = l->ending[op]; i != TWS_NONE; i = l->ending_next[i]) {
-      if (!l->message[i] || plan->buffers[i].tier != l->tier) continue;
+      if (!l->message[i] || !is_here(l, i)) continue;
       if (tws_reserve(&l->slots, &l->slot_capacity, l->slot_count + 1, sizeof *l->slots)) return -1;
       l->slots[l->slot_count++] = (range){l->in_slots[i], l->in_slots[i] + tws_layout_bytes(plan->buffers[i].bytes)};
     }
@@ -279,7 +286,7 @@ static uint64_t attempt_layout(layout *l, uint64_t size, int two_ended) {
     return UINT64_MAX;
   }
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
-    if (plan->buffers[i].tier != l->tier || plan->buffers[i].lifetime != TWS_LIFETIME_PROGRAM) continue;
+    if (!is_here(l, i) || plan->buffers[i].lifetime != TWS_LIFETIME_PROGRAM) continue;
     l->offset[i] = take_range(&l->space, padded(l, plan->buffers[i].bytes), 0);
     if (l->offset[i] == UINT64_MAX) return UINT64_MAX;
     reached = l->offset[i] + padded(l, plan->buffers[i].bytes);
@@ -289,7 +296,7 @@ static uint64_t attempt_layout(layout *l, uint64_t size, int two_ended) {
   if (l->slot_bytes) reached = slots + l->slot_bytes;
   for (uint32_t op = 0; op < plan->op_count; op++) {
     for (uint32_t i = l->starting[op]; i != TWS_NONE; i = l->starting_next[i]) {
-      if (plan->buffers[i].tier != l->tier) continue;
+      if (!is_here(l, i)) continue;
       if (l->message[i]) {
         l->offset[i] = slots + l->in_slots[i];
         continue;
@@ -301,7 +308,7 @@ static uint64_t attempt_layout(layout *l, uint64_t size, int two_ended) {
       if (l->offset[i] + bytes > reached) reached = l->offset[i] + bytes;
     }
     for (uint32_t i = l->ending[op]; i != TWS_NONE; i = l->ending_next[i]) {
-      if (plan->buffers[i].tier != l->tier || l->message[i]) continue;
+      if (!is_here(l, i) || l->message[i]) continue;
       uint64_t bytes = padded(l, plan->buffers[i].bytes);
       if (give_range(&l->space, l->offset[i], bytes)) {
         tws_builder_fail(l->b, TWS_MEMORY, "no memory");
@@ -320,8 +327,7 @@ static uint64_t whole_program_bytes(const layout *l) {
   const tws_plan *plan = l->plan;
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
-    if (plan->buffers[i].tier == l->tier && plan->buffers[i].lifetime == TWS_LIFETIME_PROGRAM)
-      bytes += padded(l, plan->buffers[i].bytes);
+    if (is_here(l, i) && plan->buffers[i].lifetime == TWS_LIFETIME_PROGRAM) bytes += padded(l, plan->buffers[i].bytes);
   }
   return bytes;
 }
@@ -332,11 +338,11 @@ static uint64_t lower_bound(const layout *l) {
   uint64_t live = whole_program_bytes(l) + l->slot_bytes, most = live;
   for (uint32_t op = 0; op < plan->op_count; op++) {
     for (uint32_t i = l->starting[op]; i != TWS_NONE; i = l->starting_next[i]) {
-      if (plan->buffers[i].tier == l->tier && !l->message[i]) live += padded(l, plan->buffers[i].bytes);
+      if (is_here(l, i) && !l->message[i]) live += padded(l, plan->buffers[i].bytes);
     }
     if (live > most) most = live;
     for (uint32_t i = l->ending[op]; i != TWS_NONE; i = l->ending_next[i]) {
-      if (plan->buffers[i].tier == l->tier && !l->message[i]) live -= padded(l, plan->buffers[i].bytes);
+      if (is_here(l, i) && !l->message[i]) live -= padded(l, plan->buffers[i].bytes);
     }
   }
   return most;
@@ -391,10 +397,11 @@ static void lay_out_tier(layout *l) {
   }
   for (uint32_t i = 0; i < l->plan->buffer_count; i++) {
     tws_buffer *b = &l->plan->buffers[i];
-    if (b->tier != l->tier || b->lifetime == TWS_LIFETIME_STATE) continue;
-    if (b->lifetime == TWS_LIFETIME_PROGRAM || b->last_op != TWS_NONE) b->offset = l->best[i];
+    if (!is_here(l, i)) continue;
+    if (b->lifetime == TWS_LIFETIME_PROGRAM || b->last_op != TWS_NONE)
+      b->offset = l->plan->arena_bytes[l->tier] + l->best[i];
   }
-  l->plan->arena_bytes[l->tier] = best;
+  l->plan->arena_bytes[l->tier] += best; /* behind what is there */
   if (settled > l->plan->settled) l->plan->settled = settled;
 }
 
@@ -435,12 +442,11 @@ static int index_lifetimes(layout *l, tws_arena *scratch) {
 tws_code tws_layout_make(tws_builder *b, tws_arena *scratch) {
   layout l = {.b = b, .plan = b->plan};
   if (index_lifetimes(&l, scratch)) return tws_builder_fail(b, TWS_MEMORY, "no memory");
-  for (l.tier = 0; l.tier < TWS_TIER_COUNT && b->failed == TWS_OK; l.tier++) {
+  for (int part = 0; part < 2 * TWS_TIER_COUNT && b->failed == TWS_OK; part++) {
     int used = 0;
-    for (uint32_t i = 0; i < b->plan->buffer_count && !used; i++) {
-      const tws_buffer *buffer = &b->plan->buffers[i];
-      used = buffer->tier == l.tier && buffer->lifetime != TWS_LIFETIME_STATE;
-    }
+    l.tier = part / 2;
+    l.checkpoints = part % 2;
+    for (uint32_t i = 0; i < b->plan->buffer_count && !used; i++) used = is_here(&l, i);
     const int from_disk = b->plan->state && b->plan->state->arena_bytes[TWS_TIER_DISK] > 0;
     l.alignment = from_disk && (l.tier == TWS_TIER_PINNED || l.tier == TWS_TIER_HOST) ? TWS_DISK_ALIGNMENT : 1;
     if (used) lay_out_tier(&l);

@@ -279,13 +279,17 @@ typedef struct tws_codes {
   int recomputed; /* made in the backward pass: what enters its products again */
 } tws_codes;
 
+/* Of a checkpoint. COMING: what waited on the host is on its way back, and of what was shared out the rest is to come.
+ */
+typedef enum tws_away { TWS_NOT_AWAY, TWS_AWAY, TWS_COMING } tws_away;
+
 /* One micro-batch inside one chunk, from its first operation to its last. */
 typedef struct tws_context {
   uint32_t *value_buffer;   /* current instance of each value, TWS_NONE when not there */
   uint32_t *value_gradient; /* likewise of its gradient */
   uint32_t *value_narrow;   /* likewise of its copy in 8 bits, which backward reads in its place */
   tws_codes *codes;         /* per value; NULL: no products in 8 bits */
-  uint8_t *away;            /* whether the instance is a checkpoint that waits elsewhere, or a part of it */
+  uint8_t *away;            /* tws_away of the instance */
   tws_deferred *deferred;
   size_t deferred_capacity;
   uint32_t deferred_count;
@@ -490,6 +494,11 @@ void tws_lower_slice(tws_lower *l, uint32_t buffer);
 tws_operand tws_operand_slice(const tws_lower *l, tws_operand operand, int i);
 
 /* modules.c */
+/* Operations from here on are of that visit. */
+static inline void tws_lower_at_visit(tws_lower *l, const tws_visit *visit) {
+  l->b.phase = (tws_phase)visit->phase;
+  l->b.module = visit->module == TWS_NONE ? TWS_NONE : l->local.modules[visit->module].origin;
+}
 void tws_lower_visit(tws_lower *l, const tws_visit *visit);
 /* One kernel of a module's row, operand by operand. */
 void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel);
@@ -539,7 +548,7 @@ void tws_exchange_forward(tws_lower *l, const tws_module *m);
 void tws_exchange_backward(tws_lower *l, const tws_module *m);
 /* gathers `operand` of every tensor-parallel rank, in order */
 tws_operand tws_exchange_gather(tws_lower *l, tws_operand operand, const char *name);
-void tws_exchange_gather_into(tws_lower *l, tws_operand operand, tws_operand all);
+void tws_exchange_gather_into(tws_lower *l, tws_stream stream, tws_operand operand, tws_operand all);
 /* gradients of copies that saw a part of the tokens only are added up, those of them that this rank keeps */
 void tws_exchange_partial_gradients(tws_lower *l);
 /* zero.c */

@@ -499,8 +499,7 @@ static void forward(tws_lower *l, const tws_module *m) {
 void tws_lower_visit(tws_lower *l, const tws_visit *visit) {
   if (visit->module == TWS_NONE || visit->fused_away || l->b.failed != TWS_OK) return;
   const tws_module *m = &l->network->modules[visit->module];
-  l->b.phase = (tws_phase)visit->phase;
-  l->b.module = l->local.modules[visit->module].origin;
+  tws_lower_at_visit(l, visit);
   l->tile = visit->tile;
   l->tiles = visit->tiles;
   l->weight_tile = visit->weight_tile;

@@ -379,6 +379,7 @@ static void run_backward(tws_lower *l) {
   for (uint32_t v = 0; v < l->network->value_count; v++) {
     if (!l->kept[v]) l->value_buffer[v] = TWS_NONE;
   }
+  l->b.phase = TWS_PHASE_BACKWARD;
   tws_zero_turns_pass(l, 1);
   run_visits(l, l->chunk->forward_visits, l->chunk->visits.count);
 }
@@ -416,7 +417,7 @@ static void gather_parts(tws_lower *l, int gradient) {
   uint32_t whole = boundary_buffer(l, value, gradient, 1);
   l->b.phase = gradient ? TWS_PHASE_BACKWARD : TWS_PHASE_FORWARD;
   l->b.module = TWS_NONE;
-  tws_exchange_gather_into(l, tws_all(&l->b, part, TWS_READ), tws_all(&l->b, whole, TWS_WRITE));
+  tws_exchange_gather_into(l, l->exchange_stream, tws_all(&l->b, part, TWS_READ), tws_all(&l->b, whole, TWS_WRITE));
   *(gradient ? &l->value_gradient[value] : &l->value_buffer[value]) = whole;
   l->context->part[gradient] = TWS_NONE;
 }

@@ -179,6 +179,39 @@ static tws_code check_pace(verifier *v) {
   return TWS_OK;
 }
 
+/* Checkpoints move behind what computes, a pass begins behind those of the passes before, and when one is sent
+ * computation comes behind those before it. All are places. */
+static tws_code check_checkpoints(verifier *v) {
+  const tws_plan *plan = v->plan;
+  uint32_t computed = 0, sent = 0, last_sent = 0, brought = 0, all_sent = 0, all_brought = 0, pass = 0, since = 0;
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    const tws_op *o = &plan->ops[op];
+    const uint32_t *reached = v->clock[op].position;
+    const int moves = tws_op_moves_checkpoint(plan, o);
+    if (!tws_op_follows_checkpoints(plan, o)) continue;
+    if (tws_op_pass(o) != pass) {
+      all_sent = last_sent;
+      all_brought = brought;
+      sent = 0;
+    }
+    pass = tws_op_pass(o);
+    if (moves && reached[TWS_STREAM_COMPUTE] < computed)
+      return complain_of(v, op, "does not wait for what computes", TWS_NONE);
+    if (reached[TWS_STREAM_COPY_OUT] < all_sent || reached[TWS_STREAM_COPY_IN] < all_brought)
+      return complain_of(v, op, "does not wait for checkpoints of the pass before", TWS_NONE);
+    if (o->stream == TWS_STREAM_COMPUTE && reached[TWS_STREAM_COPY_OUT] < sent)
+      return complain_of(v, op, "does not wait for the checkpoint that was sent before the last", TWS_NONE);
+    if (o->stream == TWS_STREAM_COMPUTE) computed = since = v->position[op];
+    if (!moves) continue;
+    if (o->stream == TWS_STREAM_COPY_IN) brought = v->position[op];
+    if (o->stream != TWS_STREAM_COPY_OUT) continue;
+    if (since) sent = last_sent;
+    last_sent = v->position[op];
+    since = 0;
+  }
+  return TWS_OK;
+}
+
 static void operand_bytes(const tws_plan *plan, const tws_operand *operand, uint64_t *begin, uint64_t *end) {
   const tws_buffer *buffer = &plan->buffers[operand->buffer];
   size_t size = tws_dtype_bytes((tws_dtype)buffer->dtype);
@@ -327,6 +360,7 @@ tws_code tws_plan_verify(const tws_plan *plan, tws_error *err) {
   if (code == TWS_OK) code = check_channels(&v);
   if (code == TWS_OK) code = check_ends(&v);
   if (code == TWS_OK) code = check_pace(&v);
+  if (code == TWS_OK) code = check_checkpoints(&v);
   if (code == TWS_OK) code = make_pieces(&v);
   if (code == TWS_OK) code = replay_operations(&v);
   tws_arena_destroy(v.scratch);

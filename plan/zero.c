@@ -526,10 +526,11 @@ static int copies_behind(const tws_lower *l) {
 static void keep_in_step(tws_lower *l) {
   const tws_zero *z = &l->zero;
   const tws_config *c = l->config;
-  const int copies = tws_config_offloads(c);
+  const int copies = tws_config_offloads(c), checkpoints = l->checkpoints.on && l->checkpoints.tier != TWS_TIER_DEVICE;
   const int moves = z->ranks > 1 || !z->flat_gradients || l->offload.param_tier != TWS_TIER_DEVICE;
   l->b.plan->in_step = z->stage >= 2 && moves && (copies ? tws_config_offloads_in_step(c) : l->overlap);
-  l->b.nobody_waits_for_memory = l->b.plan->in_step || (l->exchanges_beside && (!copies || copies_behind(l)));
+  l->b.nobody_waits_for_memory =
+      l->b.plan->in_step || ((l->exchanges_beside || checkpoints) && (!copies || copies_behind(l)));
 }
 
 tws_code tws_zero_begin(tws_lower *l) {

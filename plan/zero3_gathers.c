@@ -151,9 +151,7 @@ void tws_zero_step_begin(tws_lower *l) {
 void tws_zero_before(tws_lower *l, uint32_t visit) {
   if (l->zero.stage != 3) return;
   const tws_zero3_actions *actions = &l->zero.schedule.actions[visit];
-  const tws_visit *v = &l->chunk->visits.items[visit];
-  l->b.phase = (tws_phase)v->phase;
-  l->b.module = v->module == TWS_NONE ? TWS_NONE : l->local.modules[v->module].origin;
+  tws_lower_at_visit(l, &l->chunk->visits.items[visit]);
   gather_params(l, l->zero.schedule.params + actions->gather_first, actions->gather_count);
   gather_params(l, l->zero.schedule.params + actions->prefetch_first, actions->prefetch_count);
 }

@@ -342,6 +342,18 @@ static tws_config draw_hosted(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
+/* Likewise jobs of all these kinds, whose activation checkpoints wait on the host. */
+enum { CHECKPOINTED = 1 << 28 };
+static tws_config draw_checkpointed(uint64_t seed, shape *s, int *world) {
+  static tws_config (*const kinds[])(uint64_t, shape *, int *) = {
+      legal_job, draw_beside, draw_in_step, draw_exchanged, draw_ringed, draw_ranked, draw_hosted};
+  tws_config c = kinds[seed / 8 % (sizeof kinds / sizeof *kinds)](seed, s, world);
+  c.recompute = TWS_RECOMPUTE_FULL;
+  c.cpu_checkpointing = 1;
+  c.partition_activations = draw(seed, 640, 3) == 0;
+  return c;
+}
+
 static void draw_job(uint64_t seed, int64_t more_layers, int64_t longer, drawn_job *j) {
   tws_error err = {0};
   ck_assert(tws_profile_load("a100-80gb", &j->profile, &err) == TWS_OK);
@@ -352,15 +364,16 @@ static void draw_job(uint64_t seed, int64_t more_layers, int64_t longer, drawn_j
   j->machine = (tws_machine){&j->cluster, j->profile};
   shape s;
   int world;
-  j->config = seed >= HOSTED      ? draw_hosted(seed, &s, &world)
-              : seed >= RINGED    ? draw_ringed(seed, &s, &world)
-              : seed >= EXCHANGED ? draw_exchanged(seed, &s, &world)
-              : seed >= IN_STEP   ? draw_in_step(seed, &s, &world)
-              : seed >= RANKED    ? draw_ranked(seed, &s, &world)
-              : seed >= OFFLOADED ? draw_offloaded(seed, &s, &world)
-              : seed >= CODED     ? draw_coded(seed, &s, &world)
-              : seed >= BESIDE    ? draw_beside(seed, &s, &world)
-                                  : legal_job(seed, &s, &world);
+  j->config = seed >= CHECKPOINTED ? draw_checkpointed(seed, &s, &world)
+              : seed >= HOSTED     ? draw_hosted(seed, &s, &world)
+              : seed >= RINGED     ? draw_ringed(seed, &s, &world)
+              : seed >= EXCHANGED  ? draw_exchanged(seed, &s, &world)
+              : seed >= IN_STEP    ? draw_in_step(seed, &s, &world)
+              : seed >= RANKED     ? draw_ranked(seed, &s, &world)
+              : seed >= OFFLOADED  ? draw_offloaded(seed, &s, &world)
+              : seed >= CODED      ? draw_coded(seed, &s, &world)
+              : seed >= BESIDE     ? draw_beside(seed, &s, &world)
+                                   : legal_job(seed, &s, &world);
   s.layers += more_layers;
   j->config.train_batch_size *= longer;
   j->config.accumulation_steps *= longer;
@@ -591,6 +604,16 @@ START_TEST(hosted_optimizers_compose) {
 }
 END_TEST
 
+START_TEST(checkpoints_on_hosts_compose) {
+  const uint64_t jobs = job_count() / 2;
+  const tally seen = check_jobs(CHECKPOINTED, 8500, jobs);
+  ck_assert_int_eq(seen.accounts, (int)jobs);
+  ck_assert(seen.exact[0] > (int)jobs / 4 && seen.exact[1] > (int)jobs / 8);
+  ck_assert_int_gt(seen.sharded, (int)jobs / 20);
+  ck_assert_int_gt(seen.offloaded, (int)jobs / 20);
+}
+END_TEST
+
 /* Many micro-batches, of which few are gone through. */
 START_TEST(long_steps_compose) {
   tally seen = {.accounts = 0};
@@ -768,6 +791,7 @@ int main(void) {
                {"ranks", ranks_that_are_alike_compose, 1},
                {"offloaded", offloaded_updates_compose, 1},
                {"hosted", hosted_optimizers_compose, 1},
+               {"checkpoints", checkpoints_on_hosts_compose, 1},
                {"in step", moves_beside_layers_compose, 1},
                {"exchanged", exchanges_beside_layers_compose, 1},
                {"rings", rings_compose, 1},
