@@ -11,6 +11,7 @@ typedef struct moved {
   double ready, end;
   uint32_t cause; /* number + 1 of the operation that it waited for last; 0: none but what computes */
   const tws_beside_op *op;
+  uint32_t was; /* of what is carried over: its number + 1 in the micro-batch before */
 } moved;
 
 typedef struct walk {
@@ -23,6 +24,10 @@ typedef struct walk {
   uint32_t most, carried;
   tws_composed_account *account;
   double axis_s[TWS_PIECE_AXES];
+  /* Where there is an account: the micro-batch before, and how long it took. At its end what computes waited so long for
+   * the rest, in which so much was exposed; but what computes next may wait for something else, longer. */
+  moved *before;
+  double shift, open_s, open_axis_s[TWS_PIECE_AXES];
   tws_beside_wait *waits; /* NULL: nobody asks */
   size_t wait_count;
 } walk;
@@ -51,27 +56,60 @@ static void begin_move(walk *w, uint32_t number, const tws_beside_op *op) {
   w->on_channel[op->channel] = number + 1;
 }
 
+/* The time of an operation, and of those that it waited for, between these moments. */
+static void expose(const walk *w, uint32_t number, double from, double to, double *axis_s) {
+  const moved *all = w->moved;
+  double began = 0; /* their micro-batch */
+  for (uint32_t i = number + 1; i && to > from;) {
+    const moved *m = &all[i - 1];
+    if (m->was && all == w->moved) {
+      i = m->was;
+      all = w->before;
+      began = -w->shift;
+      continue;
+    }
+    const double ready = m->ready + began > from ? m->ready + began : from;
+    if (m->op->axis < TWS_PIECE_AXES) axis_s[m->op->axis] += to - ready;
+    to = ready;
+    i = m->cause;
+  }
+  if (to > from && w->open_s > 0) tws_add_axes(axis_s, 1, w->open_axis_s); /* it began with the micro-batch */
+}
+
+static void close_gap(walk *w) {
+  if (w->open_s > 0) tws_add_axes(w->axis_s, 1, w->open_axis_s);
+  w->open_s = 0;
+}
+
 /* What computes waits until this one has ended: its time and that of those that it waited for, as far as nothing was
  * computed meanwhile. */
 static void wait_for(walk *w, uint32_t number) {
-  double to = w->moved[number].end;
-  if (to <= w->now) return;
-  const double until = to;
-  for (uint32_t i = number + 1; w->account && i && to > w->now; i = w->moved[i - 1].cause) {
-    const moved *m = &w->moved[i - 1];
-    const double from = m->ready > w->now ? m->ready : w->now;
-    if (m->op->axis < TWS_PIECE_AXES) w->axis_s[m->op->axis] += to - from;
-    to = from;
-  }
+  const double until = w->moved[number].end;
+  if (until <= w->now) return;
+  if (w->account) expose(w, number, w->now - w->open_s, until, w->axis_s);
+  w->open_s = 0;
+  w->now = until;
+}
+
+/* Likewise for all that is reduced, when a micro-batch ends. */
+static void wait_for_reduced(walk *w) {
+  const uint32_t last = w->on_stream[TWS_BESIDE_REDUCES];
+  const double until = last ? w->moved[last - 1].end : 0;
+  close_gap(w);
+  if (until <= w->now) return;
+  memset(w->open_axis_s, 0, sizeof w->open_axis_s);
+  if (w->account) expose(w, last - 1, w->now, until, w->open_axis_s);
+  w->open_s = w->account ? until - w->now : 0;
   w->now = until;
 }
 
 /* What of the last micro-batch still runs on the stream of gathers, in its order, from the beginning of the next. */
-static void carry_over(walk *w, const moved *m) {
+static void carry_over(walk *w, uint32_t number, moved *to) {
+  const moved *m = &w->moved[number];
   if (m->op->stream != TWS_BESIDE_GATHERS || m->end <= w->now) return;
   const double ready = m->ready - w->now;
-  w->moved[w->most + w->carried] =
-      (moved){ready, m->end - w->now, ready > 0 && w->carried ? w->most + w->carried : 0, m->op};
+  const uint32_t cause = ready > 0 && w->carried ? w->most + w->carried : 0;
+  to[w->most + w->carried] = (moved){ready, m->end - w->now, cause, m->op, w->account && !cause ? number + 1 : 0};
   w->carried++;
 }
 
@@ -79,10 +117,14 @@ static void carry_over(walk *w, const moved *m) {
 static void begin_micro_batch(walk *w, int last) {
   const uint32_t before = w->carried, ops = last >= 0 ? w->of->ops[last] : 0;
   const int gathering = w->moves_end[TWS_BESIDE_GATHERS] > w->now;
+  moved *to = w->account ? w->before : w->moved;
   w->carried = 0;
-  for (uint32_t i = 0; i < before && gathering; i++) carry_over(w, &w->moved[w->most + i]);
+  for (uint32_t i = 0; i < before && gathering; i++) carry_over(w, w->most + i, to);
   for (uint32_t i = 0; i < ops && gathering; i++)
-    if (w->moved[i].op) carry_over(w, &w->moved[i]);
+    if (w->moved[i].op) carry_over(w, i, to);
+  if (w->account) w->before = w->moved;
+  w->moved = to;
+  w->shift = w->now;
   w->now = 0;
   memset(w->moves_end, 0, sizeof w->moves_end);
   memset(w->channel_end, 0, sizeof w->channel_end);
@@ -120,7 +162,10 @@ static void go(walk *w, int kind) {
   for (size_t i = 0; i < b->count[kind]; i++) {
     const tws_beside_event *e = &b->items[kind][i];
     const tws_trace_moment *moment = &moments[e->entry];
-    w->now += seconds_of(w, (tws_piece_time){moment->at.kernel - before.kernel, moment->at.other - before.other});
+    const double computed_s =
+        seconds_of(w, (tws_piece_time){moment->at.kernel - before.kernel, moment->at.other - before.other});
+    if (computed_s > 0) close_gap(w);
+    w->now += computed_s;
     before = moment->at;
     const double came = w->now;
     const tws_beside_op *op = e->waits ? NULL : b->op[kind][e->number];
@@ -128,18 +173,19 @@ static void go(walk *w, int kind) {
     if (e->waits)
       wait_for(w, last_waited_for(w, kind, moments, &i));
     else if (op->stream == TWS_BESIDE_COMPUTES || (b->in_line && !op->is_own)) {
+      close_gap(w);
       w->now += seconds_of(w, op->time);
       w->moved[e->number] = (moved){.ready = 0};
     } else
       begin_move(w, e->number, op);
     if (w->waits && w->now > came) {
-      const double computed_s = seconds_of(w, moment->at);
-      w->waits[w->wait_count++] = (tws_beside_wait){computed_s, w->now - computed_s};
+      const double at_s = seconds_of(w, moment->at);
+      w->waits[w->wait_count++] = (tws_beside_wait){at_s, w->now - at_s};
     }
   }
   const tws_piece_time *whole = &w->trace->whole[later];
   w->now += seconds_of(w, (tws_piece_time){whole->kernel - before.kernel, whole->other - before.other});
-  if (w->on_stream[TWS_BESIDE_REDUCES]) wait_for(w, w->on_stream[TWS_BESIDE_REDUCES] - 1);
+  wait_for_reduced(w);
 }
 
 /* Micro-batches that begin alike are alike: all others are as one that leaves what it found. */
@@ -151,7 +197,9 @@ static double walk_through(walk *w, tws_body_beside *beside, int64_t micro_batch
     begin_micro_batch(w, kind);
     const int is_last = alone && i + 1 == micro_batches;
     const double carried = w->moves_end[TWS_BESIDE_GATHERS], near = i > 0 ? 1e-13 * seconds / (double)i : 0;
-    const int alike = i > 0 && !is_last && (w->carried == 0 || (i > 1 && fabs(carried - found) <= near));
+    /* so is what is exposed where one goes over into the next */
+    const int as_before = i > 1 && fabs(carried - found) <= near;
+    const int alike = i > 0 && !is_last && (as_before || (w->carried == 0 && !w->account));
     found = carried;
     kind = i > 0 ? is_last ? TWS_BESIDE_LAST : TWS_BESIDE_LATER : is_last ? TWS_BESIDE_ONLY : TWS_BESIDE_FIRST;
     go(w, kind);
@@ -164,6 +212,8 @@ static double walk_through(walk *w, tws_body_beside *beside, int64_t micro_batch
     for (int axis = 0; axis < TWS_REPORT_COUNT && w->account; axis++)
       if (tws_report_has(axis)) w->account->axis_exposed_s[axis] += (double)times * w->axis_s[tws_piece_axis(axis)];
   }
+  for (int axis = 0; axis < TWS_REPORT_COUNT && w->account && w->open_s > 0; axis++)
+    if (tws_report_has(axis)) w->account->axis_exposed_s[axis] += w->open_axis_s[tws_piece_axis(axis)];
   const double gathered = w->moves_end[TWS_BESIDE_GATHERS];
   *behind_s = gathered > w->now ? gathered - w->now : 0;
   return seconds;
@@ -314,8 +364,10 @@ static int begin_walk(const tws_beside_source *from, double stretch, walk *w) {
   if (find_events(from, &w->of, &w->trace)) return 0;
   for (int kind = 0; kind < w->of->kinds; kind++)
     if (w->of->ops[kind] > w->most) w->most = w->of->ops[kind];
-  if (tws_reserve(&m->moved, &m->moved_capacity, 3 * (size_t)w->most + 1, sizeof *m->moved)) return 0;
+  const size_t room = 3 * (size_t)w->most + 1;
+  if (tws_reserve(&m->moved, &m->moved_capacity, 2 * room, sizeof *m->moved)) return 0;
   w->moved = m->moved;
+  w->before = m->moved + room;
   return 1;
 }
 

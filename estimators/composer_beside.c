@@ -29,8 +29,10 @@ typedef struct line {
   double computed_s;          /* of it, by the layers */
   double updating_s;          /* for so long its host updates when the step begins */
   double left_s;              /* when the one before had nothing under way: see end_micro_batch() */
-  uint32_t base, begun;       /* operations: when the micro-batch began, so far */
-  uint32_t joining;           /* 1 + number of the one on the stream that computes which is to end; 0: none is */
+  double open_since;    /* it waits since then, and until the micro-batch began, for this one of the one before; */
+  uint32_t open_for;    /* 1 + number; 0: for none. What it computes next may wait for something else, longer */
+  uint32_t base, begun; /* operations: when the micro-batch began, so far */
+  uint32_t joining;     /* 1 + number of the one on the stream that computes which is to end; 0: none is */
   uint32_t on_stream[TWS_BESIDE_STREAMS], on_channel[TWS_CHANNEL_COUNT]; /* 1 + number of the last */
   uint32_t hosted[2];                                                    /* likewise, of the last two on the host */
   uint8_t arrives[TWS_BESIDE_KINDS]; /* per kind of micro-batch: what is copied to the host is added up there */
@@ -210,6 +212,19 @@ static void account_for(const walk *w, const line *l, uint32_t last, double from
   if (has_account(w, l)) tws_account_gap(w->account, timed_op, &of, last, from, to);
 }
 
+/* What waited when the micro-batch began waits for nothing else. */
+static void close_gap(const walk *w, line *l) {
+  if (l->open_for) account_for(w, l, l->open_for - 1, l->open_since, l->began);
+  l->open_for = 0;
+}
+
+/* What the layers compute until they have computed so much of the micro-batch. */
+static void compute_until(const walk *w, line *l, double computed_s) {
+  if (computed_s > l->computed_s) close_gap(w, l);
+  l->now += computed_s - l->computed_s;
+  l->computed_s = computed_s;
+}
+
 /* Of the last micro-batch: what the step's end waits for says which. */
 static void account_for_both(const walk *w, line *l, uint32_t last, double from, double to) {
   const ops_of_line of = {w, l};
@@ -275,6 +290,7 @@ static void begin_op(walk *w, line *l, const tws_line_event *e) {
   *o = (line_op){.times = {.ready_s = l->now, .seconds = seconds, .axis = op->axis}, .op = op};
   l->begun = number + 1;
   find_taken(l, e, o, number);
+  if (!(o->times.ready_s < l->now)) o->times.cause = l->open_for; /* that computation was issued last */
   if (op->channel != TWS_CHANNEL_NONE) {
     o->before[1] = l->on_channel[op->channel];
     l->on_channel[op->channel] = number + 1;
@@ -298,7 +314,8 @@ static void note_wait(const walk *w, line *l) {
 /* What computes waits until one of these has ended. */
 static void wait_until(const walk *w, line *l, uint32_t number, double end) {
   if (end <= l->now) return;
-  account_for(w, l, number, l->now, end);
+  account_for(w, l, number, l->open_for ? l->open_since : l->now, end);
+  l->open_for = 0;
   l->now = end;
 }
 
@@ -312,6 +329,7 @@ static int is_exposed(const walk *w, const tws_beside_op *op) {
 static int end_join(walk *w, line *l) {
   const line_op *o = op_of(w, l, l->joining - 1);
   if (!o->has_met) return 0;
+  close_gap(w, l);
   if (o->times.cause) account_for(w, l, o->times.cause - 1, l->now, o->times.ready_s);
   if (has_account(w, l)) {
     double axis_s[TWS_PIECE_AXES] = {0};
@@ -338,8 +356,7 @@ static int end_waits(walk *w, line *l) {
     if (is_tied(end, until) ? l->base + e[count].number > last : end > until) last = l->base + e[count].number;
     until = fmax(until, end);
   }
-  l->now += e->computed_s - l->computed_s;
-  l->computed_s = e->computed_s;
+  compute_until(w, l, e->computed_s);
   const double came = l->now;
   wait_until(w, l, last, until);
   if (l->now > came) note_wait(w, l);
@@ -361,14 +378,16 @@ static int end_micro_batch(walk *w, line *l) {
     if (!o->has_met) return 0;
     if (!last || o->times.end_s >= op_of(w, l, last - 1)->times.end_s) last = number;
   }
-  l->now += l->going->computed_s - l->computed_s;
-  l->computed_s = l->going->computed_s;
+  compute_until(w, l, l->going->computed_s);
+  close_gap(w, l);
   if (last) l->left_s = op_of(w, l, last - 1)->times.end_s;
   if (last && w->is_last && l->left_s > l->now) {
     account_for_both(w, l, last - 1, l->now, l->left_s);
     l->now = l->left_s;
-  } else if (last) {
-    wait_until(w, l, last - 1, l->left_s);
+  } else if (last && l->left_s > l->now) {
+    l->open_since = l->now;
+    l->open_for = last;
+    l->now = l->left_s;
   }
   l->at++;
   return 1;
@@ -388,8 +407,7 @@ static int go_on(walk *w, line *l) {
       if (!end_waits(w, l)) return moved;
       continue;
     }
-    l->now += e->computed_s - l->computed_s;
-    l->computed_s = e->computed_s;
+    compute_until(w, l, e->computed_s);
     begin_op(w, l, e);
     l->at++;
   }

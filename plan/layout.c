@@ -33,8 +33,8 @@ typedef struct layout {
   size_t slot_count, slot_capacity;
   space space;
   int tier;
-  region region; /* of it */
-  uint64_t alignment;    /* in this tier: all sizes are multiples of it, so that all places are */
+  region region;      /* of it */
+  uint64_t alignment; /* in this tier: all sizes are multiples of it, so that all places are */
 } layout;
 
 static uint64_t padded(const layout *l, uint64_t bytes) {
@@ -369,9 +369,8 @@ static void classify_ends(layout *l, uint32_t part) {
     ops += computes_module(&plan->ops[op]) && plan->ops[op].micro_batch == 0;
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
     const tws_buffer *b = &plan->buffers[i];
-    l->from_high[i] =
-        b->lifetime == TWS_LIFETIME_OPS && b->last_op != TWS_NONE &&
-        (l->region == OF_END || l->computed[b->last_op] - l->computed[b->first_op] <= ops / part);
+    l->from_high[i] = b->lifetime == TWS_LIFETIME_OPS && b->last_op != TWS_NONE &&
+                      (l->region == OF_END || l->computed[b->last_op] - l->computed[b->first_op] <= ops / part);
   }
 }
 

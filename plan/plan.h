@@ -228,11 +228,11 @@ typedef struct tws_plan {
   tws_dtype dtype;
   tws_matmul_dtype matmul_dtype; /* what costs assume of products that say nothing; engines have none but AUTO */
   int64_t micro_batch_size, sequence_length, accumulation_steps;
-  int in_step;   /* ZeRO 2 and 3, overlapped or offloaded: in a micro-batch what gathers and reduces, or comes from the
+  int in_step; /* ZeRO 2 and 3, overlapped or offloaded: in a micro-batch what gathers and reduces, or comes from the
                   host, waits for the computation that was issued before it; the next micro-batch and the step's end
                   begin when all is reduced, and copied to the host and from there; and memory makes nobody wait, so
                   that times do not depend on the layout */
-  uint32_t late; /* operations of the step's end before this one are those of the step before; 0: there are none */
+  uint32_t late;    /* operations of the step's end before this one are those of the step before; 0: there are none */
   uint32_t settled; /* of a long plan (plan/fold.h): from this micro-batch on its layout repeats, until it ends */
   tws_op *ops;
   tws_operand *operands;
@@ -323,8 +323,8 @@ static inline int tws_op_follows_checkpoints(const tws_plan *plan, const tws_op 
   return o->stream == TWS_STREAM_COMPUTE || tws_op_moves_checkpoint(plan, o) ||
          (plan->in_step && tws_stream_keeps_step(plan, o->stream));
 }
-/* The pass that an operation belongs to: forward, backward or the end of a step. No two that follow one another have
- * the same number. */
+/* The pass that an operation belongs to: forward, backward (weight gradients that are put off, too) or the end of a
+ * step. Chunks of a stage never do the same pass of a micro-batch one after the other. */
 static inline uint32_t tws_op_pass(const tws_op *o) {
   return 3 * o->micro_batch + (o->phase == TWS_PHASE_FORWARD ? 0 : o->phase == TWS_PHASE_STEP ? 2 : 1);
 }
