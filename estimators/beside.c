@@ -24,8 +24,8 @@ typedef struct walk {
   uint32_t most, carried;
   tws_composed_account *account;
   double axis_s[TWS_PIECE_AXES];
-  /* Where there is an account: the micro-batch before, and how long it took. At its end what computes waited so long for
-   * the rest, in which so much was exposed; but what computes next may wait for something else, longer. */
+  /* Where there is an account: the micro-batch before, and how long it took. At its end what computes waited so long
+   * for the rest, in which so much was exposed; but what computes next may wait for something else, longer. */
   moved *before;
   double shift, open_s, open_axis_s[TWS_PIECE_AXES];
   tws_beside_wait *waits; /* NULL: nobody asks */

@@ -96,8 +96,8 @@ static int same_exchanges(const tws_sample_pieces *s, int later, int e, int laye
     while (k < b->count && b->items[k].kind < TWS_MARK_EXCHANGES) k++;
     if (i == a->count || k == b->count) return i == a->count && k == b->count;
     const tws_mark *x = &a->items[i], *y = &b->items[k];
-    if (x->kind != y->kind || x->which != y->which || x->stream != y->stream || x->at.kernel != y->at.kernel ||
-        x->at.other != y->at.other)
+    if (x->kind != y->kind || x->which != y->which || x->stream != y->stream || x->point != y->point ||
+        x->at.kernel != y->at.kernel || x->at.other != y->at.other)
       return 0;
     if (x->op && (x->op->time.other != y->op->time.other || x->op->meets != y->op->meets)) return 0;
   }

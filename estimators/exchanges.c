@@ -8,7 +8,6 @@ typedef struct maker {
   int apart;                                 /* ranks differ: who waits for whom depends on the others */
   tws_action_step *items;
   size_t count, capacity;
-  uint32_t early;             /* exchanges of later actions */
   int going[TWS_OWN_STREAMS]; /* some may be under way there */
   int drained;                /* none was under way when the section began, with step number `section` */
   int ends;                   /* none is under way any more since the wait that is the last step */
@@ -132,7 +131,6 @@ static int is_going(const maker *m) {
 }
 
 static void pass_mark(maker *m, const tws_mark *k) {
-  const uint32_t early = k->stream == TWS_OWN_EXCHANGES ? m->early : 0;
   switch ((tws_mark_kind)k->kind) {
     case TWS_MARK_EXCHANGES:
       add_step(m, k, TWS_STEP_EXCHANGE, 0);
@@ -143,12 +141,11 @@ static void pass_mark(maker *m, const tws_mark *k) {
       m->going[k->stream] = 1;
       return;
     case TWS_MARK_EARLY:
-      m->early++;
       if (k->which != TWS_NONE) add_step(m, k, TWS_STEP_LEAVE, k->which);
       return;
     case TWS_MARK_WAITS:
-      add_step(m, k, TWS_STEP_WAIT, k->which - early);
-      if (k->which == early) m->going[k->stream] = 0;
+      add_step(m, k, TWS_STEP_WAIT, k->which - k->point);
+      if (k->which == k->point) m->going[k->stream] = 0;
       m->ends = !m->apart && !is_going(m);
       return;
     case TWS_MARK_MEETS:

@@ -161,12 +161,16 @@ static void mark_spots(marker *m, uint32_t op, int behind, int aside) {
   }
 }
 
-/* For number `last` - 1 on one of the layers' streams. */
-static void mark_wait(marker *m, int stream, uint32_t last, int behind) {
+/* In a part, for number `last` - 1 on one of the layers' streams. */
+static void mark_wait(marker *m, int part, int stream, uint32_t last, int behind) {
   tws_piece_reader *r = m->r;
   const uint32_t back = r->begun[stream] - last;
+  uint32_t later = 0; /* parts' */
+  for (uint32_t i = last; stream == TWS_OWN_EXCHANGES && i < r->begun[stream]; i++)
+    later += r->exchanges[i].part > part;
   r->awaited[stream] = last;
   put_mark(m, TWS_MARK_WAITS, m->layer, -1, back);
+  if (!m->failed) m->items[m->count - 1].mark.point = (uint8_t)later;
   if (!m->failed) m->items[m->count - 1].mark.stream = (uint8_t)stream;
   if (!m->failed) m->items[m->count - 1].mark.aside = (uint8_t)behind;
   if (back >= TWS_EXCHANGES_BACK) r->unknown = 1;
@@ -175,11 +179,12 @@ static void mark_wait(marker *m, int stream, uint32_t last, int behind) {
 /* Before an operation that computes: for what is on the layers' streams from this one on. */
 static void mark_waits(marker *m, uint32_t op, int stream) {
   tws_piece_reader *r = m->r;
+  const int part = part_of(r->sample, op);
   for (; stream < TWS_OWN_STREAMS; stream++) {
     const uint32_t last = waits_for(r, &r->plan->ops[op], stream);
     if (last <= r->awaited[stream]) continue;
-    mark_wait(m, stream, last, 0);
-    if (stream == TWS_OWN_EXCHANGES && r->exchanges[last - 1].part != part_of(r->sample, op)) r->far = 1;
+    mark_wait(m, part, stream, last, 0);
+    if (stream == TWS_OWN_EXCHANGES && r->exchanges[last - 1].part != part) r->far = 1;
   }
 }
 
@@ -296,7 +301,7 @@ static void mark_part(marker *m, const tws_sample_part *part, const tws_sample_p
     if (m->r->exchanges) mark_begun(m, op);
   }
   for (int stream = TWS_OWN_COPIES; stream < TWS_OWN_STREAMS; stream++)
-    if (m->r->awaited[stream] < m->r->begun[stream]) mark_wait(m, stream, m->r->begun[stream], 1);
+    if (m->r->awaited[stream] < m->r->begun[stream]) mark_wait(m, 0, stream, m->r->begun[stream], 1);
   m->r->leaves |= m->r->awaited[TWS_OWN_EXCHANGES] < m->r->begun[TWS_OWN_EXCHANGES];
   mark_events(m, &next, part->end_op, 1);
 }

@@ -200,9 +200,9 @@ static int add_own_point(reader *r, uint32_t op, tws_point_kind kind, int buffer
   return stream_of(r, &r->plan->ops[op]) || add_point(p, kind, buffer);
 }
 
-/* Before an operation that uses the buffer of a message. Of one on a third stream nothing is known of when it runs,
- * unless it is the layers' own: what computes does not wait there, and what waits for it is bounded by what else it waits
- * for. */
+/* Before an operation that uses the buffer of a message. Of one on a third stream, unless that is the layers' own,
+ * nothing is known of when it runs: what computes does not wait there, and what waits for it is bounded by what else it
+ * waits for. */
 static int begin_use(reader *r, uint32_t op, int m, int access, int is_message, tws_piece *p) {
   const tws_op *o = &r->plan->ops[op];
   const int stream = stream_of(r, o), other = !r->costs->serial && o->stream != TWS_STREAM_COMPUTE;

@@ -157,9 +157,9 @@ typedef struct tws_beside_op {
  * share a communicator. JOIN: ranks that differ begin one there together.
  *
  * Copies of checkpoints begin where they are issued, and all of an action's have been waited for when it ends
- * (plan/finish.c). An exchange of one action may wait for what an earlier one of the micro-batch computed alone. Without a pipeline it
- * begins there (EARLY); in a pipeline others come between (LATE): `which` is the number of the time that the earlier
- * action left, or TWS_NONE: it waits for messages alone. */
+ * (plan/finish.c). An exchange of one action may wait for what an earlier one of the micro-batch computed alone.
+ * Without a pipeline it begins there (EARLY); in a pipeline others come between (LATE): `which` is the number of the
+ * time that the earlier action left, or TWS_NONE: it waits for messages alone. */
 typedef enum tws_mark_kind {
   TWS_MARK_VISIT,
   TWS_MARK_READS,
@@ -182,7 +182,8 @@ typedef struct tws_mark {
   int layer;               /* of the sample: the parameter's own */
   uint32_t which;          /* tws_gradient_place; WAITS: so many on its stream have begun since that one */
   const tws_beside_op *op; /* EXCHANGES, EARLY, LATE, JOIN */
-  uint8_t kind, point;
+  uint8_t kind;
+  uint8_t point;  /* WAITS: so many of these are later actions', begun early */
   uint8_t aside;  /* 1 + its stream's number; WAITS: behind all that the pass computes */
   uint8_t stream; /* EXCHANGES, EARLY, LATE, WAITS: its number */
 } tws_mark;

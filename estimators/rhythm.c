@@ -61,6 +61,11 @@ typedef struct message_state {
   double written, message, used; /* when it was written, moved, and used by a kernel last */
 } message_state;
 
+/* Which operation of the stage did so, where an account is asked for. */
+typedef struct message_causes {
+  uint32_t written, message, used;
+} message_causes;
+
 typedef struct clocks { /* behind an event; exchanges_s: of a stage that has them, when none of ranks is under way */
   double compute_s, messages_s, exchanges_s;
 } clocks;
@@ -68,8 +73,9 @@ typedef struct clocks { /* behind an event; exchanges_s: of a stage that has the
 /* A stage's exchanges on one stream, the last ones by their numbers. */
 typedef struct stream_clocks {
   double end[TWS_EXCHANGES_BACK];
-  uint32_t begun;
-  double ended; /* the last */
+  uint32_t number[TWS_EXCHANGES_BACK]; /* 1 + those, where an account is asked for */
+  uint32_t begun, last;                /* last: see number */
+  double ended;                        /* the last */
 } stream_clocks;
 typedef struct exchange_clocks {
   stream_clocks on[TWS_OWN_STREAMS];
@@ -83,6 +89,7 @@ typedef struct runner {
   clocks **clocks;             /* [line][stage]: [event]; NULL: nobody asks */
   uint32_t *next;              /* per stage: event */
   message_state *state;        /* [line][stage][chunk][micro-batch][buffer] */
+  message_causes *causes;      /* likewise; NULL: nobody asks */
   double *legs;                /* [line][stage][chunk][event]: of a message, less than 0: not asked yet */
   exchange_clocks *exchanges;  /* [line][stage]; NULL: there are none */
   double *left;                /* [state / TWS_MESSAGE_BUFFERS][TWS_TIMES_LEFT] */
@@ -92,60 +99,48 @@ static double later(double a, double b) {
   return a > b ? a : b;
 }
 
-/* The latest of the messages that have ended by then, of the first `count`; 0: there is none. */
-static uint32_t last_message(const tws_rhythm_stage *stage, uint32_t count, double by) {
-  while (count > 0 && stage->messages[count - 1].end_s > by) count--;
-  return count;
+/* ---- what is waited for, where an account is asked for: 1 + numbers of a stage's operations; 0: what computes ---- */
+
+/* Of two that are waited for until then, the one that tells: that which ends last, and of two that end at once, but for
+ * rounding, not the message, and else the one that began last, as tws_path_cause() has it. */
+static uint32_t cause_of(const tws_rhythm_stage *stage, uint32_t a, double a_s, uint32_t b, double b_s) {
+  const double near = 1e-12 * b_s;
+  if (b_s > a_s + near || b_s < a_s - near) return b_s > a_s ? b : a;
+  if (!a || !b) return a ? a : b;
+  const int message = stage->ops[a - 1].axis == TWS_RHYTHM_MESSAGE;
+  if (message != (stage->ops[b - 1].axis == TWS_RHYTHM_MESSAGE)) return message ? b : a;
+  return a > b ? a : b;
 }
 
-/* Of all streams, the exchange that has ended last by then, or begun last of those that end at once, but for rounding;
- * `count` are those looked at, which it makes less. */
-static const tws_exchange_times *last_exchange(const tws_rhythm_stage *stage, uint32_t *count, double by, int *stream) {
-  const tws_exchange_times *last = NULL;
-  for (int i = 0; i < TWS_OWN_STREAMS; i++) {
-    while (count[i] > 0 && stage->exchanges[i][count[i] - 1].end_s > by) count[i]--;
-    const tws_exchange_times *x = count[i] ? &stage->exchanges[i][count[i] - 1] : NULL;
-    const double near = 1e-12 * by, later_s = x && last ? x->end_s - last->end_s : 0;
-    if (!x || (last && (later_s < -near || (later_s <= near && x->number < last->number)))) continue;
-    last = x;
-    *stream = i;
-  }
-  return last;
-}
-
-/* Of a message and an exchange that end at once, but for rounding, the exchange was issued later, and tells. A message
- * has hardly ever waited for a copy, but for the message before it. */
-void tws_rhythm_gap(tws_rhythm_stage *stage, double from, double to) {
-  const double near = 1e-12 * to;
-  uint32_t message = stage->message_count, exchanges[TWS_OWN_STREAMS];
-  memcpy(exchanges, stage->exchange_count, sizeof exchanges);
-  for (int behind_message = 0; to > from;) {
-    int stream = 0;
-    message = last_message(stage, message, to);
-    const tws_exchange_times *x = last_exchange(stage, exchanges, to, &stream);
-    const tws_message_times *m = message ? &stage->messages[message - 1] : NULL;
-    const double least = !m ? 0 : m->end_s + (behind_message && x && x->axis == TWS_PIECE_AXES ? near : -near);
-    if (x && x->end_s > from && x->end_s > least) {
-      const double met = later(x->met_s, from), ready = later(x->ready_s, from);
-      if (x->axis < TWS_PIECE_AXES) stage->exchanged_s[x->axis] += to - met;
-      stage->bubble_s += met - ready;
-      to = ready;
-      exchanges[stream]--;
-      behind_message = 0;
-      continue;
-    }
-    if (!m || m->end_s <= from) return;
-    const double met = later(m->met_s, from), ready = later(m->ready_s, from);
-    stage->exposed_s += to - met;
+/* What computes has waited, for this one last. */
+static void expose(tws_rhythm_stage *stage, uint32_t by, double from, double to) {
+  while (by && to > from) {
+    const tws_rhythm_op *o = &stage->ops[by - 1];
+    const double met = later(o->met_s, from), ready = later(o->ready_s, from);
+    if (o->axis == TWS_RHYTHM_MESSAGE)
+      stage->exposed_s += to - met;
+    else if (o->axis < TWS_PIECE_AXES)
+      stage->exchanged_s[o->axis] += to - met;
     stage->bubble_s += met - ready;
     to = ready;
-    message--;
-    behind_message = 1;
+    by = o->cause;
   }
+}
+
+void tws_rhythm_gap(tws_rhythm_stage *stage, double from, double to) {
+  expose(stage, stage->last_message, from, to);
 }
 
 static double since_before(const message_state *state, int32_t before) {
   return before < 0 ? 0 : later(state[before].message, state[before].used);
+}
+
+/* Who did that last; causes: of a line. */
+static uint32_t by_before(const runner *u, const tws_rhythm_stage *stage, size_t line_state, int32_t before) {
+  if (!u->causes || before < 0) return 0;
+  const message_state *state = &u->state[line_state + (size_t)before];
+  const message_causes *by = &u->causes[line_state + (size_t)before];
+  return cause_of(stage, by->message, state->message, by->used, state->used);
 }
 
 static tws_rhythm_stage *stage_of(const runner *u, int line, int s) {
@@ -187,13 +182,15 @@ typedef struct walk {
   const tws_chunk_event *e;
   tws_rhythm_stage *stage;
   exchange_clocks *x;
+  size_t of_line;       /* its first state */
   message_state *state; /* of the line */
   double *left;         /* of the context */
   uint32_t next;        /* step */
   /* now; since when what computes has waited, for all of one operation at once; the step's place; when messages let the
    * next exchange begin */
   double now, waits, from, due;
-  double copied; /* until then it waits for copies of the action before */
+  double copied;       /* until then it waits for copies of the action before */
+  uint32_t by, due_by; /* what it waits for until now; what lets the next exchange begin */
 } walk;
 
 static walk begin_walk(const runner *u, const tws_rhythm_move *m, int line) {
@@ -206,6 +203,7 @@ static walk begin_walk(const runner *u, const tws_rhythm_move *m, int line) {
                 .e = &stage->chunks[m->here.chunk]->event[m->here.is_later][m->here.event],
                 .stage = stage,
                 .x = u->exchanges ? &u->exchanges[line * u->r->shape->stages + m->here.stage] : NULL,
+                .of_line = state,
                 .state = u->state + state,
                 .left = u->left ? u->left + (state + m->here.state) / TWS_MESSAGE_BUFFERS * TWS_TIMES_LEFT : NULL,
                 .now = now,
@@ -213,20 +211,36 @@ static walk begin_walk(const runner *u, const tws_rhythm_move *m, int line) {
                 .copied = now};
 }
 
+static void wait_until(walk *w, double until, uint32_t by) {
+  if (w->u->causes) w->by = cause_of(w->stage, w->by, w->now, by, until);
+  w->now = later(w->now, until);
+}
+
 static void pass_point(walk *w, const tws_action_step *s) {
-  message_state *own = &w->state[w->m->here.state + s->which];
+  const runner *u = w->u;
+  const size_t own_state = (size_t)w->m->here.state + s->which;
+  message_state *own = &w->state[own_state];
+  message_causes *causes = u->causes ? &u->causes[w->of_line + own_state] : NULL;
   if (s->point == TWS_POINT_TAKE || s->point == TWS_POINT_WAIT) {
-    const double until =
-        s->point == TWS_POINT_TAKE ? since_before(w->state, before_in_slot(w->u, w->m, w->e, s->which)) : own->message;
-    if (s->aside)
-      w->due = later(w->due, until);
-    else
-      w->now = later(w->now, until);
+    const int takes = s->point == TWS_POINT_TAKE;
+    const int32_t before = takes ? before_in_slot(u, w->m, w->e, s->which) : -1;
+    const double until = takes ? since_before(w->state, before) : own->message;
+    const uint32_t by = takes ? by_before(u, w->stage, w->of_line, before) : causes ? causes->message : 0;
+    if (!s->aside) {
+      wait_until(w, until, by);
+      return;
+    }
+    if (causes) w->due_by = cause_of(w->stage, w->due_by, w->due, by, until);
+    w->due = later(w->due, until);
     return;
   }
-  const double then = s->aside ? w->x->on[s->aside - 1].ended : w->now;
+  if (s->point != TWS_POINT_WRITTEN && s->point != TWS_POINT_USED) return;
+  const stream_clocks *x = s->aside ? &w->x->on[s->aside - 1] : NULL;
+  const double then = x ? x->ended : w->now;
   double *last = s->point == TWS_POINT_WRITTEN ? &own->written : &own->used;
-  if (s->point == TWS_POINT_WRITTEN || s->point == TWS_POINT_USED) *last = later(*last, then);
+  uint32_t *by = !causes ? NULL : s->point == TWS_POINT_WRITTEN ? &causes->written : &causes->used;
+  if (by) *by = cause_of(w->stage, *by, *last, x ? x->last : 0, then);
+  *last = later(*last, then);
 }
 
 /* When an exchange may begin here. */
@@ -235,25 +249,30 @@ static double exchange_ready(const walk *w, const tws_action_step *s) {
   return later(w->x->on[s->stream].ended, later(since, s->stream == TWS_OWN_EXCHANGES ? w->due : 0));
 }
 
-static uint32_t number_of(const tws_rhythm_stage *stage) {
-  uint32_t number = 0;
-  for (int i = 0; i < TWS_OWN_STREAMS; i++) number += stage->exchange_count[i];
-  return number;
+/* Into the stage's account; returns 1 + its number. */
+static uint32_t keep_op(tws_rhythm_stage *stage, double ready, double met, double end, uint32_t cause, int axis) {
+  stage->ops[stage->op_count++] = (tws_rhythm_op){ready, met, end, cause, axis};
+  return stage->op_count;
 }
 
 static void run_exchange(walk *w, const tws_action_step *s, double met, double seconds) {
-  const double ready = exchange_ready(w, s);
+  const double ready = exchange_ready(w, s), ended = met + seconds;
   stream_clocks *x = &w->x->on[s->stream];
-  x->ended = x->end[x->begun++ % TWS_EXCHANGES_BACK] = met + seconds;
+  if (w->u->causes) {
+    const int due = s->stream == TWS_OWN_EXCHANGES && w->due > 0;
+    uint32_t cause = cause_of(w->stage, x->last, x->ended, due ? w->due_by : 0, due ? w->due : 0);
+    if (ready > later(x->ended, due ? w->due : 0)) cause = 0;
+    x->last = x->number[x->begun % TWS_EXCHANGES_BACK] = keep_op(w->stage, ready, met, ended, cause, s->axis);
+  }
+  x->ended = x->end[x->begun++ % TWS_EXCHANGES_BACK] = ended;
   if (s->stream == TWS_OWN_EXCHANGES) w->due = 0;
-  if (!w->u->r->account) return;
-  const tws_exchange_times times = {ready, met, x->ended, s->axis, number_of(w->stage)};
-  w->stage->exchanges[s->stream][w->stage->exchange_count[s->stream]++] = times;
+  if (s->stream == TWS_OWN_EXCHANGES) w->due_by = 0;
 }
 
 /* What computes has waited. */
 static void end_waits(walk *w) {
-  if (w->u->r->account && w->now > w->copied) tws_rhythm_gap(w->stage, w->waits, w->now);
+  if (w->u->causes && w->now > w->copied) expose(w->stage, w->by, w->waits, w->now);
+  w->by = 0;
 }
 
 /* As far as a step that others are met in, which it returns; NULL: none is left. */
@@ -268,6 +287,7 @@ static const tws_action_step *walk_on(walk *w) {
       w->waits = w->now;
     }
     stream_clocks *x;
+    uint32_t at;
     if (s->meets) return s;
     switch ((tws_action_step_kind)s->kind) {
       case TWS_STEP_POINT:
@@ -282,11 +302,13 @@ static const tws_action_step *walk_on(walk *w) {
         break;
       case TWS_STEP_ENDED:
         x = &w->x->on[TWS_OWN_EXCHANGES];
+        if (w->now > x->ended) x->last = 0;
         x->ended = later(x->ended, w->now);
         break;
       case TWS_STEP_WAIT:
         x = &w->x->on[s->stream];
-        w->now = later(w->now, x->end[(x->begun - 1 - s->which) % TWS_EXCHANGES_BACK]);
+        at = (x->begun - 1 - s->which) % TWS_EXCHANGES_BACK;
+        wait_until(w, x->end[at], w->u->causes ? x->number[at] : 0);
         break;
       case TWS_STEP_JOIN:
         break;
@@ -385,6 +407,7 @@ static int run_action(runner *u, const tws_rhythm_move *m) {
   }
   const int32_t *before = u->order->before + m->before;
   message_state *own = u->state + m->here.state;
+  message_causes *causes = u->causes ? u->causes + m->here.state : NULL;
   double now = stage->compute_s, from = 0, waits = take_waits(stage, now);
   if (u->r->serial) waits = now = later(now, stage->messages_s);
   for (int i = 0; i < e->point_count; i++) {
@@ -394,12 +417,17 @@ static int run_action(runner *u, const tws_rhythm_move *m) {
     from = p->at;
     if (p->kind == TWS_POINT_TAKE_AHEAD) before++; /* of an exchange of which nothing is known */
     if (p->kind == TWS_POINT_TAKE || p->kind == TWS_POINT_WAIT) {
-      const double until = p->kind == TWS_POINT_TAKE ? since_before(u->state, *before++) : own[p->buffer].message;
-      if (u->r->account && until > now) tws_rhythm_gap(stage, waits, until);
+      const int takes = p->kind == TWS_POINT_TAKE;
+      const double until = takes ? since_before(u->state, *before) : own[p->buffer].message;
+      if (causes && until > now)
+        expose(stage, takes ? by_before(u, stage, 0, *before) : causes[p->buffer].message, waits, until);
+      before += takes;
       waits = now = later(now, until);
     }
     if (p->kind == TWS_POINT_WRITTEN) own[p->buffer].written = now;
     if (p->kind == TWS_POINT_USED) own[p->buffer].used = now;
+    if (causes && p->kind == TWS_POINT_WRITTEN) causes[p->buffer].written = 0;
+    if (causes && p->kind == TWS_POINT_USED) causes[p->buffer].used = 0;
   }
   stage->compute_s = now + (e->seconds - from);
   return 1;
@@ -426,9 +454,21 @@ static double message_s(const runner *u, int line, const tws_rhythm_move *m) {
   return *known;
 }
 
+/* What an end of a message waited for. */
+static uint32_t cause_at(const runner *u, int line, const tws_rhythm_end *end, int32_t before) {
+  const tws_rhythm_stage *stage = stage_of(u, line, end->stage);
+  const size_t of_line = (size_t)line * u->states, own = of_line + (size_t)end->state;
+  const double since = since_before(u->state + of_line, before), written = end->sends ? u->state[own].written : 0;
+  uint32_t by = cause_of(stage, stage->last_message, stage->messages_s, by_before(u, stage, of_line, before), since);
+  if (end->sends) by = cause_of(stage, by, later(stage->messages_s, since), u->causes[own].written, written);
+  return u->r->serial && stage->compute_s > later(stage->messages_s, later(since, written)) ? 0 : by;
+}
+
 /* In one queue what computes waits for all of it. */
-static void keep_message(const runner *u, tws_rhythm_stage *stage, const tws_message_times *times) {
-  stage->messages[stage->message_count++] = *times;
+static void keep_message(const runner *u, int line, const tws_rhythm_end *at, const tws_rhythm_op *times) {
+  tws_rhythm_stage *stage = stage_of(u, line, at->stage);
+  stage->last_message = keep_op(stage, times->ready_s, times->met_s, times->end_s, times->cause, TWS_RHYTHM_MESSAGE);
+  u->causes[(size_t)line * u->states + (size_t)at->state].message = stage->last_message;
   if (!u->r->serial) return;
   stage->exposed_s += times->end_s - times->met_s;
   stage->bubble_s += times->met_s - times->ready_s;
@@ -440,8 +480,10 @@ static void run_message(runner *u, int line, const tws_rhythm_move *m) {
   const double met = later(ready[0], ready[1]), end = met + message_s(u, line, m);
   tws_rhythm_stage *here = stage_of(u, line, m->here.stage), *there = stage_of(u, line, m->there.stage);
   message_state *state = u->state + (size_t)line * u->states;
-  if (u->r->account) keep_message(u, here, &(tws_message_times){ready[0], met, end});
-  if (u->r->account) keep_message(u, there, &(tws_message_times){ready[1], met, end});
+  for (int i = 0; i < 2 && u->causes; i++) {
+    const tws_rhythm_end *at = i ? &m->there : &m->here;
+    keep_message(u, line, at, &(tws_rhythm_op){ready[i], met, end, cause_at(u, line, at, before[i]), 0});
+  }
   state[m->here.state].message = state[m->there.state].message = end;
   here->messages_s = there->messages_s = end;
 }
@@ -541,38 +583,32 @@ static int keep_clocks(runner *u, tws_arena *arena) {
   return u->clocks != NULL;
 }
 
-/* All exchanges on a stream that are steps. */
-static size_t exchange_steps(const tws_rhythm *r, int at, int stream) {
+/* All exchanges that are steps. */
+static size_t exchange_steps(const tws_rhythm *r, int at) {
   const tws_pipeline_program *p = &r->programs[at % r->shape->stages];
   size_t count = 1;
   for (uint32_t i = 0; i < p->count; i++) {
     const tws_chunk_event *e = event_of(&r->stages[at], &p->events[i]);
     for (uint32_t k = 0; k < e->steps.count; k++)
-      count += e->steps.items[k].stream == stream &&
-               (e->steps.items[k].kind == TWS_STEP_EXCHANGE || e->steps.items[k].kind == TWS_STEP_LATE);
+      count += e->steps.items[k].kind == TWS_STEP_EXCHANGE || e->steps.items[k].kind == TWS_STEP_LATE;
   }
   return count;
 }
 
-static int begin_account(const runner *u) {
+static int begin_account(runner *u, tws_arena *arena) {
   const tws_rhythm *r = u->r;
-  for (int i = 0; r->account && i < u->lines * r->shape->stages; i++) {
+  if (!r->account) return 1;
+  u->causes = tws_arena_alloc(arena, (size_t)u->lines * u->states, sizeof *u->causes);
+  for (int i = 0; u->causes && i < u->lines * r->shape->stages; i++) {
     tws_rhythm_stage *stage = &r->stages[i];
-    const size_t events = r->programs[i % r->shape->stages].count + 1u;
-    stage->messages = tws_arena_alloc_unset(r->account, events, sizeof *stage->messages);
-    int known = stage->messages != NULL;
-    for (int stream = 0; stream < TWS_OWN_STREAMS; stream++) {
-      stage->exchanges[stream] =
-          tws_arena_alloc_unset(r->account, exchange_steps(r, i, stream), sizeof **stage->exchanges);
-      known = known && stage->exchanges[stream];
-      stage->exchange_count[stream] = 0;
-    }
-    stage->message_count = 0;
+    const size_t ops = r->programs[i % r->shape->stages].count + exchange_steps(r, i);
+    stage->ops = tws_arena_alloc_unset(r->account, ops, sizeof *stage->ops);
+    stage->op_count = stage->last_message = 0;
     stage->exposed_s = stage->bubble_s = 0;
     memset(stage->exchanged_s, 0, sizeof stage->exchanged_s);
-    if (!known) return 0;
+    if (!stage->ops) return 0;
   }
-  return 1;
+  return u->causes != NULL;
 }
 
 /* 0: no memory. */
@@ -583,7 +619,13 @@ static int begin_exchanges(runner *u, tws_arena *arena) {
   for (size_t i = 0; i < all; i++)
     for (int c = 0; c < r->shape->virtual_stages; c++) any |= r->stages[i].chunks[c]->exchanges;
   if (!any) return 1;
-  u->exchanges = tws_arena_alloc(arena, all, sizeof *u->exchanges);
+  u->exchanges = tws_arena_alloc_unset(arena, all, sizeof *u->exchanges);
+  for (size_t i = 0; i < all && u->exchanges; i++)
+    for (int stream = 0; stream < TWS_OWN_STREAMS; stream++) {
+      stream_clocks *x = &u->exchanges[i].on[stream];
+      x->begun = x->last = 0;
+      x->ended = 0;
+    }
   u->left =
       tws_arena_alloc(arena, (size_t)u->lines * u->states / TWS_MESSAGE_BUFFERS * TWS_TIMES_LEFT, sizeof *u->left);
   return u->exchanges && u->left;
@@ -602,7 +644,8 @@ tws_code tws_rhythm_run(tws_rhythm *r, tws_error *err) {
   u.state = tws_arena_alloc(arena, lines * u.states, sizeof *u.state);
   u.legs = tws_arena_alloc(arena, legs, sizeof *u.legs);
   tws_code code = TWS_OK;
-  if (!u.next || !u.state || !u.legs || !keep_clocks(&u, arena) || !begin_account(&u) || !begin_exchanges(&u, arena))
+  if (!u.next || !u.state || !u.legs || !keep_clocks(&u, arena) || !begin_account(&u, arena) ||
+      !begin_exchanges(&u, arena))
     code = tws_fail(err, TWS_MEMORY, NULL, "no memory for the rhythm of a pipeline");
   for (size_t i = 0; i < legs && code == TWS_OK; i++) u.legs[i] = -1;
   for (size_t s = 0; s < lines * stages; s++)

@@ -27,14 +27,12 @@ typedef struct tws_chunk_times {
 int tws_chunk_times_of(const tws_composed_chunk *chunk, double stretch, int apart, tws_arena *arena,
                        tws_chunk_times *out);
 
-typedef struct tws_message_times { /* as tws_op_times */
+enum { TWS_RHYTHM_MESSAGE = TWS_PIECE_AXES + 1 };
+typedef struct tws_rhythm_op { /* a message, or an exchange; times as tws_op_times */
   double ready_s, met_s, end_s;
-} tws_message_times;
-typedef struct tws_exchange_times {
-  double ready_s, met_s, end_s;
-  int axis;        /* tws_piece_axis(), or TWS_PIECE_AXES */
-  uint32_t number; /* of those of the stage, on all streams */
-} tws_exchange_times;
+  uint32_t cause; /* 1 + number of the one that it waited for last; 0: what computes */
+  int axis;       /* tws_piece_axis(), TWS_PIECE_AXES of what communicates with nobody, or TWS_RHYTHM_MESSAGE */
+} tws_rhythm_op;
 
 typedef struct tws_rhythm_stage {
   const tws_chunk_times *const *chunks; /* of the stage */
@@ -47,9 +45,8 @@ typedef struct tws_rhythm_stage {
   int64_t peak;
   double messages_s;
   int64_t held;
-  tws_message_times *messages;                    /* in their order, where an account is asked for */
-  tws_exchange_times *exchanges[TWS_OWN_STREAMS]; /* likewise, by stream */
-  uint32_t message_count, exchange_count[TWS_OWN_STREAMS];
+  tws_rhythm_op *ops;              /* in the order in which they begin, where an account is asked for */
+  uint32_t op_count, last_message; /* last_message: 1 + its number */
   double behind_s; /* for so long until now it waits for copies of checkpoints: so does what it computes next */
   double exposed_s, bubble_s; /* likewise: what computes waits for messages, and for the stages that these wait for */
   double exchanged_s[TWS_PIECE_AXES]; /* likewise, for what runs beside, and for joins that take longer elsewhere */
