@@ -497,8 +497,6 @@ static int exchanges_beside(const step *s) {
 /* Whether what goes to the host is beside the passes in ways that are not known. */
 static int is_unknown_offload(const step *s) {
   const tws_config *c = s->request->config;
-  /* in one queue an update that is late is before the passes, and counted behind them: the same, if nobody waits */
-  if (c->delayed_update && s->c->costs.serial && s->ranks->line_count > 1) return 1;
   if (!tws_config_offloads(c) || tws_offloads_behind(s->request)) return 0;
   return !tws_offloads_in_step(s->request) || (!s->run && !s->c->costs.serial);
 }
@@ -532,7 +530,8 @@ static void go_alone(step *s) {
 static tws_code meet_ranks(step *s, const tws_rank_kind *r, int *exact, tws_error *err) {
   s->ranks = r;
   const int several = r->line_count > 1 || s->run, exchanging = r->pass_apart && exchanges_beside(s);
-  const int known = !s->tails->stage[0].overlaps && !exchanging && !s->tails->runs;
+  const int late = several && s->c->costs.serial && s->request->config->delayed_update;
+  const int known = !s->tails->stage[0].overlaps && !exchanging && !s->tails->runs && !late;
   *exact = 1;
   s->joined = s->tails;
   if (several) TWS_TRY(tws_step_meet(s, r, known, exact, err));

@@ -103,6 +103,28 @@ static void list_layers_alone(const tws_composed_chunk *chunk, double stretch, t
   }
 }
 
+/* What the step before left is between what is gathered for the whole step and the first micro-batch; 0: no memory. */
+static int add_late(walk *w, const tws_beside_moves *moves, const tws_tail_pieces *t, line *l) {
+  const size_t begin = moves->begin->params.visit_count
+                           ? moves->begin->params.visits->gathered.end - moves->begin->params.visits->gathered.first
+                           : 0;
+  if (!(t->late.kernel + t->late.other > 0)) return 1;
+  tws_beside_op *op = tws_arena_alloc(w->arena, 1, sizeof *op);
+  for (int kind = TWS_BESIDE_FIRST; kind < w->kinds && op; kind += TWS_BESIDE_ONLY) {
+    tws_line_events *of = &l->of[kind];
+    tws_line_event *items = tws_arena_alloc_unset(w->arena, of->count + 2, sizeof *items);
+    if (!items) return 0;
+    for (size_t i = 0; i < of->count; i++) items[i + (i >= begin)] = of->items[i];
+    *op = (tws_beside_op){
+        .time = t->late, .axis = TWS_PIECE_AXES, .channel = TWS_CHANNEL_NONE, .stream = TWS_BESIDE_COMPUTES};
+    items[begin] = (tws_line_event){.op = op, .number = of->ops++};
+    of->items = items;
+    of->count++;
+    if (3 * of->ops + 1 > w->room) w->room = 3 * of->ops + 1;
+  }
+  return op != NULL;
+}
+
 /* Lists a line's events at its stretch; 0: they are not known. */
 static int list_line(walk *w, int number, double stretch) {
   const tws_chunk_set *set = tws_step_line_chunks(w->s, w->ranks, number);
@@ -126,7 +148,7 @@ static int list_line(walk *w, int number, double stretch) {
   l->stretch = stretch;
   if (!apart && !w->s->bounded && !chunk->exchanges) {
     list_layers_alone(chunk, stretch, l->of);
-    return 1;
+    return add_late(w, moves, t, l);
   }
   for (int kind = 0; kind < w->kinds; kind++) {
     if (!tws_beside_list_events(&from, kind, stretch, w->arena, &l->of[kind])) return 0;
@@ -134,7 +156,7 @@ static int list_line(walk *w, int number, double stretch) {
       l->arrives[kind] |= l->of[kind].items[i].op && l->of[kind].items[i].op->stream == TWS_BESIDE_HOSTS;
     if (3 * l->of[kind].ops + 1 > w->room) w->room = 3 * l->of[kind].ops + 1;
   }
-  return 1;
+  return add_late(w, moves, t, l);
 }
 
 /* NULL: they are not known, or there is no memory. */

@@ -229,7 +229,7 @@ void tws_end_rank_free(tws_end_rank *rank) {
 int tws_end_copies(const tws_plan_sample *sample, const tws_costs *costs, uint32_t count, double *seconds) {
   const tws_plan *plan = sample->plan;
   uint32_t reduction = 0;
-  for (uint32_t op = 0; op < plan->op_count && plan->ops[op].phase != TWS_PHASE_STEP; op++) {
+  for (uint32_t op = sample->updated; op < plan->op_count && plan->ops[op].phase != TWS_PHASE_STEP; op++) {
     const tws_op *o = &plan->ops[op];
     if (o->stream == TWS_STREAM_COMPUTE) continue;
     if (reduces(o)) {

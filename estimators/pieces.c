@@ -526,6 +526,11 @@ static uint32_t own_begin(const reader *r) {
   return r->sample->ordered && !r->plan->in_step ? 0 : r->sample->begun;
 }
 
+/* Where ranks differ, what the step before left is met before the passes, and not counted behind them. */
+static int is_late(const reader *r, uint32_t op) {
+  return r->apart && r->costs->serial && op >= r->sample->begun && op < r->sample->updated;
+}
+
 /* Who waits for reductions that run beside the last backward pass. They are done in the order of their stream, and on
  * one channel with what replicas exchange: behind the first of that nobody waits any more. */
 static tws_code read_waits(reader *r, tws_tail_pieces *out, tws_error *err) {
@@ -537,8 +542,9 @@ static tws_code read_waits(reader *r, tws_tail_pieces *out, tws_error *err) {
   for (uint32_t i = 0; i < plan->op_count; i++) most += 1u + plan->ops[i].operand_count;
   tws_tail_wait *waits = tws_arena_alloc_unset(r->scratch, most, sizeof *waits);
   if (!waits) return no_memory(err);
-  for (op = own_begin(r); op < plan->op_count && !is_gather(plan, &plan->ops[op]); op++) {
+  for (op = own_begin(r); op < plan->op_count && (is_late(r, op) || !is_gather(plan, &plan->ops[op])); op++) {
     const tws_op *o = &plan->ops[op];
+    if (is_late(r, op)) continue;
     const int is_step = o->phase == TWS_PHASE_STEP, shared = o->channel == TWS_CHANNEL_REPLICAS;
     if (is_step && !begun) out->step_time = total;
     begun |= is_step;
@@ -597,7 +603,8 @@ static void read_tail_steps(reader *r, uint32_t reduced_at, const tws_tail_paths
     alive += r->begin[op];
     out->peak = tws_larger_bytes(out->peak, alive);
     alive -= r->end[op];
-    if (op < own_begin(r)) continue;
+    if (is_late(r, op)) tws_piece_add_time(r, o, &out->late, &none, NULL);
+    if (op < own_begin(r) || is_late(r, op)) continue;
     count_before_update(r, o, out);
     if (op == reduced_at) begin_reduced(r, out);
     if ((!out->exact || ends || out->overlaps) && o->stream != TWS_STREAM_COMPUTE && !updates) continue;

@@ -300,6 +300,7 @@ typedef struct tws_tail_pieces {
   const struct tws_beside_moves *beside;   /* these (estimators/beside.h); NULL: only a bound is known */
   const struct tws_overlapped *overlapped; /* how (estimators/overlap.h); NULL: only a bound is known */
   const double *copied;   /* between: per reduction, what goes to the host then in the same queue; NULL: nothing */
+  tws_piece_time late;    /* in one queue, of ranks that differ: the host's update of the step before. Not in steps */
   tws_piece_time counted; /* kernels of the device before the update, which count for the host's stretch */
   double launches;
   int exact;

@@ -195,9 +195,8 @@ static tws_config draw_hosted(uint64_t seed, shape *s, int *world) {
   if (c.zero.stage == 0) c.zero.stage = 1;
   put_on_host(seed, &c);
   if (c.zero.stage == 3 && draw(seed, 616, 3)) put_parameters_on_host(seed, &c);
-  /* in one queue late updates of ranks that differ are bounds */
   c.delayed_update = c.zero.offload_optimizer == 1 && c.zero.offload_param != 2 && c.pipeline_stages == 1 &&
-                     !in_one_queue(seed) && draw(seed, 619, 3) == 0;
+                     draw(seed, 619, 3) == 0;
   if (!s->experts && draw(seed, 636, 4) == 0) update_in_two_parts(seed, &c);
   if (!c.delayed_update && !c.zenflow.on && draw(seed, 617, 4) == 0)
     c.zero.offload_optimizer_ratio = (double)draw(seed, 618, 10) / 10;

@@ -18,10 +18,14 @@
 
 enum { SPACES = TWS_SANITIZED ? 3 : 20, BEST = 5 };
 
-/* Updates on the host that are late, in one queue with the rest, of which bounds are known where ranks wait for each
- * other; in others parameters. */
-static int is_bounded(uint64_t seed) {
+/* Updates on the host that are late, in one queue with the rest; in others parameters. */
+static int is_late(uint64_t seed) {
   return seed % 3 == 2;
+}
+
+/* Adapters beside weights in few bits, of which bounds are known where gathers of stage 3 overlap. */
+static int is_bounded(uint64_t seed) {
+  return seed % 4 == 1;
 }
 
 static void set(tws_job *job, const char *key, const char *value) {
@@ -38,10 +42,13 @@ static tws_job *open_job(uint64_t seed) {
   spec.cluster = "dgx-a100:1";
   spec.dtype = draw(seed, 2, 0, 1) ? "bf16" : "fp32";
   spec.sequence = 64 << draw(seed, 3, 0, 1);
+  static const char *const adapters[] = {"twinspeed.lora.r=4", "twinspeed.lora.target_modules=\"all-linear\"",
+                                         "twinspeed.frozen_quantization.type=\"nf4\""};
+  for (int i = 0; i < 3 && is_bounded(seed); i++) spec.set.item[spec.set.count++] = adapters[i];
   ck_assert_msg(tws_job_open(&spec, &job, &err) == TWS_OK, "%s", err.message);
   job->config->micro_batch_size = 0;
   if (draw(seed, 4, 0, 1)) set(job, "activation_checkpointing.cpu_checkpointing", "true");
-  if (!is_bounded(seed)) return job;
+  if (!is_late(seed)) return job;
   set(job, "twinspeed.delayed_update", "true");
   tws_profile *profile;
   ck_assert(tws_profile_load("a100-80gb", &profile, &err) == TWS_OK);
@@ -57,7 +64,8 @@ static void draw_space(uint64_t seed, tws_tune_space *s) {
   const int alone = seed % 5 == 3, parameters = alone || seed % 4 == 2; /* on the host, too */
   s->ranks[s->ranks_count++] = alone ? 1 : draw(seed, 11, 0, 1) ? 8 : 4;
   for (int i = 0; i < 4; i++)
-    if (draw(seed, 20 + (uint64_t)i, 0, 2) == 0 || i == 1 || (i == 3 && parameters) || (i == 2 && alone))
+    if (draw(seed, 20 + (uint64_t)i, 0, 2) == 0 || i == 1 || (i == 3 && (parameters || is_bounded(seed))) ||
+        (i == 2 && alone))
       s->stages[s->stage_count++] = i;
   s->tensor[s->tensor_count++] = 1;
   s->tensor[s->tensor_count++] = 2;
@@ -71,11 +79,11 @@ static void draw_space(uint64_t seed, tws_tune_space *s) {
       draw(seed, 51, 0, 1) ? TWS_RECOMPUTE_FULL : (tws_recompute)draw(seed, 50, 0, TWS_RECOMPUTE_COUNT - 1);
   s->sequence_parallel[s->sequence_parallel_count++] = draw(seed, 60, 0, 1);
   for (int i = 1; i <= 2; i++) s->overlap[s->overlap_count++] = i;
-  for (int i = 1; i <= 1 + (alone || is_bounded(seed) || draw(seed, 70, 0, 1)); i++) s->offload[s->offload_count++] = i;
+  for (int i = 1; i <= 1 + (alone || is_late(seed) || draw(seed, 70, 0, 1)); i++) s->offload[s->offload_count++] = i;
   if (parameters) s->offload[s->offload_count++] = 4;
   s->reduce_bucket[s->reduce_bucket_count++] = 100000;
   /* 1 + elements: little, and more than there are; in one queue plans that gather at other times take equally long */
-  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT && !is_bounded(seed); i++)
+  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT && !is_late(seed); i++)
     for (int k = 0; draw(seed, 90 + (uint64_t)i, 0, 2) == 0 && k < 2; k++)
       s->zero3[i][s->zero3_count[i]++] = 1 + (k ? 1000000000 : i == 2 ? 300000 : 1000);
   if (draw(seed, 80, 0, 1)) s->reduce_bucket[s->reduce_bucket_count++] = 50000000;
