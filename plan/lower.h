@@ -360,7 +360,7 @@ const tws_gradient_place *tws_sample_place(tws_lower *l);
 tws_code tws_sample_gradients(tws_lower *l, tws_arena *arena, tws_gradient_list *out);
 /* Of a body where gradients are not whole: a parameter or its gradient is there now; all parameters that always are;
  * a visit begins; a module has added to a gradient. */
-void tws_sample_moved(tws_lower *l, uint32_t param, uint32_t buffer, uint64_t first);
+void tws_sample_moved(tws_lower *l, uint32_t param, tws_operand where);
 void tws_sample_params(tws_lower *l);
 void tws_sample_visit(tws_lower *l, const tws_visit *visit);
 void tws_sample_contributed(tws_lower *l, uint32_t param);

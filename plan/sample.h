@@ -175,7 +175,7 @@ tws_code tws_moves_of_gradients(tws_moves *moves, int64_t elements, tws_moved_ki
                                 tws_moved_gradients *out, tws_error *err);
 /* Stage 3: a parameter that is there when operation `op` has ended. */
 typedef struct tws_moved_param {
-  int layer; /* see tws_gradient_place; -1: samples do not tell who reads it */
+  int layer; /* see tws_gradient_place */
   uint32_t which, op;
 } tws_moved_param;
 typedef struct tws_moved_visit { /* what is gathered before a module is visited */

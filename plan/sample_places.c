@@ -57,7 +57,7 @@ static int is_moved(const tws_lower *l) {
   return l->wanted && !l->wanted->tail && moves && l->b.failed == TWS_OK;
 }
 
-void tws_sample_moved(tws_lower *l, uint32_t param, uint32_t buffer, uint64_t first) {
+void tws_sample_moved(tws_lower *l, uint32_t param, tws_operand where) {
   tws_plan_sample *s = l->sample;
   if (!is_moved(l)) return;
   const tws_gradient_place *at = tws_sample_place(l);
@@ -65,15 +65,26 @@ void tws_sample_moved(tws_lower *l, uint32_t param, uint32_t buffer, uint64_t fi
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
     return;
   }
-  const uint64_t elements = (uint64_t)tws_param_numel(&l->network->params[param]);
-  s->moved[s->moved_count++] = (tws_moved_place){buffer, first, elements, at[param].layer, at[param].which};
+  s->moved[s->moved_count++] =
+      (tws_moved_place){where.buffer, where.offset, where.count, at[param].layer, at[param].which};
 }
 
+/* Of weights in few bits the codes: who reads these reads their scales. */
+static tws_operand place_of(const tws_lower *l, uint32_t p) {
+  const uint64_t count = (uint64_t)tws_param_numel(&l->network->params[p]), first = l->zero.flat_offset[p];
+  tws_operand parts[TWS_QUANTIZED_PARTS];
+  if (!tws_is_quantized(l, p)) return tws_read(l->b.plan->parameters, first, count);
+  tws_quantized_stored(&l->b.plan->quantized, first, count, parts);
+  return parts[0];
+}
+
+/* Those of one buffer after those of the other. */
 void tws_sample_params(tws_lower *l) {
-  for (uint32_t i = 0; i < l->network->param_count && l->zero.stage != 3 && is_moved(l); i++) {
-    const uint32_t p = (uint32_t)l->zero.order[i];
-    if (l->zero.uses[p]) tws_sample_moved(l, p, l->b.plan->parameters, l->zero.flat_offset[p]);
-  }
+  for (int quantized = 0; quantized < 2; quantized++)
+    for (uint32_t i = 0; i < l->network->param_count && l->zero.stage != 3 && is_moved(l); i++) {
+      const uint32_t p = (uint32_t)l->zero.order[i];
+      if (l->zero.uses[p] && tws_is_quantized(l, p) == quantized) tws_sample_moved(l, p, place_of(l, p));
+    }
 }
 
 static void add_event(tws_lower *l, int layer, uint32_t which) {

@@ -637,7 +637,8 @@ static void begin_bucket(tws_lower *l, tws_bucket *bucket) {
   for (uint32_t i = 0; starts && i < bucket->count; i++) starts[i] = z->slot[z->bucket_params[bucket->first + i]];
   tws_builder_pieces(&l->b, bucket->buffer, starts, bucket->count);
   for (uint32_t i = 0; starts && i < bucket->count; i++)
-    tws_sample_moved(l, z->bucket_params[bucket->first + i], bucket->buffer, starts[i]);
+    tws_sample_moved(l, z->bucket_params[bucket->first + i],
+                     tws_read(bucket->buffer, starts[i], numel(l, z->bucket_params[bucket->first + i])));
   /* one is filled while another is reduced and copied, as DeepSpeed does with two buffers in turn */
   if (!l->b.plan->in_step || !z->flushed[0]) return;
   tws_builder_begin_after(&l->b, bucket->buffer, z->flushed[0] - 1);

@@ -193,8 +193,7 @@ static tws_moved_visit *begin_visit(tws_lower *l, int layer, int backward, tws_m
 static void add_gathered(tws_lower *l, const tws_moved_visit *v, uint32_t param, tws_moved_params *out) {
   const tws_gradient_place *at = tws_sample_place(l);
   const uint32_t op = gather_of(l, v->gathered, l->zero.gathered[param]);
-  const int told = !tws_is_quantized(l, param); /* else samples do not say who reads it */
-  if (at) out->items[out->count++] = (tws_moved_param){told ? at[param].layer : -1, at[param].which, op};
+  if (at) out->items[out->count++] = (tws_moved_param){at[param].layer, at[param].which, op};
 }
 
 void tws_zero_sample_params(tws_lower *l, tws_arena *arena, tws_moved_params *out) {
