@@ -560,6 +560,7 @@ int main(void) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) { /* CK_RUN_CASE runs one of them */
     TCase *c = tcase_create(cases[i].name);
     tcase_add_loop_test(c, cases[i].test, 0, cases[i].loops);
+    tcase_set_timeout(c, 180);
     suite_add_tcase(suite, c);
   }
   return run_suite(suite);
