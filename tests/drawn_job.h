@@ -208,7 +208,7 @@ enum { CHECKPOINTED = 1 << 28 };
 static tws_config draw_checkpointed(uint64_t seed, shape *s, int *world) {
   static tws_config (*const kinds[])(uint64_t, shape *, int *) = {
       legal_job, draw_beside, draw_in_step, draw_exchanged, draw_ringed, draw_ranked, draw_hosted};
-  tws_config c = kinds[seed / 8 % (sizeof kinds / sizeof *kinds)](seed, s, world);
+  tws_config c = kinds[seed % (sizeof kinds / sizeof *kinds)](seed, s, world);
   c.recompute = TWS_RECOMPUTE_FULL;
   c.cpu_checkpointing = 1;
   c.partition_activations = draw(seed, 640, 3) == 0;
