@@ -105,24 +105,25 @@ static void list_layers_alone(const tws_composed_chunk *chunk, double stretch, t
 
 /* What the step before left is between what is gathered for the whole step and the first micro-batch; 0: no memory. */
 static int add_late(walk *w, const tws_beside_moves *moves, const tws_tail_pieces *t, line *l) {
-  const size_t begin = moves->begin->params.visit_count
-                           ? moves->begin->params.visits->gathered.end - moves->begin->params.visits->gathered.first
-                           : 0;
+  static const int first_kinds[] = {TWS_BESIDE_FIRST, TWS_BESIDE_ONLY};
+  const tws_moved_params *gathered = &moves->begin->params;
+  const size_t begin = gathered->visit_count ? gathered->visits->gathered.end - gathered->visits->gathered.first : 0;
   if (!(t->late.kernel + t->late.other > 0)) return 1;
   tws_beside_op *op = tws_arena_alloc(w->arena, 1, sizeof *op);
-  for (int kind = TWS_BESIDE_FIRST; kind < w->kinds && op; kind += TWS_BESIDE_ONLY) {
-    tws_line_events *of = &l->of[kind];
+  if (!op) return 0;
+  *op = (tws_beside_op){
+      .time = t->late, .axis = TWS_PIECE_AXES, .channel = TWS_CHANNEL_NONE, .stream = TWS_BESIDE_COMPUTES};
+  for (int k = 0; k < 2 && first_kinds[k] < w->kinds; k++) {
+    tws_line_events *of = &l->of[first_kinds[k]];
     tws_line_event *items = tws_arena_alloc_unset(w->arena, of->count + 2, sizeof *items);
     if (!items) return 0;
     for (size_t i = 0; i < of->count; i++) items[i + (i >= begin)] = of->items[i];
-    *op = (tws_beside_op){
-        .time = t->late, .axis = TWS_PIECE_AXES, .channel = TWS_CHANNEL_NONE, .stream = TWS_BESIDE_COMPUTES};
     items[begin] = (tws_line_event){.op = op, .number = of->ops++};
     of->items = items;
     of->count++;
     if (3 * of->ops + 1 > w->room) w->room = 3 * of->ops + 1;
   }
-  return op != NULL;
+  return 1;
 }
 
 /* Lists a line's events at its stretch; 0: they are not known. */

@@ -170,10 +170,12 @@ static void mark_wait(marker *m, int part, int stream, uint32_t last, int behind
     later += r->exchanges[i].part > part;
   r->awaited[stream] = last;
   put_mark(m, TWS_MARK_WAITS, m->layer, -1, back);
-  if (!m->failed) m->items[m->count - 1].mark.point = (uint8_t)later;
-  if (!m->failed) m->items[m->count - 1].mark.stream = (uint8_t)stream;
-  if (!m->failed) m->items[m->count - 1].mark.aside = (uint8_t)behind;
   if (back >= TWS_EXCHANGES_BACK) r->unknown = 1;
+  if (m->failed) return;
+  tws_mark *mark = &m->items[m->count - 1].mark;
+  mark->point = (uint8_t)later;
+  mark->stream = (uint8_t)stream;
+  mark->aside = (uint8_t)behind;
 }
 
 /* Before an operation that computes: for what is on the layers' streams from this one on. */

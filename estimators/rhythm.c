@@ -250,8 +250,8 @@ static double exchange_ready(const walk *w, const tws_action_step *s) {
 }
 
 /* Into the stage's account; returns 1 + its number. */
-static uint32_t keep_op(tws_rhythm_stage *stage, double ready, double met, double end, uint32_t cause, int axis) {
-  stage->ops[stage->op_count++] = (tws_rhythm_op){ready, met, end, cause, axis};
+static uint32_t keep_op(tws_rhythm_stage *stage, tws_rhythm_op op) {
+  stage->ops[stage->op_count++] = op;
   return stage->op_count;
 }
 
@@ -262,11 +262,13 @@ static void run_exchange(walk *w, const tws_action_step *s, double met, double s
     const int due = s->stream == TWS_OWN_EXCHANGES && w->due > 0;
     uint32_t cause = cause_of(w->stage, x->last, x->ended, due ? w->due_by : 0, due ? w->due : 0);
     if (ready > later(x->ended, due ? w->due : 0)) cause = 0;
-    x->last = x->number[x->begun % TWS_EXCHANGES_BACK] = keep_op(w->stage, ready, met, ended, cause, s->axis);
+    x->last = x->number[x->begun % TWS_EXCHANGES_BACK] =
+        keep_op(w->stage, (tws_rhythm_op){ready, met, ended, cause, s->axis});
   }
   x->ended = x->end[x->begun++ % TWS_EXCHANGES_BACK] = ended;
-  if (s->stream == TWS_OWN_EXCHANGES) w->due = 0;
-  if (s->stream == TWS_OWN_EXCHANGES) w->due_by = 0;
+  if (s->stream != TWS_OWN_EXCHANGES) return;
+  w->due = 0;
+  w->due_by = 0;
 }
 
 /* What computes has waited. */
@@ -465,13 +467,13 @@ static uint32_t cause_at(const runner *u, int line, const tws_rhythm_end *end, i
 }
 
 /* In one queue what computes waits for all of it. */
-static void keep_message(const runner *u, int line, const tws_rhythm_end *at, const tws_rhythm_op *times) {
+static void keep_message(const runner *u, int line, const tws_rhythm_end *at, tws_rhythm_op message) {
   tws_rhythm_stage *stage = stage_of(u, line, at->stage);
-  stage->last_message = keep_op(stage, times->ready_s, times->met_s, times->end_s, times->cause, TWS_RHYTHM_MESSAGE);
+  stage->last_message = keep_op(stage, message);
   u->causes[(size_t)line * u->states + (size_t)at->state].message = stage->last_message;
   if (!u->r->serial) return;
-  stage->exposed_s += times->end_s - times->met_s;
-  stage->bubble_s += times->met_s - times->ready_s;
+  stage->exposed_s += message.end_s - message.met_s;
+  stage->bubble_s += message.met_s - message.ready_s;
 }
 
 static void run_message(runner *u, int line, const tws_rhythm_move *m) {
@@ -482,7 +484,8 @@ static void run_message(runner *u, int line, const tws_rhythm_move *m) {
   message_state *state = u->state + (size_t)line * u->states;
   for (int i = 0; i < 2 && u->causes; i++) {
     const tws_rhythm_end *at = i ? &m->there : &m->here;
-    keep_message(u, line, at, &(tws_rhythm_op){ready[i], met, end, cause_at(u, line, at, before[i]), 0});
+    const uint32_t cause = cause_at(u, line, at, before[i]);
+    keep_message(u, line, at, (tws_rhythm_op){ready[i], met, end, cause, TWS_RHYTHM_MESSAGE});
   }
   state[m->here.state].message = state[m->there.state].message = end;
   here->messages_s = there->messages_s = end;
