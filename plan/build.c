@@ -286,13 +286,21 @@ static int lower_between(tws_lower *l) {
   }
 }
 
-/* What has been prepared; not finished: without offsets and dependencies. */
-static tws_code lower(tws_lower *l, int finished, tws_error *err) {
+typedef enum completeness { LOWERED, DEPENDENT, FINISHED } completeness;
+
+/* Derives dependencies, and offsets, as far as they are asked for. */
+static tws_code complete(tws_lower *l, completeness wanted) {
+  if (wanted == LOWERED) return l->b.failed;
+  return wanted == DEPENDENT ? tws_builder_depend(&l->b) : tws_builder_finish(&l->b);
+}
+
+/* What has been prepared. */
+static tws_code lower(tws_lower *l, completeness wanted, tws_error *err) {
   TWS_TRY(check_length(l, err));
   expect(l);
   l->b.phase = TWS_PHASE_FORWARD;
   l->b.module = TWS_NONE;
-  if (lower_between(l)) return finished ? tws_builder_finish(&l->b) : l->b.failed;
+  if (lower_between(l)) return complete(l, wanted);
   tws_zero_step_begin(l);
   if (l->wanted) l->sample->begun = l->b.plan->op_count;
   if (!l->wanted || l->wanted->tail) tws_delayed_update(l);
@@ -304,7 +312,7 @@ static tws_code lower(tws_lower *l, int finished, tws_error *err) {
     tws_lower_score(l);
   else
     tws_lower_step(l);
-  return finished ? tws_builder_finish(&l->b) : l->b.failed;
+  return complete(l, wanted);
 }
 
 /* Ranks that share the experts: an axis, or those of a node and equal ones of all nodes. Returns how many axes. */
@@ -430,12 +438,12 @@ static void end(tws_lower *l) {
 
 /* The plan, or what is wanted of it as a sample. */
 static tws_code build(const tws_plan_request *request, const tws_sample_request *wanted, tws_plan_sample *sample,
-                      int finished, tws_plan **out, tws_error *err) {
+                      completeness how, tws_plan **out, tws_error *err) {
   tws_lower l = {.chunk_count = 0};
   *out = NULL;
   tws_code code = begin(request, wanted, sample, &l, err);
   if (code == TWS_OK) code = prepare(&l, err);
-  if (code == TWS_OK) code = lower(&l, finished, err);
+  if (code == TWS_OK) code = lower(&l, how, err);
   end(&l);
   if (code != TWS_OK) {
     tws_plan_destroy(l.b.plan);
@@ -446,18 +454,22 @@ static tws_code build(const tws_plan_request *request, const tws_sample_request 
 }
 
 tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_error *err) {
-  return build(request, NULL, NULL, 1, out, err);
+  return build(request, NULL, NULL, FINISHED, out, err);
 }
 
 tws_code tws_plan_lower(const tws_plan_request *request, tws_plan **out, tws_error *err) {
-  return build(request, NULL, NULL, 0, out, err);
+  return build(request, NULL, NULL, LOWERED, out, err);
+}
+
+tws_code tws_plan_depend(const tws_plan_request *request, tws_plan **out, tws_error *err) {
+  return build(request, NULL, NULL, DEPENDENT, out, err);
 }
 
 tws_code tws_plan_sample_make(const tws_sample_request *request, tws_plan_sample *out, tws_error *err) {
   tws_plan_request plan = *request->plan;
   plan.state = NULL;
   *out = (tws_plan_sample){.plan = NULL};
-  return build(&plan, request, out, 1, &out->plan, err);
+  return build(&plan, request, out, FINISHED, &out->plan, err);
 }
 
 void tws_plan_sample_free(tws_plan_sample *sample) {

@@ -284,6 +284,9 @@ tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *to
 tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_error *err);
 /* Its operations and buffers with their lifetimes, without offsets and dependencies: what is alive when, quicker. */
 tws_code tws_plan_lower(const tws_plan_request *request, tws_plan **out, tws_error *err);
+/* The same with the dependencies of operands, channels and barriers, but without offsets: no operation waits for memory
+ * that another one still uses, so no step of it is longer than that of the whole plan. */
+tws_code tws_plan_depend(const tws_plan_request *request, tws_plan **out, tws_error *err);
 void tws_plan_destroy(tws_plan *plan);
 static inline int tws_shard_is_quantized(const tws_plan *plan, const tws_shard *shard) {
   return plan->quantized.bits > 0 && shard->storage_offset >= plan->quantized.first;

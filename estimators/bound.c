@@ -1,0 +1,407 @@
+#include "estimators/bound.h"
+
+#include <string.h>
+
+#include "estimators/pieces.h"
+#include "models/hardware/runtime.h"
+#include "plan/pipeline_grid.h"
+#include "plan/pipeline_schedule.h"
+
+enum { FEW = 3 }; /* micro-batches: the first, the last and one between them */
+
+/* Resources of a rank: its streams, or where it has one queue for all of them that one, then its channels. */
+enum { RESOURCES = TWS_STREAM_COUNT + TWS_CHANNEL_COUNT };
+
+typedef struct stage_plan {
+  tws_plan *plan;
+  double *seconds;  /* per work, with the host's launches: tws_plan_launched_seconds() */
+  double *path_s;   /* per operation: the longest path from its start to the end of the step */
+  uint32_t *before; /* per operation: the one before it on its queue, or TWS_NONE */
+} stage_plan;
+
+typedef struct bounder {
+  const tws_plan_request *request;
+  const tws_machine *machine;     /* or these costs instead: */
+  const tws_bound_costs *costs;
+  int64_t wanted, built; /* micro-batches: of the step, of the plans */
+  int stages, serial;
+  stage_plan *plans; /* one of each stage */
+  tws_run *run;
+  tws_run_start *order; /* what started, in that order: each a rendezvous or an operation */
+  size_t count;
+  tws_arena *arena;
+} bounder;
+
+static tws_code no_memory(tws_error *err) {
+  return tws_fail(err, TWS_MEMORY, NULL, "no memory for the bound of a step");
+}
+
+/* ---- costs ---- */
+
+/* Of every micro-batch a middle one is repeated: what the host launches in a step is known from few of them. */
+typedef struct launches {
+  double device_s, host_s;
+} launches;
+
+static int is_middle(const bounder *b, const tws_op *o) {
+  return o->phase != TWS_PHASE_STEP && o->micro_batch == 1 && b->built >= FEW;
+}
+
+/* tws_plan_host_stretch() of a plan of all micro-batches. */
+static double host_stretch(const bounder *b, const tws_plan *plan, const double *seconds) {
+  const double host_op_s = tws_profile_host_op_s(b->machine->profile);
+  launches all = {0, 0};
+  if (!(host_op_s > 0)) return 1;
+  for (uint32_t i = 0; i < plan->op_count; i++) {
+    const tws_op *o = &plan->ops[i];
+    const tws_work *work = &plan->works[o->work];
+    if (o->phase == TWS_PHASE_STEP || !tws_is_launched(work)) continue;
+    const double times = is_middle(b, o) ? (double)(1 + b->wanted - b->built) : 1;
+    all.device_s += times * seconds[o->work];
+    all.host_s += times * host_op_s * tws_profile_host_launches(b->machine->profile, work);
+  }
+  return tws_host_stretch(all.device_s, all.host_s, tws_profile_issues_in_turns(b->machine->profile));
+}
+
+static tws_code find_costs(bounder *b, stage_plan *s, tws_error *err) {
+  const tws_plan *plan = s->plan;
+  s->seconds = tws_arena_alloc(b->arena, plan->work_count + 1u, sizeof *s->seconds);
+  if (!s->seconds) return no_memory(err);
+  for (uint32_t w = 0; w < plan->work_count; w++)
+    s->seconds[w] = b->costs ? b->costs->work(b->costs->user, plan, w) : tws_plan_work_seconds(plan, w, b->machine, 1);
+  if (b->costs) return TWS_OK;
+  const double stretch = host_stretch(b, plan, s->seconds);
+  for (uint32_t w = 0; w < plan->work_count; w++)
+    if (tws_is_launched(&plan->works[w])) s->seconds[w] *= stretch;
+  return TWS_OK;
+}
+
+static double seconds_of(const bounder *b, uint32_t stage, uint32_t op) {
+  const tws_plan *plan = b->plans[stage].plan;
+  const tws_op *o = &plan->ops[op];
+  if (o->kind == TWS_OP_SEND || o->kind == TWS_OP_RECV)
+    return b->costs ? b->costs->message(b->costs->user, plan, o->peer, o->work)
+                    : tws_plan_message_seconds(plan, o->peer, o->work, b->machine);
+  return b->plans[stage].seconds[o->work];
+}
+
+/* ---- the longest paths to and from every operation ---- */
+
+/* Members of what started: those of a rendezvous, or the operation itself. */
+static uint32_t members_of(const bounder *b, const tws_run_start *start, tws_run_member *alone,
+                           const tws_run_member **members) {
+  *alone = (tws_run_member){start->rank, start->op};
+  *members = alone;
+  if (start->rendezvous == TWS_NONE) return 1;
+  *members = &b->run->members[b->run->rendezvous[start->rendezvous].member_first];
+  return b->run->rendezvous[start->rendezvous].needed;
+}
+
+static double longest_of(const bounder *b, const tws_run_member *members, uint32_t count) {
+  double longest = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    const double seconds = seconds_of(b, members[i].rank, members[i].op);
+    if (seconds > longest) longest = seconds;
+  }
+  return longest;
+}
+
+/* Everything starts as early as it may. */
+static tws_code run_forwards(bounder *b, tws_error *err) {
+  tws_run_start start;
+  size_t operations = 0;
+  for (int s = 0; s < b->stages; s++) operations += b->plans[s].plan->op_count;
+  b->order = tws_arena_alloc_unset(b->arena, operations + 1u, sizeof *b->order);
+  if (!b->order) return no_memory(err);
+  while (tws_run_next(b->run, &start)) {
+    tws_run_member alone;
+    const tws_run_member *members;
+    const uint32_t count = members_of(b, &start, &alone, &members);
+    const double longest = longest_of(b, members, count);
+    b->order[b->count++] = start;
+    for (uint32_t i = 0; i < count; i++) {
+      const uint32_t id = start.rendezvous;
+      const double met = id == TWS_NONE ? b->run->ranks[members[i].rank].times[members[i].op].ready_s
+                                        : b->run->rendezvous[id].met_s;
+      tws_run_end(b->run, members[i].rank, members[i].op, met + longest);
+    }
+  }
+  return tws_run_check(b->run, err);
+}
+
+static void raise(double *to, double value) {
+  if (value > *to) *to = value;
+}
+
+/* What started last comes first: all that follows it is known. */
+static tws_code run_backwards(bounder *b, tws_error *err) {
+  for (int s = 0; s < b->stages; s++) {
+    stage_plan *p = &b->plans[s];
+    const tws_run_rank *r = &b->run->ranks[s];
+    p->path_s = tws_arena_alloc(b->arena, p->plan->op_count + 1u, sizeof *p->path_s);
+    p->before = tws_arena_alloc_unset(b->arena, p->plan->op_count + 1u, sizeof *p->before);
+    if (!p->path_s || !p->before) return no_memory(err);
+    memset(p->before, 0xff, p->plan->op_count * sizeof *p->before); /* TWS_NONE */
+    for (uint32_t op = 0; op < p->plan->op_count; op++)
+      if (r->next[op] != TWS_NONE) p->before[r->next[op]] = op;
+  }
+  for (size_t at = b->count; at-- > 0;) {
+    tws_run_member alone;
+    const tws_run_member *members;
+    const uint32_t count = members_of(b, &b->order[at], &alone, &members);
+    double from_start = 0;
+    for (uint32_t i = 0; i < count; i++) raise(&from_start, b->plans[members[i].rank].path_s[members[i].op]);
+    from_start += longest_of(b, members, count);
+    for (uint32_t i = 0; i < count; i++) {
+      stage_plan *p = &b->plans[members[i].rank];
+      const tws_op *o = &p->plan->ops[members[i].op];
+      p->path_s[members[i].op] = from_start; /* until here it was the longest path from its end */
+      if (p->before[members[i].op] != TWS_NONE) raise(&p->path_s[p->before[members[i].op]], from_start);
+      for (uint32_t d = 0; d < o->dep_count; d++) raise(&p->path_s[p->plan->deps[o->dep_first + d]], from_start);
+    }
+  }
+  return TWS_OK;
+}
+
+/* ---- resources ---- */
+
+/* What a resource does: all of it, or the passes alone. */
+typedef struct busy {
+  double start_s;    /* of its first operation, at the earliest */
+  double seconds;    /* of all operations of the few micro-batches */
+  double after_s;    /* from the end of its last operation to the step's */
+  int used;
+} busy;
+
+typedef struct resource {
+  busy all, passes;
+  double *each;     /* per micro-batch: what the passes of it take */
+  double through_s; /* the longest path through an operation of a micro-batch that is not the first */
+} resource;
+
+static void add_to(busy *to, double start_s, double seconds, double after_s) {
+  if (!to->used) to->start_s = start_s;
+  to->used = 1;
+  to->seconds += seconds;
+  to->after_s = after_s; /* operations come in the order in which the resource does them */
+}
+
+static void add_operation(const bounder *b, resource *r, const tws_op *o, double start_s, double seconds,
+                          double from_start) {
+  add_to(&r->all, start_s, seconds, from_start - seconds);
+  if (o->phase == TWS_PHASE_STEP) return;
+  add_to(&r->passes, start_s, seconds, from_start - seconds);
+  if ((int64_t)o->micro_batch >= b->built) return;
+  r->each[o->micro_batch] += seconds;
+  if (o->micro_batch > 0) raise(&r->through_s, start_s + from_start);
+}
+
+/* Seconds of the step at least, by this resource. */
+static double bound_of(const bounder *b, const resource *r) {
+  double middle = b->built >= FEW ? r->each[1] : 0, bound = 0;
+  for (int64_t i = 2; i < b->built - 1; i++)
+    if (r->each[i] < middle) middle = r->each[i];
+  const double more = (double)(b->wanted - b->built) * middle;
+  if (r->all.used) raise(&bound, r->all.start_s + r->all.seconds + more + r->all.after_s);
+  if (r->passes.used) raise(&bound, r->passes.start_s + r->passes.seconds + more + r->passes.after_s);
+  if (b->stages == 1 && r->through_s > 0) raise(&bound, r->through_s + more);
+  return bound;
+}
+
+static tws_code bound_stage(bounder *b, uint32_t stage, double *step_s, tws_error *err) {
+  const stage_plan *p = &b->plans[stage];
+  const tws_run_rank *rank = &b->run->ranks[stage];
+  resource *r = tws_arena_alloc(b->arena, RESOURCES, sizeof *r);
+  for (int i = 0; r && i < RESOURCES; i++) {
+    r[i].each = tws_arena_alloc(b->arena, (size_t)b->built, sizeof *r[i].each);
+    if (!r[i].each) r = NULL;
+  }
+  if (!r) return no_memory(err);
+  for (uint32_t op = 0; op < p->plan->op_count; op++) {
+    const tws_op *o = &p->plan->ops[op];
+    const tws_op_times *t = &rank->times[op];
+    const double seconds = t->end_s - t->met_s;
+    add_operation(b, &r[b->serial ? 0 : o->stream], o, t->met_s, seconds, p->path_s[op]);
+    if (!b->serial && o->channel != TWS_CHANNEL_NONE)
+      add_operation(b, &r[TWS_STREAM_COUNT + o->channel], o, t->met_s, seconds, p->path_s[op]);
+    if (b->built == b->wanted) raise(step_s, t->end_s);
+  }
+  for (int i = 0; i < RESOURCES && b->built < b->wanted; i++) raise(step_s, bound_of(b, &r[i]));
+  return TWS_OK;
+}
+
+/* ---- memory ---- */
+
+static int is_active(int category) {
+  return category == TWS_CATEGORY_ACTIVATION || category == TWS_CATEGORY_CHECKPOINT ||
+         category == TWS_CATEGORY_ACTIVATION_GRADIENT || category == TWS_CATEGORY_WORKSPACE ||
+         category == TWS_CATEGORY_INPUT;
+}
+
+/* The network's inputs are of all micro-batches. */
+static uint64_t further_inputs(const tws_plan *plan, int64_t wanted) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < TWS_NETWORK_INPUTS && wanted > plan->accumulation_steps; i++)
+    if (plan->input[i] != TWS_NONE)
+      bytes += plan->buffers[plan->input[i]].bytes / (uint64_t)plan->accumulation_steps *
+               (uint64_t)(wanted - plan->accumulation_steps);
+  return bytes;
+}
+
+static void keep_live(tws_ledger *ledger) {
+  for (int t = 0; t < TWS_TIER_COUNT; t++) {
+    ledger->tier[t].arena_bytes = ledger->tier[t].live_bytes;
+    ledger->tier[t].gaps = 0;
+  }
+}
+
+static tws_code read_live(const tws_plan *plan, int64_t wanted, tws_ledger *ledger, tws_error *err) {
+  TWS_TRY(tws_ledger_read(plan, ledger, err));
+  const uint64_t more = further_inputs(plan, wanted);
+  tws_ledger_tier *device = &ledger->tier[TWS_TIER_DEVICE];
+  device->live_bytes += more;
+  device->category[TWS_CATEGORY_INPUT] += more;
+  if (ledger->loss_bytes > 0) ledger->loss_bytes += more;
+  keep_live(ledger);
+  return TWS_OK;
+}
+
+/* ---- the whole ---- */
+
+static int64_t micro_batches_of(const tws_pipeline_shape *shape, int64_t at_least) {
+  const int64_t round = shape->stages > 1 && shape->virtual_stages > 1 ? shape->stages : 1;
+  const int64_t few = (at_least + round - 1) / round * round;
+  return few < shape->micro_batches ? few : shape->micro_batches;
+}
+
+static tws_code make_plans(bounder *b, tws_bound *out, tws_error *err) {
+  b->plans = tws_arena_alloc(b->arena, (size_t)b->stages, sizeof *b->plans);
+  if (!b->plans) return no_memory(err);
+  for (int s = 0; s < b->stages; s++) {
+    tws_plan_request r = *b->request;
+    tws_ledger ledger;
+    r.rank = tws_pipeline_grid_stage(&r.topology, 0, s);
+    r.max_accumulation = b->built;
+    TWS_TRY(tws_plan_depend(&r, &b->plans[s].plan, err));
+    TWS_TRY(read_live(b->plans[s].plan, b->wanted, &ledger, err));
+    if (s == 0 || ledger.tier[TWS_TIER_DEVICE].live_bytes > out->ledger.tier[TWS_TIER_DEVICE].live_bytes)
+      out->ledger = ledger;
+    TWS_TRY(find_costs(b, &b->plans[s], err));
+  }
+  return TWS_OK;
+}
+
+static tws_code bound_stages(bounder *b, tws_bound *out, tws_error *err) {
+  TWS_TRY(make_plans(b, out, err));
+  const tws_plan **plans = tws_arena_alloc(b->arena, (size_t)b->stages, sizeof *plans);
+  if (!plans) return no_memory(err);
+  for (int s = 0; s < b->stages; s++) plans[s] = b->plans[s].plan;
+  const tws_run_request request = {.plans = plans,
+                                   .count = b->stages,
+                                   .mode = b->serial ? TWS_RUN_SERIAL : TWS_RUN_STREAMS,
+                                   .absent = TWS_ABSENT_ANY};
+  TWS_TRY(tws_run_create(&request, &b->run, err));
+  TWS_TRY(run_forwards(b, err));
+  TWS_TRY(run_backwards(b, err));
+  for (int s = 0; s < b->stages; s++) TWS_TRY(bound_stage(b, (uint32_t)s, &out->step_s, err));
+  if (b->machine) raise(&out->step_s, tws_loading_s(b->request, b->machine));
+  return TWS_OK;
+}
+
+static tws_code bound_request(bounder b, tws_bound *out, tws_error *err) {
+  const tws_plan_request *request = b.request;
+  b.wanted = request->config->accumulation_steps;
+  b.stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
+  const tws_pipeline_shape shape = tws_pipeline_shape_of(request->config, b.stages, b.wanted);
+  memset(out, 0, sizeof *out);
+  TWS_TRY(tws_pipeline_check(&shape, err));
+  b.built = micro_batches_of(&shape, FEW);
+  out->whole = b.built == b.wanted;
+  b.arena = tws_arena_create();
+  const tws_code code = b.arena ? bound_stages(&b, out, err) : no_memory(err);
+  tws_run_destroy(b.run);
+  for (int s = 0; b.plans && s < b.stages; s++) tws_plan_destroy(b.plans[s].plan);
+  tws_arena_destroy(b.arena);
+  return code;
+}
+
+tws_code tws_bound_step(const tws_plan_request *request, const tws_machine *machine, tws_bound *out, tws_error *err) {
+  const int serial = tws_profile_serial_streams(machine->profile);
+  return bound_request((bounder){.request = request, .machine = machine, .serial = serial}, out, err);
+}
+
+tws_code tws_bound_step_at(const tws_plan_request *request, const tws_bound_costs *costs, tws_bound *out,
+                           tws_error *err) {
+  return bound_request((bounder){.request = request, .costs = costs, .serial = costs->serial}, out, err);
+}
+
+/* ---- parts of it ---- */
+
+/* The least of what kernels on the stream that computes take for a micro-batch. */
+static double passes_seconds(const tws_plan *plan, const tws_machine *machine, double *each) {
+  double least = 0;
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    const tws_op *o = &plan->ops[op];
+    if (o->kind != TWS_OP_COMPUTE || o->stream != TWS_STREAM_COMPUTE || o->place != TWS_PLACE_DEVICE ||
+        o->phase == TWS_PHASE_STEP || o->micro_batch >= plan->accumulation_steps)
+      continue;
+    each[o->micro_batch] += tws_plan_work_seconds(plan, o->work, machine, 1);
+  }
+  for (int64_t i = 0; i < plan->accumulation_steps; i++)
+    if (i == 0 || each[i] < least) least = each[i];
+  return least;
+}
+
+tws_code tws_bound_passes(const tws_plan_request *request, const tws_machine *machine, tws_bound *out, tws_error *err) {
+  const int64_t wanted = request->config->accumulation_steps;
+  const int stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
+  const tws_pipeline_shape shape = tws_pipeline_shape_of(request->config, stages, wanted);
+  tws_plan_request r = *request;
+  tws_plan *plan;
+  memset(out, 0, sizeof *out);
+  TWS_TRY(tws_pipeline_check(&shape, err));
+  r.rank = tws_pipeline_grid_stage(&r.topology, 0, 0);
+  r.max_accumulation = micro_batches_of(&shape, stages); /* as many as the first stage holds */
+  TWS_TRY(tws_plan_lower(&r, &plan, err));
+  double *each = tws_calloc((size_t)plan->accumulation_steps, sizeof *each);
+  tws_code code = each ? read_live(plan, wanted, &out->ledger, err) : no_memory(err);
+  if (code == TWS_OK) out->step_s = (double)wanted * passes_seconds(plan, machine, each);
+  for (int t = 0; t < TWS_TIER_COUNT && code == TWS_OK; t++) {
+    tws_ledger_tier *tier = &out->ledger.tier[t];
+    for (int c = 0; c < TWS_CATEGORY_COUNT; c++) {
+      if (is_active(c)) continue;
+      tier->live_bytes -= tier->category[c];
+      tier->category[c] = 0;
+    }
+  }
+  out->ledger.loss_bytes = 0;
+  keep_live(&out->ledger);
+  tws_free(each);
+  tws_plan_destroy(plan);
+  return code;
+}
+
+tws_code tws_bound_state(const tws_plan_request *request, tws_bound *out, tws_error *err) {
+  const int stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
+  const tws_pipeline_shape shape = tws_pipeline_shape_of(request->config, stages, request->config->accumulation_steps);
+  tws_plan_request r = *request;
+  tws_plan *plan;
+  memset(out, 0, sizeof *out);
+  TWS_TRY(tws_pipeline_check(&shape, err));
+  r.rank = tws_pipeline_grid_stage(&r.topology, 0, 0);
+  r.max_accumulation = micro_batches_of(&shape, 1);
+  TWS_TRY(tws_plan_lower(&r, &plan, err));
+  for (uint32_t i = 0; i < plan->state->count; i++)
+    out->ledger.tier[plan->state->entries[i].tier].category[plan->state->entries[i].category] +=
+        plan->state->entries[i].bytes;
+  for (uint32_t i = 0; i < plan->buffer_count; i++) {
+    const tws_buffer *b = &plan->buffers[i];
+    if (b->lifetime == TWS_LIFETIME_PROGRAM && !is_active(b->category))
+      out->ledger.tier[b->tier].category[b->category] += b->bytes;
+  }
+  for (int t = 0; t < TWS_TIER_COUNT; t++)
+    for (int c = 0; c < TWS_CATEGORY_COUNT; c++) out->ledger.tier[t].live_bytes += out->ledger.tier[t].category[c];
+  keep_live(&out->ledger);
+  tws_plan_destroy(plan);
+  return TWS_OK;
+}
