@@ -1,12 +1,12 @@
 /* The tuner: which configuration trains a network fastest on a machine.
  *
- *   every point of the space -> memory ledger (rejects) -> longest path (ranks) -> simulation of the best (decides)
+ *   every point of the space -> memory and time at least (bounds) -> plans of those that may be best -> simulation
  *
- * Pipelines are ranked by a rough estimate from a few of their stages; the best of them then by the longest path of all
- * stages, which also has the last word on their memory.
+ * Points are looked at best first (autotune/frontier.h): a bound only ever rules out, and what is reported was planned.
+ * A space of few points is planned as a whole.
  *
- * The result is deterministic: equal requests give equal tables. Nothing here prints or launches: autotune/measure.h
- * runs the winners. */
+ * The result is deterministic: equal requests give equal tables, whatever the number of processes. Nothing here prints
+ * or launches: autotune/measure.h runs the winners. */
 #ifndef TWS_AUTOTUNE_H
 #define TWS_AUTOTUNE_H
 
@@ -16,7 +16,8 @@
 #include "job/fit.h"
 #include "job/simulate.h"
 
-enum { TWS_TUNE_LIST = 32, TWS_TUNE_SCHEDULES = 16, TWS_TUNE_MAX_POINTS = 200000 };
+enum { TWS_TUNE_LIST = 32, TWS_TUNE_SCHEDULES = 16, TWS_TUNE_REASONS = 32 };
+#define TWS_TUNE_MAX_POINTS (INT64_C(1) << 36)
 
 /* An empty list means "all that make sense", as stated. */
 typedef struct tws_tune_space {
@@ -50,16 +51,16 @@ typedef struct tws_tune_space {
   tws_variant_schedule schedules[TWS_TUNE_SCHEDULES];
   int schedule_count;
   int sequence_parallel[2], sequence_parallel_count; /* 0: whole tokens, 1: tokens are split where weights are not */
-  /* Of models of experts; an exhaustive search has one of each. Empty: the configuration's, with `axes` also all
-   * degrees up to a node's devices that divide experts and replicas. */
+  /* Of models of experts. Empty: the configuration's, with `axes` also all degrees up to a node's devices that divide
+   * experts and replicas. */
   int expert[TWS_TUNE_LIST], expert_count;
   double capacity[TWS_TUNE_LIST];
   int capacity_count; /* twinspeed.expert_capacity_factor */
-  /* Values of TWS_EXCHANGE_KEYS; an exhaustive search does not vary them. Empty: the configuration's, with `axes` on
-   * several nodes also groups of a node's ranks, of the first two keys at stage 3 and of the third with experts on more
-   * nodes than one. */
+  /* Values of TWS_EXCHANGE_KEYS. Empty: the configuration's, with `axes` on several nodes also groups of a node's
+   * ranks, of the first two keys at stage 3 and of the third with experts on more nodes than one, unless one of the
+   * lists below is given. */
   int exchange[TWS_EXCHANGE_COUNT][TWS_TUNE_LIST], exchange_count[TWS_EXCHANGE_COUNT];
-  /* Of exhaustive searches alone; empty: the configuration's. */
+  /* Empty: the configuration's. */
   int overlap[2], overlap_count;                 /* tws_variant.overlap */
   int offload[TWS_OFFLOAD_WORDS], offload_count; /* tws_variant.offload */
   int64_t reduce_bucket[TWS_TUNE_LIST];
@@ -77,12 +78,12 @@ typedef enum tws_tune_verdict {
 
 typedef struct tws_tune_candidate {
   tws_variant variant;
+  int64_t number; /* of the point in its space */
   char name[TWS_VARIANT_NAME];
   tws_tune_verdict verdict;
   char reason[160]; /* of a rejection, in classes that can be counted */
-  int implied; /* rejected without a plan: a smaller micro batch did not fit, and needed_bytes is that one's, or the
-                * model's states alone do not fit, and it is theirs */
-  int rough;   /* the estimate is a rough one (of a pipeline) */
+  int implied; /* rejected without a plan: needed_bytes are what it needs at least */
+  int rough;   /* step_s and the ledger of the estimate are lower bounds */
   double needed_bytes, available_bytes; /* of one rank, in the tier that decides */
   tws_estimate estimate;                /* valid unless NOT_SUPPORTED or implied */
   double samples;                       /* sequences a step of the whole job */
@@ -120,35 +121,37 @@ typedef struct tws_tune_request {
   double memory_bytes;    /* limit of one device instead of the machine's; 0: the machine's */
   tws_progress *progress; /* may be NULL */
   const tws_log *log;     /* may be NULL */
-  int exhaustive;         /* every point of the lists' product is looked at (autotune/exhaustive.h) */
-  int workers;            /* processes that do so, and simulate; 0: one for each core */
-  /* Of exhaustive searches alone: */
-  double budget_s;   /* look no further after so long, in an order drawn from the seed; 0: no limit */
-  const char *state; /* file that keeps where the search stands; of part k > 0 with ".k" behind; NULL: none */
-  int resume;        /* go on from it */
-  int part, parts;   /* this process looks at a part; part 0 gathers what the others find through their files */
+  int workers;            /* processes that look at points, plan and simulate; 0: one for each core */
+  double budget_s;        /* look no further after so long, in an order drawn from the seed; 0: no limit */
+  const char *state;      /* file that keeps what was found out; of part k > 0 with ".k" behind; NULL: none */
+  int resume;             /* go on from it */
+  int part, parts;        /* this process looks at a part; part 0 gathers what the others find through their files */
 } tws_tune_request;
 
 typedef struct tws_tune_rejection {
   char reason[160];
-  int count;
+  int64_t count;
 } tws_tune_rejection;
 
-/* Where the points of an exhaustive search went: considered is the sum of those up to left. */
+/* Where the points of a space went: considered is the sum of those up to left. */
 typedef struct tws_tune_swept {
   int64_t considered;
-  int64_t illegal;   /* no such division, batch or combination; or refused by the plan */
-  int64_t equal;     /* a knob without effect: the same plan as another point's */
-  int64_t too_large; /* live bytes, or what they are at least, exceed the device */
-  int64_t too_slow;  /* more time than the best at least, by what each stage has to do */
-  int64_t composed;  /* step times that are exact */
-  int64_t bounded;   /* step times that are lower bounds */
-  int64_t left;      /* not looked at within the budget */
-  int64_t planned;   /* of both: finalists, and bounds that were not enough */
-  int64_t lowered;   /* pieces of plans that all of it is made of */
+  int64_t illegal;     /* no such division, batch or combination, or not worth trying where none was named */
+  int64_t equal;       /* a knob without effect: the same plan as another point's */
+  int64_t refused;     /* by the plan */
+  int64_t too_large;   /* for the device, its host or disk */
+  int64_t ruled_out;   /* no better than the best, by their bounds */
+  int64_t planned;     /* fit, and their steps are known */
+  int64_t left;        /* not looked at within the budget */
+  double left_better;  /* how much better what is left could be, at most: 0.1 is 10 %; -1: not known */
+  int64_t bounds, plans; /* that were made */
   double search_s, plan_s;
   double search_cpu_s, plan_cpu_s, simulate_cpu_s; /* of all processes together */
 } tws_tune_swept;
+
+struct tws_tune_result;
+/* Configurations of the space: points that are legal and stand for themselves. */
+int64_t tws_tune_points(const struct tws_tune_result *result);
 
 /* What became of the points that were considered: each of them went one of these ways. */
 enum { TWS_SWEPT_WAYS = 7 };
@@ -165,9 +168,13 @@ typedef struct tws_tune_result {
   int rejection_count;
   int smallest;                  /* nothing fits: the candidate that needs least memory; else -1 */
   double estimate_s, simulate_s; /* what the search itself took */
-  tws_tune_swept swept;          /* of an exhaustive search; candidates are then its finalists */
+  int every;                     /* all points were planned; else candidates are the best, and if none fits what came
+                                  * closest */
+  tws_tune_swept swept;
 } tws_tune_result;
 
+/* Simulations where no number is given. */
+enum { TWS_TUNE_TRIALS = 12 };
 /* TWS_INVALID for an empty or oversized space. Nothing that fits is not an error: result->fits is then 0. */
 tws_code tws_tune(const tws_tune_request *request, tws_tune_result **out, tws_error *err);
 void tws_tune_result_destroy(tws_tune_result *result);
@@ -183,7 +190,7 @@ double tws_tune_least_devices(const tws_tune_request *request);
 /* The points of a space, in order; the caller frees *points with tws_free. */
 tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err);
 
-/* Whether a point fits and the longest path of its plan, or why it is rejected; of pipelines roughly. */
+/* Whether a point fits and the longest path of its plan, or why it is rejected. */
 tws_code tws_tune_estimate(const tws_tune_request *request, tws_tune_candidate *candidate, tws_error *err);
 
 double tws_tune_throughput(const tws_tune_candidate *candidate); /* samples/s: measured is not used here */

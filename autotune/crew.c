@@ -114,7 +114,7 @@ static void take_items(void *user, int index) {
     slot *own = slot_of(s, item);
     own->code = s->list->work(s->list->user, item, own + 1, &own->err);
     atomic_store(&own->done, 1);
-    give_back();
+    if (s->list->large) give_back();
     if (own->code != TWS_OK) break;
   }
 }

@@ -36,6 +36,7 @@ typedef struct tws_crew_list {
   /* In the caller's process; *stop: no further item is wanted. */
   tws_code (*read)(void *user, int item, const void *answer, int *stop, tws_error *err);
   void *user;
+  int large; /* items need so much memory that what one needed is given back at once */
 } tws_crew_list;
 /* With one worker or one item everything happens in the caller's process. *cpu_s grows by what all took. */
 tws_code tws_crew_do(const tws_crew_list *list, int workers, double *cpu_s, tws_error *err);

@@ -103,7 +103,7 @@ static tws_code draw_trials(const tws_tune_report *r, tws_text *svg, tws_error *
 static void tell_winner(const tws_tune_report *r, tws_document *d) {
   const tws_tune_analysis *a = r->analysis;
   const tws_job *job = r->request->job;
-  char label[TWS_VARIANT_NAME], step[32], bytes[32], count[2][CELL];
+  char label[TWS_VARIANT_NAME], step[32], bytes[32], count[3][CELL];
   const tws_tune_trial *trial = r->trials && r->trials->best >= 0 ? &r->trials->all[r->trials->best] : NULL;
   label_of(&a->winner.variant, label);
   tws_format_bytes(a->winner.bytes, bytes, sizeof bytes);
@@ -115,14 +115,11 @@ static void tell_winner(const tws_tune_report *r, tws_document *d) {
       whole_text(count[0], tokens(r, trial ? tws_tune_trial_throughput(trial) : tws_tune_throughput(c))), bytes);
   if (has_price(r)) tws_document_paragraph(d, "It costs %.4g for a million tokens.", a->winner.cost);
   const tws_tune_swept *swept = &r->result->swept;
-  if (r->request->exhaustive)
-    tws_document_paragraph(d, "%s configurations: %s planned, %d simulated.",
-                           whole_text(count[0], (double)swept->considered),
-                           whole_text(count[1], (double)swept->planned), r->result->simulated);
-  else
-    tws_document_paragraph(d, "%d configurations: %d fit, %d rejected, %d simulated%s.", r->result->count,
-                           r->result->fits, r->result->count - r->result->fits, r->result->simulated,
-                           r->trials ? ", some trained" : "");
+  tws_document_paragraph(d, "%s configurations: %s planned, %s rejected, %d simulated%s.",
+                         whole_text(count[0], (double)tws_tune_points(r->result)),
+                         whole_text(count[1], (double)swept->planned),
+                         whole_text(count[2], (double)(swept->too_large + swept->refused)), r->result->simulated,
+                         r->trials ? ", some trained" : "");
   tws_document_paragraph(d, "Costs: %s (%s).", tws_profile_name(job->profile), tws_profile_provenance(job->profile));
 }
 
@@ -257,7 +254,7 @@ static void tell_rejections(const tws_tune_result *result, tws_document *d) {
   tws_document_table(d, heads, 2);
   for (int i = 0; i < result->rejection_count; i++) {
     char count[CELL];
-    snprintf(count, sizeof count, "%d", result->rejections[i].count);
+    whole_text(count, (double)result->rejections[i].count);
     tws_document_row(d, (const char *[]){count, result->rejections[i].reason});
   }
   tws_document_table_end(d);
@@ -281,7 +278,7 @@ static void tell(const tws_tune_report *r, const figures *f, tws_dress dress, tw
   tws_document_figure(d, f->pareto.data, "pareto.svg", "All that fit; the line joins those that nothing beats");
   tell_candidates(r, d, r->analysis->pareto, r->analysis->pareto_count);
   tell_knobs(r->analysis, f, d);
-  if (r->request->exhaustive) tell_swept(&r->result->swept, d);
+  if (!r->result->every) tell_swept(&r->result->swept, d);
   tell_rejections(r->result, d);
   tws_document_end(d);
 }

@@ -153,19 +153,21 @@ static const tws_tune_candidate *best_candidate(const tws_tune_report *report) {
   return &report->result->candidates[0];
 }
 
-/* Where the points of an exhaustive search went, and what it took: CPU seconds of all processes. */
+/* Where the points of the space went, and what it took: CPU seconds of all processes. */
 static void add_swept(const tws_tune_swept *s, cJSON *json) {
   const struct {
     const char *name;
     double value;
-  } numbers[] = {
-      {"considered", (double)s->considered}, {"illegal", (double)s->illegal},   {"equal", (double)s->equal},
-      {"too_large", (double)s->too_large},   {"too_slow", (double)s->too_slow}, {"composed", (double)s->composed},
-      {"bounded", (double)s->bounded},       {"left", (double)s->left},         {"planned", (double)s->planned},
-      {"lowered", (double)s->lowered},       {"search_cpu_s", s->search_cpu_s}, {"plan_cpu_s", s->plan_cpu_s},
-      {"simulate_cpu_s", s->simulate_cpu_s}};
-  cJSON *swept = cJSON_AddObjectToObject(json, "exhaustive");
+  } numbers[] = {{"considered", (double)s->considered}, {"illegal", (double)s->illegal},
+                 {"equal", (double)s->equal},           {"refused", (double)s->refused},
+                 {"too_large", (double)s->too_large},   {"ruled_out", (double)s->ruled_out},
+                 {"planned", (double)s->planned},       {"left", (double)s->left},
+                 {"bounds", (double)s->bounds},         {"plans", (double)s->plans},
+                 {"search_cpu_s", s->search_cpu_s},     {"plan_cpu_s", s->plan_cpu_s},
+                 {"simulate_cpu_s", s->simulate_cpu_s}};
+  cJSON *swept = cJSON_AddObjectToObject(json, "search");
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) add_number(swept, numbers[i].name, numbers[i].value);
+  if (s->left > 0 && s->left_better >= 0) add_number(swept, "left_better_at_most", s->left_better);
 }
 
 tws_code tws_tune_json(const tws_tune_report *report, tws_text *out, tws_error *err) {
@@ -175,17 +177,17 @@ tws_code tws_tune_json(const tws_tune_report *report, tws_text *out, tws_error *
   cJSON_AddStringToObject(json, "schema", "twinspeed-tune-1");
   add_provenance(request, json);
   cJSON_AddStringToObject(json, "objective", tws_goal_name(request->goal));
-  add_number(json, "points", result->count);
+  add_number(json, "points", (double)tws_tune_points(result));
   add_number(json, "fits", result->fits);
   add_number(json, "simulated", result->simulated);
   add_number(json, "estimate_s", result->estimate_s);
   add_number(json, "simulate_s", result->simulate_s);
-  if (request->exhaustive) add_swept(&result->swept, json);
+  add_swept(&result->swept, json);
   cJSON *rejections = cJSON_AddArrayToObject(json, "rejections");
   for (int i = 0; i < result->rejection_count; i++) {
     cJSON *item = cJSON_CreateObject();
     cJSON_AddStringToObject(item, "reason", result->rejections[i].reason);
-    add_number(item, "count", result->rejections[i].count);
+    add_number(item, "count", (double)result->rejections[i].count);
     cJSON_AddItemToArray(rejections, item);
   }
   cJSON *candidates = cJSON_AddArrayToObject(json, "candidates");
@@ -255,10 +257,11 @@ static void write_summary(const tws_tune_report *report, tws_text *out) {
   const int measured = report->trials && report->trials->count > 0;
   if (report->request->goal != TWS_GOAL_THROUGHPUT)
     tws_text_add(out, "\nchosen by %s", tws_goal_name(report->request->goal));
-  tws_text_add(out, "\nmetric: throughput (samples/s), %s. %d points: %d fit, %d rejected.\n",
-               measured ? "measured" : "predicted", result->count, result->fits, result->count - result->fits);
+  tws_text_add(out, "\nmetric: throughput (samples/s), %s. %lld points: %lld planned that fit, %lld rejected.\n",
+               measured ? "measured" : "predicted", (long long)tws_tune_points(result), (long long)result->swept.planned,
+               (long long)(result->swept.too_large + result->swept.refused));
   for (int i = 0; i < result->rejection_count; i++)
-    tws_text_add(out, "rejected %d: %s\n", result->rejections[i].count, result->rejections[i].reason);
+    tws_text_add(out, "rejected %lld: %s\n", (long long)result->rejections[i].count, result->rejections[i].reason);
   for (int i = 0; measured && i < report->trials->count; i++) {
     const tws_tune_trial *t = &report->trials->all[i];
     if (t->experiment.outcome != TWS_OUTCOME_MEASURED)

@@ -1,169 +1,48 @@
-/* Reject by memory, rank by the longest path, decide by simulation. */
-#include <math.h>
+/* The one search: bounds rule out, plans of the best decide, simulation of these has the last word. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "autotune/autotune.h"
+#include <unistd.h>
+
 #include "autotune/crew.h"
-#include "autotune/exhaustive.h"
+#include "autotune/frontier.h"
 #include "base/random.h"
 
-enum { DEFAULT_TRIALS = 12, REFINED_PER_TRIAL = 2, PLANNED_WHEN_NOTHING_FITS = 16 };
+/* A space of few points is planned as a whole, so that every row of it is there to be looked at. */
+enum { FEW_POINTS = 384, PATH = 4096 };
 
-/* ---- one candidate ---- */
-
-static tws_capacity capacity_of(const tws_tune_request *request, int ranks) {
-  return tws_capacity_of(&request->job->machine, ranks, request->memory_bytes);
+tws_swept_way tws_tune_swept_way(const tws_tune_swept *s, int way) {
+  const tws_swept_way all[TWS_SWEPT_WAYS] = {
+      {s->illegal, "illegal: no such division, batch or combination"},
+      {s->equal, "equal to another: a knob has no effect there"},
+      {s->refused, "refused by the plan"},
+      {s->too_large, "too large for the device, its host or disk"},
+      {s->ruled_out, "no better than the best, by their lower bounds"},
+      {s->planned, "planned"},
+      {s->left, "not looked at within the budget"}};
+  return all[way];
 }
 
-void tws_tune_judge(const tws_tune_request *request, const tws_job *job, tws_tune_candidate *c) {
-  const tws_fit fit = tws_job_fit_within(job, &c->estimate.ledger, request->memory_bytes);
-  c->needed_bytes = fit.rank_need;
-  c->available_bytes = fit.rank_have;
-  c->verdict = fit.fits                      ? TWS_TUNE_FITS
-               : fit.tier == TWS_TIER_DEVICE ? TWS_TUNE_NO_DEVICE_MEMORY
-                                             : TWS_TUNE_NO_HOST_MEMORY;
-  if (fit.fits) return;
-  const tws_ledger_tier *guilty = &c->estimate.ledger.tier[fit.tier];
-  int largest = 0;
-  for (int i = 1; i < TWS_CATEGORY_COUNT; i++)
-    if (guilty->category[i] > guilty->category[largest]) largest = i;
-  static const char *const places[TWS_TIER_COUNT] = {
-      [TWS_TIER_DEVICE] = "device memory", [TWS_TIER_HOST] = "host memory", [TWS_TIER_DISK] = "disk"};
-  snprintf(c->reason, sizeof c->reason, "%s: mostly %s", places[fit.tier],
-           tws_category_name((tws_category)largest));
+int64_t tws_tune_points(const tws_tune_result *result) {
+  return result->swept.considered - result->swept.illegal - result->swept.equal;
 }
 
-/* How much of a pipeline is planned: of other points always all that an estimate needs. */
-typedef enum effort { ROUGH, ALL_STAGES, ALL_MICRO_BATCHES } effort;
-
-static tws_code estimate_plan(const tws_job *job, effort how, int rough, tws_estimate *out, tws_error *err) {
-  tws_plan_request plan = tws_job_request(job, 0);
-  plan.max_accumulation = how == ALL_MICRO_BATCHES ? 0 : 1; /* pipelines: extrapolated */
-  return rough ? tws_estimate_rough(&plan, &job->machine, out, err) : tws_estimate_step(&plan, &job->machine, out, err);
-}
-
-static tws_code estimate_candidate(const tws_tune_request *request, tws_tune_candidate *c, effort how, tws_error *err) {
-  tws_job *job = NULL;
-  tws_error refusal = {0};
-  tws_error *place = err ? err : &refusal;
-  c->rough = how == ROUGH && c->variant.pipeline > 1;
-  tws_code code = tws_job_derive(request->job, &c->variant, &job, place);
-  if (code == TWS_OK) code = estimate_plan(job, how, c->rough, &c->estimate, place);
-  if (code == TWS_OK) tws_tune_judge(request, job, c);
-  tws_job_destroy(job);
-  if (code == TWS_UNSUPPORTED || code == TWS_INVALID) {
-    c->verdict = TWS_TUNE_NOT_SUPPORTED;
-    snprintf(c->reason, sizeof c->reason, "refused: %.140s", place->message);
-    return TWS_OK;
-  }
-  return code == TWS_OK ? TWS_OK : tws_fail_in(err, code, "%s", c->name);
-}
-
-tws_code tws_tune_estimate(const tws_tune_request *request, tws_tune_candidate *candidate, tws_error *err) {
-  return estimate_candidate(request, candidate, ROUGH, err);
-}
-
-/* Memory grows with the micro batch: a point with at least twice a micro batch that did not fit, and no less
- * accumulation, is not worth a plan. (Twice, because packing buffers is not quite monotonic.) */
-static int differ_in_batch_only(const tws_variant *p, const tws_variant *q) {
-  return q->stage == p->stage && q->recompute == p->recompute && q->ranks == p->ranks && q->threads == p->threads &&
-         q->pipeline == p->pipeline && q->tensor == p->tensor && q->sequence == p->sequence &&
-         q->schedule.kind == p->schedule.kind && q->schedule.virtual_stages == p->schedule.virtual_stages &&
-         q->sequence_parallel == p->sequence_parallel && q->expert == p->expert && q->capacity == p->capacity &&
-         memcmp(q->exchange, p->exchange, sizeof q->exchange) == 0;
-}
-
-static const tws_tune_candidate *already_too_large(const tws_tune_candidate *all, int index) {
-  const tws_variant *p = &all[index].variant;
-  for (int i = index - 1; i >= 0; i--) {
-    const tws_variant *q = &all[i].variant;
-    if (!differ_in_batch_only(p, q)) return 0; /* such points are neighbours */
-    int failed = all[i].verdict == TWS_TUNE_NO_DEVICE_MEMORY || all[i].verdict == TWS_TUNE_NO_HOST_MEMORY;
-    if (failed && p->micro >= 2 * q->micro && (p->accumulation > 1) >= (q->accumulation > 1)) return &all[i];
-  }
-  return 0;
-}
-
-static double expert_params(const tws_job *job) {
-  double sum = 0;
-  for (uint32_t i = 0; i < job->network->param_count; i++)
-    if (job->network->params[i].experts > 0) sum += (double)tws_param_numel(&job->network->params[i]);
-  return sum;
-}
-
-/* Bytes of the model's states that the fullest rank of a point cannot do without. */
-static double states_bytes(const tws_tune_request *request, const tws_variant *p, tws_category *most) {
-  const tws_config *config = request->job->config;
-  double dtype = (double)tws_dtype_bytes(config->dtype);
-  double moments = tws_optimizer_of(config->optimizer)->states * (tws_config_bf16_moments(config) ? 2 : 4);
-  double masters = config->dtype == TWS_F32 || tws_config_bf16_masters(config) ? 0 : 4;
-  double params = (double)tws_network_params(request->job->network, 0), of_experts = expert_params(request->job);
-  if (p->pipeline > 1) params /= p->pipeline, of_experts /= p->pipeline;
-  if (p->tensor > 1) params /= p->tensor, of_experts /= p->tensor;
-  const double held = params - of_experts * (p->expert > 1 ? 1 - 1.0 / p->expert : 0); /* by a rank */
-  double divided = (double)tws_variant_replicas(p) * (p->sequence > 1 ? p->sequence : 1);
-  const int groups =
-      p->exchange[TWS_EXCHANGE_MICS] > 0 ? p->exchange[TWS_EXCHANGE_MICS] - 1 : (int)config->zero.shard_ranks;
-  if (p->stage == 3 && groups > 1) divided = fmin(divided, (double)groups);
-  double weights = dtype * (p->stage == 3 ? params / divided : held);
-  double gradients = dtype * (p->stage >= 2 ? params : held);
-  double optimizer = (moments + masters) * (p->stage >= 1 ? params / divided : held);
-  if (config->zero.offload_optimizer && p->stage >= 1) { /* and with it gradients that are not whole */
-    optimizer = 0;
-    if (p->stage >= 2) gradients = 0;
-  }
-  if (config->zero.offload_param && p->stage == 3) weights = 0;
-  if (p->stage >= 2) gradients /= divided;
-  *most = optimizer > weights ? TWS_CATEGORY_MOMENT : TWS_CATEGORY_PARAMETER;
-  return weights + gradients + optimizer;
-}
+/* ---- what the states take ---- */
 
 double tws_tune_least_devices(const tws_tune_request *request) {
-  tws_category most;
-  const tws_capacity capacity = capacity_of(request, 1);
-  return capacity.host ? 1 : states_bytes(request, &(tws_variant){.ranks = 1}, &most) / capacity.rank_device;
+  const tws_variant one = {.ranks = 1, .micro = 1, .accumulation = 1, .pipeline = 1, .tensor = 1, .sequence = 1};
+  const tws_capacity capacity = tws_capacity_of(&request->job->machine, 1, request->memory_bytes);
+  tws_bound state;
+  tws_job *job;
+  if (capacity.host || tws_job_derive(request->job, &one, &job, NULL) != TWS_OK) return 1;
+  const tws_plan_request plan = tws_job_request(job, 0);
+  const tws_code code = tws_bound_state(&plan, &state, NULL);
+  tws_job_destroy(job);
+  return code == TWS_OK ? (double)state.ledger.tier[TWS_TIER_DEVICE].live_bytes / capacity.rank_device : 1;
 }
 
 int tws_tune_needs_axes(const tws_tune_request *request) {
   return tws_tune_least_devices(request) > 1;
-}
-
-/* A point whose states alone do not fit is not worth a plan, in a space that has many such points. */
-static int states_too_large(const tws_tune_request *request, tws_tune_candidate *c) {
-  const tws_variant *p = &c->variant;
-  tws_category most;
-  const double bytes = states_bytes(request, p, &most);
-  if (!request->space.axes && p->pipeline <= 1 && p->tensor <= 1 && p->sequence <= 1) return 0;
-  const tws_capacity capacity = capacity_of(request, p->ranks);
-  if (bytes <= capacity.rank_device) return 0;
-  c->verdict = TWS_TUNE_NO_DEVICE_MEMORY;
-  c->implied = 1;
-  c->needed_bytes = bytes;
-  c->available_bytes = capacity.rank_device;
-  snprintf(c->reason, sizeof c->reason, "device memory: mostly %s", tws_category_name(most));
-  return 1;
-}
-
-static tws_code estimate_all(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {
-  tws_progress *progress = request->progress;
-  if (progress) tws_progress_begin(progress, "estimating", result->count);
-  for (int i = 0; i < result->count; i++) {
-    tws_tune_candidate *c = &result->candidates[i];
-    const tws_tune_candidate *smaller = already_too_large(result->candidates, i);
-    if (smaller) {
-      c->verdict = smaller->verdict;
-      c->implied = 1;
-      c->needed_bytes = smaller->needed_bytes;
-      c->available_bytes = smaller->available_bytes;
-      memcpy(c->reason, smaller->reason, sizeof c->reason);
-    } else if (!states_too_large(request, c)) {
-      TWS_TRY(estimate_candidate(request, c, ROUGH, err));
-    }
-    if (progress) tws_progress_update(progress, i + 1);
-  }
-  if (progress) tws_progress_end(progress);
-  return TWS_OK;
 }
 
 /* ---- simulation ---- */
@@ -171,9 +50,6 @@ static tws_code estimate_all(const tws_tune_request *request, tws_tune_result *r
 static tws_code simulate_candidate(const tws_tune_request *request, tws_tune_candidate *c, tws_error *err) {
   tws_job *job = NULL;
   tws_simulation simulation = {0};
-  if (c->variant.pipeline > 1 && !request->exhaustive)
-    TWS_TRY(estimate_candidate(request, c, ALL_MICRO_BATCHES, err)); /* what is simulated is exact */
-  if (c->verdict != TWS_TUNE_FITS) return TWS_OK;
   tws_code code = tws_job_derive(request->job, &c->variant, &job, err);
   if (code == TWS_OK) {
     const tws_simulation_request of_job = {
@@ -188,61 +64,11 @@ static tws_code simulate_candidate(const tws_tune_request *request, tws_tune_can
   return TWS_OK;
 }
 
-double tws_tune_throughput(const tws_tune_candidate *c) {
-  double seconds = c->simulated_s > 0 ? c->simulated_s : c->estimate.step_s;
-  return seconds > 0 ? c->samples / seconds : 0;
+static int wanted_of(const tws_tune_request *request) {
+  return request->trials > 0 ? request->trials : TWS_TUNE_TRIALS;
 }
 
-static int by_memory_then_name(const tws_tune_candidate *a, const tws_tune_candidate *b) {
-  if (a->needed_bytes != b->needed_bytes) return a->needed_bytes < b->needed_bytes ? -1 : 1;
-  return strcmp(a->name, b->name);
-}
-
-static int by_estimate(const void *left, const void *right) {
-  const tws_tune_candidate *a = left, *b = right;
-  if (a->verdict != b->verdict) return a->verdict < b->verdict ? -1 : 1;
-  if (a->verdict == TWS_TUNE_FITS) {
-    double x = a->samples / a->estimate.step_s, y = b->samples / b->estimate.step_s;
-    if (x != y) return x > y ? -1 : 1;
-  }
-  return by_memory_then_name(a, b);
-}
-
-static int by_result(const void *left, const void *right) {
-  const tws_tune_candidate *a = left, *b = right;
-  int simulated_a = a->simulated_s > 0, simulated_b = b->simulated_s > 0;
-  if (simulated_a != simulated_b) return simulated_b - simulated_a;
-  if (!simulated_a) return by_estimate(left, right);
-  double x = tws_tune_throughput(a), y = tws_tune_throughput(b);
-  if (x != y) return x > y ? -1 : 1;
-  return by_memory_then_name(a, b);
-}
-
-static int count_fits(const tws_tune_result *result) {
-  int fits = 0;
-  for (int i = 0; i < result->count; i++) fits += result->candidates[i].verdict == TWS_TUNE_FITS;
-  return fits;
-}
-
-/* The best by their rough estimates are estimated exactly, until as many exact ones lead as may be simulated. */
-static tws_code refine_best(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {
-  int trials = request->trials > 0 ? request->trials : DEFAULT_TRIALS;
-  for (int budget = REFINED_PER_TRIAL * trials; budget > 0;) {
-    int lead = trials < result->fits ? trials : result->fits, at = 0;
-    while (at < lead && !result->candidates[at].rough) at++;
-    if (at == lead) break;
-    for (; at < lead && budget > 0; at++) {
-      if (!result->candidates[at].rough) continue;
-      TWS_TRY(estimate_candidate(request, &result->candidates[at], ALL_STAGES, err));
-      budget--;
-    }
-    qsort(result->candidates, (size_t)result->count, sizeof *result->candidates, by_estimate);
-    result->fits = count_fits(result);
-  }
-  return TWS_OK;
-}
-
-/* Order of the trials among the `fits` candidates at the front, as the tuner wants it. */
+/* Which of the `fits` candidates at the front is simulated as number `trial`, as the tuner wants it. */
 static int trial_index(const tws_tune_request *request, int fits, int trial) {
   if (request->tuner == TWS_TUNER_RANDOM)
     return (int)tws_random_permute(request->seed, (uint64_t)fits, (uint64_t)trial);
@@ -268,6 +94,7 @@ static tws_code read_trial(void *user, int trial, const void *answer, int *stop,
   tws_tune_candidate *c = &t->result->candidates[trial_index(t->request, t->result->fits, trial)];
   (void)err;
   memcpy(c, answer, sizeof *c);
+  c->estimate.path.bottleneck = c->estimate.path.text;
   t->result->simulated += c->simulated_s > 0;
   if (tws_tune_throughput(c) > t->best_throughput) {
     t->best_throughput = tws_tune_throughput(c);
@@ -278,51 +105,48 @@ static tws_code read_trial(void *user, int trial, const void *answer, int *stop,
   return TWS_OK;
 }
 
-/* By several processes where a simulation takes long: of an exhaustive search, or when they are asked for. */
-static tws_code simulate_best(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {
-  const int wanted = request->trials > 0 ? request->trials : DEFAULT_TRIALS;
-  const int count = wanted < result->fits ? wanted : result->fits;
-  const int workers = request->exhaustive || request->workers > 1 ? tws_crew_size(request->workers) : 1;
+static tws_code simulate_best(const tws_tune_request *request, tws_tune_result *result, int workers, tws_error *err) {
+  const int wanted = wanted_of(request), count = wanted < result->fits ? wanted : result->fits;
   trials t = {.request = request, .result = result, .best = -1};
   if (request->progress) tws_progress_begin(request->progress, "simulating", count);
-  const tws_crew_list list = {count, sizeof(tws_tune_candidate), simulate_trial, read_trial, &t};
+  const tws_crew_list list = {count, sizeof(tws_tune_candidate), simulate_trial, read_trial, &t, 1};
   const tws_code code = tws_crew_do(&list, workers, &result->swept.simulate_cpu_s, err);
   if (request->progress) tws_progress_end(request->progress);
   return code;
 }
 
-/* ---- bookkeeping ---- */
+/* ---- the result ---- */
+
+static int by_estimate(const void *left, const void *right) {
+  const tws_tune_candidate *a = left, *b = right;
+  const double x = a->samples / a->estimate.step_s, y = b->samples / b->estimate.step_s;
+  if (x != y) return x > y ? -1 : 1;
+  if (a->needed_bytes != b->needed_bytes) return a->needed_bytes < b->needed_bytes ? -1 : 1;
+  return strcmp(a->name, b->name);
+}
+
+static int by_number(const void *left, const void *right) {
+  const tws_tune_candidate *a = left, *b = right;
+  return a->number < b->number ? -1 : a->number > b->number;
+}
+
+static int by_result(const void *left, const void *right) {
+  const tws_tune_candidate *a = left, *b = right;
+  const int simulated_a = a->simulated_s > 0, simulated_b = b->simulated_s > 0;
+  if (simulated_a != simulated_b) return simulated_b - simulated_a;
+  if (!simulated_a) return by_estimate(left, right);
+  const double x = tws_tune_throughput(a), y = tws_tune_throughput(b);
+  return x != y ? (x > y ? -1 : 1) : by_estimate(left, right);
+}
 
 static int by_count(const void *left, const void *right) {
   const tws_tune_rejection *a = left, *b = right;
-  return a->count != b->count ? b->count - a->count : strcmp(a->reason, b->reason);
-}
-
-static tws_code count_rejections(tws_tune_result *result, tws_error *err) {
-  size_t capacity = 0;
-  for (int i = 0; i < result->count; i++) {
-    const tws_tune_candidate *c = &result->candidates[i];
-    if (c->verdict == TWS_TUNE_FITS) continue;
-    int j = 0;
-    while (j < result->rejection_count && strcmp(result->rejections[j].reason, c->reason) != 0) j++;
-    if (j == result->rejection_count) {
-      if (tws_reserve(&result->rejections, &capacity, (size_t)j + 1, sizeof *result->rejections))
-        return tws_fail(err, TWS_MEMORY, 0, "no memory for the list of rejections");
-      result->rejections[j] = (tws_tune_rejection){.count = 0};
-      memcpy(result->rejections[j].reason, c->reason, sizeof c->reason);
-      result->rejection_count++;
-    }
-    result->rejections[j].count++;
-  }
-  if (result->rejection_count > 1)
-    qsort(result->rejections, (size_t)result->rejection_count, sizeof *result->rejections, by_count);
-  return TWS_OK;
+  return a->count != b->count ? (b->count > a->count ? 1 : -1) : strcmp(a->reason, b->reason);
 }
 
 static void find_smallest(tws_tune_result *result) {
   result->smallest = -1;
-  if (result->fits > 0) return;
-  for (int i = 0; i < result->count; i++) {
+  for (int i = 0; i < result->count && result->fits == 0; i++) {
     const tws_tune_candidate *c = &result->candidates[i];
     if (c->verdict == TWS_TUNE_NOT_SUPPORTED || c->implied) continue;
     if (result->smallest >= 0) {
@@ -333,105 +157,218 @@ static void find_smallest(tws_tune_result *result) {
   }
 }
 
-/* Small states, small micro batches and recomputation make small plans. */
-static double promise_of(const tws_tune_candidate *c) {
-  return c->needed_bytes *
-         (1 + 0.02 * (TWS_RECOMPUTE_FULL - (int)c->variant.recompute) + 0.001 * (double)c->variant.micro);
-}
-
-/* Nothing fits: some of the points that were rejected by their states alone are planned, so that it can be said what
- * is missing. */
-static tws_code plan_closest(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {
-  for (int planned = 0; planned < PLANNED_WHEN_NOTHING_FITS; planned++) {
-    tws_tune_candidate *closest = NULL;
-    for (int i = 0; i < result->count; i++) {
-      tws_tune_candidate *c = &result->candidates[i];
-      if (c->implied && (!closest || promise_of(c) < promise_of(closest))) closest = c;
-    }
-    if (!closest) break;
-    closest->implied = 0;
-    TWS_TRY(estimate_candidate(request, closest, ALL_STAGES, err));
-  }
+static tws_code fill_rejections(const tws_tally *tally, tws_tune_result *result, tws_error *err) {
+  result->rejections = tws_calloc((size_t)tally->reason_count + 1, sizeof *result->rejections);
+  if (!result->rejections) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the list of rejections");
+  memcpy(result->rejections, tally->reasons, (size_t)tally->reason_count * sizeof *result->rejections);
+  result->rejection_count = tally->reason_count;
+  qsort(result->rejections, (size_t)result->rejection_count, sizeof *result->rejections, by_count);
   return TWS_OK;
 }
 
-static tws_code search_space(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {
-  double started = tws_clock_s();
-  TWS_TRY(estimate_all(request, result, err));
-  result->fits = count_fits(result);
-  if (result->fits == 0 && request->space.axes) TWS_TRY(plan_closest(request, result, err));
-  tws_tune_candidate *all = result->candidates;
-  if (request->tuner == TWS_TUNER_MODEL_BASED) {
-    qsort(all, (size_t)result->count, sizeof *all, by_estimate);
-    TWS_TRY(refine_best(request, result, err));
-  } else {
-    /* keep the order of the space, fitting points in front */
-    tws_tune_candidate *sorted = tws_calloc((size_t)result->count, sizeof *sorted);
-    if (!sorted) return tws_fail(err, TWS_MEMORY, 0, "no memory for the candidates");
-    int front = 0, back = result->fits;
-    for (int i = 0; i < result->count; i++) sorted[all[i].verdict == TWS_TUNE_FITS ? front++ : back++] = all[i];
-    tws_free(all);
-    result->candidates = all = sorted;
+/* The best, and behind them what does not fit: all of it where all is listed, or what came closest if nothing fits. */
+static tws_code fill_candidates(tws_search *s, tws_tune_result *result, tws_error *err) {
+  const int fits = s->every || s->fit_count < s->wanted ? s->fit_count : s->wanted;
+  const int rejects = s->every || fits == 0 ? s->reject_count : 0;
+  result->candidates = tws_calloc((size_t)(fits + rejects) + 1, sizeof *result->candidates);
+  if (!result->candidates) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the candidates");
+  if (fits) memcpy(result->candidates, s->fits, (size_t)fits * sizeof *s->fits);
+  if (rejects) memcpy(result->candidates + fits, s->rejects, (size_t)rejects * sizeof *s->rejects);
+  for (int i = 0; i < fits + rejects; i++) {
+    tws_estimate *e = &result->candidates[i].estimate;
+    if (e->path.bottleneck) e->path.bottleneck = e->path.text;
   }
-  double estimated = tws_clock_s();
-  result->estimate_s = estimated - started;
-  if (request->sim) TWS_TRY(simulate_best(request, result, err));
-  result->simulate_s = tws_clock_s() - estimated;
-  qsort(all, (size_t)result->count, sizeof *all, by_result);
-  result->fits = count_fits(result);
-  find_smallest(result);
-  return count_rejections(result, err);
+  result->count = fits + rejects;
+  result->fits = fits;
+  result->every = s->every;
+  qsort(result->candidates, (size_t)fits, sizeof *result->candidates,
+        s->request->tuner == TWS_TUNER_MODEL_BASED ? by_estimate : by_number);
+  return TWS_OK;
 }
 
-static tws_code search_exhaustively(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {
-  const double started = tws_clock_s();
+static void fill_swept(const tws_search *s, tws_tune_result *result) {
+  tws_tune_swept *w = &result->swept;
+  w->considered = s->every ? s->tally->refused + s->tally->too_large + s->tally->equal + w->left + s->fit_count
+                           : s->points->points;
+  w->illegal = s->tally->illegal;
+  w->equal = s->tally->equal;
+  w->refused = s->tally->refused;
+  w->too_large = s->tally->too_large;
+  w->planned = s->fit_count;
+  if (!s->every)
+    w->left = w->considered - w->illegal - w->equal - w->refused - w->too_large - w->ruled_out - w->planned;
+  const double best = s->fit_count ? tws_tune_score(s->request, &s->fits[0]) : 0;
+  const int known = best > 0 && s->left_score < 1e299 && s->request->tuner == TWS_TUNER_MODEL_BASED;
+  w->left_better = w->left == 0 ? 0 : known && s->left_score > 0 ? s->left_score / best - 1 : -1;
+  if (w->left_better < 0 && w->left_better > -1) w->left_better = 0;
+}
+
+/* ---- parts ---- */
+
+static void state_path(const tws_tune_request *request, int part, char *path) {
+  if (part)
+    snprintf(path, PATH, "%.4000s.%d", request->state, part);
+  else
+    snprintf(path, PATH, "%.4000s", request->state);
+}
+
+/* What this part has found, for the one that gathers. */
+static tws_code end_part(const tws_search *s, tws_error *err) {
+  tws_state_end *end = tws_calloc(1, sizeof *end);
+  if (!end) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");
+  end->tally = *s->tally;
+  end->swept = *s->swept;
+  for (int i = 0; i < s->fit_count && i < s->wanted && end->count < TWS_STATE_PLANS; i++)
+    end->best[end->count++] = s->fits[i].number;
+  end->swept.planned = s->fit_count;
+  tws_search_state_end(s->state, end);
+  tws_free(end);
+  return TWS_OK;
+}
+
+static tws_code add_found(tws_search *s, const tws_search_state *other, const tws_state_end *end, tws_error *err) {
+  for (int i = 0; i < end->count; i++) {
+    const tws_variant v = tws_points_variant(s->points, end->best[i]);
+    tws_tune_candidate c = tws_tune_candidate_of(&v);
+    if (!tws_search_state_find(other, end->best[i], 1, &c)) TWS_TRY(tws_tune_estimate(s->request, &c, err));
+    c.number = end->best[i];
+    if (tws_reserve(&s->fits, &s->fit_capacity, (size_t)s->fit_count + 1, sizeof *s->fits))
+      return tws_fail(err, TWS_MEMORY, NULL, "no memory for the candidates");
+    s->fits[s->fit_count++] = c;
+  }
+  /* more than its best were planned there */
+  s->swept->ruled_out += end->swept.ruled_out + end->swept.planned - end->count;
+  s->swept->bounds += end->swept.bounds;
+  s->swept->plans += end->swept.plans;
+  tws_tally_add(s->tally, &end->tally);
+  return TWS_OK;
+}
+
+/* Waits for another part's end. Whoever started the parts ends them all when one of them dies. */
+static tws_code add_part(tws_search *s, int part, tws_state_end *end, tws_error *err) {
+  char path[PATH];
+  tws_search_state other;
+  int ready = 0;
+  state_path(s->request, part, path);
+  while (!ready) {
+    TWS_TRY(tws_search_state_open_part(s->points, path, &other, end, &ready, err));
+    if (!ready) usleep(20000);
+  }
+  const tws_code code = add_found(s, &other, end, err);
+  tws_search_state_close(&other);
+  return code;
+}
+
+static tws_code gather_parts(tws_search *s, tws_error *err) {
+  tws_state_end *end = tws_calloc(1, sizeof *end);
+  tws_code code = end ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");
+  const int own = s->fit_count < s->wanted ? s->fit_count : s->wanted;
+  s->swept->ruled_out += s->fit_count - own;
+  s->fit_count = own;
+  for (int part = 1; part < s->request->parts && code == TWS_OK; part++) code = add_part(s, part, end, err);
+  if (code == TWS_OK && s->fit_count > 1) qsort(s->fits, (size_t)s->fit_count, sizeof *s->fits, by_estimate);
+  tws_free(end);
+  return code;
+}
+
+/* ---- the search ---- */
+
+static tws_code look_at_divisions(tws_search *s, double started_s, tws_divisions *divisions, tws_error *err) {
+  const tws_tune_request *request = s->request;
+  TWS_TRY(tws_divisions_open(s->points, s->state->divisions, divisions, err));
+  s->divisions = divisions;
+  /* with a limit the best of what was seen are planned in its second half */
+  const double until_s = request->budget_s > 0 ? started_s + request->budget_s / 2 : 0;
+  return tws_divisions_look(divisions, s->workers, until_s, s->tally, &s->swept->search_cpu_s, err);
+}
+
+static tws_code search_points(tws_search *s, tws_tune_result *result, tws_error *err) {
+  const tws_tune_request *request = s->request;
+  const double started_s = tws_clock_s();
+  tws_divisions divisions = {.count = 0};
+  s->until_s = request->budget_s > 0 ? started_s + request->budget_s : 0;
+  tws_code code = s->every ? TWS_OK : look_at_divisions(s, started_s, &divisions, err);
+  const double looked_s = tws_clock_s();
+  if (code == TWS_OK) code = tws_frontier_search(s, err);
+  if (code == TWS_OK && !s->every && request->parts > 1)
+    code = request->part > 0 ? end_part(s, err) : gather_parts(s, err);
+  if (code == TWS_OK && s->fit_count == 0 && request->part == 0 && !(s->until_s > 0))
+    code = tws_frontier_plan_closest(s, err);
+  s->swept->search_s = looked_s - started_s;
+  s->swept->plan_s = tws_clock_s() - looked_s;
+  tws_divisions_close(&divisions);
+  if (code == TWS_OK) code = fill_candidates(s, result, err);
+  if (code == TWS_OK) fill_swept(s, result);
+  return code == TWS_OK ? fill_rejections(s->tally, result, err) : code;
+}
+
+static tws_code search_space(const tws_points *points, tws_tune_result *result, tws_error *err) {
+  const tws_tune_request *request = points->request;
+  tws_search_state state;
+  char path[PATH];
+  tws_tally *tally = tws_calloc(1, sizeof *tally);
+  if (!tally) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");
+  const int64_t own = points->listed ? points->points : tws_points_own(points, FEW_POINTS + 1);
+  tws_search s = {.request = request,
+                  .points = points,
+                  .state = &state,
+                  .wanted = wanted_of(request),
+                  .every = points->listed || own <= FEW_POINTS,
+                  .workers = tws_crew_size(request->workers),
+                  .tally = tally,
+                  .swept = &result->swept};
+  tws_code code = own > 0 ? TWS_OK : tws_points_explain_none(points, err);
+  const int keeps = request->state && !s.every; /* few points are looked at again */
+  if (keeps) state_path(request, request->part, path);
+  if (code == TWS_OK) code = tws_search_state_open(points, keeps ? path : NULL, request->resume, &state, err);
+  if (code == TWS_OK) {
+    if (!s.every || request->part == 0) code = search_points(&s, result, err);
+    tws_search_state_close(&state);
+  }
+  tws_free(s.fits);
+  tws_free(s.rejects);
+  tws_free(tally);
+  return code;
+}
+
+static tws_code search_and_simulate(const tws_points *points, tws_tune_result *result, tws_error *err) {
+  const tws_tune_request *request = points->request;
+  const double started_s = tws_clock_s();
   result->smallest = -1;
-  TWS_TRY(tws_tune_exhaustive(request, result, err));
-  const double estimated = tws_clock_s();
-  result->estimate_s = estimated - started;
-  if (request->sim) TWS_TRY(simulate_best(request, result, err));
-  result->simulate_s = tws_clock_s() - estimated;
-  if (result->count > 1) qsort(result->candidates, (size_t)result->count, sizeof *result->candidates, by_result);
-  result->fits = count_fits(result);
+  TWS_TRY(search_space(points, result, err));
+  const double estimated_s = tws_clock_s();
+  result->estimate_s = estimated_s - started_s;
+  if (request->part > 0) return TWS_OK;
+  if (request->sim) TWS_TRY(simulate_best(request, result, tws_crew_size(request->workers), err));
+  result->simulate_s = tws_clock_s() - estimated_s;
+  qsort(result->candidates, (size_t)result->fits, sizeof *result->candidates, by_result);
+  for (int i = 0; i < result->fits; i++)
+    result->candidates[i].estimate.path.bottleneck = result->candidates[i].estimate.path.text;
+  find_smallest(result);
   return TWS_OK;
 }
 
 tws_code tws_tune(const tws_tune_request *request, tws_tune_result **out, tws_error *err) {
-  if (request->exhaustive) {
-    tws_tune_result *swept = tws_calloc(1, sizeof *swept);
-    if (!swept) return tws_fail(err, TWS_MEMORY, 0, "no memory for the search");
-    const tws_code end = search_exhaustively(request, swept, err);
-    if (end == TWS_OK)
-      *out = swept;
-    else
-      tws_tune_result_destroy(swept);
-    return end;
-  }
-  tws_variant *points;
-  int count;
-  TWS_TRY(tws_tune_enumerate(request, &points, &count, err));
-  tws_tune_result *result = tws_calloc(1, sizeof *result);
-  if (result) result->candidates = tws_calloc((size_t)count, sizeof *result->candidates);
-  if (!result || !result->candidates) {
-    tws_free(result);
-    tws_free(points);
-    return tws_fail(err, TWS_MEMORY, 0, "no memory for %d candidates", count);
-  }
-  result->count = count;
-  for (int i = 0; i < count; i++) {
-    tws_tune_candidate *c = &result->candidates[i];
-    c->variant = points[i];
-    c->samples = (double)(points[i].micro * points[i].accumulation * tws_variant_replicas(&points[i]));
-    tws_variant_name(&c->variant, c->name, sizeof c->name);
-  }
-  tws_free(points);
-  tws_code code = search_space(request, result, err);
+  tws_points points;
+  tws_code code = tws_points_fill(request, &points, err);
+  tws_tune_result *result = code == TWS_OK ? tws_calloc(1, sizeof *result) : NULL;
+  if (code == TWS_OK && !result) code = tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");
+  if (code == TWS_OK) code = search_and_simulate(&points, result, err);
+  tws_points_free(&points);
   if (code != TWS_OK) {
     tws_tune_result_destroy(result);
     return code;
   }
   *out = result;
   return TWS_OK;
+}
+
+void tws_tune_forget(const tws_tune_request *request) {
+  char path[PATH];
+  for (int part = 0; request->state && part < (request->parts > 1 ? request->parts : 1); part++) {
+    state_path(request, part, path);
+    unlink(path);
+  }
 }
 
 void tws_tune_result_destroy(tws_tune_result *result) {

@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -10,16 +12,36 @@
 #include <unistd.h>
 
 #include "autotune/crew.h"
+#include "base/checksum.h"
 #include "base/fingerprint.h"
-#include "estimators/estimators.h"
 
-static const char magic[16] = "twinspeed-swp-1";
+static const char magic[16] = "twinspeed-swp-2";
 
-struct tws_search_state_head {
+struct tws_state_head {
   char magic[16];
   uint64_t fingerprint, bytes;
-  atomic_int plans;
+  atomic_int count[2]; /* of bounds and plans */
+  atomic_int ended;
+  uint64_t end_checksum;
+  tws_state_end end;
 };
+struct tws_state_bound {
+  uint64_t checksum; /* of what follows */
+  int64_t number;
+  double step_s, needed_bytes, available_bytes, model_flops;
+  int32_t verdict, implied;
+  char reason[160];
+};
+struct tws_state_plan {
+  uint64_t checksum;
+  int64_t number;
+  tws_tune_candidate candidate;
+};
+struct tws_state_index {
+  int64_t number;
+  int slot;
+};
+enum { BOUNDS, PLANS };
 
 /* ---- what it is of ---- */
 
@@ -62,26 +84,20 @@ static uint64_t add_machine(uint64_t hash, const tws_job *job) {
   return tws_fingerprint_text(hash, tws_profile_provenance(job->profile));
 }
 
-uint64_t tws_search_state_fingerprint(const tws_product *p, int workers, int exact_most) {
-  const tws_tune_request *request = p->request;
-  const tws_tune_space *given = &request->space;
-  uint64_t configuration = 0, hash = tws_fingerprint_integer(TWS_FINGERPRINT_START, workers);
-  if (tws_config_fingerprint(request->job->config, &configuration, NULL) != TWS_OK) configuration = 0;
-  hash = tws_fingerprint_integer(hash, exact_most);
-  hash = tws_fingerprint_integer(hash, request->parts);
-  hash = tws_fingerprint_integer(hash, p->ranks);
+static uint64_t add_space(uint64_t hash, const tws_points *p) {
+  const tws_tune_space *given = &p->request->space;
   hash = tws_fingerprint_integer(hash, given->global_batch);
-  hash = tws_fingerprint_number(hash, request->memory_bytes);
-  hash = tws_fingerprint_integer(hash, request->budget_s > 0 ? (int64_t)request->seed + 1 : 0); /* their order */
-  hash = tws_fingerprint_integer(hash, (int64_t)configuration);
-  hash = tws_fingerprint_integer(hash, (int64_t)tws_network_fingerprint(request->job->network));
-  hash = add_machine(hash, request->job);
-  hash = add_list(hash, p->axes.tensor, p->count[TWS_DIGIT_TENSOR]);
-  hash = add_list(hash, p->axes.sequence_parallel, p->count[TWS_DIGIT_TOKENS]);
-  hash = add_list(hash, p->axes.pipeline, p->count[TWS_DIGIT_PIPELINE]);
-  hash = tws_fingerprint_integer(hash, p->axes.expert[0]);
-  hash = tws_fingerprint_number(hash, p->axes.capacity[0]);
-  for (int i = 0; i < p->count[TWS_DIGIT_SCHEDULE]; i++) {
+  hash = tws_fingerprint_bytes(hash, p->count, sizeof p->count);
+  hash = add_list(hash, p->ranks, p->count[TWS_DIGIT_RANKS]);
+  hash = add_list(hash, p->threads, p->count[TWS_DIGIT_THREADS]);
+  hash = add_list(hash, p->axes.tensor, p->axes.tensor_count);
+  hash = add_list(hash, p->axes.sequence_parallel, p->axes.sequence_parallel_count);
+  hash = add_list(hash, p->axes.sequence, p->axes.sequence_count);
+  hash = add_list(hash, p->axes.expert, p->axes.expert_count);
+  hash = add_list(hash, p->axes.pipeline, p->axes.pipeline_count);
+  for (int i = 0; i < p->axes.capacity_count; i++) hash = tws_fingerprint_number(hash, p->axes.capacity[i]);
+  for (int i = 0; i < TWS_EXCHANGE_COUNT; i++) hash = add_list(hash, p->axes.exchange[i], p->axes.exchange_count[i]);
+  for (int i = 0; i < p->axes.schedule_count; i++) {
     hash = tws_fingerprint_integer(hash, p->axes.schedules[i].kind);
     hash = tws_fingerprint_integer(hash, p->axes.schedules[i].virtual_stages);
   }
@@ -95,71 +111,95 @@ uint64_t tws_search_state_fingerprint(const tws_product *p, int workers, int exa
   return add_long_list(hash, given->reduce_bucket, given->reduce_bucket_count);
 }
 
+/* So that none is gone on with that is of another search. */
+static uint64_t fingerprint_of(const tws_points *p) {
+  const tws_tune_request *request = p->request;
+  uint64_t configuration = 0, hash = tws_fingerprint_integer(TWS_FINGERPRINT_START, sizeof(tws_tune_candidate));
+  if (tws_config_fingerprint(request->job->config, &configuration, NULL) != TWS_OK) configuration = 0;
+  hash = tws_fingerprint_integer(hash, request->parts);
+  hash = tws_fingerprint_integer(hash, request->goal);
+  hash = tws_fingerprint_number(hash, request->memory_bytes);
+  hash = tws_fingerprint_integer(hash, (int64_t)configuration);
+  hash = tws_fingerprint_integer(hash, (int64_t)tws_network_fingerprint(request->job->network));
+  return add_space(add_machine(hash, request->job), p);
+}
+
 /* ---- memory ---- */
 
 static size_t round_up(size_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-static size_t own_most(const tws_search_state *s) {
-  return (size_t)s->exact_most + TWS_KEPT_BOUNDS;
-}
-
 /* Where everything is in memory from `base` on, or how much there is of it. */
-static size_t lay_out(tws_search_state *s, char *base) {
-  const size_t workers = round_up(sizeof *s->head),
-               finalists = workers + round_up((size_t)s->workers * sizeof *s->worker),
-               plans = finalists + round_up(2 * (size_t)s->workers * own_most(s) * sizeof *s->finalists);
+static size_t lay_out(tws_search_state *s, const tws_points *p, char *base) {
+  const size_t divisions = round_up(sizeof *s->head);
+  const size_t bounds = divisions + round_up((size_t)(p->points / p->knobs) * sizeof *s->divisions);
+  const size_t plans = bounds + round_up(TWS_STATE_BOUNDS * sizeof *s->bounds);
   if (base) {
-    s->head = (struct tws_search_state_head *)(void *)base;
-    s->worker = (tws_search_state_worker *)(void *)(base + workers);
-    s->finalists = (tws_finalist *)(void *)(base + finalists);
-    s->plans = (tws_search_state_plan *)(void *)(base + plans);
+    s->head = (struct tws_state_head *)(void *)base;
+    s->divisions = (tws_division_bound *)(void *)(base + divisions);
+    s->bounds = (struct tws_state_bound *)(void *)(base + bounds);
+    s->plans = (struct tws_state_plan *)(void *)(base + plans);
   }
-  return plans + TWS_SEARCH_PLANS * sizeof *s->plans;
+  return plans + TWS_STATE_PLANS * sizeof *s->plans;
 }
 
 static tws_code no_memory(tws_error *err) {
   return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");
 }
 
-static int is_sound_tally(const tws_search_state *s, const tws_product *p, int worker, int copy) {
-  const tws_search_state_tally *t = &s->worker[worker].copy[copy];
-  const tws_finalist *own = s->finalists + (2 * (size_t)worker + (size_t)copy) * own_most(s);
-  if (t->classes < 0 || t->classes > p->points || t->exact < 0 || t->exact > s->exact_most || t->bounds < 0 ||
-      t->bounds > TWS_KEPT_BOUNDS)
-    return 0;
-  for (int i = 0; i < t->exact + t->bounds; i++) {
-    const tws_finalist *f = &own[i < t->exact ? i : s->exact_most + i - t->exact];
-    if (f->number < 0 || f->number >= p->points || !(f->samples_per_s > 0) || !(f->step_s > 0)) return 0;
-  }
-  return 1;
+static uint64_t checksum_of(const void *record, size_t bytes) {
+  return tws_checksum(0, (const char *)record + sizeof(uint64_t), bytes - sizeof(uint64_t));
 }
 
-/* Whatever is in the file may be anything. */
-static int is_sound(const tws_search_state *s, const tws_product *p) {
-  const int plans = atomic_load(&s->head->plans);
-  if (plans < 0 || plans > TWS_SEARCH_PLANS) return 0;
+static int by_number(const void *left, const void *right) {
+  const struct tws_state_index *a = left, *b = right;
+  if (a->number != b->number) return a->number < b->number ? -1 : 1;
+  return a->slot - b->slot;
+}
+
+/* Whatever is in the file may be anything: what does not have its checksum is not what was kept. */
+static int is_sound(const tws_search_state *s, const tws_points *p) {
+  const int bounds = atomic_load(&s->head->count[BOUNDS]), plans = atomic_load(&s->head->count[PLANS]);
+  if (bounds < 0 || bounds > TWS_STATE_BOUNDS || plans < 0 || plans > TWS_STATE_PLANS) return 0;
+  for (int i = 0; i < bounds; i++) {
+    const struct tws_state_bound *b = &s->bounds[i];
+    if (b->checksum != checksum_of(b, sizeof *b) || b->number < 0 || b->number >= p->points) return 0;
+  }
   for (int i = 0; i < plans; i++) {
-    const tws_search_state_plan *plan = &s->plans[i];
-    if (!(plan->step_s > 0) || plan->verdict < 0 || plan->verdict > TWS_TUNE_NOT_SUPPORTED ||
-        !memchr(plan->reason, 0, sizeof plan->reason))
-      return 0;
+    const struct tws_state_plan *plan = &s->plans[i];
+    if (plan->checksum != checksum_of(plan, sizeof *plan) || plan->number < 0 || plan->number >= p->points) return 0;
   }
-  for (int w = 0; w < s->workers; w++) {
-    const int current = atomic_load(&s->worker[w].current);
-    if (current < 0 || current > 1 || !is_sound_tally(s, p, w, current)) return 0;
+  for (int64_t i = 0; i < p->points / p->knobs; i++) {
+    const tws_division_bound *d = &s->divisions[i];
+    if (d->known != TWS_DIVISION_NEW && (d->known != TWS_DIVISION_BOUNDED || !(d->step_s >= 0))) return 0;
+    for (int t = 0; t < TWS_TIER_COUNT; t++)
+      if (d->active.category[t] >= TWS_CATEGORY_COUNT) return 0;
   }
-  return 1;
+  return !atomic_load(&s->head->ended) ||
+         (s->head->end_checksum == tws_checksum(0, &s->head->end, sizeof s->head->end) && s->head->end.count >= 0 &&
+          s->head->end.count <= TWS_STATE_PLANS);
+}
+
+static tws_code make_index(tws_search_state *s, tws_error *err) {
+  for (int kind = BOUNDS; kind <= PLANS; kind++) {
+    const size_t count = s->index_count[kind] = (size_t)atomic_load(&s->head->count[kind]);
+    s->index[kind] = tws_calloc(count + 1, sizeof *s->index[kind]);
+    if (!s->index[kind]) return no_memory(err);
+    for (size_t i = 0; i < count; i++)
+      s->index[kind][i] = (struct tws_state_index){kind == PLANS ? s->plans[i].number : s->bounds[i].number, (int)i};
+    qsort(s->index[kind], count, sizeof *s->index[kind], by_number);
+  }
+  return TWS_OK;
 }
 
 /* 1: the file is a state of this size; its memory is that of *s. */
-static int map_file(tws_search_state *s, int file) {
+static int map_file(tws_search_state *s, const tws_points *p, int file) {
   struct stat about;
   if (fstat(file, &about) || about.st_size != (off_t)s->bytes) return 0;
   char *base = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (base == MAP_FAILED) return 0;
-  lay_out(s, base);
+  lay_out(s, p, base);
   return 1;
 }
 
@@ -172,7 +212,7 @@ static tws_code cannot_keep(const char *path, tws_error *err) {
  * take a moment. */
 static tws_code lock_file(tws_search_state *s, const char *path, int create, tws_error *err) {
   enum { TRIES = 100, PAUSE_US = 20000 };
-  s->file = open(path, O_RDWR | O_CLOEXEC | (create ? O_CREAT : 0), 0666);
+  s->file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (create ? O_CREAT : 0), 0666);
   if (s->file < 0) return create ? cannot_keep(path, err) : TWS_OK;
   for (int i = 0; flock(s->file, LOCK_EX | LOCK_NB) != 0; i++, usleep(PAUSE_US))
     if (errno != EWOULDBLOCK || i == TRIES) {
@@ -184,10 +224,10 @@ static tws_code lock_file(tws_search_state *s, const char *path, int create, tws
   return TWS_OK;
 }
 
-static tws_code make_file(tws_search_state *s, const char *path, uint64_t fingerprint, tws_error *err) {
-  if (ftruncate(s->file, 0) || ftruncate(s->file, (off_t)s->bytes) || !map_file(s, s->file))
+static tws_code make_file(tws_search_state *s, const tws_points *p, const char *path, tws_error *err) {
+  if (ftruncate(s->file, 0) || ftruncate(s->file, (off_t)s->bytes) || !map_file(s, p, s->file))
     return cannot_keep(path, err);
-  s->head->fingerprint = fingerprint;
+  s->head->fingerprint = fingerprint_of(p);
   s->head->bytes = s->bytes;
   atomic_thread_fence(memory_order_seq_cst);
   memcpy(s->head->magic, magic, sizeof magic); /* the last: without it nothing has begun */
@@ -201,100 +241,143 @@ static int is_blank(int file) {
   return pread(file, first, sizeof first, 0) == 0 || memcmp(first, nothing, sizeof first) == 0;
 }
 
-static int is_of(const tws_search_state *s, uint64_t fingerprint) {
-  return memcmp(s->head->magic, magic, sizeof magic) == 0 && s->head->fingerprint == fingerprint &&
+static int is_of(const tws_search_state *s, const tws_points *p) {
+  return memcmp(s->head->magic, magic, sizeof magic) == 0 && s->head->fingerprint == fingerprint_of(p) &&
          s->head->bytes == s->bytes;
 }
 
-tws_code tws_search_state_open(tws_search_state *s, const char *path, int resume, const tws_product *product,
-                               int workers, int exact_most, tws_error *err) {
-  const uint64_t fingerprint = tws_search_state_fingerprint(product, workers, exact_most);
-  *s = (tws_search_state){.workers = workers, .exact_most = exact_most, .file = -1};
-  s->bytes = lay_out(s, NULL);
+tws_code tws_search_state_open(const tws_points *points, const char *path, int resume, tws_search_state *s,
+                               tws_error *err) {
+  *s = (tws_search_state){.file = -1};
+  s->bytes = lay_out(s, points, NULL);
   if (!path) {
     char *base = tws_crew_memory(s->bytes);
-    if (base) lay_out(s, base);
+    if (base) lay_out(s, points, base);
     return base ? TWS_OK : no_memory(err);
   }
   if (resume) TWS_TRY(lock_file(s, path, 0, err));
   if (s->file < 0 || is_blank(s->file)) { /* nothing to go on from */
     if (s->file < 0) TWS_TRY(lock_file(s, path, 1, err));
-    const tws_code code = make_file(s, path, fingerprint, err);
+    const tws_code code = make_file(s, points, path, err);
     if (code != TWS_OK) tws_search_state_close(s);
     return code;
   }
-  if (map_file(s, s->file) && is_of(s, fingerprint) && is_sound(s, product)) return TWS_OK;
+  if (map_file(s, points, s->file) && is_of(s, points) && is_sound(s, points)) {
+    atomic_store(&s->head->ended, 0);
+    return make_index(s, err);
+  }
   tws_search_state_close(s);
-  return tws_fail(err, TWS_INVALID, "leave out --resume, or give the same model, cluster, lists and --workers",
+  return tws_fail(err, TWS_INVALID, "leave out --resume, or give the same model, cluster and lists",
                   "%s: the state of another search", path);
-}
-
-tws_code tws_search_state_open_part(tws_search_state *s, const char *path, const tws_product *product, int workers,
-                                    int exact_most, int *ready, tws_error *err) {
-  *s = (tws_search_state){.workers = workers, .exact_most = exact_most, .file = -1};
-  s->bytes = lay_out(s, NULL);
-  *ready = 0;
-  const int file = open(path, O_RDWR | O_CLOEXEC);
-  if (file < 0) return TWS_OK;
-  const int mapped = map_file(s, file);
-  close(file);
-  if (!mapped) return TWS_OK;
-  *ready = is_of(s, tws_search_state_fingerprint(product, workers, exact_most));
-  for (int w = 0; w < workers; w++) *ready &= s->worker[w].ended != 0;
-  if (*ready && !is_sound(s, product))
-    return tws_fail(err, TWS_INVALID, "search again without --resume", "%s: a damaged state", path);
-  if (!*ready) tws_search_state_close(s);
-  return TWS_OK;
 }
 
 void tws_search_state_close(tws_search_state *s) {
   if (s->head) munmap(s->head, s->bytes);
   if (s->file >= 0) close(s->file);
+  for (int kind = BOUNDS; kind <= PLANS; kind++) {
+    tws_free(s->index[kind]);
+    s->index[kind] = NULL;
+  }
   s->head = NULL;
   s->file = -1;
 }
 
 /* ---- what is in it ---- */
 
-const tws_search_state_tally *tws_search_state_tally_of(const tws_search_state *s, int worker) {
-  return &s->worker[worker].copy[atomic_load(&s->worker[worker].current)];
+static int slot_of(const tws_search_state *s, int kind, int64_t number) {
+  size_t low = 0, high = s->index_count[kind];
+  while (low < high) {
+    const size_t middle = low + (high - low) / 2;
+    if (s->index[kind][middle].number < number)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low < s->index_count[kind] && s->index[kind][low].number == number ? s->index[kind][low].slot : -1;
 }
 
-const tws_finalist *tws_search_state_finalists_of(const tws_search_state *s, int worker) {
-  return s->finalists + (2 * (size_t)worker + (size_t)atomic_load(&s->worker[worker].current)) * own_most(s);
+int tws_search_state_find(const tws_search_state *s, int64_t number, int planned, tws_tune_candidate *c) {
+  const int slot = slot_of(s, planned ? PLANS : BOUNDS, number);
+  if (slot < 0) return 0;
+  if (planned) {
+    *c = s->plans[slot].candidate;
+    c->estimate.path.bottleneck = c->estimate.path.text;
+    c->simulation = (tws_sim_result){.step_s = 0};
+    return 1;
+  }
+  const struct tws_state_bound *b = &s->bounds[slot];
+  c->verdict = (tws_tune_verdict)b->verdict;
+  c->implied = b->implied;
+  c->rough = 1;
+  c->needed_bytes = b->needed_bytes;
+  c->available_bytes = b->available_bytes;
+  c->estimate.step_s = b->step_s;
+  c->estimate.model_flops = b->model_flops;
+  memcpy(c->reason, b->reason, sizeof c->reason);
+  return 1;
 }
 
-void tws_search_state_commit(tws_search_state *s, int worker, const tws_search_state_tally *tally,
-                             const tws_best *exact, const tws_best *bounds) {
-  tws_search_state_worker *w = &s->worker[worker];
-  const int next = 1 - atomic_load(&w->current);
-  tws_finalist *own = s->finalists + (2 * (size_t)worker + (size_t)next) * own_most(s);
-  memcpy(own, exact->items, (size_t)exact->count * sizeof *own);
-  memcpy(own + s->exact_most, bounds->items, (size_t)bounds->count * sizeof *own);
-  w->copy[next] = *tally;
-  w->copy[next].exact = exact->count;
-  w->copy[next].bounds = bounds->count;
-  w->copy[next].dropped = bounds->dropped;
-  w->copy[next].best_dropped = bounds->best_dropped;
-  atomic_store(&w->current, next);
+static void keep_plan(tws_search_state *s, int slot, int64_t number, const tws_tune_candidate *c) {
+  struct tws_state_plan *plan = &s->plans[slot];
+  plan->number = number;
+  memcpy(&plan->candidate, c, sizeof *c); /* with what is between its members, for the checksum */
+  plan->candidate.estimate.path.bottleneck = NULL;
+  plan->checksum = checksum_of(plan, sizeof *plan);
 }
 
-const tws_search_state_plan *tws_search_state_plan_of(const tws_search_state *s, int64_t number) {
-  const int plans = atomic_load(&s->head->plans);
-  for (int i = 0; i < plans; i++)
-    if (s->plans[i].number == number) return &s->plans[i];
-  return NULL;
+static void keep_bound(tws_search_state *s, int slot, int64_t number, const tws_tune_candidate *c) {
+  struct tws_state_bound *b = &s->bounds[slot];
+  memset(b, 0, sizeof *b);
+  b->number = number;
+  b->step_s = c->estimate.step_s;
+  b->needed_bytes = c->needed_bytes;
+  b->available_bytes = c->available_bytes;
+  b->model_flops = c->estimate.model_flops;
+  b->verdict = (int32_t)c->verdict;
+  b->implied = c->implied;
+  memcpy(b->reason, c->reason, sizeof b->reason);
+  b->checksum = checksum_of(b, sizeof *b);
 }
 
-void tws_search_state_keep_plan(tws_search_state *s, int64_t number, const tws_tune_candidate *c) {
-  const int plans = atomic_load(&s->head->plans);
-  if (plans == TWS_SEARCH_PLANS || tws_search_state_plan_of(s, number)) return;
-  tws_search_state_plan *plan = &s->plans[plans];
-  *plan = (tws_search_state_plan){.number = number,
-                                  .step_s = c->estimate.step_s,
-                                  .needed_bytes = c->needed_bytes,
-                                  .available_bytes = c->available_bytes,
-                                  .verdict = (int32_t)c->verdict};
-  snprintf(plan->reason, sizeof plan->reason, "%s", c->reason);
-  atomic_store(&s->head->plans, plans + 1);
+void tws_search_state_keep(tws_search_state *s, int64_t number, const tws_tune_candidate *c) {
+  const int kind = c->rough ? BOUNDS : PLANS, slot = atomic_load(&s->head->count[kind]);
+  if (s->file < 0 || slot == (kind == PLANS ? TWS_STATE_PLANS : TWS_STATE_BOUNDS) || slot_of(s, kind, number) >= 0)
+    return;
+  if (kind == PLANS)
+    keep_plan(s, slot, number, c);
+  else
+    keep_bound(s, slot, number, c);
+  atomic_store(&s->head->count[kind], slot + 1);
+}
+
+/* ---- parts ---- */
+
+void tws_search_state_end(tws_search_state *s, const tws_state_end *end) {
+  if (s->file < 0) return;
+  memcpy(&s->head->end, end, sizeof *end);
+  s->head->end_checksum = tws_checksum(0, &s->head->end, sizeof s->head->end);
+  atomic_store(&s->head->ended, 1);
+}
+
+tws_code tws_search_state_open_part(const tws_points *points, const char *path, tws_search_state *s,
+                                    tws_state_end *end, int *ready, tws_error *err) {
+  *s = (tws_search_state){.file = -1};
+  s->bytes = lay_out(s, points, NULL);
+  *ready = 0;
+  const int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (file < 0) return TWS_OK;
+  const int mapped = map_file(s, points, file);
+  close(file);
+  if (!mapped) return TWS_OK;
+  *ready = is_of(s, points) && atomic_load(&s->head->ended);
+  if (*ready && !is_sound(s, points)) {
+    tws_search_state_close(s);
+    return tws_fail(err, TWS_INVALID, "search again without --resume", "%s: a damaged state", path);
+  }
+  if (!*ready) {
+    tws_search_state_close(s);
+    return TWS_OK;
+  }
+  memcpy(end, &s->head->end, sizeof *end);
+  return make_index(s, err);
 }

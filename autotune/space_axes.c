@@ -54,6 +54,13 @@ static void fill_neighbours(const tws_config *config, tws_axes_space *axes, int 
       if (axes->devices % ranks == 0) axes->exchange[i][axes->exchange_count[i]++] = 1 + ranks;
 }
 
+/* Whoever names lists of ZeRO's knobs says what is tried of them. */
+static int names_knobs(const tws_tune_space *space) {
+  int named = space->overlap_count + space->offload_count + space->reduce_bucket_count;
+  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) named += space->zero3_count[i];
+  return named > 0;
+}
+
 /* What is worth trying. */
 static void fill_thorough(const tws_tune_request *request, tws_axes_space *axes) {
   int layers = request->job->network->layers < 1 << 20 ? (int)request->job->network->layers : 1 << 20;
@@ -68,8 +75,8 @@ static void fill_thorough(const tws_tune_request *request, tws_axes_space *axes)
   axes->sequence_parallel[0] = 1;
   axes->sequence_parallel[1] = 0;
   axes->sequence_parallel_count = 2;
-  if (!request->exhaustive) fill_neighbours(request->job->config, axes, request->job->cluster.nodes);
-  if (!tws_network_has_experts(axes->network) || request->exhaustive || axes->expert[0] > 1) return;
+  if (!names_knobs(&request->space)) fill_neighbours(request->job->config, axes, request->job->cluster.nodes);
+  if (!tws_network_has_experts(axes->network) || axes->expert[0] > 1) return;
   axes->expert_count = 0;
   for (int degree = 1; degree <= axes->devices && axes->expert_count < TWS_TUNE_LIST; degree++)
     if (axes->devices % degree == 0 && tws_expert_parallel_check(axes->network, degree, NULL) == TWS_OK)
@@ -86,8 +93,6 @@ void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {
                            .every_stage = space->stage_count > 0,
                            .every_batch = space->accumulation_count > 0,
                            .tensor_named = space->tensor_count > 0};
-  for (int i = 0; i < space->stage_count; i++)
-    if (i == 0 || space->stages[i] < axes->least_stage) axes->least_stage = space->stages[i];
   fill_given(config, axes);
   if (space->axes) fill_thorough(request, axes);
   if (space->pipeline_count)
@@ -116,12 +121,6 @@ void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {
 
 /* ---- points ---- */
 
-static int digit_of(int64_t *index, int count) {
-  int value = (int)(*index % count);
-  *index /= count;
-  return value;
-}
-
 int tws_axes_tensor_legal(const tws_axes_space *axes, const tws_variant *point) {
   const tws_network *n = axes->network;
   int tensor = point->tensor;
@@ -144,7 +143,7 @@ static int neighbours_legal(int value, int ranks, int unit, int node) {
   return value < ranks && ranks % value == 0 && value % unit == 0 && (node == 0 || value == node);
 }
 
-/* Whether so many neighbours, and types that travel, have an effect at the point and go together. */
+/* Whether so many neighbours, and types that travel, go together with the point. */
 static int exchanges_legal(const tws_axes_space *axes, const tws_variant *point) {
   const int sequence = point->sequence > 1 ? point->sequence : 1, tensor = point->tensor > 1 ? point->tensor : 1;
   const int sharers = tws_variant_replicas(point) * sequence, node = axes->devices / tensor;
@@ -185,13 +184,6 @@ tws_code tws_axes_check_experts(const tws_tune_request *request, tws_error *err)
   if (space->capacity_count && states_capacity(network))
     return tws_fail(err, TWS_UNSUPPORTED, "leave moe_train_capacity_factor out of the model's file",
                     "expert capacities: the model's file states its own");
-  for (int i = 0; i < TWS_EXCHANGE_COUNT && request->exhaustive; i++)
-    if (space->exchange_count[i] > 0)
-      return tws_fail(err, TWS_UNSUPPORTED, "set its key with --set, or leave out --exhaustive",
-                      "%s: an exhaustive search does not vary it", tws_exchange_flag((tws_exchange_key)i));
-  if (request->exhaustive && (space->expert_count > 1 || space->capacity_count > 1))
-    return tws_fail(err, TWS_UNSUPPORTED, "name one of each, or leave out --exhaustive",
-                    "an exhaustive search has one degree of expert parallelism and one capacity");
   for (int i = 0; i < space->expert_count; i++) {
     code = space->expert[i] > 1 ? tws_expert_parallel_check(network, space->expert[i], err) : TWS_OK;
     if (code == TWS_OK) break; /* of several, those that are legal are searched */
@@ -199,60 +191,22 @@ tws_code tws_axes_check_experts(const tws_tune_request *request, tws_error *err)
   return code;
 }
 
-static int is_legal(const tws_axes_space *axes, const tws_variant *point) {
-  int model = point->pipeline * point->tensor * point->sequence;
-  if (point->ranks % model || !tws_axes_tensor_legal(axes, point)) return 0;
-  if (!tws_axes_experts_legal(axes, point) || !exchanges_legal(axes, point)) return 0;
-  if (point->pipeline > 1) {
-    int64_t blocks = (int64_t)point->pipeline * point->schedule.virtual_stages;
-    if (point->stage > 1 || axes->network->layers < blocks) return 0;
-  }
-  /* with one rank that holds a weight there is nothing for ZeRO to divide; with more, stage 0 divides nothing */
-  const int divided = point->ranks / (point->pipeline * point->tensor) > 1;
-  if (!divided && point->stage != axes->least_stage) return 0;
-  if (!axes->thorough) return 1;
-  if (!axes->tensor_named && point->tensor * point->sequence > axes->devices) return 0;
-  return axes->every_stage || !divided || point->stage > 0;
-}
-
-/* The next digits of a number; 1: they say something where it has no effect, and there are others that do not. */
-static int set_exchanges(const tws_axes_space *axes, tws_variant *point, int64_t *rest) {
-  int idle = 0;
-  for (int i = 0; i < TWS_EXCHANGE_COUNT; i++) {
-    const int digit = digit_of(rest, axes->exchange_count[i]);
-    const int applies = i == TWS_EXCHANGE_EXPERT_NODES ? point->expert > 1 : point->stage == 3;
-    point->exchange[i] = applies ? axes->exchange[i][digit] : 0;
-    idle |= !applies && digit > 0;
-  }
-  return idle;
-}
-
-int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_variant *point) {
-  for (;;) {
-    int64_t rest = (*index)++;
-    int sequence_parallel = digit_of(&rest, axes->sequence_parallel_count),
-        schedule = digit_of(&rest, axes->schedule_count);
-    point->capacity = axes->capacity[digit_of(&rest, axes->capacity_count)];
-    point->expert = axes->expert[digit_of(&rest, axes->expert_count)];
-    const int idle = set_exchanges(axes, point, &rest);
-    point->sequence = axes->sequence[digit_of(&rest, axes->sequence_count)];
-    point->tensor = axes->tensor[digit_of(&rest, axes->tensor_count)];
-    if (rest >= axes->pipeline_count) return 0;
-    point->pipeline = axes->pipeline[rest];
-    point->schedule = point->pipeline > 1 ? axes->schedules[schedule] : (tws_variant_schedule){TWS_PIPELINE_1F1B, 1};
-    point->sequence_parallel = point->tensor > 1 ? axes->sequence_parallel[sequence_parallel] : 0;
-    /* what has no meaning without its axis is chosen once */
-    if (idle || (point->pipeline == 1 && schedule > 0) || (point->tensor == 1 && sequence_parallel > 0)) continue;
-    if (is_legal(axes, point)) return 1;
-  }
-}
-
-int tws_axes_suit(const tws_axes_space *axes, const tws_variant *point) {
-  int64_t tokens = point->micro * axes->sequence_length / point->sequence;
+int tws_axes_division_legal(const tws_axes_space *axes, const tws_variant *point) {
+  if (!tws_axes_tensor_legal(axes, point) || !tws_axes_experts_legal(axes, point)) return 0;
+  if (point->pipeline > 1 && axes->network->layers < (int64_t)point->pipeline * point->schedule.virtual_stages)
+    return 0;
+  if (axes->thorough && !axes->tensor_named && point->tensor * point->sequence > axes->devices) return 0;
+  const int64_t tokens = point->micro * axes->sequence_length / point->sequence;
   if (point->tensor > 1 && point->sequence_parallel && tokens % point->tensor) return 0;
   if (point->pipeline < 2) return 1;
   if (point->schedule.kind == TWS_PIPELINE_INTERLEAVED && point->accumulation % point->pipeline) return 0;
   return !axes->thorough || axes->every_batch || point->accumulation >= point->pipeline;
+}
+
+int tws_axes_knobs_legal(const tws_axes_space *axes, const tws_variant *point) {
+  if (!exchanges_legal(axes, point)) return 0;
+  const int divided = point->ranks / (point->pipeline * point->tensor) > 1; /* by ZeRO, among several ranks */
+  return !axes->thorough || axes->every_stage || !divided || point->stage > 0;
 }
 
 /* Of the smallest division: the model's reason where there is one, else the ranks'. */

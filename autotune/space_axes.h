@@ -11,8 +11,6 @@ typedef struct tws_axes_space {
   int devices;     /* of a node */
   int thorough;    /* space.axes */
   int every_stage; /* ZeRO stages were named: stages that divide nothing are not left out */
-  int least_stage; /* of those that are searched: it stands for all where ZeRO has nothing to divide, as plans are equal
-                    */
   int every_batch; /* accumulations were named: pipelines may have fewer micro-batches than stages */
   int tensor_named;
   int pipeline[TWS_TUNE_LIST], pipeline_count;
@@ -29,9 +27,6 @@ typedef struct tws_axes_space {
 } tws_axes_space;
 
 void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes);
-/* Writes the next division of the point's ranks (pipeline, tensor, sequence, schedule, sequence parallelism) that the
- * model and the ZeRO stage allow and that is worth trying; 0 past the last. *index starts at 0. */
-int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_variant *point);
 /* Whether the model's heads and widths can be divided as a point says. */
 int tws_axes_tensor_legal(const tws_axes_space *axes, const tws_variant *point);
 /* Whether the point's replicas and the model's experts can be divided as it says. */
@@ -39,8 +34,10 @@ int tws_axes_experts_legal(const tws_axes_space *axes, const tws_variant *point)
 /* TWS_UNSUPPORTED or TWS_INVALID where lists of experts have no meaning for the job's model, or for none of its layers.
  */
 tws_code tws_axes_check_experts(const tws_tune_request *request, tws_error *err);
-/* Whether the point's batch goes with its axes. */
-int tws_axes_suit(const tws_axes_space *axes, const tws_variant *point);
+/* Whether the model, the batch and the schedule can be divided as a point says, and it is worth trying. */
+int tws_axes_division_legal(const tws_axes_space *axes, const tws_variant *point);
+/* Whether its ZeRO stage and exchanges go with that. */
+int tws_axes_knobs_legal(const tws_axes_space *axes, const tws_variant *point);
 /* Why no rank count of the list can be divided by any of these axes, in words; 0 when some can. */
 int tws_axes_explain(const tws_axes_space *axes, const int *ranks, int count, char *text, size_t size);
 #endif

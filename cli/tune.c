@@ -40,7 +40,7 @@ typedef struct session {
   tws_progress progress;
   tws_tune_request request;
   tws_tuner tuner;  /* of the runs; without them of the simulations */
-  char state[4096]; /* of an exhaustive search */
+  char state[4096]; /* what the search has found out */
 } session;
 
 /* ---- what to search ---- */
@@ -165,14 +165,9 @@ static tws_code read_limits(const options *o, tws_tune_space *space, tws_error *
   return TWS_OK;
 }
 
-/* What an exhaustive search tries besides. */
+/* Of ZeRO. */
 static tws_code read_knobs(const options *o, tws_tune_space *space, tws_error *err) {
   static const char *const switches[2] = {"off", "on"};
-  const int limits = o->prefetch || o->persistence || o->live;
-  if (!o->exhaustive && (o->overlaps || o->offloads || o->buckets || limits || o->workers))
-    return tws_fail(err, TWS_USAGE, "give --exhaustive, too",
-                    "--overlaps, --offloads, --buckets, %s and --workers are of exhaustive searches",
-                    "--prefetch-buckets, --persistence-thresholds, --max-live");
   TWS_TRY(read_limits(o, space, err));
   TWS_TRY(list_of_words(o->overlaps, "--overlaps", switches, 2, space->overlap, &space->overlap_count, err));
   TWS_TRY(list_of_words(o->offloads, "--offloads", tws_offload_words, TWS_OFFLOAD_WORDS, space->offload,
@@ -253,11 +248,11 @@ static tws_code read_section(options *o, const tws_config *config, tws_tune_spac
   return TWS_OK;
 }
 
-/* An exhaustive search keeps where it stands beside its results, and goes on from there; processes that something else
- * has started share it. */
+/* A search keeps what it finds out beside its results, and goes on from there; processes that something else has
+ * started share it. */
 static void keep_state(const options *o, session *s) {
   int part, parts;
-  s->request.budget_s = o->budget_s;
+  s->request.budget_s = o->validate > 0 ? 0 : o->budget_s; /* of the runs */
   s->request.resume = o->resume;
   if (tws_started_elsewhere(&part, &parts)) {
     s->request.part = part;
@@ -296,7 +291,6 @@ static tws_code open_session(const tws_cli *cli, options *o, session *s, tws_err
                                   .goal = (tws_goal)objective,
                                   .trials = (int)o->trials,
                                   .early_stopping = o->validate ? 0 : (int)o->early_stopping,
-                                  .exhaustive = o->exhaustive,
                                   .workers = (int)o->workers,
                                   .seed = (uint64_t)config->seed,
                                   .memory_bytes = o->memory > 0 ? o->memory : 0,
@@ -307,7 +301,7 @@ static tws_code open_session(const tws_cli *cli, options *o, session *s, tws_err
   if (s->request.goal == TWS_GOAL_COST && !(s->job->cluster.price_per_device_hour > 0))
     return tws_fail(err, TWS_INVALID, "--cluster FILE with \"base\": \"NAME\", \"price_per_device_hour\": 2.5",
                     "--objective cost: cluster %s has no price_per_device_hour", s->job->cluster.name);
-  if (o->exhaustive) keep_state(o, s);
+  keep_state(o, s);
   tws_tune_remarks(cli, o->job.model, s->job);
   if (o->validate > 0) tws_data_remark(cli, o->data, s->job->network);
   int given = tws_config_model_ranks(config) > 1;
@@ -576,8 +570,7 @@ static const tws_option table[] = {
     TWS_STRING("sequence-parallel", 0, "LIST", options, sequence_parallel,
                "with tensor ranks: 0, 1 or 0,1 (--axes: 0,1)"),
     TWS_FLAG("exhaustive", 0, options, exhaustive,
-             "compose every point of the lists' product and plan the best; also with the next six; under mpirun each "
-             "process looks at a part"),
+             "accepted and without effect: every search considers every point of the lists' product"),
     TWS_STRING("overlaps", 0, "LIST", options, overlaps, "zero_optimization.overlap_comm: off, on or off,on"),
     TWS_STRING("offloads", 0, "LIST", options, offloads,
                "of: none, cpu, nvme (the optimizer), cpu+parameters, nvme+parameters"),
@@ -623,10 +616,10 @@ static const tws_option table[] = {
                "with --validate: a run that takes longer is ended, as one that hangs (default 1800)"),
     TWS_NUMBER(
         "budget", 0, "SECONDS", options, budget_s, 0.001, 1e9,
-        "with --validate: begin no run after so long; with --exhaustive: look no further after so long (default: no "
-        "limit)"),
+        "look no further after so long, and say how much better the rest could be; with --validate: begin no run "
+        "after so long (default: no limit)"),
     TWS_FLAG("resume", 0, options, resume,
-             "go on from the folder's records: what was run, or looked at by --exhaustive, is not again"),
+             "continue from the folder's records: what was run, bounded or planned is not again"),
     TWS_OPTIONS_END};
 
 static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS,
@@ -647,10 +640,10 @@ const tws_verb tws_verb_tune = {
         "  twinspeed tune -m llama-3-70b -b 256 --cluster dgx-h100:8 --set bf16.enabled=true --tp 4,8 --pp 1,2,4\n"
         "  twinspeed tune -m gpt2 -b 64 --cluster dgx1-v100 --stages 2,3 --recomputes none,full\n",
     .notes =
-        "Every point of stages x recomputation x ranks x axes x micro batch x accumulation is held against the memory\n"
-        "of a device first; those that fit are ranked by the longest path of their plan, the best are simulated, and\n"
-        "with --validate the best of those are trained: one that crashes, hangs or runs out of memory is a row with a\n"
-        "reason. The folder of results has exp.json, ds_config.json, cmd.txt and metrics.json of each experiment,\n"
+        "Every point of the lists' product is considered: lower bounds of its memory and of its step rule out what does\n"
+        "not fit or cannot be among the best; those that may are planned, the best plans are simulated, and with\n"
+        "--validate the best of those are trained: one that crashes, hangs or runs out of memory is a row with a\n"
+        "reason. Under mpirun or srun each process looks at a part of a large space. The folder of results has exp.json, ds_config.json, cmd.txt and metrics.json of each experiment,\n"
         "summary.txt, results.json, ds_config_optimal.json and cmd_optimal.txt. Status 1: nothing fits, or nothing "
         "that\n"
         "was trained could be measured.\n",

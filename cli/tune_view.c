@@ -67,32 +67,40 @@ static tws_code print_candidates(const tws_cli *cli, const tws_tune_result *resu
   return code;
 }
 
+/* Of a space that was not planned as a whole: where its points went. */
 static void print_swept(const tws_tune_swept *s) {
-  char wall[32], cpu[32], plan_wall[32], plan_cpu[32], simulate_cpu[32];
-  tws_out("%s configurations in %s (%s of CPU), %s pieces lowered\n", tws_thousands(s->considered),
-          tws_format_seconds(s->search_s, wall, sizeof wall), tws_format_seconds(s->search_cpu_s, cpu, sizeof cpu),
-          tws_thousands(s->lowered));
-  tws_out("%s planned in %s (%s of CPU), simulations took %s of CPU\n", tws_thousands(s->planned),
-          tws_format_seconds(s->plan_s, plan_wall, sizeof plan_wall),
-          tws_format_seconds(s->plan_cpu_s, plan_cpu, sizeof plan_cpu),
-          tws_format_seconds(s->simulate_cpu_s, simulate_cpu, sizeof simulate_cpu));
+  char search[32], plan[32], simulate[32];
+  tws_out("%s bounds and %s plans were made, in %s and %s of CPU; simulations took %s\n", tws_thousands(s->bounds),
+          tws_thousands(s->plans), tws_format_seconds(s->search_cpu_s, search, sizeof search),
+          tws_format_seconds(s->plan_cpu_s, plan, sizeof plan),
+          tws_format_seconds(s->simulate_cpu_s, simulate, sizeof simulate));
   for (int i = 0; i < TWS_SWEPT_WAYS; i++) {
     const tws_swept_way way = tws_tune_swept_way(s, i);
     if (way.count > 0) tws_out("  %12s  %s\n", tws_thousands(way.count), way.what);
   }
 }
 
+static void print_left(const tws_tune_result *result) {
+  const tws_tune_swept *s = &result->swept;
+  if (s->left == 0) return;
+  if (s->left_better < 0)
+    tws_out("the budget ended the search: how much better what is left could be is not known\n");
+  else if (s->left_better == 0)
+    tws_out("the budget ended the search, and nothing that is left is better than the best\n");
+  else
+    tws_out("the budget ended the search: what is left is at most %.1f %% better than the best\n", 100 * s->left_better);
+}
+
 tws_code tws_tune_print(const tws_cli *cli, const tws_tune_result *result, const tws_tune_request *request, int rows,
                         tws_error *err) {
+  const tws_tune_swept *s = &result->swept;
   if (result->fits > 0) TWS_TRY(print_candidates(cli, result, request, rows, err));
-  if (request->exhaustive) {
-    print_swept(&result->swept);
-    return TWS_OK;
-  }
-  tws_out("%d configurations: %d fit, %d rejected, %d simulated\n", result->count, result->fits,
-          result->count - result->fits, result->simulated);
+  tws_out("%s configurations: %s planned that fit, %s rejected, %d simulated\n", tws_thousands(tws_tune_points(result)),
+          tws_thousands(s->planned), tws_thousands(s->too_large + s->refused), result->simulated);
+  if (!result->every) print_swept(s);
+  print_left(result);
   for (int i = 0; i < result->rejection_count; i++)
-    tws_out("  %6d  %s\n", result->rejections[i].count, result->rejections[i].reason);
+    tws_out("  %6s  %s\n", tws_thousands(result->rejections[i].count), result->rejections[i].reason);
   if (result->fits == 0) return TWS_OK;
   const tws_evidence evidence = tws_evidence_of_variant(request->job, &result->candidates[0].variant);
   tws_evidence_print(cli, &evidence);

@@ -396,7 +396,7 @@ tws_code tws_bound_state(const tws_plan_request *request, tws_bound *out, tws_er
         plan->state->entries[i].bytes;
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
     const tws_buffer *b = &plan->buffers[i];
-    if (b->lifetime == TWS_LIFETIME_PROGRAM && !is_active(b->category))
+    if (b->lifetime == TWS_LIFETIME_PROGRAM && !is_active(b->category) && b->category != TWS_CATEGORY_BUCKET)
       out->ledger.tier[b->tier].category[b->category] += b->bytes;
   }
   for (int t = 0; t < TWS_TIER_COUNT; t++)

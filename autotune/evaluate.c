@@ -1,0 +1,113 @@
+#include "autotune/evaluate.h"
+
+#include <stdio.h>
+
+#include "autotune/goal.h"
+
+tws_tune_candidate tws_tune_candidate_of(const tws_variant *variant) {
+  tws_tune_candidate c = {.variant = *variant};
+  c.samples = (double)(variant->micro * variant->accumulation * tws_variant_replicas(variant));
+  tws_variant_name(variant, c.name, sizeof c.name);
+  return c;
+}
+
+tws_code tws_tune_refusal(tws_tune_candidate *c, tws_code code, const tws_error *why, int *refused, tws_error *err) {
+  *refused = code == TWS_UNSUPPORTED || code == TWS_INVALID;
+  if (*refused) {
+    c->verdict = TWS_TUNE_NOT_SUPPORTED;
+    snprintf(c->reason, sizeof c->reason, "refused: %.140s", why->message);
+    return TWS_OK;
+  }
+  if (code == TWS_OK) return TWS_OK;
+  if (err) *err = *why;
+  return tws_fail_in(err, code, "%s", c->name);
+}
+
+tws_code tws_tune_derive(const tws_tune_request *request, tws_tune_candidate *c, tws_job **job, int *refused,
+                         tws_error *err) {
+  tws_error why = {0};
+  *job = NULL;
+  return tws_tune_refusal(c, tws_job_derive(request->job, &c->variant, job, &why), &why, refused, err);
+}
+
+/* ---- memory ---- */
+
+static void judge(const tws_fit *fit, const tws_ledger *ledger, tws_tune_candidate *c) {
+  static const char *const places[TWS_TIER_COUNT] = {
+      [TWS_TIER_DEVICE] = "device memory", [TWS_TIER_HOST] = "host memory", [TWS_TIER_DISK] = "disk"};
+  c->needed_bytes = fit->rank_need;
+  c->available_bytes = fit->rank_have;
+  c->verdict = fit->fits                      ? TWS_TUNE_FITS
+               : fit->tier == TWS_TIER_DEVICE ? TWS_TUNE_NO_DEVICE_MEMORY
+                                              : TWS_TUNE_NO_HOST_MEMORY;
+  if (fit->fits) return;
+  const tws_ledger_tier *guilty = &ledger->tier[fit->tier];
+  int largest = 0;
+  for (int i = 1; i < TWS_CATEGORY_COUNT; i++)
+    if (guilty->category[i] > guilty->category[largest]) largest = i;
+  snprintf(c->reason, sizeof c->reason, "%s: mostly %s", places[fit->tier], tws_category_name((tws_category)largest));
+}
+
+void tws_tune_judge(const tws_tune_request *request, const tws_job *job, tws_tune_candidate *c) {
+  const tws_fit fit = tws_job_fit_within(job, &c->estimate.ledger, request->memory_bytes);
+  judge(&fit, &c->estimate.ledger, c);
+}
+
+void tws_tune_judge_ledger(const tws_capacity *capacity, const tws_ledger *ledger, tws_tune_candidate *c) {
+  const tws_fit fit = tws_fit_of(capacity, ledger);
+  judge(&fit, ledger, c);
+}
+
+/* ---- time ---- */
+
+/* Of the whole job's step, without recomputation; a backward pass is two. */
+static double model_flops(const tws_job *job) {
+  const tws_config *c = job->config;
+  const double tokens = (double)c->micro_batch_size * (double)c->sequence_length * (double)c->accumulation_steps *
+                        (double)tws_topology_size(&job->topology, TWS_AXES_DATA);
+  return 3 * tws_network_flops_per_token(job->network, c->sequence_length, c->target_length, 0) * tokens;
+}
+
+tws_code tws_tune_bound(const tws_tune_request *request, tws_tune_candidate *c, tws_error *err) {
+  tws_error why = {0};
+  tws_bound bound;
+  tws_job *job;
+  int refused;
+  TWS_TRY(tws_tune_derive(request, c, &job, &refused, err));
+  if (refused) return TWS_OK;
+  const tws_plan_request plan = tws_job_request(job, 0);
+  const tws_code code = tws_bound_step(&plan, &job->machine, &bound, &why);
+  if (code == TWS_OK) {
+    c->estimate.step_s = bound.step_s;
+    c->estimate.ledger = bound.ledger;
+    c->estimate.model_flops = model_flops(job);
+    tws_tune_judge(request, job, c);
+    c->implied = c->verdict != TWS_TUNE_FITS;
+  }
+  c->rough = 1;
+  tws_job_destroy(job);
+  return tws_tune_refusal(c, code, &why, &refused, err);
+}
+
+tws_code tws_tune_estimate(const tws_tune_request *request, tws_tune_candidate *c, tws_error *err) {
+  tws_error why = {0};
+  tws_job *job;
+  int refused;
+  c->rough = c->implied = 0;
+  TWS_TRY(tws_tune_derive(request, c, &job, &refused, err));
+  if (refused) return TWS_OK;
+  const tws_code code = tws_job_estimate(job, &c->estimate, NULL, &why);
+  if (code == TWS_OK) tws_tune_judge(request, job, c);
+  tws_job_destroy(job);
+  return tws_tune_refusal(c, code, &why, &refused, err);
+}
+
+double tws_tune_throughput(const tws_tune_candidate *c) {
+  const double seconds = c->simulated_s > 0 ? c->simulated_s : c->estimate.step_s;
+  return seconds > 0 ? c->samples / seconds : 0;
+}
+
+double tws_tune_score(const tws_tune_request *request, const tws_tune_candidate *c) {
+  const tws_scored scored = tws_candidate_scored(c);
+  return tws_goal_score(request->goal, &scored);
+}

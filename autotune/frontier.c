@@ -1,0 +1,362 @@
+#include "autotune/frontier.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "autotune/crew.h"
+#include "base/random.h"
+
+enum { BATCH = 32, BATCH_OF_PLANS = 8 };
+
+/* ---- what is to be looked at ---- */
+
+typedef enum level { DIVISION, POINT, BOUNDED } level;
+typedef struct entry {
+  double score;   /* promised */
+  int64_t number; /* of the point; of a division's first */
+  level level;
+} entry;
+
+typedef struct frontier {
+  tws_search *s;
+  entry *heap; /* the best first */
+  size_t count, capacity;
+  entry batch[BATCH];
+} frontier;
+
+static int comes_before(const entry *a, const entry *b) {
+  if (a->score != b->score) return a->score > b->score;
+  if (a->number != b->number) return a->number < b->number;
+  return a->level < b->level;
+}
+
+static tws_code push(frontier *f, entry e, tws_error *err) {
+  if (tws_reserve(&f->heap, &f->capacity, f->count + 1, sizeof *f->heap))
+    return tws_fail(err, TWS_MEMORY, "name fewer values in the lists", "no memory for the search");
+  size_t at = f->count++;
+  for (; at > 0 && comes_before(&e, &f->heap[(at - 1) / 2]); at = (at - 1) / 2) f->heap[at] = f->heap[(at - 1) / 2];
+  f->heap[at] = e;
+  return TWS_OK;
+}
+
+static entry pop(frontier *f) {
+  const entry best = f->heap[0], last = f->heap[--f->count];
+  size_t at = 0;
+  for (size_t child; (child = 2 * at + 1) < f->count; at = child) {
+    if (child + 1 < f->count && comes_before(&f->heap[child + 1], &f->heap[child])) child++;
+    if (!comes_before(&f->heap[child], &last)) break;
+    f->heap[at] = f->heap[child];
+  }
+  f->heap[at] = last;
+  return best;
+}
+
+/* ---- what was found ---- */
+
+static int by_score(const tws_search *s, const tws_tune_candidate *a, const tws_tune_candidate *b) {
+  const double x = tws_tune_score(s->request, a), y = tws_tune_score(s->request, b);
+  if (x != y) return x > y ? -1 : 1;
+  if (a->needed_bytes != b->needed_bytes) return a->needed_bytes < b->needed_bytes ? -1 : 1;
+  return strcmp(a->name, b->name);
+}
+
+static tws_code no_memory(tws_error *err) {
+  return tws_fail(err, TWS_MEMORY, NULL, "no memory for the candidates");
+}
+
+static tws_code print_of(const tws_search *s, const tws_tune_candidate *c, uint64_t *print, tws_error *err) {
+  tws_job *job;
+  TWS_TRY(tws_job_derive(s->request->job, &c->variant, &job, err));
+  const tws_plan_request plan = tws_job_request(job, 0);
+  const tws_code code = tws_fingerprint_stages(&plan, print, err);
+  tws_job_destroy(job);
+  return code;
+}
+
+/* The place of a candidate with the same plan: a point of the same division, whose knobs make no difference; or -1. */
+static tws_code find_equal(const tws_search *s, const tws_tune_candidate *c, int *place, tws_error *err) {
+  uint64_t own = 0, other;
+  *place = -1;
+  for (int i = 0; i < s->fit_count && *place < 0; i++) {
+    const tws_tune_candidate *before = &s->fits[i];
+    if (before->estimate.step_s != c->estimate.step_s || before->needed_bytes != c->needed_bytes ||
+        before->number / s->points->knobs != c->number / s->points->knobs)
+      continue;
+    if (!own) TWS_TRY(print_of(s, c, &own, err));
+    TWS_TRY(print_of(s, before, &other, err));
+    if (own == other) *place = i;
+  }
+  return TWS_OK;
+}
+
+static tws_code add_fit(tws_search *s, const tws_tune_candidate *c, tws_error *err) {
+  int at, equal;
+  TWS_TRY(find_equal(s, c, &equal, err));
+  if (equal >= 0) {
+    s->tally->equal++;
+    if (c->number < s->fits[equal].number) s->fits[equal] = *c;
+    return TWS_OK;
+  }
+  if (tws_reserve(&s->fits, &s->fit_capacity, (size_t)s->fit_count + 1, sizeof *s->fits)) return no_memory(err);
+  for (at = s->fit_count++; at > 0 && by_score(s, c, &s->fits[at - 1]) < 0; at--) s->fits[at] = s->fits[at - 1];
+  s->fits[at] = *c;
+  return TWS_OK;
+}
+
+static double excess_of(const tws_tune_candidate *c) {
+  return c->available_bytes > 0 ? c->needed_bytes / c->available_bytes : 1e300;
+}
+
+/* All of them where all are listed; else those that came closest to fitting. */
+static tws_code add_reject(tws_search *s, const tws_tune_candidate *c, tws_error *err) {
+  const int refused = c->verdict == TWS_TUNE_NOT_SUPPORTED;
+  *(refused ? &s->tally->refused : &s->tally->too_large) += 1;
+  tws_tally_reason(s->tally, c->reason, 1);
+  if (!s->every && refused) return TWS_OK;
+  if (!s->every && s->reject_count == TWS_CLOSEST) {
+    int farthest = 0;
+    for (int i = 1; i < s->reject_count; i++)
+      if (excess_of(&s->rejects[i]) > excess_of(&s->rejects[farthest])) farthest = i;
+    if (excess_of(c) < excess_of(&s->rejects[farthest])) s->rejects[farthest] = *c;
+    return TWS_OK;
+  }
+  if (tws_reserve(&s->rejects, &s->reject_capacity, (size_t)s->reject_count + 1, sizeof *s->rejects))
+    return no_memory(err);
+  s->rejects[s->reject_count++] = *c;
+  return TWS_OK;
+}
+
+/* Whether something that promises so much may still be among the best. */
+static int may_be_best(const tws_search *s, double score) {
+  if (s->every || s->fit_count < s->wanted) return 1;
+  return score >= tws_tune_score(s->request, &s->fits[s->wanted - 1]) * (1 - 1e-12);
+}
+
+/* ---- looking at one more closely ---- */
+
+static tws_code look_closer(void *user, int item, void *answer, tws_error *err) {
+  const frontier *f = user;
+  const tws_search *s = f->s;
+  const entry *e = &f->batch[item];
+  tws_tune_candidate *c = answer;
+  const tws_variant v = tws_points_variant(s->points, e->number);
+  const int planned = e->level == BOUNDED;
+  *c = tws_tune_candidate_of(&v);
+  if (!tws_search_state_find(s->state, e->number, planned, c))
+    TWS_TRY(planned ? tws_tune_estimate(s->request, c, err) : tws_tune_bound(s->request, c, err));
+  c->number = e->number;
+  return TWS_OK;
+}
+
+/* In the order in which they were taken from the frontier. */
+static tws_code read_answer(void *user, int item, const void *answer, int *stop, tws_error *err) {
+  frontier *f = user;
+  tws_search *s = f->s;
+  const entry *e = &f->batch[item];
+  tws_tune_candidate c;
+  (void)stop;
+  memcpy(&c, answer, sizeof c); /* of another process: */
+  c.estimate.path.bottleneck = c.estimate.path.text;
+  tws_search_state_keep(s->state, e->number, &c);
+  s->swept->plans += e->level == BOUNDED;
+  s->swept->bounds += e->level != BOUNDED;
+  if (c.verdict != TWS_TUNE_FITS) return add_reject(s, &c, err);
+  if (e->level == BOUNDED) return add_fit(s, &c, err);
+  /* in an order that was asked for, a bound is no reason to come later */
+  const double score = tws_tune_score(s->request, &c);
+  const int ordered = s->request->tuner != TWS_TUNER_MODEL_BASED;
+  return push(f, (entry){ordered || score > e->score ? e->score : score, e->number, BOUNDED}, err);
+}
+
+/* ---- the search ---- */
+
+/* A division's points promise what it does. */
+static tws_code expand(frontier *f, const entry *e, tws_error *err) {
+  tws_search *s = f->s;
+  for (int64_t i = 0; i < s->points->knobs; i++) {
+    tws_variant v;
+    int may_fit;
+    TWS_TRY(tws_divisions_may_fit(s->divisions, e->number + i, &v, &may_fit, err));
+    if (may_fit) TWS_TRY(push(f, (entry){e->score, e->number + i, POINT}, err));
+  }
+  return TWS_OK;
+}
+
+/* What is looked at next: the entries that promise most. */
+static tws_code take_batch(frontier *f, int *count, tws_error *err) {
+  int plans = 0;
+  *count = 0;
+  while (*count < BATCH && f->count && may_be_best(f->s, f->heap[0].score)) {
+    if (f->heap[0].level == BOUNDED && plans == BATCH_OF_PLANS) return TWS_OK;
+    const entry e = pop(f);
+    if (e.level == DIVISION) {
+      TWS_TRY(expand(f, &e, err));
+      continue;
+    }
+    plans += e.level == BOUNDED;
+    f->batch[(*count)++] = e;
+  }
+  return TWS_OK;
+}
+
+/* In an order that is asked for instead of by what points promise. */
+static double order_score(const tws_search *s, int64_t place, int64_t points) {
+  const tws_tune_request *request = s->request;
+  if (request->tuner == TWS_TUNER_RANDOM)
+    place = (int64_t)tws_random_permute(request->seed, (uint64_t)points, (uint64_t)place);
+  return (double)(points - place);
+}
+
+typedef struct listing {
+  frontier *f;
+  int64_t place;
+  tws_code code;
+  tws_error *err;
+} listing;
+
+static int list_point(void *user, int64_t number, const tws_variant *variant) {
+  listing *l = user;
+  const tws_search *s = l->f->s;
+  const int ordered = s->request->tuner != TWS_TUNER_MODEL_BASED;
+  (void)variant;
+  const double score = ordered ? order_score(s, l->place, s->points->points) : 1e300;
+  l->place++;
+  l->code = push(l->f, (entry){score, number, POINT}, l->err);
+  return l->code == TWS_OK;
+}
+
+/* What its passes promise: of memory only that of points is known. */
+static double division_score(const tws_search *s, int64_t division) {
+  tws_variant v;
+  const tws_division_bound *record = &s->divisions->records[division];
+  tws_points_division(s->points, division, &v);
+  tws_tune_candidate c = {.variant = v};
+  c.samples = tws_variant_samples(&v);
+  c.estimate.step_s = record->step_s;
+  c.needed_bytes = (double)record->active.bytes[TWS_TIER_DEVICE];
+  if (s->request->goal == TWS_GOAL_FLOPS) return 1e300; /* of flops, too */
+  return record->step_s > 0 ? tws_tune_score(s->request, &c) : 1e300;
+}
+
+static tws_code fill_frontier(frontier *f, tws_error *err) {
+  tws_search *s = f->s;
+  const int ordered = s->request->tuner != TWS_TUNER_MODEL_BASED;
+  if (!s->divisions) {
+    listing l = {.f = f, .err = err};
+    tws_points_each(s->points, list_point, &l);
+    return l.code;
+  }
+  int64_t count;
+  const int64_t *found = tws_divisions_found(s->divisions, &count);
+  for (int64_t i = 0; i < count; i++) {
+    const double score = ordered ? order_score(s, i, count) : division_score(s, found[i]);
+    TWS_TRY(push(f, (entry){score, found[i] * s->points->knobs, DIVISION}, err));
+  }
+  return TWS_OK;
+}
+
+static int is_out_of_time(const tws_search *s) {
+  return s->until_s > 0 && tws_clock_s() >= s->until_s;
+}
+
+/* How many are wanted are there; and where something is left, how much better it could be at most. */
+static void show(const tws_search *s, const frontier *f, tws_progress *progress) {
+  char what[96] = "planning the best";
+  if (s->fit_count && f->count && f->heap[0].score < 1e299 && s->request->tuner == TWS_TUNER_MODEL_BASED) {
+    const double better = f->heap[0].score / tws_tune_score(s->request, &s->fits[0]) - 1;
+    if (better > 0)
+      snprintf(what, sizeof what, "planning the best: what is left is at most %.1f %% better", 100 * better);
+    else
+      snprintf(what, sizeof what, "planning the best: the best is known");
+  }
+  progress->what = what;
+  tws_progress_update(progress, s->fit_count < s->wanted ? s->fit_count : s->wanted);
+  progress->what = "planning the best";
+}
+
+static tws_code search(frontier *f, tws_error *err) {
+  tws_search *s = f->s;
+  tws_progress *progress = s->request->progress;
+  const tws_crew_list list = {0, sizeof(tws_tune_candidate), look_closer, read_answer, f, 0};
+  const int ordered = s->request->tuner != TWS_TUNER_MODEL_BASED;
+  while (f->count && !is_out_of_time(s)) {
+    tws_crew_list batch = list;
+    if (ordered && !s->every && s->fit_count >= s->wanted) break;
+    TWS_TRY(take_batch(f, &batch.items, err));
+    if (!batch.items) break;
+    TWS_TRY(tws_crew_do(&batch, s->workers, &s->swept->plan_cpu_s, err));
+    if (progress) show(s, f, progress);
+  }
+  return TWS_OK;
+}
+
+/* What was not looked at because it is not among the best, or because there was no time. */
+static tws_code count_rest(frontier *f, tws_error *err) {
+  tws_search *s = f->s;
+  const int ordered = s->request->tuner != TWS_TUNER_MODEL_BASED;
+  if (f->count && (may_be_best(s, f->heap[0].score) || ordered)) s->left_score = f->heap[0].score;
+  while (f->count) {
+    const entry e = pop(f);
+    int64_t points = e.level != DIVISION;
+    for (int64_t i = 0; i < s->points->knobs && e.level == DIVISION; i++) {
+      tws_variant v;
+      int may_fit;
+      TWS_TRY(tws_divisions_may_fit(s->divisions, e.number + i, &v, &may_fit, err));
+      points += may_fit;
+    }
+    *(ordered || may_be_best(s, e.score) ? &s->swept->left : &s->swept->ruled_out) += points;
+  }
+  return TWS_OK;
+}
+
+tws_code tws_frontier_search(tws_search *s, tws_error *err) {
+  tws_progress *progress = s->request->progress;
+  frontier *f = tws_calloc(1, sizeof *f);
+  if (!f) return no_memory(err);
+  f->s = s;
+  if (progress) tws_progress_begin(progress, "planning the best", s->wanted);
+  tws_code code = fill_frontier(f, err);
+  if (code == TWS_OK) code = search(f, err);
+  if (code == TWS_OK) code = count_rest(f, err);
+  if (progress) tws_progress_end(progress);
+  tws_free(f->heap);
+  tws_free(f);
+  return code;
+}
+
+/* ---- nothing fits ---- */
+
+/* Small states, small micro batches and recomputation make small plans. */
+static double promise_of(const tws_tune_candidate *c) {
+  return excess_of(c) *
+         (1 + 0.02 * (TWS_RECOMPUTE_FULL - (int)c->variant.recompute) + 0.001 * (double)c->variant.micro);
+}
+
+tws_code tws_frontier_plan_closest(tws_search *s, tws_error *err) {
+  int64_t numbers[TWS_CLOSEST];
+  const int count = s->divisions ? tws_divisions_closest(s->divisions, numbers) : 0;
+  for (int i = 0; i < count; i++) {
+    const tws_variant v = tws_points_variant(s->points, numbers[i]);
+    if (tws_reserve(&s->rejects, &s->reject_capacity, (size_t)s->reject_count + 1, sizeof *s->rejects))
+      return no_memory(err);
+    tws_tune_candidate *c = &s->rejects[s->reject_count++];
+    *c = tws_tune_candidate_of(&v);
+    c->verdict = TWS_TUNE_NO_DEVICE_MEMORY;
+    c->implied = 1;
+    c->number = numbers[i];
+    c->needed_bytes = 1e300 * (1 + 1e-3 * i); /* in their order */
+    c->available_bytes = 1;
+  }
+  for (int planned = 0; planned < TWS_CLOSEST; planned++) {
+    tws_tune_candidate *closest = NULL;
+    for (int i = 0; i < s->reject_count; i++) {
+      tws_tune_candidate *c = &s->rejects[i];
+      if (c->implied && c->verdict != TWS_TUNE_NOT_SUPPORTED && (!closest || promise_of(c) < promise_of(closest)))
+        closest = c;
+    }
+    if (!closest) break;
+    TWS_TRY(tws_tune_estimate(s->request, closest, err));
+  }
+  return TWS_OK;
+}
