@@ -79,6 +79,7 @@ typedef enum tws_tune_verdict {
 typedef struct tws_tune_candidate {
   tws_variant variant;
   int64_t number; /* of the point in its space */
+  uint64_t print; /* tws_bound.print */
   char name[TWS_VARIANT_NAME];
   tws_tune_verdict verdict;
   char reason[160]; /* of a rejection, in classes that can be counted */

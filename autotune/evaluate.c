@@ -80,6 +80,7 @@ tws_code tws_tune_bound(const tws_tune_request *request, tws_tune_candidate *c, 
   if (code == TWS_OK) {
     c->estimate.step_s = bound.step_s;
     c->estimate.ledger = bound.ledger;
+    c->print = bound.print;
     c->estimate.model_flops = model_flops(job);
     tws_tune_judge(request, job, c);
     c->implied = c->verdict != TWS_TUNE_FITS;

@@ -15,14 +15,23 @@ typedef enum level { DIVISION, POINT, BOUNDED } level;
 typedef struct entry {
   double score;   /* promised */
   int64_t number; /* of the point; of a division's first */
+  uint64_t print; /* of one that is bounded: points of a division with equal ones have the same plan */
   level level;
 } entry;
+
+/* Plans that have been made. */
+typedef struct made {
+  int64_t division;
+  uint64_t print;
+} made;
 
 typedef struct frontier {
   tws_search *s;
   entry *heap; /* the best first */
   size_t count, capacity;
   entry batch[BATCH];
+  made *made; /* a hash table of `slots` places */
+  size_t made_count, slots;
 } frontier;
 
 static int comes_before(const entry *a, const entry *b) {
@@ -65,39 +74,8 @@ static tws_code no_memory(tws_error *err) {
   return tws_fail(err, TWS_MEMORY, NULL, "no memory for the candidates");
 }
 
-static tws_code print_of(const tws_search *s, const tws_tune_candidate *c, uint64_t *print, tws_error *err) {
-  tws_job *job;
-  TWS_TRY(tws_job_derive(s->request->job, &c->variant, &job, err));
-  const tws_plan_request plan = tws_job_request(job, 0);
-  const tws_code code = tws_fingerprint_stages(&plan, print, err);
-  tws_job_destroy(job);
-  return code;
-}
-
-/* The place of a candidate with the same plan: a point of the same division, whose knobs make no difference; or -1. */
-static tws_code find_equal(const tws_search *s, const tws_tune_candidate *c, int *place, tws_error *err) {
-  uint64_t own = 0, other;
-  *place = -1;
-  for (int i = 0; i < s->fit_count && *place < 0; i++) {
-    const tws_tune_candidate *before = &s->fits[i];
-    if (before->estimate.step_s != c->estimate.step_s || before->needed_bytes != c->needed_bytes ||
-        before->number / s->points->knobs != c->number / s->points->knobs)
-      continue;
-    if (!own) TWS_TRY(print_of(s, c, &own, err));
-    TWS_TRY(print_of(s, before, &other, err));
-    if (own == other) *place = i;
-  }
-  return TWS_OK;
-}
-
 static tws_code add_fit(tws_search *s, const tws_tune_candidate *c, tws_error *err) {
-  int at, equal;
-  TWS_TRY(find_equal(s, c, &equal, err));
-  if (equal >= 0) {
-    s->tally->equal++;
-    if (c->number < s->fits[equal].number) s->fits[equal] = *c;
-    return TWS_OK;
-  }
+  int at;
   if (tws_reserve(&s->fits, &s->fit_capacity, (size_t)s->fit_count + 1, sizeof *s->fits)) return no_memory(err);
   for (at = s->fit_count++; at > 0 && by_score(s, c, &s->fits[at - 1]) < 0; at--) s->fits[at] = s->fits[at - 1];
   s->fits[at] = *c;
@@ -133,6 +111,37 @@ static int may_be_best(const tws_search *s, double score) {
   return score >= tws_tune_score(s->request, &s->fits[s->wanted - 1]) * (1 - 1e-12);
 }
 
+/* ---- plans that are made already ---- */
+
+static made *made_slot(made *table, size_t slots, const made *m) {
+  size_t at = (size_t)(m->print ^ (uint64_t)m->division * UINT64_C(0x9e3779b97f4a7c15)) % slots;
+  while (table[at].print && (table[at].print != m->print || table[at].division != m->division)) at = (at + 1) % slots;
+  return &table[at];
+}
+
+static tws_code grow_made(frontier *f, tws_error *err) {
+  const size_t slots = f->slots ? 2 * f->slots : 1024;
+  made *table = tws_calloc(slots, sizeof *table);
+  if (!table) return no_memory(err);
+  for (size_t i = 0; i < f->slots; i++)
+    if (f->made[i].print) *made_slot(table, slots, &f->made[i]) = f->made[i];
+  tws_free(f->made);
+  f->made = table;
+  f->slots = slots;
+  return TWS_OK;
+}
+
+/* *is_new 0: another point of the division has the same plan, and has been planned. */
+static tws_code note_plan(frontier *f, const entry *e, int *is_new, tws_error *err) {
+  const made m = {e->number / f->s->points->knobs, e->print ? e->print : 1};
+  if (2 * (f->made_count + 1) > f->slots) TWS_TRY(grow_made(f, err));
+  made *slot = made_slot(f->made, f->slots, &m);
+  *is_new = !slot->print;
+  f->made_count += (size_t)*is_new;
+  *slot = m;
+  return TWS_OK;
+}
+
 /* ---- looking at one more closely ---- */
 
 static tws_code look_closer(void *user, int item, void *answer, tws_error *err) {
@@ -166,7 +175,7 @@ static tws_code read_answer(void *user, int item, const void *answer, int *stop,
   /* in an order that was asked for, a bound is no reason to come later */
   const double score = tws_tune_score(s->request, &c);
   const int ordered = s->request->tuner != TWS_TUNER_MODEL_BASED;
-  return push(f, (entry){ordered || score > e->score ? e->score : score, e->number, BOUNDED}, err);
+  return push(f, (entry){ordered || score > e->score ? e->score : score, e->number, c.print, BOUNDED}, err);
 }
 
 /* ---- the search ---- */
@@ -178,7 +187,7 @@ static tws_code expand(frontier *f, const entry *e, tws_error *err) {
     tws_variant v;
     int may_fit;
     TWS_TRY(tws_divisions_may_fit(s->divisions, e->number + i, &v, &may_fit, err));
-    if (may_fit) TWS_TRY(push(f, (entry){e->score, e->number + i, POINT}, err));
+    if (may_fit) TWS_TRY(push(f, (entry){e->score, e->number + i, 0, POINT}, err));
   }
   return TWS_OK;
 }
@@ -194,6 +203,10 @@ static tws_code take_batch(frontier *f, int *count, tws_error *err) {
       TWS_TRY(expand(f, &e, err));
       continue;
     }
+    int is_new = 1;
+    if (e.level == BOUNDED) TWS_TRY(note_plan(f, &e, &is_new, err));
+    f->s->tally->equal += !is_new;
+    if (!is_new) continue;
     plans += e.level == BOUNDED;
     f->batch[(*count)++] = e;
   }
@@ -222,7 +235,7 @@ static int list_point(void *user, int64_t number, const tws_variant *variant) {
   (void)variant;
   const double score = ordered ? order_score(s, l->place, s->points->points) : 1e300;
   l->place++;
-  l->code = push(l->f, (entry){score, number, POINT}, l->err);
+  l->code = push(l->f, (entry){score, number, 0, POINT}, l->err);
   return l->code == TWS_OK;
 }
 
@@ -251,7 +264,7 @@ static tws_code fill_frontier(frontier *f, tws_error *err) {
   const int64_t *found = tws_divisions_found(s->divisions, &count);
   for (int64_t i = 0; i < count; i++) {
     const double score = ordered ? order_score(s, i, count) : division_score(s, found[i]);
-    TWS_TRY(push(f, (entry){score, found[i] * s->points->knobs, DIVISION}, err));
+    TWS_TRY(push(f, (entry){score, found[i] * s->points->knobs, 0, DIVISION}, err));
   }
   return TWS_OK;
 }
@@ -321,6 +334,7 @@ tws_code tws_frontier_search(tws_search *s, tws_error *err) {
   if (code == TWS_OK) code = count_rest(f, err);
   if (progress) tws_progress_end(progress);
   tws_free(f->heap);
+  tws_free(f->made);
   tws_free(f);
   return code;
 }

@@ -29,6 +29,7 @@ struct tws_state_bound {
   uint64_t checksum; /* of what follows */
   int64_t number;
   double step_s, needed_bytes, available_bytes, model_flops;
+  uint64_t print;
   int32_t verdict, implied;
   char reason[160];
 };
@@ -313,6 +314,7 @@ int tws_search_state_find(const tws_search_state *s, int64_t number, int planned
   c->available_bytes = b->available_bytes;
   c->estimate.step_s = b->step_s;
   c->estimate.model_flops = b->model_flops;
+  c->print = b->print;
   memcpy(c->reason, b->reason, sizeof c->reason);
   return 1;
 }
@@ -333,6 +335,7 @@ static void keep_bound(tws_search_state *s, int slot, int64_t number, const tws_
   b->needed_bytes = c->needed_bytes;
   b->available_bytes = c->available_bytes;
   b->model_flops = c->estimate.model_flops;
+  b->print = c->print;
   b->verdict = (int32_t)c->verdict;
   b->implied = c->implied;
   memcpy(b->reason, c->reason, sizeof b->reason);

@@ -266,6 +266,37 @@ static tws_code read_live(const tws_plan *plan, int64_t wanted, tws_ledger *ledg
   return TWS_OK;
 }
 
+/* ---- what a plan is ---- */
+
+static uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
+  return hash ^ (hash >> 29);
+}
+
+/* Operations with their works, order and buffers; not the constants of single operations, which follow from these. */
+static uint64_t print_of(const tws_plan *plan, uint64_t hash) {
+  for (uint32_t i = 0; i < plan->op_count; i++) {
+    const tws_op *o = &plan->ops[i];
+    hash = mix(hash, (uint64_t)o->kind << 40 | (uint64_t)o->stream << 32 | o->module);
+    hash = mix(hash, (uint64_t)o->phase << 56 | (uint64_t)o->place << 48 | (uint64_t)o->micro_batch << 32 | o->work);
+    for (uint32_t k = 0; k < o->operand_count; k++) {
+      const tws_operand *operand = &plan->operands[o->operand_first + k];
+      hash = mix(mix(hash, (uint64_t)operand->access << 32 | operand->buffer), operand->offset);
+    }
+  }
+  for (uint32_t i = 0; i < plan->work_count; i++) {
+    const tws_work *work = &plan->works[i];
+    hash = mix(hash, (uint64_t)work->kind << 48 | (uint64_t)work->code << 32 | work->flags);
+    hash = mix(hash, (uint64_t)work->dtype << 48 | (uint64_t)work->dtype2 << 32 | (uint32_t)work->segments);
+    for (int k = 0; k < TWS_WORK_DIMS; k++) hash = mix(hash, (uint64_t)work->d[k]);
+  }
+  for (uint32_t i = 0; i < plan->buffer_count; i++) {
+    const tws_buffer *b = &plan->buffers[i];
+    hash = mix(mix(hash, (uint64_t)b->tier << 16 | (uint64_t)b->category << 8 | b->dtype), b->bytes);
+  }
+  return hash;
+}
+
 /* ---- the whole ---- */
 
 static int64_t micro_batches_of(const tws_pipeline_shape *shape, int64_t at_least) {
@@ -287,6 +318,7 @@ static tws_code make_plans(bounder *b, tws_bound *out, tws_error *err) {
     if (s == 0 || ledger.tier[TWS_TIER_DEVICE].live_bytes > out->ledger.tier[TWS_TIER_DEVICE].live_bytes)
       out->ledger = ledger;
     TWS_TRY(find_costs(b, &b->plans[s], err));
+    out->print = print_of(b->plans[s].plan, out->print);
   }
   return TWS_OK;
 }
@@ -337,13 +369,20 @@ tws_code tws_bound_step_at(const tws_plan_request *request, const tws_bound_cost
 
 /* ---- parts of it ---- */
 
-/* The least of what kernels on the stream that computes take for a micro-batch. */
+/* Kernels, and collectives among ranks that see the same samples. */
+static int is_of_layers(const tws_plan *plan, const tws_op *o) {
+  if (o->kind == TWS_OP_COMPUTE) return o->place == TWS_PLACE_DEVICE;
+  return o->kind == TWS_OP_COLLECTIVE &&
+         !(plan->groups[plan->works[o->work].group].axes & ~(1u << TWS_AXIS_MODEL | 1u << TWS_AXIS_SEQUENCE));
+}
+
+/* The least of what layers take for a micro-batch on the stream that computes. */
 static double passes_seconds(const tws_plan *plan, const tws_machine *machine, double *each) {
   double least = 0;
   for (uint32_t op = 0; op < plan->op_count; op++) {
     const tws_op *o = &plan->ops[op];
-    if (o->kind != TWS_OP_COMPUTE || o->stream != TWS_STREAM_COMPUTE || o->place != TWS_PLACE_DEVICE ||
-        o->phase == TWS_PHASE_STEP || o->micro_batch >= plan->accumulation_steps)
+    if (o->stream != TWS_STREAM_COMPUTE || o->phase == TWS_PHASE_STEP || o->micro_batch >= plan->accumulation_steps ||
+        !is_of_layers(plan, o))
       continue;
     each[o->micro_batch] += tws_plan_work_seconds(plan, o->work, machine, 1);
   }

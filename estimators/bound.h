@@ -19,6 +19,7 @@ typedef struct tws_bound {
   double step_s;     /* seconds: no step is shorter */
   tws_ledger ledger; /* live bytes at least, of the rank that has most of them on its device; arenas are equal to them */
   int whole;         /* all micro-batches were looked at, so that step_s lacks waits for memory alone */
+  uint64_t print;    /* of jobs that differ in keys of ZeRO alone: equal ones have equal plans */
 } tws_bound;
 
 /* Other costs than a machine's: seconds of a plan's work, and of its message to or from `peer`. */
@@ -35,8 +36,8 @@ tws_code tws_bound_step(const tws_plan_request *request, const tws_machine *mach
 tws_code tws_bound_step_at(const tws_plan_request *request, const tws_bound_costs *costs, tws_bound *out,
                            tws_error *err);
 
-/* What the kernels of the forward and backward passes of the first stage take on the stream that computes, and what
- * activations, checkpoints, their gradients, workspaces and inputs need there: the part of a step that does not depend
+/* What the forward and backward passes of the first stage take on the stream that computes, kernels and what tensor and
+ * sequence ranks exchange there, and what activations, checkpoints, their gradients, workspaces and inputs need there: the part of a step that does not depend
  * on how parameters, gradients and the optimizer's states are partitioned, reduced and offloaded. One plan is lowered. */
 tws_code tws_bound_passes(const tws_plan_request *request, const tws_machine *machine, tws_bound *out, tws_error *err);
 
