@@ -5,10 +5,21 @@
 #include <string.h>
 #include "autotune/autotune.h"
 #include "autotune/crew.h"
-#include "autotune/exhaustive.h"
 #include "base/random.h"
 
 enum { DEFAULT_TRIALS = 12, REFINED_PER_TRIAL = 2, PLANNED_WHEN_NOTHING_FITS = 16 };
+
+tws_swept_way tws_tune_swept_way(const tws_tune_swept *s, int way) {
+  const tws_swept_way all[TWS_SWEPT_WAYS] = {
+      {s->illegal, "illegal: no such division, batch or combination"},
+      {s->equal, "equal to another: a knob has no effect there"},
+      {s->too_large, "too large for the device, its host or disk"},
+      {s->too_slow, "slower than the best at least, by what each stage has to do"},
+      {s->composed, "composed exactly"},
+      {s->bounded, "composed as lower bounds"},
+      {s->left, "not looked at within the budget"}};
+  return all[way];
+}
 
 /* ---- one candidate ---- */
 
@@ -16,7 +27,7 @@ static tws_capacity capacity_of(const tws_tune_request *request, int ranks) {
   return tws_capacity_of(&request->job->machine, ranks, request->memory_bytes);
 }
 
-void tws_tune_judge(const tws_tune_request *request, const tws_job *job, tws_tune_candidate *c) {
+static void judge(const tws_tune_request *request, const tws_job *job, tws_tune_candidate *c) {
   const tws_fit fit = tws_job_fit_within(job, &c->estimate.ledger, request->memory_bytes);
   c->needed_bytes = fit.rank_need;
   c->available_bytes = fit.rank_have;
@@ -30,8 +41,7 @@ void tws_tune_judge(const tws_tune_request *request, const tws_job *job, tws_tun
     if (guilty->category[i] > guilty->category[largest]) largest = i;
   static const char *const places[TWS_TIER_COUNT] = {
       [TWS_TIER_DEVICE] = "device memory", [TWS_TIER_HOST] = "host memory", [TWS_TIER_DISK] = "disk"};
-  snprintf(c->reason, sizeof c->reason, "%s: mostly %s", places[fit.tier],
-           tws_category_name((tws_category)largest));
+  snprintf(c->reason, sizeof c->reason, "%s: mostly %s", places[fit.tier], tws_category_name((tws_category)largest));
 }
 
 /* How much of a pipeline is planned: of other points always all that an estimate needs. */
@@ -50,7 +60,7 @@ static tws_code estimate_candidate(const tws_tune_request *request, tws_tune_can
   c->rough = how == ROUGH && c->variant.pipeline > 1;
   tws_code code = tws_job_derive(request->job, &c->variant, &job, place);
   if (code == TWS_OK) code = estimate_plan(job, how, c->rough, &c->estimate, place);
-  if (code == TWS_OK) tws_tune_judge(request, job, c);
+  if (code == TWS_OK) judge(request, job, c);
   tws_job_destroy(job);
   if (code == TWS_UNSUPPORTED || code == TWS_INVALID) {
     c->verdict = TWS_TUNE_NOT_SUPPORTED;
@@ -171,7 +181,7 @@ static tws_code estimate_all(const tws_tune_request *request, tws_tune_result *r
 static tws_code simulate_candidate(const tws_tune_request *request, tws_tune_candidate *c, tws_error *err) {
   tws_job *job = NULL;
   tws_simulation simulation = {0};
-  if (c->variant.pipeline > 1 && !request->exhaustive)
+  if (c->variant.pipeline > 1)
     TWS_TRY(estimate_candidate(request, c, ALL_MICRO_BATCHES, err)); /* what is simulated is exact */
   if (c->verdict != TWS_TUNE_FITS) return TWS_OK;
   tws_code code = tws_job_derive(request->job, &c->variant, &job, err);
@@ -383,30 +393,7 @@ static tws_code search_space(const tws_tune_request *request, tws_tune_result *r
   return count_rejections(result, err);
 }
 
-static tws_code search_exhaustively(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {
-  const double started = tws_clock_s();
-  result->smallest = -1;
-  TWS_TRY(tws_tune_exhaustive(request, result, err));
-  const double estimated = tws_clock_s();
-  result->estimate_s = estimated - started;
-  if (request->sim) TWS_TRY(simulate_best(request, result, err));
-  result->simulate_s = tws_clock_s() - estimated;
-  if (result->count > 1) qsort(result->candidates, (size_t)result->count, sizeof *result->candidates, by_result);
-  result->fits = count_fits(result);
-  return TWS_OK;
-}
-
 tws_code tws_tune(const tws_tune_request *request, tws_tune_result **out, tws_error *err) {
-  if (request->exhaustive) {
-    tws_tune_result *swept = tws_calloc(1, sizeof *swept);
-    if (!swept) return tws_fail(err, TWS_MEMORY, 0, "no memory for the search");
-    const tws_code end = search_exhaustively(request, swept, err);
-    if (end == TWS_OK)
-      *out = swept;
-    else
-      tws_tune_result_destroy(swept);
-    return end;
-  }
   tws_variant *points;
   int count;
   TWS_TRY(tws_tune_enumerate(request, &points, &count, err));

@@ -48,7 +48,6 @@ uint64_t tws_network_fingerprint(const tws_network *network);
 /* What reports tell apart: the axes that config/axes.def reports communication under, messages under "pipe", and what
  * has no axis: copies, host work, and kernels on streams of communication. */
 enum { TWS_REPORT_OTHER = TWS_AXIS_COUNT, TWS_REPORT_COUNT };
-int tws_report_has(int axis); /* whether anything is reported under it */
 const char *tws_report_name(int axis);
 int tws_report_of_group(const tws_group *group);
 int tws_report_of_op(const tws_plan *plan, const tws_op *op);

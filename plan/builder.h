@@ -105,7 +105,5 @@ void tws_builder_copy(tws_builder *b, tws_stream stream, tws_operand from, tws_o
 
 /* Derive lifetimes, offsets and dependencies (plan/finish.c). */
 tws_code tws_builder_finish(tws_builder *b);
-/* Dependencies alone, of a part of a plan in which memory makes nobody wait. */
-tws_code tws_builder_depend(tws_builder *b);
 
 #endif

@@ -363,17 +363,6 @@ static tws_code sweep_before_layout(finisher *f, tws_arena *scratch) {
   return f->b->failed;
 }
 
-tws_code tws_builder_depend(tws_builder *b) {
-  if (b->failed != TWS_OK) return b->failed;
-  finisher f = {.b = b, .plan = b->plan};
-  tws_arena *scratch = tws_arena_create();
-  if (!scratch) return tws_builder_fail(b, TWS_MEMORY, "no memory");
-  find_streams(&f);
-  if (f.streams > 1 && prepare_sweep(&f, scratch) == TWS_OK) sweep_operations(&f);
-  tws_arena_destroy(scratch);
-  return b->failed;
-}
-
 tws_code tws_builder_finish(tws_builder *b) {
   if (b->failed != TWS_OK) return b->failed;
   finisher f = {.b = b, .plan = b->plan};
