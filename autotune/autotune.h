@@ -179,8 +179,6 @@ enum { TWS_TUNE_TRIALS = 12 };
 /* TWS_INVALID for an empty or oversized space. Nothing that fits is not an error: result->fits is then 0. */
 tws_code tws_tune(const tws_tune_request *request, tws_tune_result **out, tws_error *err);
 void tws_tune_result_destroy(tws_tune_result *result);
-/* Removes the files that keep where the search stands. */
-void tws_tune_forget(const tws_tune_request *request);
 
 /* Whether the model's states (weights, gradients, optimizer) are more than one device holds, so that ranks have to
  * share a replica or its states: when to set space.axes for somebody who has not said. Never on a host. */

@@ -1,11 +1,9 @@
 /* How fast planning is: estimates of one configuration (plans, ledger, longest path), plans of all stages of a pipeline,
- * and the longest path through these; CPU milliseconds, medians of repeated runs. Then how many configurations a second are composed from layers
- * that were lowered before. */
+ * and the longest path through these; CPU milliseconds, medians of repeated runs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "estimators/composer.h"
 #include "estimators/estimators.h"
 #include "plan/pipeline_grid.h"
 #include "bench/support.h"
@@ -16,31 +14,6 @@ typedef struct job {
   const char *model, *cluster, *stage, *accumulation, *recompute, *pipeline, *tensor;
   int ranks;
 } job;
-
-/* Configurations a second: steps of 16 to 271 micro-batches, each a pipeline of its own to go through where there is
- * one, of layers that were lowered before. */
-static double compose(tws_config *config, tws_plan_request request, const tws_machine *machine) {
-  enum { ACCUMULATIONS = 256 };
-  tws_composer *composer;
-  tws_composed composed;
-  tws_error err = {0};
-  const int64_t accumulation = config->accumulation_steps, batch = config->train_batch_size;
-  double seconds = 0;
-  need(tws_composer_create(machine, NULL, &composer, &err), &err);
-  for (int again = 0; again < 2; again++) {
-    const double start = cpu_s();
-    for (int i = 0; i < ACCUMULATIONS; i++) {
-      config->accumulation_steps = 16 + i;
-      config->train_batch_size = batch / accumulation * (16 + i);
-      need(tws_compose(composer, &request, NULL, &composed, &err), &err);
-    }
-    seconds = cpu_s() - start;
-  }
-  tws_composer_destroy(composer);
-  config->accumulation_steps = accumulation;
-  config->train_batch_size = batch;
-  return ACCUMULATIONS / seconds;
-}
 
 /* Plans of all stages, and the longest path through them; returns how many operations they have. */
 static uint64_t build(tws_plan_request request, const tws_machine *machine, int stages, double *plan_s,
@@ -94,14 +67,12 @@ static void run(const job *j) {
     estimates[i] = cpu_s() - start;
     operations = build(request, &machine, stages, &plans[i], &paths[i]);
   }
-  const double composed = compose(config, request, &machine);
   double estimate_s = median(estimates, REPEATS), plan_s = median(plans, REPEATS);
   printf(
       "%-12s ZeRO-%s, %s recompute, %3s stages, %s tensor, %3s micro-batches, %4d ranks %9.3f ms %8.0f /s %11.2f ms "
-      "%9llu ops %9.2f ms %11.0f /s\n",
+      "%9llu ops %9.2f ms\n",
       j->model, j->stage, j->recompute, j->pipeline, j->tensor ? j->tensor : "1", j->accumulation, j->ranks,
-      1e3 * estimate_s, 1 / estimate_s, 1e3 * plan_s, (unsigned long long)operations, 1e3 * median(paths, REPEATS),
-      composed);
+      1e3 * estimate_s, 1 / estimate_s, 1e3 * plan_s, (unsigned long long)operations, 1e3 * median(paths, REPEATS));
   tws_config_destroy(config);
   tws_profile_destroy(profile);
   tws_network_destroy(network);
@@ -118,7 +89,7 @@ int main(void) {
       {"llama-3-70b", "dgx-h100:16", "1", "64", "full", "16", NULL, 128},
       {"gpt-3-175b", "dgx-a100:16", "1", "64", "full", "16", "8", 128},
   };
-  printf("%-90s %12s %11s %14s %26s %14s\n", "job", "estimate", "rate", "plans built", "path", "composed");
+  printf("%-90s %12s %11s %14s %26s\n", "job", "estimate", "rate", "plans built", "path");
   for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) run(&jobs[i]);
   return 0;
 }

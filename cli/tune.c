@@ -500,7 +500,6 @@ static tws_code tune_job(tws_cli *cli, session *s, tws_error *err) {
   if (code == TWS_OK) code = tws_tune_folders_open(&folders, err);
   if (code == TWS_OK && measured) code = measure(cli, s, &folders, &result, &trials, err);
   if (code == TWS_OK) code = tell(cli, s, result, measured ? &trials : NULL, &folders, err);
-  if (code == TWS_OK) tws_tune_forget(&s->request);
   if (code == TWS_OK && result->fits == 0) code = explain_no_winner(result, err);
   if (code == TWS_OK && measured && trials.best < 0)
     code = tws_fail(err, TWS_NO, "the reasons are in summary.txt, what the runs said is in stderr.log of each",

@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "estimators/pieces.h"
 #include "models/hardware/runtime.h"
 #include "plan/pipeline_grid.h"
 #include "plan/pipeline_schedule.h"
@@ -55,7 +54,7 @@ static double host_stretch(const bounder *b, const tws_plan *plan, const double 
   for (uint32_t i = 0; i < plan->op_count; i++) {
     const tws_op *o = &plan->ops[i];
     const tws_work *work = &plan->works[o->work];
-    if (o->phase == TWS_PHASE_STEP || !tws_is_launched(work)) continue;
+    if (o->phase == TWS_PHASE_STEP || !tws_work_is_launched(work)) continue;
     const double times = is_middle(b, o) ? (double)(1 + b->wanted - b->built) : 1;
     all.device_s += times * seconds[o->work];
     all.host_s += times * host_op_s * tws_profile_host_launches(b->machine->profile, work);
@@ -72,7 +71,7 @@ static tws_code find_costs(bounder *b, stage_plan *s, tws_error *err) {
   if (b->costs) return TWS_OK;
   const double stretch = host_stretch(b, plan, s->seconds);
   for (uint32_t w = 0; w < plan->work_count; w++)
-    if (tws_is_launched(&plan->works[w])) s->seconds[w] *= stretch;
+    if (tws_work_is_launched(&plan->works[w])) s->seconds[w] *= stretch;
   return TWS_OK;
 }
 

@@ -48,7 +48,6 @@ uint64_t tws_network_fingerprint(const tws_network *network);
 /* What reports tell apart: the axes that config/axes.def reports communication under, messages under "pipe", and what
  * has no axis: copies, host work, and kernels on streams of communication. */
 enum { TWS_REPORT_OTHER = TWS_AXIS_COUNT, TWS_REPORT_COUNT };
-int tws_report_has(int axis); /* whether anything is reported under it */
 const char *tws_report_name(int axis);
 int tws_report_of_group(const tws_group *group);
 int tws_report_of_op(const tws_plan *plan, const tws_op *op);
@@ -85,6 +84,10 @@ tws_node_mapping tws_machine_mapping(const tws_machine *machine, int ranks);
  * where the cluster does not say), kernels of the host's cores beside a device at that of its memory, both shared by
  * the node's ranks. */
 double tws_plan_work_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch);
+/* Whether the host launches it as a kernel of the device. */
+static inline int tws_work_is_launched(const tws_work *work) {
+  return work->kind == TWS_OP_COMPUTE && work->place == TWS_PLACE_DEVICE;
+}
 /* How much longer kernels take that a host launches in host_s and a device runs in device_s: launches run ahead, so the
  * longer of the two counts, but neither hides all of the other where they are near, as long and short kernels take
  * turns: the 2.5th root of the sum of their powers (an exponent fitted to half of a group of runs, docs/accuracy.md).

@@ -9,10 +9,6 @@
 #include "estimators/estimators.h"
 #include "models/operator.h"
 
-int tws_report_has(int axis) {
-  return axis == TWS_REPORT_OTHER || (int)tws_axis_reported((tws_axis)axis) == axis;
-}
-
 const char *tws_report_name(int axis) {
   return axis == TWS_REPORT_OTHER ? "other" : tws_axis_name((tws_axis)axis);
 }

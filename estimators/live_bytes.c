@@ -2,7 +2,16 @@
  * all others do, the first, one between and the last of a step, and of a pipeline those that are in flight. */
 #include <string.h>
 
-#include "estimators/composer_step.h"
+#include "estimators/estimators.h"
+#include "plan/fold.h"
+#include "plan/pipeline_schedule.h"
+
+/* Of a pipeline: until all that are in flight have been followed by as many. */
+static int64_t few_of_pipeline(const tws_pipeline_shape *shape) {
+  const int64_t every = tws_fold_step(shape);
+  const int64_t in_flight = tws_pipeline_in_flight(shape, 0) / (uint32_t)shape->virtual_stages + 1;
+  return (5 * in_flight / 2 + 2 * every + 4) / every * every + shape->micro_batches % every;
+}
 
 static int64_t micro_batches_of(const tws_plan_request *request) {
   enum { KINDS = 3 };
@@ -10,7 +19,7 @@ static int64_t micro_batches_of(const tws_plan_request *request) {
   const int64_t all = request->config->accumulation_steps;
   const tws_pipeline_shape shape = tws_pipeline_shape_of(request->config, stages, all);
   if (request->config->delayed_update || (stages > 1 && shape.kind == TWS_PIPELINE_GPIPE)) return all;
-  const int64_t few = stages > 1 ? tws_step_few(&shape) : KINDS;
+  const int64_t few = stages > 1 ? few_of_pipeline(&shape) : KINDS;
   return all < few ? all : few;
 }
 

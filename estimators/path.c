@@ -1,7 +1,7 @@
 /* What an operation of a plan costs on a machine. */
 #include <math.h>
 #include "base/memory.h"
-#include "estimators/pieces.h"
+#include "estimators/estimators.h"
 #include "models/hardware/runtime.h"
 
 tws_node_mapping tws_machine_mapping(const tws_machine *machine, int ranks) {
@@ -83,7 +83,7 @@ double tws_plan_host_stretch(const tws_plan *plan, const tws_machine *machine) {
   double *cost = tws_calloc(plan->work_count + 1u, sizeof *cost);
   for (uint32_t i = 0; cost && i < plan->op_count; i++) {
     const tws_op *op = &plan->ops[i];
-    if (op->phase == TWS_PHASE_STEP || !tws_is_launched(&plan->works[op->work])) continue;
+    if (op->phase == TWS_PHASE_STEP || !tws_work_is_launched(&plan->works[op->work])) continue;
     if (!(cost[op->work] > 0)) cost[op->work] = tws_plan_work_seconds(plan, op->work, machine, 1);
     device += cost[op->work];
     host += host_op_s * tws_profile_host_launches(machine->profile, &plan->works[op->work]);
@@ -95,7 +95,7 @@ double tws_plan_host_stretch(const tws_plan *plan, const tws_machine *machine) {
 double tws_plan_launched_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch,
                                  double launched) {
   const double seconds = tws_plan_work_seconds(plan, work, machine, stretch);
-  return tws_is_launched(&plan->works[work]) ? launched * seconds : seconds;
+  return tws_work_is_launched(&plan->works[work]) ? launched * seconds : seconds;
 }
 
 double tws_message_seconds(const tws_topology *topology, int rank, int peer, uint64_t bytes,

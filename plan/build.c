@@ -157,10 +157,7 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
     return indivisible(l, l->tokens % c->mlp_tiles ? l->tokens : targets, c->mlp_tiles, "twinspeed.mlp_tiles",
                        "use a number that divides them");
   }
-  if (l->wanted && l->wanted->memory)
-    TWS_TRY(tws_sample_memory_shard(l->wanted->memory, plan->network, &l->sharding, &l->local, err));
-  else
-    TWS_TRY(tws_shard_network(plan->network, &l->sharding, l->scratch, plan->arena, &l->local, err));
+  TWS_TRY(tws_shard_network(plan->network, &l->sharding, l->scratch, plan->arena, &l->local, err));
   l->network = l->local.network;
   plan->slices = l->local.slices;
   return tws_weight_tiles_begin(l);
@@ -176,7 +173,6 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   if (l->request->max_accumulation > 0 && l->accumulation > l->request->max_accumulation) {
     l->accumulation = l->request->max_accumulation;
   }
-  if (l->wanted) l->accumulation = l->wanted->tail ? 1 : TWS_SAMPLE_STEPS;
   plan->accumulation_steps = l->accumulation;
   l->overlap = c->zero.overlap_comm && plan->position.ranks[TWS_AXIS_PIPE] == 1;
   /* Without overlap_comm DeepSpeed issues gathers and reductions on the stream that computes. */
@@ -247,23 +243,6 @@ static void expect(tws_lower *l) {
   tws_builder_expect(&l->b, visits < MOST ? visits : MOST);
 }
 
-static tws_code lower_sample(tws_lower *l) {
-  tws_pipeline_sample(l);
-  if (!l->wanted->tail && l->zero.flat_gradients && l->b.failed == TWS_OK)
-    TWS_TRY(tws_sample_gradients(l, l->b.plan->arena, &l->sample->gradients));
-  if (l->wanted->tail)
-    tws_lower_step(l);
-  else
-    tws_sample_params(l);
-  l->sample->ordered = l->wanted->ordered;
-  l->sample->late = l->offload.delayed.on || l->columns.on;
-  l->sample->reduced = l->wanted->reduced;
-  const int beside = l->exchanges_beside || tws_config_checkpoints_on_host(l->config);
-  l->sample->depends = !l->wanted->tail && l->b.nobody_waits_for_memory && beside;
-  if (l->sample->depends) return tws_builder_depend(&l->b);
-  return l->wanted->ordered ? tws_builder_finish(&l->b) : l->b.failed;
-}
-
 /* What runs between steps. */
 static int lower_between(tws_lower *l) {
   if (l->config->zenflow.on && !l->columns.on && l->b.plan->program > TWS_PROGRAM_EVALUATE)
@@ -302,11 +281,8 @@ static tws_code lower(tws_lower *l, completeness wanted, tws_error *err) {
   l->b.module = TWS_NONE;
   if (lower_between(l)) return complete(l, wanted);
   tws_zero_step_begin(l);
-  if (l->wanted) l->sample->begun = l->b.plan->op_count;
-  if (!l->wanted || l->wanted->tail) tws_delayed_update(l);
-  if (l->wanted) l->sample->updated = l->b.plan->op_count;
-  if (!l->wanted || l->wanted->tail) tws_lower_count_targets(l);
-  if (l->wanted) return lower_sample(l);
+  tws_delayed_update(l);
+  tws_lower_count_targets(l);
   tws_pipeline_run(l);
   if (l->evaluates)
     tws_lower_score(l);
@@ -390,8 +366,7 @@ tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *to
 }
 
 /* An empty plan, to be lowered. */
-static tws_code begin(const tws_plan_request *request, const tws_sample_request *wanted, tws_plan_sample *sample,
-                      tws_lower *l, tws_error *err) {
+static tws_code begin(const tws_plan_request *request, tws_lower *l, tws_error *err) {
   TWS_TRY(check_request(request, err));
   tws_plan *plan = tws_plan_blank();
   tws_arena *scratch = tws_arena_create();
@@ -420,8 +395,6 @@ static tws_code begin(const tws_plan_request *request, const tws_sample_request 
                    .network = request->network,
                    .scratch = scratch,
                    .evaluates = request->program == TWS_PROGRAM_EVALUATE,
-                   .wanted = wanted,
-                   .sample = sample,
                    .b = {.plan = plan, .err = err}};
   if (request->state) return TWS_OK;
   TWS_TRY(tws_state_create(&plan->state, err));
@@ -436,14 +409,12 @@ static void end(tws_lower *l) {
   tws_arena_destroy(l->scratch);
 }
 
-/* The plan, or what is wanted of it as a sample. */
-static tws_code build(const tws_plan_request *request, const tws_sample_request *wanted, tws_plan_sample *sample,
-                      completeness how, tws_plan **out, tws_error *err) {
+static tws_code build(const tws_plan_request *request, completeness wanted, tws_plan **out, tws_error *err) {
   tws_lower l = {.chunk_count = 0};
   *out = NULL;
-  tws_code code = begin(request, wanted, sample, &l, err);
+  tws_code code = begin(request, &l, err);
   if (code == TWS_OK) code = prepare(&l, err);
-  if (code == TWS_OK) code = lower(&l, how, err);
+  if (code == TWS_OK) code = lower(&l, wanted, err);
   end(&l);
   if (code != TWS_OK) {
     tws_plan_destroy(l.b.plan);
@@ -454,251 +425,15 @@ static tws_code build(const tws_plan_request *request, const tws_sample_request 
 }
 
 tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_error *err) {
-  return build(request, NULL, NULL, FINISHED, out, err);
+  return build(request, FINISHED, out, err);
 }
 
 tws_code tws_plan_lower(const tws_plan_request *request, tws_plan **out, tws_error *err) {
-  return build(request, NULL, NULL, LOWERED, out, err);
+  return build(request, LOWERED, out, err);
 }
 
 tws_code tws_plan_depend(const tws_plan_request *request, tws_plan **out, tws_error *err) {
-  return build(request, NULL, NULL, DEPENDENT, out, err);
-}
-
-tws_code tws_plan_sample_make(const tws_sample_request *request, tws_plan_sample *out, tws_error *err) {
-  tws_plan_request plan = *request->plan;
-  plan.state = NULL;
-  *out = (tws_plan_sample){.plan = NULL};
-  return build(&plan, request, out, FINISHED, &out->plan, err);
-}
-
-void tws_plan_sample_free(tws_plan_sample *sample) {
-  tws_plan_destroy(sample->plan);
-  tws_free(sample->moved);
-  tws_free(sample->events);
-  *sample = (tws_plan_sample){.plan = NULL};
-}
-
-static int looks_up_positions(const tws_network *network) {
-  for (uint32_t m = 0; m < network->module_count; m++)
-    if (network->modules[m].type == TWS_MODULE_EMBEDDING && network->modules[m].param[1] != TWS_NONE) return 1;
-  return 0;
-}
-
-static int has_alike_modules(const tws_local *a, const tws_local *b) {
-  int alike = a->network->module_count == b->network->module_count;
-  for (uint32_t m = 0; alike && m < a->network->module_count; m++) {
-    const uint32_t *param = a->network->modules[m].param;
-    const int adds = param[1] != TWS_NONE || param[2] != TWS_NONE;
-    alike =
-        a->modules[m].rows == b->modules[m].rows && (!adds || a->modules[m].skips_vector == b->modules[m].skips_vector);
-  }
-  return alike;
-}
-
-/* One rank's part of the network, which goes with the lowering that made it. */
-typedef struct rank_part {
-  tws_plan_request request;
-  tws_lower l;
-} rank_part;
-
-static tws_code begin_part(const tws_plan_request *request, const tws_sample_request *wanted, int rank, rank_part *part,
-                           tws_error *err) {
-  part->request = *request;
-  part->request.rank = rank;
-  part->l = (tws_lower){.chunk_count = 0};
-  TWS_TRY(begin(&part->request, wanted, NULL, &part->l, err));
-  TWS_TRY(make_groups(&part->l, err));
-  return make_local(&part->l, err);
-}
-
-static void end_part(rank_part *part) {
-  end(&part->l);
-  tws_plan_destroy(part->l.b.plan);
-}
-
-tws_code tws_plan_tensor_ranks_alike(const tws_plan_request *request, tws_sample_memory *memory, uint8_t *like_before,
-                                     int *alike, tws_error *err) {
-  const tws_axes tensor = 1u << TWS_AXIS_MODEL;
-  const int ranks = tws_topology_size(&request->topology, tensor);
-  const tws_sample_request wanted = {.plan = request, .memory = memory};
-  tws_alike_ranks *known = NULL;
-  rank_part part[2];
-  tws_code code = begin_part(request, &wanted, tws_topology_member(&request->topology, 0, tensor, 0), &part[0], err);
-  if (code == TWS_OK) known = tws_sample_memory_ranks(memory, request->network, &part[0].l.sharding);
-  if (code == TWS_OK && !known) code = tws_fail(err, TWS_MEMORY, NULL, "no memory for a sample");
-  const int ask = code == TWS_OK && !known->known;
-  int i = 1, all = 1;
-  for (; code == TWS_OK && ask && i < ranks; i++) {
-    rank_part *own = &part[i % 2], *before = &part[(i - 1) % 2];
-    code = begin_part(request, &wanted, tws_topology_member(&request->topology, 0, tensor, i), own, err);
-    known->like_before[i] = code == TWS_OK && has_alike_modules(&before->l.local, &own->l.local);
-    all = all && known->like_before[i];
-    end_part(before);
-  }
-  end_part(&part[(i - 1) % 2]);
-  TWS_TRY(code);
-  if (ask) known->all = all;
-  known->known = 1;
-  *alike = known->all;
-  memcpy(like_before, known->like_before, (size_t)ranks);
-  return TWS_OK;
-}
-
-tws_code tws_plan_ranks_differ(const tws_plan_request *request, tws_sample_memory *memory, unsigned *how,
-                               uint8_t *like_before, tws_error *err) {
-  const tws_config *c = request->config;
-  const int stage = c->zero.stage, rounds = tws_config_bf16_masters(c) && c->stochastic_rounding;
-  const int tensor = stage == 3 && tws_topology_size(&request->topology, 1u << TWS_AXIS_MODEL) > 1;
-  int alike = 1;
-  *how = 0;
-  if (c->sequence_ranks > 1 && (tws_config_is_ring(c) || looks_up_positions(request->network)))
-    *how |= TWS_RANKS_PASS_APART;
-  if (c->sequence_ranks > 1 && (stage == 1 || stage == 2 || c->zenflow.on)) *how |= TWS_RANKS_END_APART;
-  if (stage == 3 && rounds && (tensor || c->sequence_ranks > 1)) *how |= TWS_RANKS_APART;
-  if (tensor && !rounds) TWS_TRY(tws_plan_tensor_ranks_alike(request, memory, like_before, &alike, err));
-  if (!alike) *how |= TWS_RANKS_APART;
-  return TWS_OK;
-}
-
-/* How much of a plan there is, but for works, which its operations share. */
-typedef struct plan_size {
-  uint32_t ops, operands, buffers, arguments;
-} plan_size;
-
-struct tws_moves {
-  tws_lower l;
-  plan_size before_buckets;
-  int has_buckets;
-  uint32_t *counts;
-  size_t count_capacity;
-  tws_config config;
-  tws_plan_request plan;
-  tws_sample_request wanted;
-  tws_plan_sample sample;
-};
-
-tws_code tws_moves_create(const tws_plan_request *request, const int *bounds, int alike_known,
-                          tws_sample_memory *memory, tws_moves **out, tws_error *err) {
-  tws_moves *m = tws_calloc(1, sizeof *m);
-  *out = NULL;
-  if (!m) return tws_fail(err, TWS_MEMORY, NULL, "no memory for a sample");
-  m->config = *request->config;
-  m->plan = *request;
-  m->plan.config = &m->config;
-  m->plan.state = NULL;
-  m->wanted = (tws_sample_request){
-      .plan = &m->plan, .tail = 1, .moves = 1, .bounds = bounds, .alike_known = alike_known, .memory = memory};
-  tws_code code = begin(&m->plan, &m->wanted, &m->sample, &m->l, err);
-  if (code == TWS_OK) code = prepare(&m->l, err);
-  if (code != TWS_OK) {
-    tws_moves_destroy(m);
-    return code;
-  }
-  m->l.b.module = TWS_NONE;
-  tws_builder_expect(&m->l.b, 3 * (size_t)m->l.network->param_count); /* about so many for a micro-batch */
-  *out = m;
-  return TWS_OK;
-}
-
-void tws_moves_destroy(tws_moves *m) {
-  if (!m) return;
-  tws_free(m->counts);
-  end(&m->l);
-  tws_plan_destroy(m->l.b.plan);
-  tws_free(m);
-}
-
-const tws_plan *tws_moves_plan(const tws_moves *m) {
-  return m->l.b.plan;
-}
-
-tws_code tws_moves_of_tail(tws_moves *m, tws_plan_sample *out, tws_error *err) {
-  m->l.b.err = err;
-  m->wanted.reduced = 1;
-  const tws_code code = lower(&m->l, 1, err);
-  *out = m->sample;
-  out->plan = m->l.b.plan;
-  return code;
-}
-
-static tws_code sample_range(tws_moves *m, void (*sample)(tws_lower *), tws_op_range *out, tws_error *err) {
-  m->l.b.err = err;
-  out->first = m->l.b.plan->op_count;
-  sample(&m->l);
-  out->end = m->l.b.plan->op_count;
-  return m->l.b.failed;
-}
-
-tws_code tws_moves_at_least(tws_moves *m, tws_op_range *out, tws_error *err) {
-  return sample_range(m, tws_zero_sample_least, out, err);
-}
-
-tws_code tws_moves_gradients(tws_moves *m, tws_arena *arena, tws_gradient_list *out, tws_error *err) {
-  m->l.b.err = err;
-  *out = (tws_gradient_list){NULL, 0};
-  return m->l.zero.stage == 1 ? tws_sample_gradients(&m->l, arena, out) : TWS_OK;
-}
-
-/* With buckets of this size, whose operations take the place of the last ones'. */
-static void make_buckets(tws_moves *m, int64_t elements) {
-  tws_plan *plan = m->l.b.plan;
-  const plan_size *to = &m->before_buckets;
-  if (m->has_buckets) {
-    plan->op_count = to->ops;
-    plan->operand_count = to->operands;
-    plan->buffer_count = to->buffers;
-    plan->argument_count = to->arguments;
-    m->l.offload.arrived[0] = m->l.offload.arrived[1] = TWS_NONE;
-  }
-  m->before_buckets = (plan_size){plan->op_count, plan->operand_count, plan->buffer_count, plan->argument_count};
-  if (!m->has_buckets || m->config.zero.reduce_bucket_size != elements) {
-    m->config.zero.reduce_bucket_size = elements;
-    tws_zero_make_buckets(&m->l);
-  }
-  m->has_buckets = 1;
-}
-
-tws_code tws_moves_bucket_counts(tws_moves *m, int64_t elements, tws_bucket_counts *out, tws_error *err) {
-  const tws_zero *z = &m->l.zero;
-  m->l.b.err = err;
-  make_buckets(m, elements);
-  TWS_TRY(m->l.b.failed);
-  if (tws_reserve(&m->counts, &m->count_capacity, z->bucket_count + 1u, sizeof *m->counts))
-    return tws_fail(err, TWS_MEMORY, NULL, "no memory for a sample");
-  for (uint32_t i = 0; i < z->bucket_count; i++) m->counts[i] = z->buckets[i].count;
-  *out = (tws_bucket_counts){m->counts, z->bucket_count};
-  return TWS_OK;
-}
-
-tws_code tws_moves_of_gradients(tws_moves *m, int64_t elements, tws_moved_kind kind, tws_arena *arena,
-                                tws_moved_gradients *out, tws_error *err) {
-  m->l.b.err = err;
-  make_buckets(m, elements);
-  out->range.first = m->l.b.plan->op_count;
-  tws_zero_sample_gradients(&m->l, kind, arena, out);
-  out->range.end = m->l.b.plan->op_count;
-  return m->l.b.failed;
-}
-
-tws_code tws_moves_of_params(tws_moves *m, tws_arena *arena, tws_moved_params *out, tws_error *err) {
-  m->l.b.err = err;
-  *out = (tws_moved_params){.count = 0};
-  if (m->l.zero.stage == 3) tws_zero_sample_params(&m->l, arena, out);
-  return m->l.b.failed;
-}
-
-tws_code tws_moves_of_begin(tws_moves *m, tws_arena *arena, tws_moved_params *out, tws_error *err) {
-  m->l.b.err = err;
-  *out = (tws_moved_params){.count = 0};
-  if (m->l.zero.stage == 3) tws_zero_sample_begin(&m->l, arena, out);
-  return m->l.b.failed;
-}
-
-tws_code tws_moves_of_buckets(tws_moves *m, int64_t elements, tws_op_range *out, tws_error *err) {
-  m->l.b.err = err;
-  make_buckets(m, elements);
-  return sample_range(m, tws_zero_sample_reductions, out, err);
+  return build(request, DEPENDENT, out, err);
 }
 
 void tws_plan_destroy(tws_plan *plan) {

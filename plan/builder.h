@@ -105,7 +105,7 @@ void tws_builder_copy(tws_builder *b, tws_stream stream, tws_operand from, tws_o
 
 /* Derive lifetimes, offsets and dependencies (plan/finish.c). */
 tws_code tws_builder_finish(tws_builder *b);
-/* Dependencies alone, of a part of a plan in which memory makes nobody wait. */
+/* Dependencies alone: no operation waits for memory that another one still uses. */
 tws_code tws_builder_depend(tws_builder *b);
 
 #endif

@@ -29,7 +29,6 @@
 #include "plan/builder.h"
 #include "plan/pipeline_partition.h"
 #include "plan/pipeline_schedule.h"
-#include "plan/sample.h"
 #include "plan/shard.h"
 #include "plan/zero3_schedule.h"
 
@@ -346,32 +345,14 @@ typedef struct tws_lower {
   tws_stream gather_stream, reduce_stream, exchange_stream;
   int exchanges_beside; /* of tensor ranks, or round a ring of sequence ranks: what computes goes on meanwhile */
   int slices;           /* in which split layers and their exchanges are issued, to overlap */
-  uint32_t group[TWS_AXIS_COUNT];   /* the communicator along an axis, TWS_NONE where there is none */
-  uint8_t *param_stages;            /* per parameter: 1 an earlier stage has it too, 2 a later one */
-  const tws_sample_request *wanted; /* NULL: the whole program; else a sample of it */
-  tws_plan_sample *sample;          /* likewise */
-  const tws_gradient_place
-      *places; /* likewise: where parameters are used first (sample_places.c); NULL: not asked for */
+  uint32_t group[TWS_AXIS_COUNT]; /* the communicator along an axis, TWS_NONE where there is none */
+  uint8_t *param_stages;          /* per parameter: 1 an earlier stage has it too, 2 a later one */
 } tws_lower;
-
-/* sample_places.c: per parameter, its layer and its number there, layer -1 where it has none; NULL: no memory.
- * Gradients that are whole until the step ends, into `arena`. */
-const tws_gradient_place *tws_sample_place(tws_lower *l);
-tws_code tws_sample_gradients(tws_lower *l, tws_arena *arena, tws_gradient_list *out);
-/* Of a body where gradients are not whole: a parameter or its gradient is there now; all parameters that always are;
- * a visit begins; a module has added to a gradient. */
-void tws_sample_moved(tws_lower *l, uint32_t param, tws_operand where);
-void tws_sample_params(tws_lower *l);
-void tws_sample_visit(tws_lower *l, const tws_visit *visit);
-void tws_sample_contributed(tws_lower *l, uint32_t param);
 
 /* recompute.c: l->kept, of values that exist whole */
 void tws_recompute_decide(tws_lower *l);
-/* Whether backward finds again what a module of a layer makes; before: products of that layer before it. */
-int tws_recompute_keeps(const tws_lower *l, uint32_t module, int before);
 /* The first module of what is made again as one, a layer or an MLP, and ends in `last`; TWS_NONE: nothing does. */
 uint32_t tws_recompute_block(const tws_lower *l, uint32_t last);
-int tws_recompute_products(const tws_lower *l, uint32_t module); /* that a module does at once */
 /* visits.c */
 tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk);
 /* weight_tiles.c: twinspeed.linear_tile_size, of the local network. */
@@ -436,16 +417,8 @@ tws_float8 tws_float8_gradient(tws_lower *l, const tws_module *m, tws_operand dy
 /* Where a kernel writes a gradient that is nobody's. */
 tws_operand tws_unwanted_gradient(tws_lower *l, uint32_t param);
 /* pipeline.c */
-/* Layers of a network, as a pipeline cuts it up. */
-typedef struct tws_layer_list {
-  uint32_t *starts; /* modules, and one more */
-  tws_pipeline_layer *layers;
-  int count;
-} tws_layer_list;
-tws_code tws_pipeline_layers(const tws_network *network, tws_arena *arena, tws_layer_list *out, tws_error *err);
 tws_code tws_pipeline_begin(tws_lower *l);
-void tws_pipeline_sample(tws_lower *l); /* what l->wanted asks for of them */
-void tws_pipeline_run(tws_lower *l);    /* all micro-batches of this stage, and gradients that stages share */
+void tws_pipeline_run(tws_lower *l); /* all micro-batches of this stage, and gradients that stages share */
 /* build.c */
 /* Scratch memory, zero, with one element to spare; NULL: the builder failed. */
 void *tws_lower_memory(tws_lower *l, size_t count, size_t bytes);
@@ -559,17 +532,6 @@ void tws_zero_turns_pass(tws_lower *l, int backward); /* of a micro-batch; the f
 void tws_zero_before(tws_lower *l, uint32_t visit);
 void tws_zero_after(tws_lower *l, uint32_t visit);
 void tws_zero_micro_end(tws_lower *l);
-/* zero_moves.c, for samples (plan/sample.h): what a micro-batch gathers and reduces at least; at stages 0 and 1 what
- * the last micro-batch reduces. */
-void tws_zero_sample_least(tws_lower *l);
-void tws_zero_sample_reductions(tws_lower *l);
-/* What the last backward pass reduces beside its layers at stage 1, and copies to the host. */
-void tws_zero_sample_completed(tws_lower *l);
-/* Likewise, what belongs to which gradient, and to which parameter that a micro-batch or the step's beginning gathers,
- * in the order in which it is done: into `arena`. */
-void tws_zero_sample_gradients(tws_lower *l, tws_moved_kind kind, tws_arena *arena, tws_moved_gradients *out);
-void tws_zero_sample_params(tws_lower *l, tws_arena *arena, tws_moved_params *out);
-void tws_zero_sample_begin(tws_lower *l, tws_arena *arena, tws_moved_params *out);
 tws_operand tws_zero_param(tws_lower *l, uint32_t param);
 /* Where a gradient contribution is written; *accumulate says whether to add. Calls come in order of contribution. */
 tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate);

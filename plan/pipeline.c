@@ -81,7 +81,14 @@ static uint8_t *find_crossings(const tws_network *network, tws_arena *arena) {
   return several;
 }
 
-tws_code tws_pipeline_layers(const tws_network *network, tws_arena *arena, tws_layer_list *out, tws_error *err) {
+/* Layers of a network, as a pipeline cuts it up. */
+typedef struct layer_list {
+  uint32_t *starts; /* modules, and one more */
+  tws_pipeline_layer *layers;
+  int count;
+} layer_list;
+
+static tws_code find_layers(const tws_network *network, tws_arena *arena, layer_list *out, tws_error *err) {
   out->starts = tws_arena_alloc(arena, network->module_count + 1u, sizeof *out->starts);
   out->layers = tws_arena_alloc(arena, network->module_count + 1u, sizeof *out->layers);
   const uint8_t *several = find_crossings(network, arena);
@@ -103,118 +110,18 @@ static void find_shared(tws_lower *l, const uint32_t *first, int blocks) {
   }
 }
 
-/* ---- samples ---- */
-
-/* Whether two layers are equal but for their place: which values of the layer before and of their own they read and
- * make, and what their modules and parameters are like. */
-static int layers_alike(const tws_lower *l, const uint32_t *starts, int a, int b) {
-  const tws_network *network = l->network;
-  const uint32_t count = starts[a + 1] - starts[a];
-  int before = 0;
-  if (starts[b + 1] - starts[b] != count) return 0;
-  for (uint32_t k = 0; k < count; k++) {
-    const uint32_t at[2] = {starts[a] + k, starts[b] + k};
-    tws_module m[2] = {network->modules[at[0]], network->modules[at[1]]};
-    for (int i = 0; i < 2; i++) {
-      const uint32_t begin = starts[i ? b : a];
-      for (int j = 0; j < TWS_MODULE_INS; j++) {
-        if (m[i].in[j] == TWS_NONE) continue;
-        const tws_value *v = &network->values[m[i].in[j]];
-        m[i].in[j] = v->producer - begin; /* wraps around before the layer */
-      }
-      for (int j = 0; j < TWS_MODULE_OUTS; j++) m[i].out[j] = m[i].out[j] != TWS_NONE;
-      for (int j = 0; j < TWS_MODULE_PARAMS; j++) m[i].param[j] = m[i].param[j] != TWS_NONE;
-      m[i].running = m[i].running != TWS_NONE;
-      m[i].layer = 0;
-      m[i].name = NULL;
-    }
-    const tws_module *whole[2] = {&network->modules[at[0]], &network->modules[at[1]]};
-    if (tws_recompute_keeps(l, at[0], before) != tws_recompute_keeps(l, at[1], before)) return 0;
-    before += tws_recompute_products(l, at[0]);
-    if (memcmp(&m[0], &m[1], sizeof m[0]) != 0) return 0;
-    for (int j = 0; j < TWS_MODULE_PARAMS; j++) {
-      const uint32_t p = whole[0]->param[j], q = whole[1]->param[j];
-      if (p != TWS_NONE && (network->params[p].rows != network->params[q].rows ||
-                            network->params[p].columns != network->params[q].columns ||
-                            network->params[p].frozen != network->params[q].frozen ||
-                            network->params[p].bits != network->params[q].bits))
-        return 0;
-    }
-    for (int j = 0; j < TWS_MODULE_OUTS; j++) {
-      const uint32_t u = whole[0]->out[j], v = whole[1]->out[j];
-      if (u != TWS_NONE && (network->values[u].per_row != network->values[v].per_row || l->rows[u] != l->rows[v] ||
-                            l->needed[u] != l->needed[v]))
-        return 0;
-    }
-  }
-  return 1;
-}
-
-static void find_alike(const tws_lower *l, const uint32_t *starts, int count) {
-  tws_plan_sample *s = l->sample;
-  for (int first = 0, end; first < count; first = end) {
-    for (end = first + 1; end < count && layers_alike(l, starts, end - 1, end);) end++;
-    if (end - first <= s->alike_end - s->alike_first) continue;
-    s->alike_first = first;
-    s->alike_end = end;
-  }
-}
-
-/* The layer of each module of the whole network, and what was asked for in place of the stage's chunks. */
-static tws_code sample_layers(tws_lower *l, const uint32_t *starts, int count, tws_error *err) {
-  const tws_sample_request *wanted = l->wanted;
-  const tws_network *network = l->network, *whole = l->b.plan->network;
-  l->sample->layer_of = tws_arena_alloc(l->b.plan->arena, whole->module_count + 1u, sizeof *l->sample->layer_of);
-  if (!l->sample->layer_of) return no_memory(l);
-  for (int layer = 0; layer < count; layer++)
-    for (uint32_t m = starts[layer]; m < starts[layer + 1]; m++)
-      l->sample->layer_of[l->local.modules[m].origin] = layer;
-  l->sample->layer_count = count;
-  if (!wanted->alike_known) find_alike(l, starts, count);
-  if (wanted->tail) return TWS_OK;
-  tws_chunk *chunk = &l->chunks[0];
-  l->chunk_count = 1;
-  *chunk = (tws_chunk){.first = starts[wanted->first_layer], .end = starts[wanted->end_layer]};
-  chunk->in_value = wanted->first_layer > 0 ? value_across(network, chunk->first) : TWS_NONE;
-  chunk->out_value = wanted->end_layer < count ? value_across(network, chunk->end) : TWS_NONE;
-  if ((wanted->first_layer > 0 && chunk->in_value == TWS_NONE) ||
-      (wanted->end_layer < count && chunk->out_value == TWS_NONE))
-    return tws_fail(err, TWS_UNSUPPORTED, NULL, "more than one value crosses the end of a sample");
-  return TWS_OK;
-}
-
-static tws_code sample_chunks(tws_lower *l, const int *bounds, int blocks) {
-  tws_plan_sample *s = l->sample;
-  s->chunk_count = l->chunk_count;
-  s->block_count = blocks;
-  s->chunks = tws_arena_alloc(l->b.plan->arena, (size_t)l->chunk_count, sizeof *s->chunks);
-  s->bounds = tws_arena_alloc(l->b.plan->arena, (size_t)blocks + 1, sizeof *s->bounds);
-  if (!s->chunks || !s->bounds) return no_memory(l);
-  memcpy(s->bounds, bounds, ((size_t)blocks + 1) * sizeof *bounds);
-  for (int b = 0; b < blocks; b++)
-    if (tws_pipeline_block_stage(&l->shape, b) == l->stage)
-      s->chunks[tws_pipeline_block_chunk(&l->shape, b)] = (tws_sample_chunk){bounds[b], bounds[b + 1]};
-  return TWS_OK;
-}
-
 static tws_code make_chunks(tws_lower *l, tws_error *err) {
   const tws_network *network = l->network;
   int blocks = l->shape.stages * l->shape.virtual_stages;
-  tws_layer_list own;
-  const tws_layer_list *list = network == l->local.network ? l->local.layers : NULL;
-  if (!list) TWS_TRY(tws_pipeline_layers(network, l->scratch, &own, err));
-  if (!list) list = &own;
-  const uint32_t *starts = list->starts;
-  const int count = list->count;
+  layer_list list = {.count = 0};
+  TWS_TRY(find_layers(network, l->scratch, &list, err));
+  const uint32_t *starts = list.starts;
+  const int count = list.count;
   uint32_t *first = tws_arena_alloc(l->scratch, (size_t)blocks + 1, sizeof *first);
   int *bounds = tws_arena_alloc(l->scratch, (size_t)blocks + 1, sizeof *bounds);
   l->chunks = tws_arena_alloc(l->scratch, (size_t)l->shape.virtual_stages, sizeof *l->chunks);
   l->param_stages = tws_arena_alloc(l->scratch, network->param_count + 1u, 1);
   if (!first || !bounds || !l->chunks || !l->param_stages) return no_memory(l);
-  if (l->wanted) {
-    TWS_TRY(sample_layers(l, starts, count, err));
-    if (!l->wanted->tail) return TWS_OK;
-  }
   const char *method = l->config->pipeline_partition;
   if (method && strcmp(method, "best") == 0) method = NULL;
   if (count < blocks) {
@@ -226,10 +133,7 @@ static tws_code make_chunks(tws_lower *l, tws_error *err) {
                     "%d pipeline stages with %d chunks each need %d layers, and the model has %d", l->shape.stages,
                     l->shape.virtual_stages, blocks, count);
   }
-  if (l->wanted && l->wanted->bounds)
-    memcpy(bounds, l->wanted->bounds, ((size_t)blocks + 1) * sizeof *bounds);
-  else
-    TWS_TRY(tws_pipeline_partition(method, list->layers, count, blocks, bounds, err));
+  TWS_TRY(tws_pipeline_partition(method, list.layers, count, blocks, bounds, err));
   for (int b = 0; b <= blocks; b++) first[b] = starts[bounds[b]];
   l->chunk_count = l->shape.virtual_stages;
   for (int b = 0; b < blocks; b++) {
@@ -248,7 +152,7 @@ static tws_code make_chunks(tws_lower *l, tws_error *err) {
     }
   }
   find_shared(l, first, blocks);
-  return l->wanted ? sample_chunks(l, bounds, blocks) : TWS_OK;
+  return TWS_OK;
 }
 
 /* ---- groups: all stages, and those that hold a tied parameter ---- */
@@ -270,7 +174,7 @@ static int tied_ends(const tws_lower *l, int *other) {
 static tws_code make_groups(tws_lower *l) {
   tws_plan *plan = l->b.plan;
   int other;
-  if (l->shape.stages == 1 || (l->wanted && !l->wanted->tail)) return TWS_OK;
+  if (l->shape.stages == 1) return TWS_OK;
   l->group[TWS_AXIS_PIPE] = tws_lower_group(l, TWS_AXES_PIPE);
   if (tied_ends(l, &other)) {
     const int there = tws_pipeline_grid_stage(&plan->topology, plan->rank, other);
@@ -278,12 +182,6 @@ static tws_code make_groups(tws_lower *l) {
     l->group[TWS_AXIS_TIED] = tws_lower_add_group(l, TWS_AXES_TIED, ends, 2);
   }
   return l->b.failed;
-}
-
-/* The end of a step does not depend on what is visited when, but for what is read ahead from a disk. */
-static int is_visited(const tws_lower *l) {
-  const tws_zero_config *z = &l->config->zero;
-  return !l->wanted || !l->wanted->tail || (z->stage == 3 && (l->wanted->moves || z->offload_param == 2));
 }
 
 tws_code tws_pipeline_begin(tws_lower *l) {
@@ -306,12 +204,11 @@ tws_code tws_pipeline_begin(tws_lower *l) {
                       "micro-batch",
                       c->zero.stage);
     }
-    if (!l->wanted) TWS_TRY(tws_pipeline_check(&l->shape, l->b.err)); /* a sample's micro-batches are no step's */
+    TWS_TRY(tws_pipeline_check(&l->shape, l->b.err));
   }
   TWS_TRY(make_chunks(l, l->b.err));
   TWS_TRY(make_groups(l));
-  const int visited = is_visited(l) ? l->chunk_count : 0;
-  for (int i = 0; i < visited; i++) TWS_TRY(tws_lower_visits(l, &l->chunks[i]));
+  for (int i = 0; i < l->chunk_count; i++) TWS_TRY(tws_lower_visits(l, &l->chunks[i]));
   l->chunk = &l->chunks[0];
   return TWS_OK;
 }
@@ -365,7 +262,6 @@ static void enter_context(tws_lower *l, tws_chunk *chunk, tws_context *context, 
 
 static void run_visits(tws_lower *l, uint32_t first, uint32_t end) {
   for (uint32_t i = first; i < end && l->b.failed == TWS_OK; i++) {
-    tws_sample_visit(l, &l->chunk->visits.items[i]);
     tws_zero_before(l, i);
     tws_checkpoints_before(l, i);
     tws_lower_visit(l, &l->chunk->visits.items[i]);
@@ -525,62 +421,6 @@ static void run_alone(tws_lower *l) {
     }
     free_context(l, context);
   }
-}
-
-/* Backward passes begin at the end, so the modules behind have written a gradient that they share. */
-static void mark_written(tws_lower *l) {
-  for (uint32_t m = l->chunks[0].end; m < l->network->module_count; m++)
-    for (int i = 0; i < TWS_MODULE_PARAMS; i++)
-      if (l->network->modules[m].param[i] != TWS_NONE) l->zero.written[l->network->modules[m].param[i]] = 1;
-}
-
-/* The events of one context, in the order that they have in every program. */
-static void sample_context(tws_lower *l, uint32_t micro_batch) {
-  static const uint8_t whole[] = {TWS_ACTION_BACKWARD},
-                       parts[] = {TWS_ACTION_BACKWARD_INPUT, TWS_ACTION_BACKWARD_WEIGHT};
-  const tws_chunk *chunk = &l->chunks[0];
-  tws_plan_sample *s = l->sample;
-  tws_context *context = new_context(l);
-  if (!context) return;
-  enter_context(l, &l->chunks[0], context, micro_batch);
-  for (int backward = 0; backward < 2; backward++) {
-    if (backward && l->wanted->goes_on && !l->zero.flat_gradients) mark_written(l); /* in this micro-batch */
-    const uint8_t *actions = l->wanted->split ? parts : whole;
-    const int receives = (backward ? chunk->out_value : chunk->in_value) != TWS_NONE;
-    const int sends = (backward ? chunk->in_value : chunk->out_value) != TWS_NONE;
-    const int count = backward && l->wanted->split ? 4 : 3;
-    for (int i = 0; i < count && l->b.failed == TWS_OK; i++) {
-      const int kind = i == 0 ? TWS_EVENT_RECV : i == 2 ? TWS_EVENT_SEND : TWS_EVENT_ACTION;
-      tws_pipeline_event event = {.kind = (uint8_t)kind, .peer = l->stage};
-      event.action.kind = backward ? actions[i == 3] : TWS_ACTION_FORWARD;
-      if ((i == 0 && !receives) || (i == 2 && !sends)) continue;
-      tws_sample_part *part = &s->parts[s->part_count++];
-      *part = (tws_sample_part){event.kind, event.action.kind, (uint8_t)micro_batch, l->b.plan->op_count, 0};
-      if (kind == TWS_EVENT_ACTION)
-        lower_action(l, event.action.kind);
-      else
-        lower_message(l, &event);
-      part->end_op = l->b.plan->op_count;
-    }
-  }
-  free_context(l, context);
-}
-
-void tws_pipeline_sample(tws_lower *l) {
-  if (!l->wanted->tail) {
-    if (l->wanted->goes_on && l->zero.flat_gradients) mark_written(l);
-    for (uint32_t i = 0; i < (l->wanted->once ? 1u : 2u); i++) sample_context(l, i);
-    return;
-  }
-  l->b.micro_batch = (uint32_t)l->accumulation - 1;
-  if (l->shape.stages > 1) reduce_tied(l);
-  l->sample->reduced_at = l->b.plan->op_count;
-  if (l->wanted->reduced) return;
-  if (l->wanted->ordered && l->overlap && l->zero.stage == 1) {
-    l->b.phase = TWS_PHASE_BACKWARD;
-    tws_zero_sample_completed(l);
-  }
-  tws_zero_micro_end(l);
 }
 
 void tws_pipeline_run(tws_lower *l) {

@@ -152,9 +152,8 @@ static tws_code list_events(const ideal *pipe, int stage, timed_event *timed, tw
   return TWS_OK;
 }
 
-/* Of the stages [first, end). */
-static tws_code make_programs(const tws_pipeline_shape *shape, int first, int end, tws_arena *arena,
-                              tws_pipeline_program *programs, tws_error *err) {
+tws_code tws_pipeline_program_make(const tws_pipeline_shape *shape, int stage, tws_arena *arena,
+                                   tws_pipeline_program *program, tws_error *err) {
   ideal pipe = {.shape = shape, .blocks = shape->stages * shape->virtual_stages};
   pipe.length = tws_pipeline_order_length(shape);
   tws_arena *scratch = tws_arena_create();
@@ -163,19 +162,8 @@ static tws_code make_programs(const tws_pipeline_shape *shape, int first, int en
   tws_code code = run_all(&pipe, scratch, err);
   if (code == TWS_OK) timed = tws_arena_alloc_unset(scratch, 3 * (size_t)pipe.length + 1, sizeof *timed);
   if (code == TWS_OK && !timed)
-    code = tws_fail(err, TWS_MEMORY, NULL, "out of memory while ordering the messages of stage %d", first);
-  for (int stage = first; stage < end && code == TWS_OK; stage++)
-    code = list_events(&pipe, stage, timed, arena, &programs[stage - first], err);
+    code = tws_fail(err, TWS_MEMORY, NULL, "out of memory while ordering the messages of stage %d", stage);
+  if (code == TWS_OK) code = list_events(&pipe, stage, timed, arena, program, err);
   tws_arena_destroy(scratch);
   return code;
-}
-
-tws_code tws_pipeline_program_make(const tws_pipeline_shape *shape, int stage, tws_arena *arena,
-                                   tws_pipeline_program *program, tws_error *err) {
-  return make_programs(shape, stage, stage + 1, arena, program, err);
-}
-
-tws_code tws_pipeline_programs_make(const tws_pipeline_shape *shape, tws_arena *arena, tws_pipeline_program *programs,
-                                    tws_error *err) {
-  return make_programs(shape, 0, shape->stages, arena, programs, err);
 }

@@ -28,8 +28,5 @@ typedef struct tws_pipeline_program {
  * over directly. Time and scratch memory: all actions of all stages. events live in `arena`. */
 tws_code tws_pipeline_program_make(const tws_pipeline_shape *shape, int stage, tws_arena *arena,
                                    tws_pipeline_program *program, tws_error *err);
-/* Of all stages at once: programs has room for them. */
-tws_code tws_pipeline_programs_make(const tws_pipeline_shape *shape, tws_arena *arena, tws_pipeline_program *programs,
-                                    tws_error *err);
 
 #endif

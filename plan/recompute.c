@@ -31,7 +31,8 @@ static int operation_of(const tws_module *m) {
   }
 }
 
-int tws_recompute_products(const tws_lower *l, uint32_t module) {
+/* That a module does at once. */
+static int products_of(const tws_lower *l, uint32_t module) {
   const tws_module *m = &l->network->modules[module];
   int parts = 0;
   if (operation_of(m) != TWS_RECOMPUTED_PRODUCT) return 0;
@@ -42,7 +43,7 @@ int tws_recompute_products(const tws_lower *l, uint32_t module) {
 /* The n-th product, from 1 on, is kept where the budget for the first n is more than that for those before it. */
 static int keeps_product(const tws_lower *l, uint32_t module, int before) {
   const double budget = l->config->recompute_budget;
-  const int parts = tws_recompute_products(l, module), layer = l->network->modules[module].layer;
+  const int parts = products_of(l, module), layer = l->network->modules[module].layer;
   int kept = 0;
   for (int n = before + 1; n <= before + parts; n++) kept += ceil(n * budget - 1e-9) > ceil((n - 1) * budget - 1e-9);
   return (layer + 1) * kept / parts > layer * kept / parts;
@@ -68,7 +69,8 @@ static int makes_mlps_again(const tws_config *c) {
   return c->recompute == TWS_RECOMPUTE_OPERATIONS && tws_config_recomputes_blocks(c);
 }
 
-int tws_recompute_keeps(const tws_lower *l, uint32_t module, int before) {
+/* Whether backward finds again what a module of a layer makes; before: products of that layer before it. */
+static int keeps(const tws_lower *l, uint32_t module, int before) {
   const tws_module *m = &l->network->modules[module];
   const tws_config *c = l->config;
   const int operation = operation_of(m);
@@ -91,7 +93,7 @@ int tws_recompute_keeps(const tws_lower *l, uint32_t module, int before) {
 uint32_t tws_recompute_block(const tws_lower *l, uint32_t last) {
   const tws_network *network = l->network;
   const int layer = network->modules[last].layer;
-  if (!tws_config_recomputes_blocks(l->config) || layer < 0 || tws_recompute_keeps(l, last, 0)) return TWS_NONE;
+  if (!tws_config_recomputes_blocks(l->config) || layer < 0 || keeps(l, last, 0)) return TWS_NONE;
   if (makes_mlps_again(l->config))
     return operation_of(&network->modules[last]) == TWS_RECOMPUTED_PRODUCT && is_beside(network, last, 0, 1) ? last
                                                                                                              : TWS_NONE;
@@ -114,8 +116,8 @@ static void decide_outputs(tws_lower *l) {
     const tws_module *module = &network->modules[m];
     if (module->layer != layer) before = 0;
     layer = module->layer;
-    int keep = tws_recompute_keeps(l, m, before);
-    before += tws_recompute_products(l, m);
+    int keep = keeps(l, m, before);
+    before += products_of(l, m);
     if (goes_on_in_place(l, m) && module->in[0] != TWS_NONE) keep = l->kept[module->in[0]] != TWS_NOT_KEPT;
     for (int i = 0; i < TWS_MODULE_OUTS; i++)
       if (module->out[i] != TWS_NONE) l->kept[module->out[i]] = keep ? TWS_KEPT : TWS_NOT_KEPT;

@@ -66,7 +66,6 @@ typedef struct tws_local {
   const tws_local_value *values;
   const tws_placement *params;         /* per parameter */
   const tws_param_slice *slices;       /* per parameter, in `keep`; NULL: all whole */
-  const struct tws_layer_list *layers; /* of the network, where a memory of samples has them; else NULL */
 } tws_local;
 
 /* tensor_parallel.c: how the axis "model" splits a module, where its input has or has not a part of the features on
@@ -95,17 +94,4 @@ tws_code tws_expert_parallel_check(const tws_network *network, int ranks, tws_er
 /* Everything but `slices` lives in `scratch`, those in `keep`. */
 tws_code tws_shard_network(const tws_network *whole, const tws_sharding *sharding, tws_arena *scratch, tws_arena *keep,
                            tws_local *local, tws_error *err);
-/* The same, kept in a memory of samples for the next that asks. */
-struct tws_sample_memory;
-tws_code tws_sample_memory_shard(struct tws_sample_memory *memory, const tws_network *whole,
-                                 const tws_sharding *sharding, tws_local *local, tws_error *err);
-/* Which tensor-parallel ranks of such a network are like the one before, once that is known, whoever's sharding it is;
- * NULL: no memory. */
-typedef struct tws_alike_ranks {
-  int known, all;
-  uint8_t *like_before; /* per rank */
-} tws_alike_ranks;
-tws_alike_ranks *tws_sample_memory_ranks(struct tws_sample_memory *memory, const tws_network *whole,
-                                         const tws_sharding *sharding);
-
 #endif

@@ -183,7 +183,7 @@ static void begin_flat(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
   const uint32_t n = l->network->param_count;
   for (uint32_t p = 0; p < n; p++) sizes[p] = numel(l, p);
   lay_out(l, sizes, starts);
-  for (uint32_t i = 0; i < n && !l->wanted; i++) { /* no sample is asked for them */
+  for (uint32_t i = 0; i < n; i++) {
     const uint32_t p = (uint32_t)l->zero.order[i];
     add_shards(l, p, 0, sizes[p]);
   }
@@ -210,7 +210,7 @@ static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
     tws_zero3_persistent((int)n, small, l->config->zero.param_persistence_threshold,
                          l->config->zero.model_persistence_threshold, z->persistent);
   lay_out(l, sizes, starts);
-  for (uint32_t i = 0; i < n && !l->wanted; i++) {
+  for (uint32_t i = 0; i < n; i++) {
     uint32_t p = (uint32_t)z->order[i];
     uint64_t first = sizes[p] * (uint64_t)tws_zero_class_of(z, p)->index, end = first + sizes[p];
     if (end > (uint64_t)whole[p]) end = (uint64_t)whole[p];
@@ -547,7 +547,7 @@ tws_code tws_zero_begin(tws_lower *l) {
   uint64_t *sizes = scratch(l, n, sizeof *sizes);
   uint64_t *starts = tws_arena_alloc(l->b.plan->arena, n + TWS_ZERO_CLASSES, sizeof *starts);
   tws_state *state = l->b.plan->state;
-  const size_t shards = l->wanted ? 1 : 3 * (size_t)n + 1;
+  const size_t shards = 3 * (size_t)n + 1;
   if (l->b.plan->owns_state) state->shards = tws_arena_alloc(state->arena, shards, sizeof *state->shards);
   if (!starts || !state->shards) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   if (l->b.failed != TWS_OK) return l->b.failed;
@@ -564,7 +564,7 @@ tws_code tws_zero_begin(tws_lower *l) {
   } else {
     begin_flat(l, sizes, starts);
   }
-  if (!l->wanted || !l->wanted->moves) tws_zero_make_buckets(l);
+  tws_zero_make_buckets(l);
   if (l->b.failed == TWS_OK && z->stage == 3) tws_zero3_gathers_begin(l);
   return l->b.failed;
 }
@@ -632,13 +632,9 @@ static void begin_bucket(tws_lower *l, tws_bucket *bucket) {
   bucket->buffer =
       tws_builder_buffer(&l->b, "gradient bucket", TWS_CATEGORY_BUCKET, z->grad_dtype, bucket->elements, 0);
   /* its memory, with what is in it */
-  const int shares = !l->wanted || !l->wanted->moves || tws_offload_copies_buckets(l);
-  uint64_t *starts = shares ? tws_arena_alloc(l->b.plan->arena, bucket->count, sizeof *starts) : NULL;
+  uint64_t *starts = tws_arena_alloc(l->b.plan->arena, bucket->count, sizeof *starts);
   for (uint32_t i = 0; starts && i < bucket->count; i++) starts[i] = z->slot[z->bucket_params[bucket->first + i]];
   tws_builder_pieces(&l->b, bucket->buffer, starts, bucket->count);
-  for (uint32_t i = 0; starts && i < bucket->count; i++)
-    tws_sample_moved(l, z->bucket_params[bucket->first + i],
-                     tws_read(bucket->buffer, starts[i], numel(l, z->bucket_params[bucket->first + i])));
   /* one is filled while another is reduced and copied, as DeepSpeed does with two buffers in turn */
   if (!l->b.plan->in_step || !z->flushed[0]) return;
   tws_builder_begin_after(&l->b, bucket->buffer, z->flushed[0] - 1);
@@ -671,7 +667,6 @@ tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate) {
 
 void tws_zero_contributed(tws_lower *l, uint32_t param) {
   tws_zero *z = &l->zero;
-  tws_sample_contributed(l, param);
   if (--z->left[param] > 0 || !reduces_now(l)) return;
   tws_bucket *bucket = &z->buckets[z->bucket_of[param]];
   if (z->stage == 3) { /* padding must be finite: it takes part in the norm */

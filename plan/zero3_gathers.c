@@ -53,7 +53,6 @@ static int segments_of(tws_lower *l, const tws_zero_class *c, uint32_t p, tws_op
   if (!tws_is_quantized(l, p)) {
     z->gathered[p] =
         tws_builder_buffer(&l->b, name, TWS_CATEGORY_GATHERED, l->config->dtype, part * ranks, TWS_LIFETIME_OPS);
-    tws_sample_moved(l, p, tws_read(z->gathered[p], 0, tws_zero_numel(l, p)));
     const tws_operand own = own_part(l, c, p);
     if (tws_gathers_codes(l, p)) return tws_codes_segments(l, p, own, operands);
     operands[0] = own;
@@ -71,7 +70,6 @@ static int segments_of(tws_lower *l, const tws_zero_class *c, uint32_t p, tws_op
     operands[2 * i + 1] = tws_all(&l->b, z->gathered_parts[p][i], TWS_WRITE);
   }
   z->gathered[p] = z->gathered_parts[p][0];
-  tws_sample_moved(l, p, tws_read(z->gathered[p], 0, own[0].count * ranks));
   return 2 * parts;
 }
 

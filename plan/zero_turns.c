@@ -7,7 +7,7 @@
 #include "plan/zero.h"
 
 int tws_zero_takes_turns(const tws_lower *l) {
-  return l->zero.ranks == 1 && !l->zero.flat_gradients && !l->wanted;
+  return l->zero.ranks == 1 && !l->zero.flat_gradients;
 }
 
 void tws_zero_bring_sums(tws_lower *l, const tws_bucket *bucket, uint32_t buffer) {

@@ -1,10 +1,10 @@
-/* Jobs that composed steps are held against plans with: legal ones at random, and those of kinds that few draws are. A
- * job's seed says which kind it is of: it is that kind's number and up. */
+/* Jobs for tests of bounds and estimates: legal ones at random, and those of kinds that few draws are. A job's seed says
+ * which kind it is of: it is that kind's number and up. */
 #ifndef TWS_TESTS_DRAWN_JOB_H
 #define TWS_TESTS_DRAWN_JOB_H
 
 #include "config/cluster.h"
-#include "estimators/composer.h"
+#include "estimators/estimators.h"
 #include "models/hardware/profile.h"
 #include "tests/legal_job.h"
 

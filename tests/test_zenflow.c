@@ -2,7 +2,6 @@
 /* Updates in two parts (zero_optimization.zenflow): which plans there are, what they cost, and what they train. */
 #include "config/cluster.h"
 #include "draw.h"
-#include "estimators/composer.h"
 #include "job/simulate.h"
 #include "job_seconds.h"
 #include "train.h"
@@ -172,54 +171,6 @@ START_TEST(costs) {
 }
 END_TEST
 
-static tws_composed compose(tws_composer *known, const tws_plan_request *request) {
-  tws_composer *composer = known;
-  tws_composed composed;
-  if (!known) ck_assert(tws_composer_create(job_machine(), NULL, &composer, &err) == TWS_OK);
-  ck_assert_msg(tws_compose(composer, request, NULL, &composed, &err) == TWS_OK, "%s", err.message);
-  if (!known) tws_composer_destroy(composer);
-  return composed;
-}
-
-/* A search keeps what runs between steps: what it keeps of another configuration is as good as what is made anew. */
-START_TEST(kept_programs) {
-  enum { POINTS = 60 };
-  tws_network *network;
-  tws_composer *kept;
-  char text[1024];
-  double least = 0, most = 0;
-  ck_assert(tws_network_load("gpt2", 1, &network, &err) == TWS_OK);
-  ck_assert(tws_composer_create(job_machine(), NULL, &kept, &err) == TWS_OK);
-  snprintf(text, sizeof text, LARGE_JOB, ",\"zenflow\":{\"update_interval\":4,\"select_interval\":8}");
-  tws_config *first = config_of(text, 2, network);
-  for (uint64_t i = 0; i < POINTS; i++) {
-    tws_config config = *first; /* one or several knobs turned */
-    const uint64_t turned = i < 8 ? 1u << i : (uint64_t)draw(7, i, 0, 255);
-    if (turned & 1) config.micro_batch_size = 8;
-    if (turned & 2) config.accumulation_steps = 3;
-    if (turned & 4) config.zero.reduce_bucket_size /= 7;
-    if (turned & 8) config.zenflow.update_interval = 2;
-    if (turned & 16) config.zenflow.select_interval = 16;
-    if (turned & 32) config.zenflow.topk_ratio = 0.3;
-    if (turned & 64) config.gradient_clipping = config.gradient_clipping > 0 ? 0 : 1;
-    if (turned & 128) config.recompute = TWS_RECOMPUTE_FULL;
-    config.train_batch_size = 2 * config.micro_batch_size * config.accumulation_steps;
-    tws_plan_request request = {.network = network, .config = &config, .backend = TWS_BACKEND_CUDA, .threads = 1};
-    ck_assert(tws_plan_topology(&config, 2, &request.topology, &err) == TWS_OK);
-    const tws_composed known = compose(kept, &request), fresh = compose(NULL, &request);
-    ck_assert_msg(
-        known.step_s == fresh.step_s && known.live_bytes == fresh.live_bytes && known.host_bytes == fresh.host_bytes,
-        "point %d, knobs %d: %.15g s, anew %.15g s", (int)i, (int)turned, known.step_s, fresh.step_s);
-    if (i == 3 || i == 4)
-      *(i == 3 ? &most : &least) = fresh.step_s; /* updates in every second step, or in every fourth */
-  }
-  ck_assert_double_gt(most, 1.01 * least);
-  tws_composer_destroy(kept);
-  tws_config_destroy(first);
-  tws_network_destroy(network);
-}
-END_TEST
-
 /* ---- training ---- */
 
 static const struct {
@@ -334,7 +285,6 @@ int main(void) {
   tcase_set_timeout(tests, 900);
   tcase_add_test(tests, plans_at_random);
   tcase_add_test(tests, costs);
-  tcase_add_test(tests, kept_programs);
   tcase_add_test(tests, losses);
   tcase_add_test(tests, checkpoints);
   suite_add_tcase(suite, tests);
