@@ -73,7 +73,7 @@ typedef enum tws_tune_verdict {
   TWS_TUNE_FITS,
   TWS_TUNE_NO_DEVICE_MEMORY,
   TWS_TUNE_NO_HOST_MEMORY, /* or room on a node's disk */
-  TWS_TUNE_NOT_SUPPORTED /* the plan refused it: reason says why */
+  TWS_TUNE_NOT_SUPPORTED   /* the plan refused it: reason says why */
 } tws_tune_verdict;
 
 typedef struct tws_tune_candidate {
@@ -82,9 +82,9 @@ typedef struct tws_tune_candidate {
   uint64_t print; /* tws_bound.print */
   char name[TWS_VARIANT_NAME];
   tws_tune_verdict verdict;
-  char reason[160]; /* of a rejection, in classes that can be counted */
-  int implied; /* rejected without a plan: needed_bytes are what it needs at least */
-  int rough;   /* step_s and the ledger of the estimate are lower bounds */
+  char reason[160];                     /* of a rejection, in classes that can be counted */
+  int implied;                          /* rejected without a plan: needed_bytes are what it needs at least */
+  int rough;                            /* step_s and the ledger of the estimate are lower bounds */
   double needed_bytes, available_bytes; /* of one rank, in the tier that decides */
   tws_estimate estimate;                /* valid unless NOT_SUPPORTED or implied */
   double samples;                       /* sequences a step of the whole job */
@@ -122,6 +122,7 @@ typedef struct tws_tune_request {
   double memory_bytes;    /* limit of one device instead of the machine's; 0: the machine's */
   tws_progress *progress; /* may be NULL */
   const tws_log *log;     /* may be NULL */
+  int list_up_to;         /* a space of so many points is planned as a whole; 0: TWS_TUNE_FEW; -1: none is */
   int workers;            /* processes that look at points, plan and simulate; 0: one for each core */
   double budget_s;        /* look no further after so long, in an order drawn from the seed; 0: no limit */
   const char *state;      /* file that keeps what was found out; of part k > 0 with ".k" behind; NULL: none */
@@ -137,14 +138,14 @@ typedef struct tws_tune_rejection {
 /* Where the points of a space went: considered is the sum of those up to left. */
 typedef struct tws_tune_swept {
   int64_t considered;
-  int64_t illegal;     /* no such division, batch or combination, or not worth trying where none was named */
-  int64_t equal;       /* a knob without effect: the same plan as another point's */
-  int64_t refused;     /* by the plan */
-  int64_t too_large;   /* for the device, its host or disk */
-  int64_t ruled_out;   /* no better than the best, by their bounds */
-  int64_t planned;     /* fit, and their steps are known */
-  int64_t left;        /* not looked at within the budget */
-  double left_better;  /* how much better what is left could be, at most: 0.1 is 10 %; -1: not known */
+  int64_t illegal;       /* no such division, batch or combination, or not worth trying where none was named */
+  int64_t equal;         /* a knob without effect: the same plan as another point's */
+  int64_t refused;       /* by the plan */
+  int64_t too_large;     /* for the device, its host or disk */
+  int64_t ruled_out;     /* no better than the best, by their bounds */
+  int64_t planned;       /* fit, and their steps are known */
+  int64_t left;          /* not looked at within the budget */
+  double left_better;    /* how much better what is left could be, at most: 0.1 is 10 %; -1: not known */
   int64_t bounds, plans; /* that were made */
   double search_s, plan_s;
   double search_cpu_s, plan_cpu_s, simulate_cpu_s; /* of all processes together */
@@ -174,11 +175,13 @@ typedef struct tws_tune_result {
   tws_tune_swept swept;
 } tws_tune_result;
 
-/* Simulations where no number is given. */
-enum { TWS_TUNE_TRIALS = 12 };
+/* Simulations where no number is given; points of a space that is planned as a whole. */
+enum { TWS_TUNE_TRIALS = 12, TWS_TUNE_FEW = 384 };
 /* TWS_INVALID for an empty or oversized space. Nothing that fits is not an error: result->fits is then 0. */
 tws_code tws_tune(const tws_tune_request *request, tws_tune_result **out, tws_error *err);
 void tws_tune_result_destroy(tws_tune_result *result);
+/* Removes the files that keep where the search stands. */
+void tws_tune_forget(const tws_tune_request *request);
 
 /* Whether the model's states (weights, gradients, optimizer) are more than one device holds, so that ranks have to
  * share a replica or its states: when to set space.axes for somebody who has not said. Never on a host. */

@@ -10,8 +10,8 @@ typedef struct experiments {
 
 int tws_tune_is_deepspeeds(const tws_tune_request *request) {
   const tws_tune_space *space = &request->space;
-  return space->deepspeed.num > 0 && !space->axes && space->global_batch == 0 &&
-         space->micro_count == 0 && space->ranks_count <= 1 && space->accumulation_count <= 1 &&
+  return space->deepspeed.num > 0 && !space->axes && space->global_batch == 0 && space->micro_count == 0 &&
+         space->ranks_count <= 1 && space->accumulation_count <= 1 &&
          tws_profile_backend(request->job->profile) != TWS_BACKEND_HOST;
 }
 

@@ -28,8 +28,8 @@ enum { STATE_SLOTS = 1 << 16, STATE_PROBES = 64 };
 typedef struct state_slot {
   atomic_ullong class;
   atomic_int ready;
-  tws_need need;
-  char refusal[160]; /* why there is no such plan; empty: there is one */
+  tws_need always, end; /* tws_bound_bytes */
+  char refusal[160];    /* why there is no such plan; empty: there is one */
 } state_slot;
 struct tws_state_table {
   state_slot slots[STATE_SLOTS];
@@ -98,8 +98,9 @@ static void add_need(const tws_need *need, tws_ledger *ledger) {
   }
 }
 
-static tws_code lower_state(const tws_tune_request *request, tws_tune_candidate *c, tws_need *need, tws_error *err) {
-  tws_bound state = {.step_s = 0};
+static tws_code lower_state(const tws_tune_request *request, tws_tune_candidate *c, tws_need *always, tws_need *end,
+                            tws_error *err) {
+  tws_bound_bytes state = {.always = {.loss_bytes = 0}};
   tws_error why = {0};
   tws_job *job;
   int refused;
@@ -108,7 +109,8 @@ static tws_code lower_state(const tws_tune_request *request, tws_tune_candidate 
   const tws_plan_request plan = tws_job_request(job, 0);
   const tws_code code = tws_bound_state(&plan, &state, &why);
   tws_job_destroy(job);
-  *need = need_of(&state.ledger);
+  *always = need_of(&state.always);
+  *end = need_of(&state.end);
   return tws_tune_refusal(c, code, &why, &refused, err);
 }
 
@@ -123,36 +125,43 @@ static state_slot *slot_of(struct tws_state_table *table, uint64_t class) {
 }
 
 /* candidate->reason says why there are none. */
-static tws_code state_need(tws_divisions *d, tws_tune_candidate *c, tws_need *need, tws_error *err) {
+static tws_code state_need(tws_divisions *d, tws_tune_candidate *c, tws_need *always, tws_need *end, tws_error *err) {
   state_slot *slot = slot_of(d->table, tws_points_state_class(&c->variant));
   if (slot && atomic_load(&slot->ready)) {
-    *need = slot->need;
+    *always = slot->always;
+    *end = slot->end;
     if (!slot->refusal[0]) return TWS_OK;
     c->verdict = TWS_TUNE_NOT_SUPPORTED;
     memcpy(c->reason, slot->refusal, sizeof c->reason);
     return TWS_OK;
   }
-  TWS_TRY(lower_state(d->points->request, c, need, err));
+  TWS_TRY(lower_state(d->points->request, c, always, end, err));
   if (!slot) return TWS_OK;
-  slot->need = *need; /* whoever else was at it writes the same */
+  slot->always = *always; /* whoever else was at it writes the same */
+  slot->end = *end;
   if (c->verdict == TWS_TUNE_NOT_SUPPORTED) memcpy(slot->refusal, c->reason, sizeof slot->refusal);
   atomic_store(&slot->ready, 1);
   return TWS_OK;
+}
+
+static int judge_needs(const tws_capacity *capacity, const tws_need *a, const tws_need *b, tws_tune_candidate *c) {
+  tws_ledger ledger = {.loss_bytes = 0};
+  add_need(a, &ledger);
+  if (b) add_need(b, &ledger);
+  tws_tune_judge_ledger(capacity, &ledger, c);
+  return c->verdict == TWS_TUNE_FITS;
 }
 
 /* What a point needs at least, and whether there is as much. active NULL: of its states alone. */
 static tws_code judge_point(tws_divisions *d, const tws_variant *v, const tws_need *active, tws_tune_candidate *c,
                             tws_error *err) {
   const tws_tune_request *request = d->points->request;
-  tws_need state = {{0}, {0}};
-  tws_ledger ledger = {.loss_bytes = 0};
+  tws_need always = {{0}, {0}}, end = {{0}, {0}};
   *c = (tws_tune_candidate){.variant = *v};
-  TWS_TRY(state_need(d, c, &state, err));
+  TWS_TRY(state_need(d, c, &always, &end, err));
   if (c->verdict == TWS_TUNE_NOT_SUPPORTED) return TWS_OK;
-  add_need(&state, &ledger);
-  if (active) add_need(active, &ledger);
   const tws_capacity capacity = tws_capacity_of(&request->job->machine, v->ranks, request->memory_bytes);
-  tws_tune_judge_ledger(&capacity, &ledger, c);
+  if (judge_needs(&capacity, &end, NULL, c)) judge_needs(&capacity, &always, active, c);
   return TWS_OK;
 }
 

@@ -34,7 +34,7 @@ void tws_tally_add(tws_tally *to, const tws_tally *from);
 typedef struct tws_divisions {
   const tws_points *points;
   int64_t count;
-  tws_division_bound *records;         /* [count] */
+  tws_division_bound *records;   /* [count] */
   struct tws_found_list *found;  /* numbers of divisions with points that may fit */
   struct tws_state_table *table; /* needs of states by class */
   size_t found_bytes, table_bytes;

@@ -341,13 +341,12 @@ tws_code tws_frontier_search(tws_search *s, tws_error *err) {
 
 /* ---- nothing fits ---- */
 
-/* Small states, small micro batches and recomputation make small plans. */
-static double promise_of(const tws_tune_candidate *c) {
-  return excess_of(c) *
-         (1 + 0.02 * (TWS_RECOMPUTE_FULL - (int)c->variant.recompute) + 0.001 * (double)c->variant.micro);
+static double missing_of(const tws_tune_candidate *c) {
+  return c->needed_bytes - c->available_bytes;
 }
 
-tws_code tws_frontier_plan_closest(tws_search *s, tws_error *err) {
+/* Those that came closest by what they need at least, to be planned. */
+static tws_code add_closest(tws_search *s, tws_error *err) {
   int64_t numbers[TWS_CLOSEST];
   const int count = s->divisions ? tws_divisions_closest(s->divisions, numbers) : 0;
   for (int i = 0; i < count; i++) {
@@ -356,20 +355,22 @@ tws_code tws_frontier_plan_closest(tws_search *s, tws_error *err) {
       return no_memory(err);
     tws_tune_candidate *c = &s->rejects[s->reject_count++];
     *c = tws_tune_candidate_of(&v);
-    c->verdict = TWS_TUNE_NO_DEVICE_MEMORY;
-    c->implied = 1;
     c->number = numbers[i];
-    c->needed_bytes = 1e300 * (1 + 1e-3 * i); /* in their order */
-    c->available_bytes = 1;
+    TWS_TRY(tws_tune_bound(s->request, c, err));
   }
-  for (int planned = 0; planned < TWS_CLOSEST; planned++) {
-    tws_tune_candidate *closest = NULL;
+  return TWS_OK;
+}
+
+tws_code tws_frontier_plan_closest(tws_search *s, tws_error *err) {
+  enum { MOST = 64 };
+  TWS_TRY(add_closest(s, err));
+  for (int planned = 0; planned < MOST; planned++) {
+    tws_tune_candidate *closest = NULL; /* by what is known: a plan needs no less than its bound */
     for (int i = 0; i < s->reject_count; i++) {
       tws_tune_candidate *c = &s->rejects[i];
-      if (c->implied && c->verdict != TWS_TUNE_NOT_SUPPORTED && (!closest || promise_of(c) < promise_of(closest)))
-        closest = c;
+      if (c->verdict != TWS_TUNE_NOT_SUPPORTED && (!closest || missing_of(c) < missing_of(closest))) closest = c;
     }
-    if (!closest) break;
+    if (!closest || !closest->implied) break;
     TWS_TRY(tws_tune_estimate(s->request, closest, err));
   }
   return TWS_OK;

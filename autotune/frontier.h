@@ -20,7 +20,7 @@ typedef struct tws_search {
   int wanted;               /* so many of the best; every == 1: all */
   int every;
   int workers;
-  double until_s;           /* begin nothing then; 0: no limit */
+  double until_s; /* begin nothing then; 0: no limit */
   tws_tally *tally;
   tws_tune_swept *swept;
   /* what was planned and fits, best first; behind it what does not fit: all of it, or what came closest */

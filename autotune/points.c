@@ -318,9 +318,18 @@ int64_t tws_points_own(const tws_points *p, int64_t most) {
 
 uint64_t tws_points_state_class(const tws_variant *v) {
   uint64_t hash = TWS_FINGERPRINT_START;
-  const int64_t said[] = {v->stage,           v->ranks,   v->threads,       v->pipeline, v->tensor,
-                          v->sequence,        v->expert,  v->schedule.kind, v->offload,  v->schedule.virtual_stages,
-                          v->sequence_parallel, v->zero3[1]}; /* of the limits the persistence threshold alone */
+  const int64_t said[] = {v->stage,
+                          v->ranks,
+                          v->threads,
+                          v->pipeline,
+                          v->tensor,
+                          v->sequence,
+                          v->expert,
+                          v->schedule.kind,
+                          v->offload,
+                          v->schedule.virtual_stages,
+                          v->sequence_parallel,
+                          v->zero3[1]}; /* of the limits the persistence threshold alone */
   for (size_t i = 0; i < sizeof said / sizeof *said; i++) hash = tws_fingerprint_integer(hash, said[i]);
   for (int i = 0; i < TWS_EXCHANGE_COUNT; i++) hash = tws_fingerprint_integer(hash, v->exchange[i]);
   return hash ? hash : 1;

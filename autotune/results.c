@@ -158,13 +158,12 @@ static void add_swept(const tws_tune_swept *s, cJSON *json) {
   const struct {
     const char *name;
     double value;
-  } numbers[] = {{"considered", (double)s->considered}, {"illegal", (double)s->illegal},
-                 {"equal", (double)s->equal},           {"refused", (double)s->refused},
-                 {"too_large", (double)s->too_large},   {"ruled_out", (double)s->ruled_out},
-                 {"planned", (double)s->planned},       {"left", (double)s->left},
-                 {"bounds", (double)s->bounds},         {"plans", (double)s->plans},
-                 {"search_cpu_s", s->search_cpu_s},     {"plan_cpu_s", s->plan_cpu_s},
-                 {"simulate_cpu_s", s->simulate_cpu_s}};
+  } numbers[] = {
+      {"considered", (double)s->considered}, {"illegal", (double)s->illegal},     {"equal", (double)s->equal},
+      {"refused", (double)s->refused},       {"too_large", (double)s->too_large}, {"ruled_out", (double)s->ruled_out},
+      {"planned", (double)s->planned},       {"left", (double)s->left},           {"bounds", (double)s->bounds},
+      {"plans", (double)s->plans},           {"search_cpu_s", s->search_cpu_s},   {"plan_cpu_s", s->plan_cpu_s},
+      {"simulate_cpu_s", s->simulate_cpu_s}};
   cJSON *swept = cJSON_AddObjectToObject(json, "search");
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) add_number(swept, numbers[i].name, numbers[i].value);
   if (s->left > 0 && s->left_better >= 0) add_number(swept, "left_better_at_most", s->left_better);
@@ -258,8 +257,8 @@ static void write_summary(const tws_tune_report *report, tws_text *out) {
   if (report->request->goal != TWS_GOAL_THROUGHPUT)
     tws_text_add(out, "\nchosen by %s", tws_goal_name(report->request->goal));
   tws_text_add(out, "\nmetric: throughput (samples/s), %s. %lld points: %lld planned that fit, %lld rejected.\n",
-               measured ? "measured" : "predicted", (long long)tws_tune_points(result), (long long)result->swept.planned,
-               (long long)(result->swept.too_large + result->swept.refused));
+               measured ? "measured" : "predicted", (long long)tws_tune_points(result),
+               (long long)result->swept.planned, (long long)(result->swept.too_large + result->swept.refused));
   for (int i = 0; i < result->rejection_count; i++)
     tws_text_add(out, "rejected %lld: %s\n", (long long)result->rejections[i].count, result->rejections[i].reason);
   for (int i = 0; measured && i < report->trials->count; i++) {

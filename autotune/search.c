@@ -8,18 +8,16 @@
 #include "autotune/frontier.h"
 #include "base/random.h"
 
-/* A space of few points is planned as a whole, so that every row of it is there to be looked at. */
-enum { FEW_POINTS = 384, PATH = 4096 };
+enum { PATH = 4096 };
 
 tws_swept_way tws_tune_swept_way(const tws_tune_swept *s, int way) {
-  const tws_swept_way all[TWS_SWEPT_WAYS] = {
-      {s->illegal, "illegal: no such division, batch or combination"},
-      {s->equal, "equal to another: a knob has no effect there"},
-      {s->refused, "refused by the plan"},
-      {s->too_large, "too large for the device, its host or disk"},
-      {s->ruled_out, "no better than the best, by their lower bounds"},
-      {s->planned, "planned"},
-      {s->left, "not looked at within the budget"}};
+  const tws_swept_way all[TWS_SWEPT_WAYS] = {{s->illegal, "illegal: no such division, batch or combination"},
+                                             {s->equal, "equal to another: a knob has no effect there"},
+                                             {s->refused, "refused by the plan"},
+                                             {s->too_large, "too large for the device, its host or disk"},
+                                             {s->ruled_out, "no better than the best, by their lower bounds"},
+                                             {s->planned, "planned"},
+                                             {s->left, "not looked at within the budget"}};
   return all[way];
 }
 
@@ -30,15 +28,21 @@ int64_t tws_tune_points(const tws_tune_result *result) {
 /* ---- what the states take ---- */
 
 double tws_tune_least_devices(const tws_tune_request *request) {
-  const tws_variant one = {.ranks = 1, .micro = 1, .accumulation = 1, .pipeline = 1, .tensor = 1, .sequence = 1};
+  const tws_variant one = {.ranks = 1,
+                           .micro = 1,
+                           .accumulation = 1,
+                           .pipeline = 1,
+                           .tensor = 1,
+                           .sequence = 1,
+                           .schedule = {TWS_PIPELINE_1F1B, 1}};
   const tws_capacity capacity = tws_capacity_of(&request->job->machine, 1, request->memory_bytes);
-  tws_bound state;
+  tws_bound_bytes state;
   tws_job *job;
   if (capacity.host || tws_job_derive(request->job, &one, &job, NULL) != TWS_OK) return 1;
   const tws_plan_request plan = tws_job_request(job, 0);
   const tws_code code = tws_bound_state(&plan, &state, NULL);
   tws_job_destroy(job);
-  return code == TWS_OK ? (double)state.ledger.tier[TWS_TIER_DEVICE].live_bytes / capacity.rank_device : 1;
+  return code == TWS_OK ? (double)state.end.tier[TWS_TIER_DEVICE].live_bytes / capacity.rank_device : 1;
 }
 
 int tws_tune_needs_axes(const tws_tune_request *request) {
@@ -188,8 +192,8 @@ static tws_code fill_candidates(tws_search *s, tws_tune_result *result, tws_erro
 
 static void fill_swept(const tws_search *s, tws_tune_result *result) {
   tws_tune_swept *w = &result->swept;
-  w->considered = s->every ? s->tally->refused + s->tally->too_large + s->tally->equal + w->left + s->fit_count
-                           : s->points->points;
+  w->considered =
+      s->every ? s->tally->refused + s->tally->too_large + s->tally->equal + w->left + s->fit_count : s->points->points;
   w->illegal = s->tally->illegal;
   w->equal = s->tally->equal;
   w->refused = s->tally->refused;
@@ -308,12 +312,13 @@ static tws_code search_space(const tws_points *points, tws_tune_result *result, 
   char path[PATH];
   tws_tally *tally = tws_calloc(1, sizeof *tally);
   if (!tally) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");
-  const int64_t own = points->listed ? points->points : tws_points_own(points, FEW_POINTS + 1);
+  const int64_t few = request->list_up_to ? request->list_up_to : TWS_TUNE_FEW;
+  const int64_t own = points->listed ? points->points : tws_points_own(points, few > 0 ? few + 1 : 1);
   tws_search s = {.request = request,
                   .points = points,
                   .state = &state,
                   .wanted = wanted_of(request),
-                  .every = points->listed || own <= FEW_POINTS,
+                  .every = points->listed || own <= few,
                   .workers = tws_crew_size(request->workers),
                   .tally = tally,
                   .swept = &result->swept};

@@ -362,8 +362,8 @@ void tws_search_state_end(tws_search_state *s, const tws_state_end *end) {
   atomic_store(&s->head->ended, 1);
 }
 
-tws_code tws_search_state_open_part(const tws_points *points, const char *path, tws_search_state *s,
-                                    tws_state_end *end, int *ready, tws_error *err) {
+tws_code tws_search_state_open_part(const tws_points *points, const char *path, tws_search_state *s, tws_state_end *end,
+                                    int *ready, tws_error *err) {
   *s = (tws_search_state){.file = -1};
   s->bytes = lay_out(s, points, NULL);
   *ready = 0;

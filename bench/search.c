@@ -85,11 +85,11 @@ static double run_search(const tws_tune_request *request) {
   need(tws_tune(request, &result, &err), &err);
   const tws_tune_swept *s = &result->swept;
   const double cpu = s->search_cpu_s + s->plan_cpu_s;
-  printf("the search: %.2f s of CPU looking at divisions, %.2f s for %lld bounds and %lld plans; %lld illegal, %lld "
-         "equal, %lld too large, %lld ruled out; the best takes %.1f s\n",
-         s->search_cpu_s, s->plan_cpu_s, (long long)s->bounds, (long long)s->plans, (long long)s->illegal,
-         (long long)s->equal, (long long)s->too_large, (long long)s->ruled_out,
-         result->candidates[0].estimate.step_s);
+  printf(
+      "the search: %.2f s of CPU looking at divisions, %.2f s for %lld bounds and %lld plans; %lld illegal, %lld "
+      "equal, %lld too large, %lld ruled out; the best takes %.1f s\n",
+      s->search_cpu_s, s->plan_cpu_s, (long long)s->bounds, (long long)s->plans, (long long)s->illegal,
+      (long long)s->equal, (long long)s->too_large, (long long)s->ruled_out, result->candidates[0].estimate.step_s);
   const double rate = (double)tws_tune_points(result) / cpu;
   printf("configurations decided a CPU second: %.0f\n", rate);
   tws_tune_result_destroy(result);

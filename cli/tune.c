@@ -639,10 +639,12 @@ const tws_verb tws_verb_tune = {
         "  twinspeed tune -m llama-3-70b -b 256 --cluster dgx-h100:8 --set bf16.enabled=true --tp 4,8 --pp 1,2,4\n"
         "  twinspeed tune -m gpt2 -b 64 --cluster dgx1-v100 --stages 2,3 --recomputes none,full\n",
     .notes =
-        "Every point of the lists' product is considered: lower bounds of its memory and of its step rule out what does\n"
+        "Every point of the lists' product is considered: lower bounds of its memory and of its step rule out what "
+        "does\n"
         "not fit or cannot be among the best; those that may are planned, the best plans are simulated, and with\n"
         "--validate the best of those are trained: one that crashes, hangs or runs out of memory is a row with a\n"
-        "reason. Under mpirun or srun each process looks at a part of a large space. The folder of results has exp.json, ds_config.json, cmd.txt and metrics.json of each experiment,\n"
+        "reason. Under mpirun or srun each process looks at a part of a large space. The folder of results has "
+        "exp.json, ds_config.json, cmd.txt and metrics.json of each experiment,\n"
         "summary.txt, results.json, ds_config_optimal.json and cmd_optimal.txt. Status 1: nothing fits, or nothing "
         "that\n"
         "was trained could be measured.\n",

@@ -88,7 +88,8 @@ static void print_left(const tws_tune_result *result) {
   else if (s->left_better == 0)
     tws_out("the budget ended the search, and nothing that is left is better than the best\n");
   else
-    tws_out("the budget ended the search: what is left is at most %.1f %% better than the best\n", 100 * s->left_better);
+    tws_out("the budget ended the search: what is left is at most %.1f %% better than the best\n",
+            100 * s->left_better);
 }
 
 tws_code tws_tune_print(const tws_cli *cli, const tws_tune_result *result, const tws_tune_request *request, int rows,

@@ -20,7 +20,7 @@ typedef struct stage_plan {
 
 typedef struct bounder {
   const tws_plan_request *request;
-  const tws_machine *machine;     /* or these costs instead: */
+  const tws_machine *machine; /* or these costs instead: */
   const tws_bound_costs *costs;
   int64_t wanted, built; /* micro-batches: of the step, of the plans */
   int stages, serial;
@@ -120,8 +120,8 @@ static tws_code run_forwards(bounder *b, tws_error *err) {
     b->order[b->count++] = start;
     for (uint32_t i = 0; i < count; i++) {
       const uint32_t id = start.rendezvous;
-      const double met = id == TWS_NONE ? b->run->ranks[members[i].rank].times[members[i].op].ready_s
-                                        : b->run->rendezvous[id].met_s;
+      const double met =
+          id == TWS_NONE ? b->run->ranks[members[i].rank].times[members[i].op].ready_s : b->run->rendezvous[id].met_s;
       tws_run_end(b->run, members[i].rank, members[i].op, met + longest);
     }
   }
@@ -166,9 +166,9 @@ static tws_code run_backwards(bounder *b, tws_error *err) {
 
 /* What a resource does: all of it, or the passes alone. */
 typedef struct busy {
-  double start_s;    /* of its first operation, at the earliest */
-  double seconds;    /* of all operations of the few micro-batches */
-  double after_s;    /* from the end of its last operation to the step's */
+  double start_s; /* of its first operation, at the earliest */
+  double seconds; /* of all operations of the few micro-batches */
+  double after_s; /* from the end of its last operation to the step's */
   int used;
 } busy;
 
@@ -419,7 +419,32 @@ tws_code tws_bound_passes(const tws_plan_request *request, const tws_machine *ma
   return code;
 }
 
-tws_code tws_bound_state(const tws_plan_request *request, tws_bound *out, tws_error *err) {
+static void add_bytes(tws_ledger *ledger, int tier, int category, uint64_t bytes) {
+  ledger->tier[tier].category[category] += bytes;
+  ledger->tier[tier].live_bytes += bytes;
+}
+
+static void read_state(const tws_plan *plan, tws_bound_bytes *out) {
+  uint32_t end = 0; /* the first operation of the step's end */
+  for (uint32_t i = 0; i < plan->state->count; i++) {
+    const tws_state_entry *e = &plan->state->entries[i];
+    add_bytes(&out->always, e->tier, e->category, e->bytes);
+    add_bytes(&out->end, e->tier, e->category, e->bytes);
+  }
+  while (end < plan->op_count && !tws_op_is_of_end(plan, end)) end++;
+  for (uint32_t i = 0; i < plan->buffer_count; i++) {
+    const tws_buffer *b = &plan->buffers[i];
+    if (is_active(b->category) || b->category == TWS_CATEGORY_BUCKET || b->lifetime == TWS_LIFETIME_STATE) continue;
+    const int always = b->lifetime == TWS_LIFETIME_PROGRAM;
+    if (always) add_bytes(&out->always, b->tier, b->category, b->bytes);
+    if (always || (b->first_op != TWS_NONE && b->first_op <= end && b->last_op >= end))
+      add_bytes(&out->end, b->tier, b->category, b->bytes);
+  }
+  keep_live(&out->always);
+  keep_live(&out->end);
+}
+
+tws_code tws_bound_state(const tws_plan_request *request, tws_bound_bytes *out, tws_error *err) {
   const int stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
   const tws_pipeline_shape shape = tws_pipeline_shape_of(request->config, stages, request->config->accumulation_steps);
   tws_plan_request r = *request;
@@ -429,17 +454,7 @@ tws_code tws_bound_state(const tws_plan_request *request, tws_bound *out, tws_er
   r.rank = tws_pipeline_grid_stage(&r.topology, 0, 0);
   r.max_accumulation = micro_batches_of(&shape, 1);
   TWS_TRY(tws_plan_lower(&r, &plan, err));
-  for (uint32_t i = 0; i < plan->state->count; i++)
-    out->ledger.tier[plan->state->entries[i].tier].category[plan->state->entries[i].category] +=
-        plan->state->entries[i].bytes;
-  for (uint32_t i = 0; i < plan->buffer_count; i++) {
-    const tws_buffer *b = &plan->buffers[i];
-    if (b->lifetime == TWS_LIFETIME_PROGRAM && !is_active(b->category) && b->category != TWS_CATEGORY_BUCKET)
-      out->ledger.tier[b->tier].category[b->category] += b->bytes;
-  }
-  for (int t = 0; t < TWS_TIER_COUNT; t++)
-    for (int c = 0; c < TWS_CATEGORY_COUNT; c++) out->ledger.tier[t].live_bytes += out->ledger.tier[t].category[c];
-  keep_live(&out->ledger);
+  read_state(plan, out);
   tws_plan_destroy(plan);
   return TWS_OK;
 }

@@ -17,7 +17,7 @@
 
 typedef struct tws_bound {
   double step_s;     /* seconds: no step is shorter */
-  tws_ledger ledger; /* live bytes at least, of the rank that has most of them on its device; arenas are equal to them */
+  tws_ledger ledger; /* live bytes at least, of the rank with most of them on its device; arenas are equal to them */
   int whole;         /* all micro-batches were looked at, so that step_s lacks waits for memory alone */
   uint64_t print;    /* of jobs that differ in keys of ZeRO alone: equal ones have equal plans */
 } tws_bound;
@@ -37,12 +37,17 @@ tws_code tws_bound_step_at(const tws_plan_request *request, const tws_bound_cost
                            tws_error *err);
 
 /* What the forward and backward passes of the first stage take on the stream that computes, kernels and what tensor and
- * sequence ranks exchange there, and what activations, checkpoints, their gradients, workspaces and inputs need there: the part of a step that does not depend
- * on how parameters, gradients and the optimizer's states are partitioned, reduced and offloaded. One plan is lowered. */
+ * sequence ranks exchange there, and what activations, checkpoints, their gradients, workspaces and inputs need: the
+ * part of a step that does not depend on how parameters, gradients and the optimizer's states are partitioned, reduced
+ * and offloaded. One plan is lowered. */
 tws_code tws_bound_passes(const tws_plan_request *request, const tws_machine *machine, tws_bound *out, tws_error *err);
 
-/* Bytes of what lives as long as the program or longer: parameters, gradients, optimizer's states. Of the first stage.
- * step_s is 0. Added to the ledger of tws_bound_passes(), it is at most that of the whole. */
-tws_code tws_bound_state(const tws_plan_request *request, tws_bound *out, tws_error *err);
+/* Bytes of the first stage without activations and what goes with them. */
+typedef struct tws_bound_bytes {
+  tws_ledger always; /* what lives as long as the program or longer; with the ledger of tws_bound_passes() it is at most
+                      * that of the whole */
+  tws_ledger end;    /* when the passes have ended and the optimizer begins, with all gradients that wait for it */
+} tws_bound_bytes;
+tws_code tws_bound_state(const tws_plan_request *request, tws_bound_bytes *out, tws_error *err);
 
 #endif

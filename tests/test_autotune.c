@@ -422,7 +422,8 @@ START_TEST(points_with_axes_are_legal) {
 }
 END_TEST
 
-/* A search over axes: rejections by states are true, the best are estimated exactly, the files say what was tuned. */
+/* A search over axes: what is listed was planned and fits, pipelines among it; what does not fit is counted; the files
+ * say what was tuned. */
 START_TEST(search_over_axes) {
   fixture f;
   set_up(&f, "gpt2", "dgx-a100", 128);
@@ -432,28 +433,22 @@ START_TEST(search_over_axes) {
   ck_assert(!tws_tune_needs_axes(&f.request));
   f.request.memory_bytes = 1.7e9;
   f.request.space = (tws_tune_space){.axes = 1, .global_batch = 16, .stages = {0, 1}, .stage_count = 2};
-  f.request.trials = 6;
+  f.request.trials = 150;
   tws_tune_result *result = search(&f), *again = search(&f);
-  int by_states = 0, refined = 0;
-  ck_assert_int_gt(result->fits, 6);
+  int pipelines = 0, written = 0;
+  ck_assert(!result->every);
+  ck_assert_int_gt(result->fits, 100);
+  ck_assert_int_gt((int)result->swept.too_large, 100);
+  ck_assert_int_eq(result->swept.considered, result->swept.illegal + result->swept.equal + result->swept.refused +
+                                                 result->swept.too_large + result->swept.ruled_out +
+                                                 result->swept.planned + result->swept.left);
   for (int i = 0; i < result->count; i++) {
     const tws_tune_candidate *c = &result->candidates[i];
-    tws_estimate estimate;
     ck_assert_str_eq(c->name, again->candidates[i].name);
-    ck_assert_int_ne(c->verdict, TWS_TUNE_NOT_SUPPORTED);
-    if (i < 6) ck_assert(!c->rough);
-    refined += c->variant.pipeline > 1 && !c->rough;
-    if (!c->implied || i % 5) continue;
-    tws_job *job = derive(&f, &c->variant);
-    const tws_plan_request plan = tws_job_request(job, 0);
-    ck_assert_msg(tws_estimate_rough(&plan, &job->machine, &estimate, &err) == TWS_OK, "%s", err.message);
-    ck_assert_double_gt((double)estimate.ledger.tier[TWS_TIER_DEVICE].arena_bytes, c->available_bytes);
-    ck_assert_double_ge((double)estimate.ledger.tier[TWS_TIER_DEVICE].arena_bytes, c->needed_bytes);
-    tws_job_destroy(job);
-    by_states++;
+    ck_assert(c->verdict == TWS_TUNE_FITS && !c->rough && c->needed_bytes <= c->available_bytes);
+    pipelines += c->variant.pipeline > 1;
   }
-  ck_assert_int_gt(by_states, 0);
-  ck_assert_int_gt(refined, 0);
+  ck_assert_int_gt(pipelines, 10);
   for (int i = 0; i < result->fits; i++) { /* the files of one point with every axis */
     tws_tune_candidate *c = &result->candidates[i];
     if (c->variant.pipeline != 2 || c->variant.tensor != 2 || c->variant.schedule.kind != TWS_PIPELINE_INTERLEAVED ||
@@ -478,10 +473,10 @@ START_TEST(search_over_axes) {
     ck_assert_ptr_nonnull(strstr(json.data, "\"pipeline_schedule\":\t\"interleaved\""));
     tws_text_free(&json);
     remove_folder();
-    refined = -1;
+    written = 1;
     break;
   }
-  ck_assert_int_eq(refined, -1);
+  ck_assert(written);
   tws_tune_result_destroy(result);
   tws_tune_result_destroy(again);
   tear_down(&f);
@@ -544,8 +539,7 @@ START_TEST(experts_are_searched) {
                {"-m tiny-mixtral --ep 3", 3, "does not divide a layer's 4 experts"},
                {"-m tiny-mixtral --ep 0", 2, "--ep"},
                {"-m tiny-mixtral --capacities 1,much", 2, "not a number"},
-               {"-m tiny-mixtral --capacities 1 --set twinspeed.expert_dropless=true", 3, "nothing is dropped"},
-               {"-m tiny-mixtral --ep 1,2 --exhaustive", 3, "one degree of expert parallelism"}};
+               {"-m tiny-mixtral --capacities 1 --set twinspeed.expert_dropless=true", 3, "nothing is dropped"}};
   make_folder();
 #undef TUNE
 #define TUNE "tune -b 32 --seq 32 --cluster dgx-a100 -n 8 --no-simulation --force -o %s "
@@ -592,8 +586,7 @@ START_TEST(neighbours_are_searched) {
     int status;
     const char *says;
   } wrong[] = {{"-m tiny-llama --mics x", 2, "--mics"},
-               {"-m tiny-llama --quantized-weights 2", 2, "--quantized-weights"},
-               {"-m tiny-llama --hpz 2 --exhaustive", 3, "--hpz: an exhaustive search does not vary it"}};
+               {"-m tiny-llama --quantized-weights 2", 2, "--quantized-weights"}};
   static const char *const keys[TWS_EXCHANGE_COUNT] = {"zero_hpz_partition_size", "mics_shard_size",
                                                        "expert_node_ranks", "zero_quantized_weights",
                                                        "zero_quantized_gradients"};

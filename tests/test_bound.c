@@ -10,8 +10,7 @@
 
 enum { JOBS = TWS_SANITIZED ? 6 : 40 }; /* of each kind; TWINSPEED_BOUND_JOBS says another number */
 
-static const uint64_t kinds[] = {0,         BESIDE, CODED,  OFFLOADED, RANKED, IN_STEP,
-                                 EXCHANGED, RINGED, HOSTED, CHECKPOINTED};
+static const uint64_t kinds[] = {0, BESIDE, CODED, OFFLOADED, RANKED, IN_STEP, EXCHANGED, RINGED, HOSTED, CHECKPOINTED};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static uint64_t job_count(void) {
@@ -125,14 +124,16 @@ static void no_more(double bound, double whole, const char *what, uint64_t seed)
 
 static void check_memory(const drawn_job *j, const tws_bound *bound, const planned *whole, uint64_t seed) {
   tws_error err = {0};
-  tws_bound passes, state;
+  tws_bound passes;
+  tws_bound_bytes state;
   ck_assert_msg(tws_bound_passes(&j->request, &j->machine, &passes, &err) == TWS_OK, "%s", err.message);
   ck_assert_msg(tws_bound_state(&j->request, &state, &err) == TWS_OK, "%s", err.message);
   const double device = (double)whole->ledger.tier[TWS_TIER_DEVICE].live_bytes;
   no_more((double)bound->ledger.tier[TWS_TIER_DEVICE].live_bytes, device, "device bytes", seed);
-  no_more((double)passes.ledger.tier[TWS_TIER_DEVICE].live_bytes +
-              (double)state.ledger.tier[TWS_TIER_DEVICE].live_bytes,
-          device, "device bytes of passes and state", seed);
+  no_more(
+      (double)passes.ledger.tier[TWS_TIER_DEVICE].live_bytes + (double)state.always.tier[TWS_TIER_DEVICE].live_bytes,
+      device, "device bytes of passes and state", seed);
+  no_more((double)state.end.tier[TWS_TIER_DEVICE].live_bytes, device, "device bytes at the step's end", seed);
 }
 
 static double check_job(uint64_t seed, int random, int64_t longer) {
