@@ -92,7 +92,8 @@ void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {
                            .thorough = space->axes,
                            .every_stage = space->stage_count > 0,
                            .every_batch = space->accumulation_count > 0,
-                           .tensor_named = space->tensor_count > 0};
+                           .tensor_named = space->tensor_count > 0,
+                           .schedules_named = space->schedule_count > 0};
   fill_given(config, axes);
   if (space->axes) fill_thorough(request, axes);
   if (space->pipeline_count)
@@ -193,8 +194,8 @@ tws_code tws_axes_check_experts(const tws_tune_request *request, tws_error *err)
 
 int tws_axes_division_legal(const tws_axes_space *axes, const tws_variant *point) {
   if (!tws_axes_tensor_legal(axes, point) || !tws_axes_experts_legal(axes, point)) return 0;
-  if (point->pipeline > 1 && axes->network->layers < (int64_t)point->pipeline * point->schedule.virtual_stages)
-    return 0;
+  const int64_t blocks = (int64_t)point->pipeline * point->schedule.virtual_stages;
+  if (!axes->schedules_named && point->pipeline > 1 && axes->network->layers < blocks) return 0;
   if (axes->thorough && !axes->tensor_named && point->tensor * point->sequence > axes->devices) return 0;
   const int64_t tokens = point->micro * axes->sequence_length / point->sequence;
   if (point->tensor > 1 && point->sequence_parallel && tokens % point->tensor) return 0;

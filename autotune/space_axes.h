@@ -12,7 +12,7 @@ typedef struct tws_axes_space {
   int thorough;    /* space.axes */
   int every_stage; /* ZeRO stages were named: stages that divide nothing are not left out */
   int every_batch; /* accumulations were named: pipelines may have fewer micro-batches than stages */
-  int tensor_named;
+  int tensor_named, schedules_named;
   int pipeline[TWS_TUNE_LIST], pipeline_count;
   int tensor[TWS_TUNE_LIST], tensor_count;
   int sequence[TWS_TUNE_LIST], sequence_count;
