@@ -2,8 +2,8 @@
  *
  *   every point of the space -> memory ledger (rejects) -> longest path (ranks) -> simulation of the best (decides)
  *
- * Pipelines are ranked by a rough estimate from a few of their stages; the best of them then by the longest path of all
- * stages, which also has the last word on their memory.
+ * A point of which more is alive at once than there is room for is not planned further; all others are estimated from as
+ * few micro-batches as say all of their step (plan/fold.h).
  *
  * The result is deterministic: equal requests give equal tables. Nothing here prints or launches: autotune/measure.h
  * runs the winners. */
@@ -183,7 +183,7 @@ double tws_tune_least_devices(const tws_tune_request *request);
 /* The points of a space, in order; the caller frees *points with tws_free. */
 tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err);
 
-/* Whether a point fits and the longest path of its plan, or why it is rejected; of pipelines roughly. */
+/* Whether a point fits and the longest path of its plan, or why it is rejected. */
 tws_code tws_tune_estimate(const tws_tune_request *request, tws_tune_candidate *candidate, tws_error *err);
 
 double tws_tune_throughput(const tws_tune_candidate *candidate); /* samples/s: measured is not used here */

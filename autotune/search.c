@@ -30,27 +30,20 @@ void tws_tune_judge(const tws_tune_request *request, const tws_job *job, tws_tun
     if (guilty->category[i] > guilty->category[largest]) largest = i;
   static const char *const places[TWS_TIER_COUNT] = {
       [TWS_TIER_DEVICE] = "device memory", [TWS_TIER_HOST] = "host memory", [TWS_TIER_DISK] = "disk"};
-  snprintf(c->reason, sizeof c->reason, "%s: mostly %s", places[fit.tier],
-           tws_category_name((tws_category)largest));
+  snprintf(c->reason, sizeof c->reason, "%s: mostly %s", places[fit.tier], tws_category_name((tws_category)largest));
 }
 
-/* How much of a pipeline is planned: of other points always all that an estimate needs. */
-typedef enum effort { ROUGH, ALL_STAGES, ALL_MICRO_BATCHES } effort;
-
-static tws_code estimate_plan(const tws_job *job, effort how, int rough, tws_estimate *out, tws_error *err) {
-  tws_plan_request plan = tws_job_request(job, 0);
-  plan.max_accumulation = how == ALL_MICRO_BATCHES ? 0 : 1; /* pipelines: extrapolated */
-  return rough ? tws_estimate_rough(&plan, &job->machine, out, err) : tws_estimate_step(&plan, &job->machine, out, err);
-}
-
-static tws_code estimate_candidate(const tws_tune_request *request, tws_tune_candidate *c, effort how, tws_error *err) {
+static tws_code estimate_candidate(const tws_tune_request *request, tws_tune_candidate *c, tws_error *err) {
   tws_job *job = NULL;
   tws_error refusal = {0};
   tws_error *place = err ? err : &refusal;
-  c->rough = how == ROUGH && c->variant.pipeline > 1;
   tws_code code = tws_job_derive(request->job, &c->variant, &job, place);
-  if (code == TWS_OK) code = estimate_plan(job, how, c->rough, &c->estimate, place);
+  if (code == TWS_OK) code = tws_job_live(job, &c->estimate.ledger, place);
   if (code == TWS_OK) tws_tune_judge(request, job, c);
+  if (code == TWS_OK && c->verdict == TWS_TUNE_FITS) { /* what is alive at once does: so may what it is laid out in */
+    code = tws_job_estimate(job, &c->estimate, NULL, place);
+    if (code == TWS_OK) tws_tune_judge(request, job, c);
+  }
   tws_job_destroy(job);
   if (code == TWS_UNSUPPORTED || code == TWS_INVALID) {
     c->verdict = TWS_TUNE_NOT_SUPPORTED;
@@ -58,10 +51,6 @@ static tws_code estimate_candidate(const tws_tune_request *request, tws_tune_can
     return TWS_OK;
   }
   return code == TWS_OK ? TWS_OK : tws_fail_in(err, code, "%s", c->name);
-}
-
-tws_code tws_tune_estimate(const tws_tune_request *request, tws_tune_candidate *candidate, tws_error *err) {
-  return estimate_candidate(request, candidate, ROUGH, err);
 }
 
 /* Memory grows with the micro batch: a point with at least twice a micro batch that did not fit, and no less
@@ -145,6 +134,10 @@ static int states_too_large(const tws_tune_request *request, tws_tune_candidate 
   return 1;
 }
 
+tws_code tws_tune_estimate(const tws_tune_request *request, tws_tune_candidate *candidate, tws_error *err) {
+  return states_too_large(request, candidate) ? TWS_OK : estimate_candidate(request, candidate, err);
+}
+
 static tws_code estimate_all(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {
   tws_progress *progress = request->progress;
   if (progress) tws_progress_begin(progress, "estimating", result->count);
@@ -158,7 +151,7 @@ static tws_code estimate_all(const tws_tune_request *request, tws_tune_result *r
       c->available_bytes = smaller->available_bytes;
       memcpy(c->reason, smaller->reason, sizeof c->reason);
     } else if (!states_too_large(request, c)) {
-      TWS_TRY(estimate_candidate(request, c, ROUGH, err));
+      TWS_TRY(estimate_candidate(request, c, err));
     }
     if (progress) tws_progress_update(progress, i + 1);
   }
@@ -171,8 +164,6 @@ static tws_code estimate_all(const tws_tune_request *request, tws_tune_result *r
 static tws_code simulate_candidate(const tws_tune_request *request, tws_tune_candidate *c, tws_error *err) {
   tws_job *job = NULL;
   tws_simulation simulation = {0};
-  if (c->variant.pipeline > 1 && !request->exhaustive)
-    TWS_TRY(estimate_candidate(request, c, ALL_MICRO_BATCHES, err)); /* what is simulated is exact */
   if (c->verdict != TWS_TUNE_FITS) return TWS_OK;
   tws_code code = tws_job_derive(request->job, &c->variant, &job, err);
   if (code == TWS_OK) {
@@ -233,7 +224,7 @@ static tws_code refine_best(const tws_tune_request *request, tws_tune_result *re
     if (at == lead) break;
     for (; at < lead && budget > 0; at++) {
       if (!result->candidates[at].rough) continue;
-      TWS_TRY(estimate_candidate(request, &result->candidates[at], ALL_STAGES, err));
+      TWS_TRY(estimate_candidate(request, &result->candidates[at], err));
       budget--;
     }
     qsort(result->candidates, (size_t)result->count, sizeof *result->candidates, by_estimate);
@@ -350,7 +341,7 @@ static tws_code plan_closest(const tws_tune_request *request, tws_tune_result *r
     }
     if (!closest) break;
     closest->implied = 0;
-    TWS_TRY(estimate_candidate(request, closest, ALL_STAGES, err));
+    TWS_TRY(estimate_candidate(request, closest, err));
   }
   return TWS_OK;
 }

@@ -2,7 +2,8 @@
  * all others do, the first, one between and the last of a step, and of a pipeline those that are in flight. */
 #include <string.h>
 
-#include "estimators/composer_step.h"
+#include "estimators/estimators.h"
+#include "plan/fold.h"
 
 static int64_t micro_batches_of(const tws_plan_request *request) {
   enum { KINDS = 3 };
@@ -10,7 +11,10 @@ static int64_t micro_batches_of(const tws_plan_request *request) {
   const int64_t all = request->config->accumulation_steps;
   const tws_pipeline_shape shape = tws_pipeline_shape_of(request->config, stages, all);
   if (request->config->delayed_update || (stages > 1 && shape.kind == TWS_PIPELINE_GPIPE)) return all;
-  const int64_t few = stages > 1 ? tws_step_few(&shape) : KINDS;
+  const int64_t every = tws_fold_step(&shape), chunks = shape.virtual_stages;
+  const int64_t in_flight = tws_pipeline_in_flight(&shape, 0) / chunks + 2;
+  const int64_t full = (in_flight + every - 1) / every * every + (every > 1 ? every : 0);
+  const int64_t few = stages > 1 ? full : KINDS;
   return all < few ? all : few;
 }
 

@@ -414,7 +414,7 @@ static tws_code begin(const tws_plan_request *request, const tws_sample_request 
                    .evaluates = request->program == TWS_PROGRAM_EVALUATE,
                    .wanted = wanted,
                    .sample = sample,
-                   .b = {.plan = plan, .err = err}};
+                   .b = {.plan = plan, .err = err, .use = request->use}};
   if (request->state) return TWS_OK;
   TWS_TRY(tws_state_create(&plan->state, err));
   plan->state->counters = (tws_counters){.seed = c->seed, .loss_scale = tws_loss_scale_start(c)};
