@@ -2,7 +2,7 @@
  *
  *   every point of the space -> memory ledger (rejects) -> longest path (ranks) -> simulation of the best (decides)
  *
- * A point of which more is alive at once than there is room for is not planned further; all others are estimated from as
+ * A point of which more is alive at once than there is room for is not planned further; others are estimated from as
  * few micro-batches as say all of their step (plan/fold.h).
  *
  * The result is deterministic: equal requests give equal tables. Nothing here prints or launches: autotune/measure.h

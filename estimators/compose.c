@@ -125,6 +125,8 @@ static tws_code measure_ranks(void *user, int64_t micro_batches, int slot, tws_f
   *sample = (tws_fold_sample){.numbers = &paths->step_s,
                               .count = offsetof(tws_path_result, bottleneck) / sizeof(double),
                               .stride = sizeof *paths / sizeof(double),
+                              .first_time = offsetof(tws_path_result, passed_s) / sizeof(double),
+                              .times = TWS_STREAM_COUNT,
                               .ranks = p->count};
   for (int i = 0; i < p->count && code == TWS_OK; i++) {
     code = build_sample(p, i, micro_batches, err);

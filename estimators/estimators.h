@@ -71,7 +71,9 @@ typedef struct tws_path_result {
   double collective_s[TWS_COLLECTIVE_COUNT]; /* from when this rank is there to the end */
   double kernel_s[TWS_KERNEL_COUNT];         /* on streams: what the host computes beside the device is left out */
   double flops;                              /* executed by this rank */
-  const char *bottleneck;                    /* one sentence, static or in the caller's buffer below */
+  double passed_s[TWS_STREAM_COUNT]; /* when the streams ended what was issued until the last forward pass was: of steps
+                                        of more micro-batches all of them do so later by one and the same time */
+  const char *bottleneck;            /* one sentence, static or in the caller's buffer below */
   char text[256];
 } tws_path_result;
 typedef struct tws_machine { /* what a plan is costed on */

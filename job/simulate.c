@@ -90,6 +90,8 @@ static tws_code simulate_some(void *user, int64_t micro_batches, int slot, tws_f
   *sample = (tws_fold_sample){.numbers = &paths->step_s,
                               .count = offsetof(tws_path_result, bottleneck) / sizeof(double),
                               .stride = sizeof *paths / sizeof(double),
+                              .first_time = offsetof(tws_path_result, passed_s) / sizeof(double),
+                              .times = TWS_STREAM_COUNT,
                               .ranks = s->plan_count};
   if (f->request->progress) tws_progress_begin(f->request->progress, "planning ranks", f->set.count);
   for (int i = 0; i < f->set.count; i++) {

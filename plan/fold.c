@@ -120,6 +120,10 @@ static int is_steady(const tws_fold_sample *samples, int taken) {
     const size_t at = (size_t)r * c->stride;
     for (size_t i = 0; i < c->count; i++)
       if (!adds_alike(a->numbers[at + i], b->numbers[at + i], c->numbers[at + i], c->step_s)) return 0;
+    for (size_t i = at + c->first_time; i < at + c->first_time + c->times; i++) {
+      const double later = c->numbers[i] - b->numbers[i]; /* more: a rank is slower than the step shows so far */
+      if (later > c->step_s - b->step_s + 1e-11 * c->step_s) return 0;
+    }
   }
   return 1;
 }

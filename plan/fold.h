@@ -54,6 +54,7 @@ typedef struct tws_fold_sample {
   double step_s;
   const double *numbers; /* `count` of the account of each rank: rank r's begin at numbers + r * stride */
   size_t count, stride;
+  size_t first_time, times; /* numbers that are times in the step: they grow as the step does, or stay */
   int ranks;
   uint32_t settled; /* the largest of the plans */
 } tws_fold_sample;
