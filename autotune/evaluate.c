@@ -97,8 +97,12 @@ tws_code tws_tune_estimate(const tws_tune_request *request, tws_tune_candidate *
   c->rough = c->implied = 0;
   TWS_TRY(tws_tune_derive(request, c, &job, &refused, err));
   if (refused) return TWS_OK;
-  const tws_code code = tws_job_estimate(job, &c->estimate, NULL, &why);
+  tws_code code = tws_job_live(job, &c->estimate.ledger, &why);
   if (code == TWS_OK) tws_tune_judge(request, job, c);
+  if (code == TWS_OK && c->verdict == TWS_TUNE_FITS) { /* what is alive at once does: so may what it is laid out in */
+    code = tws_job_estimate(job, &c->estimate, NULL, &why);
+    if (code == TWS_OK) tws_tune_judge(request, job, c);
+  }
   tws_job_destroy(job);
   return tws_tune_refusal(c, code, &why, &refused, err);
 }

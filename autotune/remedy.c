@@ -10,8 +10,10 @@ static int fits_with(const tws_job_spec *spec, double *need, double *step_s) {
   tws_job *job;
   tws_estimate estimate = {.step_s = 0};
   if (tws_job_load(spec, &job, NULL) != TWS_OK) return 0;
+  tws_ledger live;
   tws_fit fit = {0};
-  if (tws_job_estimate(job, &estimate, NULL, NULL) == TWS_OK) fit = tws_job_fit(job, &estimate.ledger);
+  if (tws_job_live(job, &live, NULL) == TWS_OK) fit = tws_job_fit(job, &live);
+  if (fit.fits && tws_job_estimate(job, &estimate, NULL, NULL) == TWS_OK) fit = tws_job_fit(job, &estimate.ledger);
   tws_job_destroy(job);
   *need = fit.capacity.host ? fit.node_need : fit.device_need;
   *step_s = estimate.step_s;

@@ -102,6 +102,22 @@ static void note_failure(kind_search *s, const tws_tune_result *result, int devi
   s->at_least = fmax(s->at_least, devices * times * best->estimate.mfu);
 }
 
+/* Whether any setting fits: they are planned until one does. */
+static tws_code find_fit(const tws_tune_request *ask, int *does, tws_error *err) {
+  tws_variant *points = NULL;
+  int count = 0;
+  TWS_TRY(tws_tune_enumerate(ask, &points, &count, err));
+  tws_code code = TWS_OK;
+  for (int i = 0; i < count && code == TWS_OK && !*does; i++) {
+    tws_tune_candidate c = {.variant = points[i]};
+    tws_variant_name(&c.variant, c.name, sizeof c.name);
+    code = tws_tune_estimate(ask, &c, err);
+    *does = code == TWS_OK && c.verdict == TWS_TUNE_FITS;
+  }
+  tws_free(points);
+  return code;
+}
+
 /* Whether so many devices do. With `settle` all settings are tried and the best are kept; else, where only memory
  * counts, those that need least. */
 static tws_code try_devices(kind_search *s, int devices, int settle, int *does, tws_error *err) {
@@ -110,9 +126,12 @@ static tws_code try_devices(kind_search *s, int devices, int settle, int *does, 
   tws_tune_request ask = ask_tuner(s, devices);
   if (!settle && !is_timed(s)) narrow_to_least(&ask.space);
   *does = 0;
-  TWS_TRY(tws_tune(&ask, &result, err));
   s->answer->tried++;
   if (devices > s->answer->most) s->answer->most = devices;
+  if (!settle && !is_timed(s)) return find_fit(&ask, does, err);
+  ask.list_up_to = -1; /* the fastest alone is asked for, unless a step has to be short */
+  ask.trials = is_timed(s) ? 0 : 1;
+  TWS_TRY(tws_tune(&ask, &result, err));
   /* by throughput; of a free batch a slower one may have the shorter step */
   for (int i = 0; i < result->fits && !*does; i++) {
     *does = fast_enough(s, &result->candidates[i]);
@@ -241,6 +260,10 @@ static tws_code search_kind(kind_search *s, int most_nodes, tws_error *err) {
   if (!s->counts.count)
     snprintf(a->reason, sizeof a->reason, "no number of devices up to %d holds its states and divides its batch",
              most_nodes * s->job->cluster.devices_per_node);
+  if (!devices && s->counts.count && !is_timed(s)) { /* why the most of them do not */
+    int does;
+    return try_devices(s, s->counts.item[s->counts.count - 1], 1, &does, err);
+  }
   return devices ? settle_answer(s, devices, err) : TWS_OK;
 }
 

@@ -70,7 +70,9 @@ typedef struct tws_path_result {
   double collective_s[TWS_COLLECTIVE_COUNT]; /* from when this rank is there to the end */
   double kernel_s[TWS_KERNEL_COUNT];         /* on streams: what the host computes beside the device is left out */
   double flops;                              /* executed by this rank */
-  const char *bottleneck;                    /* one sentence, static or in the caller's buffer below */
+  double passed_s[TWS_STREAM_COUNT]; /* when the streams ended what was issued until the last forward pass was: of steps
+                                        of more micro-batches all of them do so later by one and the same time */
+  const char *bottleneck;            /* one sentence, static or in the caller's buffer below */
   char text[256];
 } tws_path_result;
 typedef struct tws_machine { /* what a plan is costed on */
@@ -163,9 +165,8 @@ typedef struct tws_stage_balance {
 } tws_stage_balance;
 tws_stage_balance tws_stage_compare(const tws_stage_estimate *stages, int count);
 
-/* Estimate from real plans. request->max_accumulation 0: exact for any number of accumulation steps, from as few
- * micro-batches as say all (plan/fold.h). Set, for sweeps: from three micro-batches, or of a pipeline about three times
- * as many as there are stages, extrapolated (more may pack a little worse into the arena). */
+/* Estimate from real plans of as few micro-batches as say all of the step (plan/fold.h): exact for any number of them.
+ * request->rank, ->max_accumulation and ->use are not looked at. */
 typedef struct tws_estimate {
   tws_ledger ledger;         /* of the pipeline stage whose device arena is largest */
   int stage;                 /* that stage */
@@ -175,7 +176,8 @@ typedef struct tws_estimate {
   double model_flops;   /* of the whole job's step, without recomputation */
   double mfu;           /* against the dense peak of all devices */
   tws_path_result path; /* of the stage that waits least, extrapolated */
-  int64_t built;        /* micro-batches of the plans it was read from: what ledger.peak_op counts in */
+  int64_t built;        /* micro-batches of the plan that the ledger was read from: what ledger.peak_op counts in */
+  int64_t timed;        /* of the longest plans that times were read from */
 } tws_estimate;
 /* Which ranks' plans it is made from. The caller frees them, also on failure. */
 tws_code tws_estimate_ranks(const tws_plan_request *request, const tws_machine *machine, tws_rank_set *out,
@@ -198,11 +200,5 @@ void tws_path_load(double waits_s, tws_path_result *path);
  * these programs, tier by tier; zeros where there is none. Estimates of steps have it in them. */
 tws_code tws_estimate_between(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                               tws_error *err);
-/* For ranking pipelines in a fraction of the time: the pace of every stage with one micro-batch, the bubble of the
- * schedule's formula, and the larger ledger of the two stages that probably need the most memory, with as many
- * micro-batches as they hold at once. path is of one micro-batch in the slowest stage; balance has the bubble alone.
- * Without a pipeline: tws_estimate_step(). */
-tws_code tws_estimate_rough(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
-                            tws_error *err);
 
 #endif

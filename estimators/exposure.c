@@ -129,6 +129,13 @@ static void read_gaps(reader *r, double step_s) {
   r->result->exposed_s = step_s - computing;
 }
 
+static void read_passed(const tws_plan *plan, const tws_op_times *times, tws_path_result *result) {
+  uint32_t end = plan->op_count;
+  while (end > 0 && (plan->ops[end - 1].phase != TWS_PHASE_FORWARD || plan->ops[end - 1].stream != TWS_STREAM_COMPUTE))
+    end--;
+  for (uint32_t op = 0; op < end; op++) result->passed_s[plan->ops[op].stream] = times[op].end_s;
+}
+
 tws_code tws_path_read(const tws_plan *plan, const tws_op_times *times, int serial, double step_s,
                        tws_path_result *result, tws_error *err) {
   reader r = {.plan = plan, .times = times, .serial = serial, .result = result};
@@ -144,6 +151,7 @@ tws_code tws_path_read(const tws_plan *plan, const tws_op_times *times, int seri
     account_for(&r, op);
   }
   result->step_s = step_s;
+  read_passed(plan, times, result);
   read_gaps(&r, step_s);
   tws_free(r.before);
   tws_path_judge(result);

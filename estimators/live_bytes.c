@@ -4,14 +4,6 @@
 
 #include "estimators/estimators.h"
 #include "plan/fold.h"
-#include "plan/pipeline_schedule.h"
-
-/* Of a pipeline: until all that are in flight have been followed by as many. */
-static int64_t few_of_pipeline(const tws_pipeline_shape *shape) {
-  const int64_t every = tws_fold_step(shape);
-  const int64_t in_flight = tws_pipeline_in_flight(shape, 0) / (uint32_t)shape->virtual_stages + 1;
-  return (5 * in_flight / 2 + 2 * every + 4) / every * every + shape->micro_batches % every;
-}
 
 static int64_t micro_batches_of(const tws_plan_request *request) {
   enum { KINDS = 3 };
@@ -19,7 +11,10 @@ static int64_t micro_batches_of(const tws_plan_request *request) {
   const int64_t all = request->config->accumulation_steps;
   const tws_pipeline_shape shape = tws_pipeline_shape_of(request->config, stages, all);
   if (request->config->delayed_update || (stages > 1 && shape.kind == TWS_PIPELINE_GPIPE)) return all;
-  const int64_t few = stages > 1 ? few_of_pipeline(&shape) : KINDS;
+  const int64_t every = tws_fold_step(&shape), chunks = shape.virtual_stages;
+  const int64_t in_flight = tws_pipeline_in_flight(&shape, 0) / chunks + 2;
+  const int64_t full = (in_flight + every - 1) / every * every + (every > 1 ? every : 0);
+  const int64_t few = stages > 1 ? full : KINDS;
   return all < few ? all : few;
 }
 

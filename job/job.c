@@ -323,30 +323,32 @@ tws_code tws_job_estimate(const tws_job *job, tws_estimate *out, tws_stage_estim
   return tws_estimate_job(&request, &job->machine, out, stages, err);
 }
 
+tws_code tws_job_live(const tws_job *job, tws_ledger *out, tws_error *err) {
+  const tws_plan_request request = tws_job_request(job, 0);
+  return tws_estimate_live(&request, &job->machine, out, err);
+}
+
 enum { VERIFIED_OPERATIONS = 1500000, VERIFIED_RANKS = 512, VERIFIED_GROUPS = 1 << 24 };
 
-/* Micro-batches whose plans say what those of all would: until the layout repeats, and as long again as it takes to see
- * that. Of GPipe, and where it does not, all. */
+/* Micro-batches whose plans say what those of all would: as many as show that their layouts repeat, and when. */
 static tws_code verified_micro_batches(const tws_job *job, int64_t *micro_batches, tws_error *err) {
   const int64_t wanted = job->config->accumulation_steps;
-  const tws_pipeline_shape shape = tws_pipeline_shape_of(job->config, tws_job_stages(job), wanted);
-  const int64_t round = tws_fold_round(&shape);
-  tws_code code = TWS_OK;
+  const int stages = tws_job_stages(job);
+  const tws_pipeline_shape shape = tws_pipeline_shape_of(job->config, stages, wanted);
   *micro_batches = wanted;
-  if (!tws_fold_is_long(&shape, wanted)) return TWS_OK;
-  if (tws_job_stages(job) > 1) TWS_TRY(tws_pipeline_check(&shape, err));
-  for (int64_t rounds = 8; rounds < 32 && *micro_batches == wanted && code == TWS_OK; rounds += 8) {
-    const int64_t few = rounds * round + wanted % round;
-    uint32_t settled = 0;
-    for (int stage = 0; stage < tws_job_stages(job) && code == TWS_OK; stage++) {
-      tws_plan *plan = NULL;
-      code = tws_job_part_plan(job, tws_job_stage_rank(job, stage), few, &plan, err);
-      if (code == TWS_OK && plan->settled > settled) settled = plan->settled;
-      tws_plan_destroy(plan);
-    }
-    if (settled + 4 * round <= few) *micro_batches = few;
+  if (!tws_fold_applies(&shape, wanted)) return TWS_OK;
+  if (stages > 1) TWS_TRY(tws_pipeline_check(&shape, err));
+  int64_t few = 0;
+  for (int stage = 0; stage < stages; stage++) {
+    const tws_plan_request request = tws_job_request(job, tws_job_stage_rank(job, stage));
+    tws_plan *plan;
+    TWS_TRY(tws_fold_plan(&request, &plan, err));
+    if (plan->accumulation_steps > few) few = plan->accumulation_steps;
+    tws_plan_destroy(plan);
   }
-  return code;
+  const int64_t step = tws_fold_step(&shape); /* what is planned has to be a legal step */
+  *micro_batches = few + (wanted - few) % step;
+  return TWS_OK;
 }
 
 /* As many ranks as take a few seconds. Every plan lists the ranks of its groups. */

@@ -79,12 +79,15 @@ tws_code tws_job_fingerprint(const tws_job *job, tws_fingerprint *out, tws_error
 /* tws_estimate_job(): `stages` has room for tws_job_stages(), or is NULL. */
 tws_code tws_job_estimate(const tws_job *job, tws_estimate *out, tws_stage_estimate *stages, tws_error *err);
 
+/* tws_estimate_live(): what the job needs at least, in a fraction of the time. */
+tws_code tws_job_live(const tws_job *job, tws_ledger *out, tws_error *err);
+
 /* The plans of the ranks, verified together (tws_ranks_to_verify()), and what was looked at, so that a clean result
  * does not claim more than was done. max_ranks 0: as many as take a few seconds. */
 typedef struct tws_verification {
   int ranks, checked, together; /* together: all ranks */
   int replicas;                 /* whole replicas among those that were checked; 0: a line of one rank of each stage */
-  int64_t micro_batches;        /* of a long step (plan/fold.h) as many as repeat */
+  int64_t micro_batches;        /* as few as say what the whole step does (plan/fold.h) */
   uint64_t operations;
 } tws_verification;
 tws_code tws_job_verify(const tws_job *job, int64_t max_ranks, tws_progress *progress, tws_verification *seen,

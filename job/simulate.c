@@ -1,5 +1,6 @@
 #include "job/simulate.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -58,20 +59,46 @@ static tws_code choose_ranks(folding *f, tws_error *err) {
   return TWS_OK;
 }
 
+static tws_code sample_plan(const folding *f, int rank, int64_t micro_batches, tws_plan **out, tws_error *err) {
+  tws_plan_request request = tws_job_request(f->job, rank);
+  const tws_pipeline_shape shape =
+      tws_pipeline_shape_of(request.config, tws_job_stages(f->job), request.config->accumulation_steps);
+  request.max_accumulation = micro_batches;
+  request.use = tws_fold_use(&shape, micro_batches);
+  return tws_plan_build(&request, out, err);
+}
+
+/* Plans that say what all micro-batches need, in place of those that some were simulated with. */
+static tws_code plan_memory(folding *f, tws_error *err) {
+  for (int i = 0; i < f->set.count; i++) {
+    const tws_plan_request request = tws_job_request(f->job, f->set.ranks[i]);
+    tws_plan **plan = &f->out->plans[i];
+    if (tws_fold_says_memory(*plan, request.config->accumulation_steps)) continue;
+    tws_plan_destroy(*plan);
+    *plan = NULL;
+    TWS_TRY(tws_fold_plan(&request, plan, err));
+  }
+  return TWS_OK;
+}
+
 static tws_code simulate_some(void *user, int64_t micro_batches, int slot, tws_fold_sample *sample, tws_error *err) {
   folding *f = user;
   tws_simulation *s = f->out;
   uint64_t operations = 0;
   free_plans(s);
-  *sample = (tws_fold_sample){0};
+  tws_path_result *paths = f->paths + (size_t)slot * (size_t)s->plan_count;
+  *sample = (tws_fold_sample){.numbers = &paths->step_s,
+                              .count = offsetof(tws_path_result, bottleneck) / sizeof(double),
+                              .stride = sizeof *paths / sizeof(double),
+                              .first_time = offsetof(tws_path_result, passed_s) / sizeof(double),
+                              .times = TWS_STREAM_COUNT,
+                              .ranks = s->plan_count};
   if (f->request->progress) tws_progress_begin(f->request->progress, "planning ranks", f->set.count);
   for (int i = 0; i < f->set.count; i++) {
     if (f->request->progress) tws_progress_update(f->request->progress, i);
-    TWS_TRY(tws_job_part_plan(f->job, f->set.ranks[i], micro_batches, &s->plans[i], err));
+    TWS_TRY(sample_plan(f, f->set.ranks[i], micro_batches, &s->plans[i], err));
     TWS_TRY(tws_plans_check_length(operations += s->plans[i]->op_count, err));
     if (s->plans[i]->settled > sample->settled) sample->settled = s->plans[i]->settled;
-    for (int t = 0; t < TWS_TIER_COUNT; t++) sample->bytes += tws_plan_bytes(s->plans[i], (tws_tier)t);
-    sample->bytes += tws_arena_growth(s->plans[i], f->job->config->accumulation_steps);
   }
   const tws_sim_request of_plans = {.plans = (const tws_plan *const *)s->plans,
                                     .plan_count = s->plan_count,
@@ -81,7 +108,7 @@ static tws_code simulate_some(void *user, int64_t micro_batches, int slot, tws_f
                                     .timeline = f->request->timeline,
                                     .effects = f->request->effects,
                                     .progress = f->request->progress,
-                                    .paths = f->paths + (size_t)slot * (size_t)s->plan_count};
+                                    .paths = paths};
   TWS_TRY(f->request->sim->simulate(&of_plans, &f->results[slot], err));
   sample->step_s = f->results[slot].step_s;
   return TWS_OK;
@@ -118,6 +145,7 @@ static tws_code simulate_folded(folding *f, tws_error *err) {
   TWS_TRY(f->request->timeline || f->request->effects /* which see every operation */
               ? simulate_some(f, wanted, 0, &all, err)
               : tws_fold_find(&shape, wanted, simulate_some, f, &folded, err));
+  TWS_TRY(plan_memory(f, err));
   extrapolate_rounds(f, &folded);
   return TWS_OK;
 }

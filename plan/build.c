@@ -395,7 +395,7 @@ static tws_code begin(const tws_plan_request *request, tws_lower *l, tws_error *
                    .network = request->network,
                    .scratch = scratch,
                    .evaluates = request->program == TWS_PROGRAM_EVALUATE,
-                   .b = {.plan = plan, .err = err}};
+                   .b = {.plan = plan, .err = err, .use = request->use}};
   if (request->state) return TWS_OK;
   TWS_TRY(tws_state_create(&plan->state, err));
   plan->state->counters = (tws_counters){.seed = c->seed, .loss_scale = tws_loss_scale_start(c)};

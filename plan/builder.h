@@ -28,6 +28,7 @@ typedef struct tws_builder {
     const uint64_t *start;
     uint32_t count;
     uint32_t first_cell;
+    uint32_t hint;  /* the piece that was looked up last */
     uint32_t after; /* 1 + the operation that its first one waits for; 0: none */
     uint32_t until; /* the operation before which it keeps its memory, whoever uses it last; 0: none */
   } * pieces;
@@ -35,8 +36,9 @@ typedef struct tws_builder {
   /* what the next operations belong to */
   tws_phase phase;
   uint32_t module, micro_batch;
-  tws_repetition repeats; /* of a long plan; else zeros */
+  tws_repetition repeats; /* of a step that few micro-batches say all of; else zeros */
   int nobody_waits_for_memory;
+  tws_plan_use use;
   uint32_t *taken, *held; /* per buffer: the operations from and until which its memory is kept then; else NULL */
 } tws_builder;
 

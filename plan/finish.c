@@ -45,6 +45,7 @@ typedef struct finisher {
   uint32_t *ending;                  /* buffers by last operation: first of a list */
   uint32_t *ending_next;             /* per buffer */
   int placed;                        /* buffers have places */
+  const uint8_t *messages;           /* per buffer; not NULL: messages alone have places */
   tws_history history[TWS_TIER_COUNT];
 } finisher;
 
@@ -98,7 +99,7 @@ static void begin_buffer(finisher *f, uint32_t index) {
   const tws_buffer *buffer = &f->plan->buffers[index];
   const uint32_t after = f->b->pieces[index].after;
   if (after) require_place(f, f->stream[after - 1], f->position[after - 1]);
-  if (!f->placed) return;
+  if (!f->placed || (f->messages && !f->messages[index])) return;
   tws_history_require(&f->history[buffer->tier], buffer->offset, tws_layout_bytes(buffer->bytes), f->touched,
                       f->streams, f->needed);
 }
@@ -113,10 +114,21 @@ static int touches_piece(const struct tws_pieces *pieces, uint32_t i, uint32_t f
   return i == first || (i < pieces->count && pieces->start[i] < operand->offset + operand->count);
 }
 
+/* Parameters are used one after another: mostly it is one near the last. */
+static uint32_t find_piece(struct tws_pieces *pieces, uint64_t element) {
+  enum { NEAR = 4 };
+  uint32_t at = pieces->hint;
+  for (int i = 0; i < NEAR && at + 1 < pieces->count && pieces->start[at + 1] <= element; i++) at++;
+  for (int i = 0; i < NEAR && at > 0 && pieces->start[at] > element; i++) at--;
+  const int found =
+      (at == 0 || pieces->start[at] <= element) && (at + 1 >= pieces->count || pieces->start[at + 1] > element);
+  return pieces->hint = found ? at : tws_builder_piece_at(pieces, element);
+}
+
 static void access_operand(finisher *f, const tws_operand *operand) {
   if (operand->count == 0 || !is_shared(&f->plan->buffers[operand->buffer])) return;
-  const struct tws_pieces *pieces = &f->b->pieces[operand->buffer];
-  uint32_t first = tws_builder_piece_at(pieces, operand->offset);
+  struct tws_pieces *pieces = &f->b->pieces[operand->buffer];
+  uint32_t first = find_piece(pieces, operand->offset);
   f->first_piece[operand - f->plan->operands] = first;
   for (uint32_t i = first; touches_piece(pieces, i, first, operand); i++) {
     size_t cell = pieces->first_cell + i;
@@ -151,6 +163,7 @@ static void mark_operand(finisher *f, uint32_t op, const tws_operand *operand) {
 static void release_ending(finisher *f, uint32_t op) {
   for (uint32_t i = f->ending[op]; i != TWS_NONE; i = f->ending_next[i]) {
     tws_buffer *buffer = &f->plan->buffers[i];
+    if (f->messages && !f->messages[i]) continue;
     if (tws_history_record(&f->history[buffer->tier], buffer->offset, tws_layout_bytes(buffer->bytes), i)) {
       tws_builder_fail(f->b, TWS_MEMORY, "no memory");
     }
@@ -374,20 +387,50 @@ tws_code tws_builder_depend(tws_builder *b) {
   return b->failed;
 }
 
+/* Whether some stream may wait for another's memory, but for that of messages: where several use what takes turns. */
+static int waits_for_memory(const tws_builder *b, const uint8_t *messages) {
+  uint16_t streams[TWS_TIER_COUNT] = {0};
+  int waits = 0;
+  for (uint32_t i = 0; i < b->plan->buffer_count; i++) {
+    const tws_buffer *buffer = &b->plan->buffers[i];
+    if (buffer->lifetime == TWS_LIFETIME_OPS && !messages[i]) streams[buffer->tier] |= buffer->streams;
+  }
+  for (int t = 0; t < TWS_TIER_COUNT; t++)
+    waits |= (streams[t] & (streams[t] - 1)) && !(t == TWS_TIER_DEVICE && b->nobody_waits_for_memory);
+  return waits;
+}
+
+/* Dependencies alone, where no layout could change them; *done: so it is. */
+static tws_code finish_for_times(finisher *f, tws_arena *scratch, int *done) {
+  const uint8_t *messages = tws_layout_find_messages(f->plan, scratch);
+  if (!messages) return tws_builder_fail(f->b, TWS_MEMORY, "no memory");
+  *done = f->streams < 2 || !waits_for_memory(f->b, messages);
+  if (!*done || f->streams < 2) return TWS_OK;
+  if (tws_layout_messages(f->b, scratch) != TWS_OK || prepare_sweep(f, scratch) != TWS_OK) return f->b->failed;
+  f->placed = 1;
+  f->messages = messages;
+  sweep_operations(f);
+  return f->b->failed;
+}
+
+static tws_code finish_laid_out(finisher *f, tws_arena *scratch) {
+  if (f->b->nobody_waits_for_memory && f->streams > 1 && sweep_before_layout(f, scratch) != TWS_OK) return f->b->failed;
+  f->placed = 1;
+  /* On a single stream order is all there is. */
+  if (tws_layout_make(f->b, scratch) != TWS_OK || f->b->use == TWS_PLAN_FOR_MEMORY) return f->b->failed;
+  if (f->streams > 1 && prepare_sweep(f, scratch) == TWS_OK) sweep_operations(f);
+  return f->b->failed;
+}
+
 tws_code tws_builder_finish(tws_builder *b) {
   if (b->failed != TWS_OK) return b->failed;
   finisher f = {.b = b, .plan = b->plan};
   tws_arena *scratch = tws_arena_create();
   if (!scratch) return tws_builder_fail(b, TWS_MEMORY, "no memory");
+  int done = 0;
   find_streams(&f);
-  if (b->nobody_waits_for_memory && f.streams > 1 && sweep_before_layout(&f, scratch) != TWS_OK) {
-    tws_arena_destroy(scratch);
-    return b->failed;
-  }
-  f.placed = 1;
-  /* On a single stream order is all there is. */
-  if (tws_layout_make(b, scratch) == TWS_OK && f.streams > 1 && prepare_sweep(&f, scratch) == TWS_OK)
-    sweep_operations(&f);
+  if (b->use != TWS_PLAN_FOR_TIMES || (finish_for_times(&f, scratch, &done) == TWS_OK && !done))
+    finish_laid_out(&f, scratch);
   for (int t = 0; t < TWS_TIER_COUNT; t++) tws_history_free(&f.history[t]);
   tws_arena_destroy(scratch);
   b->held = b->taken = NULL;

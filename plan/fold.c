@@ -1,7 +1,13 @@
 #include "plan/fold.h"
 
+#include "plan/plan.h"
+
 enum { SLOTS_IN_TURN = 4 }; /* of messages, two of them to spare */
-enum { LONG_ROUNDS = 32, FIRST_ROUNDS = 8, MOST_ROUNDS = 28, FURTHER_ROUNDS = 5 };
+/* Samples at most: some that are a step apart, then some that are a round apart. */
+enum { STEP_SAMPLES = 5, ROUND_SAMPLES = 5, MOST_JUMPS = 3 };
+enum { FIRST_ALONE = 3, BEYOND_STAGES = 4, FIRST_INTERLEAVED = 3 };
+/* Of layouts: plans that are tried, and the longest period that is worth a try. */
+enum { MOST_LAYOUTS = 5, LONGEST_PERIOD = 64 };
 
 int64_t tws_fold_round(const tws_pipeline_shape *shape) {
   const int stages = shape->stages;
@@ -14,52 +20,137 @@ int64_t tws_fold_step(const tws_pipeline_shape *shape) {
   return shape->virtual_stages > 1 ? shape->stages : 1;
 }
 
-int tws_fold_is_long(const tws_pipeline_shape *shape, int64_t micro_batches) {
-  return shape->kind != TWS_PIPELINE_GPIPE && !shape->beside && micro_batches >= LONG_ROUNDS * tws_fold_round(shape);
+/* Of the first sample. The first micro-batch does not accumulate; in a pipeline, each stage has done with some of them,
+ * and its messages have come to the slots of earlier ones. */
+static int64_t first_sample(const tws_pipeline_shape *shape) {
+  if (shape->stages == 1) return FIRST_ALONE;
+  if (shape->virtual_stages > 1) return FIRST_INTERLEAVED * (int64_t)shape->stages;
+  return shape->stages + BEYOND_STAGES;
 }
 
-tws_repetition tws_fold_repetition(const tws_pipeline_shape *shape, int64_t micro_batches) {
-  if (!tws_fold_is_long(shape, micro_batches)) return (tws_repetition){0, 0};
-  return (tws_repetition){.step = (uint32_t)tws_fold_step(shape), .round = (uint32_t)tws_fold_round(shape)};
+int tws_fold_applies(const tws_pipeline_shape *shape, int64_t micro_batches) {
+  const int gpipe = shape->stages > 1 && shape->kind == TWS_PIPELINE_GPIPE;
+  const int64_t samples = 3 * (first_sample(shape) + tws_fold_step(shape));
+  return !gpipe && !shape->beside && micro_batches > samples;
 }
 
-/* Whether the last rounds are like each other: their layouts, and what each adds. */
-static int is_steady(const tws_fold_sample *samples, int newest, int64_t built, int64_t round) {
-  const tws_fold_sample *last = &samples[newest];
-  if (last->settled + 4 * round > built) return 0;
-  double added[TWS_FOLD_SAMPLES - 1];
-  for (int i = 0; i < TWS_FOLD_SAMPLES - 1; i++) {
-    const tws_fold_sample *a = &samples[(newest + TWS_FOLD_SAMPLES - i) % TWS_FOLD_SAMPLES];
-    const tws_fold_sample *b = &samples[(newest + TWS_FOLD_SAMPLES - i - 1) % TWS_FOLD_SAMPLES];
-    if (a->bytes != b->bytes) return 0;
-    added[i] = a->step_s - b->step_s;
-    const double apart = added[i] - added[0];
-    if (apart > 1e-11 * last->step_s || apart < -1e-11 * last->step_s) return 0;
+/* The last micro-batches, which no forward pass of others runs between. */
+static int64_t ending_of(const tws_pipeline_shape *shape, int stage) {
+  if (shape->stages == 1) return 1;
+  const int64_t chunks = shape->virtual_stages, passes = tws_pipeline_in_flight(shape, stage);
+  return chunks > 1 ? (passes + chunks - 1) / chunks + shape->stages : passes;
+}
+
+tws_repetition tws_fold_repetition(const tws_pipeline_shape *shape, int stage, int64_t micro_batches) {
+  if (!tws_fold_applies(shape, micro_batches)) return (tws_repetition){0, 0};
+  return (tws_repetition){.step = (uint32_t)tws_fold_step(shape), .ending = (uint32_t)ending_of(shape, stage)};
+}
+
+/* ---- memory ---- */
+
+/* At least so many, and as many less than all as `period` divides. */
+static int64_t align(int64_t at_least, int64_t wanted, int64_t period) {
+  const int64_t off = (wanted - at_least) % period;
+  return at_least >= wanted ? wanted : at_least + off;
+}
+
+/* Likely enough: what is in flight comes to be, takes the places of earlier ones, and does so again. */
+static int64_t first_layout(const tws_pipeline_shape *shape, int stage, int64_t wanted) {
+  if (shape->stages == 1) return FIRST_ALONE + 1;
+  if (shape->virtual_stages > 1) return 2 * tws_fold_round(shape);
+  const int64_t in_flight = tws_pipeline_in_flight(shape, stage);
+  return align(3 * in_flight + BEYOND_STAGES, wanted, in_flight + 1);
+}
+
+/* How many micro-batches to try after a plan whose layout does not say all; all: none. */
+static int64_t next_layout(const tws_pipeline_shape *shape, const tws_plan *plan, int64_t wanted) {
+  const int64_t built = plan->accumulation_steps, step = tws_fold_step(shape), period = plan->period;
+  if (plan->settled <= built && period > 0 && period <= LONGEST_PERIOD) return align(built, wanted, period);
+  const int64_t next = plan->settled > built ? plan->settled : built;
+  return align(next > built + step ? next : built + step, wanted,
+               period > 0 && period <= LONGEST_PERIOD ? period : step);
+}
+
+int tws_fold_says_memory(const tws_plan *plan, int64_t wanted) {
+  const int64_t built = plan->accumulation_steps;
+  if (built >= wanted) return 1;
+  return plan->period > 0 && plan->settled <= built && (wanted - built) % plan->period == 0;
+}
+
+tws_code tws_fold_plan(const tws_plan_request *request, tws_plan **out, tws_error *err) {
+  const int64_t wanted = request->config->accumulation_steps;
+  const int stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
+  const tws_pipeline_shape shape = tws_pipeline_shape_of(request->config, stages, wanted);
+  tws_plan_request r = *request;
+  r.use = TWS_PLAN_FOR_MEMORY;
+  const int stage = tws_topology_position(&r.topology, r.rank).index[TWS_AXIS_PIPE];
+  int64_t built = tws_fold_applies(&shape, wanted) ? first_layout(&shape, stage, wanted) : wanted;
+  for (int tried = 0;; tried++) {
+    if (tried == MOST_LAYOUTS || built > wanted) built = wanted;
+    r.max_accumulation = built;
+    TWS_TRY(tws_plan_build(&r, out, err));
+    const tws_plan *plan = *out;
+    if (tws_fold_says_memory(plan, wanted)) return TWS_OK;
+    built = next_layout(&shape, plan, wanted);
+    tws_plan_destroy(*out);
+    *out = NULL;
+  }
+}
+
+/* ---- times ---- */
+
+tws_plan_use tws_fold_use(const tws_pipeline_shape *shape, int64_t micro_batches) {
+  if (micro_batches >= shape->micro_batches) return TWS_PLAN_FOR_ALL;
+  return shape->stages > 1 || micro_batches < FIRST_ALONE + 2 ? TWS_PLAN_FOR_TIMES : TWS_PLAN_FOR_ALL;
+}
+
+/* Whether b adds to a what c adds to b. */
+static int adds_alike(double a, double b, double c, double whole) {
+  const double least = 1e-11 * whole, size = 1e-11 * (c > 0 ? c : -c), apart = (c - b) - (b - a);
+  const double most = size > least ? size : least;
+  return apart <= most && apart >= -most;
+}
+
+/* Whether the last three samples are like each other: each adds the same. */
+static int is_steady(const tws_fold_sample *samples, int taken) {
+  const tws_fold_sample *c = &samples[(taken - 1) % TWS_FOLD_SAMPLES], *b = &samples[(taken - 2) % TWS_FOLD_SAMPLES],
+                        *a = &samples[(taken - 3) % TWS_FOLD_SAMPLES];
+  if (!adds_alike(a->step_s, b->step_s, c->step_s, c->step_s)) return 0;
+  for (int r = 0; r < c->ranks; r++) {
+    const size_t at = (size_t)r * c->stride;
+    for (size_t i = 0; i < c->count; i++)
+      if (!adds_alike(a->numbers[at + i], b->numbers[at + i], c->numbers[at + i], c->step_s)) return 0;
+    for (size_t i = at + c->first_time; i < at + c->first_time + c->times; i++) {
+      const double later = c->numbers[i] - b->numbers[i]; /* more: a rank is slower than the step shows so far */
+      if (later > c->step_s - b->step_s + 1e-11 * c->step_s) return 0;
+    }
   }
   return 1;
 }
 
 tws_code tws_fold_find(const tws_pipeline_shape *shape, int64_t wanted, tws_fold_measure measure, void *user,
                        tws_folded *out, tws_error *err) {
-  const int64_t round = tws_fold_round(shape), most = MOST_ROUNDS * round;
-  tws_fold_sample samples[TWS_FOLD_SAMPLES];
-  int64_t next = FIRST_ROUNDS * round + wanted % round;
-  int taken = 0;
-  while (tws_fold_is_long(shape, wanted) && next < most) {
-    const int slot = taken % TWS_FOLD_SAMPLES;
-    TWS_TRY(measure(user, next, slot, &samples[slot], err));
-    taken++;
-    if (taken >= TWS_FOLD_SAMPLES && is_steady(samples, slot, next, round)) {
-      *out = (tws_folded){slot, (slot + TWS_FOLD_SAMPLES - 1) % TWS_FOLD_SAMPLES, next,
-                          (double)(wanted - next) / (double)round};
+  const int64_t apart[] = {tws_fold_step(shape), tws_fold_round(shape)};
+  const int most[] = {STEP_SAMPLES, ROUND_SAMPLES};
+  tws_fold_sample samples[TWS_FOLD_SAMPLES] = {{0}};
+  int64_t built = first_sample(shape);
+  int jumps = 0;
+  for (int far = 0; far < 2 && tws_fold_applies(shape, wanted); far++) {
+    built = align(built, wanted, apart[far]);
+    for (int taken = 0; taken < most[far] && built < wanted; built += apart[far]) {
+      const int slot = taken % TWS_FOLD_SAMPLES;
+      TWS_TRY(measure(user, built, slot, &samples[slot], err));
+      const int64_t settled = samples[slot].settled; /* of plans whose streams may wait for memory */
+      if (settled > built + 2 * apart[far]) {
+        if (3 * settled >= wanted || ++jumps > MOST_JUMPS) break; /* the whole is hardly more */
+        built = align(settled, wanted, apart[far]) - apart[far];
+        taken = 0;
+        continue;
+      }
+      if (++taken < TWS_FOLD_SAMPLES || settled > built || !is_steady(samples, taken)) continue;
+      *out = (tws_folded){slot, (taken - 2) % TWS_FOLD_SAMPLES, built, (double)(wanted - built) / (double)apart[far]};
       return TWS_OK;
     }
-    /* neither the layout nor the rhythm was found: look further on */
-    if (taken >= TWS_FOLD_SAMPLES && samples[slot].settled + 4 * round > next) {
-      next += (FURTHER_ROUNDS - 1) * round;
-      taken = 0;
-    }
-    next += round;
   }
   *out = (tws_folded){0, 0, wanted, 0};
   return measure(user, wanted, 0, &samples[0], err);

@@ -1,5 +1,6 @@
 #include "plan/layout.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct range {
@@ -21,17 +22,19 @@ typedef struct layout {
   uint32_t *computed;           /* per operation: modules' computations before it */
   uint8_t *from_high, *message; /* per buffer */
   int has_messages;
-  uint32_t *step_before, *round_before; /* per buffer: the same of an earlier micro-batch, or TWS_NONE; NULL: the plan
-                                           is not long */
-  uint32_t *distance;                   /* per buffer: of how many steps before its place is; 0: of none */
-  tws_repetition repeats;
-  uint32_t settled;     /* micro-batches until each buffer's distance is that of a round before */
-  uint32_t ending_from; /* the micro-batches from here on may differ: the pipeline empties */
-  uint64_t *in_slots;   /* per buffer of messages: where it lies among the slots */
-  uint64_t slot_bytes;  /* of all slots of the tier */
-  range *slots;         /* free ones, in the order in which they came free */
+  uint32_t *before;     /* per buffer: the same of a period before, or TWS_NONE; NULL: the plan is not to repeat */
+  uint32_t period;      /* in micro-batches; 0: none is known */
+  uint32_t unsettled;   /* 1 + the last micro-batch whose buffers do not lie as those of a period before; 0: none */
+  uint32_t ending_from; /* the micro-batches from here on may differ: the step ends */
+  range *kept_free;     /* of take_clear() */
+  size_t kept_capacity;
+  uint64_t *in_slots;  /* per buffer of messages: where it lies among the slots */
+  uint64_t slot_bytes; /* of all slots of the tier */
+  range *slots;        /* free ones, in the order in which they came free */
   size_t slot_count, slot_capacity;
   space space;
+  uint8_t *place; /* per buffer: place_number() of its tier and region, or NOWHERE */
+  uint8_t here;   /* of those that are laid out */
   int tier;
   region region;      /* of it */
   uint64_t alignment; /* in this tier: all sizes are multiples of it, so that all places are */
@@ -52,9 +55,13 @@ static region region_of(const layout *l, uint32_t buffer) {
   return plan->ops[b->first_op].phase == TWS_PHASE_STEP ? OF_END : THE_REST;
 }
 
+enum { NOWHERE = 255 };
+static uint8_t place_number(int tier, int region_of_it) {
+  return (uint8_t)(tier * REGIONS + region_of_it);
+}
+
 static int is_here(const layout *l, uint32_t buffer) {
-  const tws_buffer *b = &l->plan->buffers[buffer];
-  return b->tier == l->tier && b->lifetime != TWS_LIFETIME_STATE && region_of(l, buffer) == l->region;
+  return l->place[buffer] == l->here;
 }
 
 /* The operations from and until which a buffer has its memory. Messages have slots, which are waited for. */
@@ -190,10 +197,16 @@ static int deal_slots(layout *l) {
   return 0;
 }
 
-/* ---- long plans ----
- * A best fit wanders: pipelines of many micro-batches would pack a little differently in each. In a long plan a buffer
- * lies where the same of the latest micro-batch lay that is done with it, whenever it can. So the layout soon repeats
- * itself, and what a few rounds need is what any number of them needs. */
+/* ---- plans that repeat ----
+ * Few micro-batches say where those of any number of them lie (plan/fold.h). A best fit alone does not see to that: it
+ * packs each micro-batch of a pipeline a little differently. So a buffer lies where the same of a period before lay,
+ * whenever that is free. A period has as many micro-batches as it takes for each buffer to be gone when the same of the
+ * next period begins. What does not find its place free, since it lies where the pipeline was still filling, goes where
+ * it is in the way of none that begins while it is alive, as they lay a period before. So none has to move because
+ * another did, and from the third period on, if not earlier, all lie as a period before.
+ *
+ * Then the free memory is the same as a period before, once none is alive that did not lie so; and as a placement is a
+ * function of what is free, and of what lay there before, all that follow lie likewise, by induction. */
 
 /* The buffers of each micro-batch in the order in which they were made: where each begins in `list`. */
 static int list_by_micro_batch(const tws_plan *plan, tws_arena *scratch, uint32_t **first, uint32_t **list) {
@@ -217,73 +230,107 @@ static int list_by_micro_batch(const tws_plan *plan, tws_arena *scratch, uint32_
   return 0;
 }
 
-/* Links every buffer to the same one so many micro-batches before. */
-static void link_micro_batches(const tws_plan *plan, const uint32_t *first, const uint32_t *list, uint32_t apart,
-                               uint32_t *links) {
-  memset(links, 0xff, plan->buffer_count * sizeof *links); /* TWS_NONE */
-  for (uint32_t m = apart; m < plan->accumulation_steps; m++) {
-    const uint32_t before = first[m - apart], count = first[m - apart + 1] - before;
-    for (uint32_t k = 0; k < first[m + 1] - first[m] && k < count; k++) {
-      const uint32_t i = list[first[m] + k], other = list[before + k];
-      if (plan->buffers[i].bytes == plan->buffers[other].bytes && plan->buffers[i].tier == plan->buffers[other].tier)
-        links[i] = other;
+/* The same of so many micro-batches before, of what is the k-th of its own; or TWS_NONE. */
+static uint32_t same_before(const layout *l, const uint32_t *first, const uint32_t *list, uint32_t micro_batch,
+                            uint32_t k, uint32_t apart) {
+  const tws_plan *plan = l->plan;
+  const uint32_t before = first[micro_batch - apart], count = first[micro_batch - apart + 1] - before;
+  if (k >= count) return TWS_NONE;
+  const uint32_t i = list[first[micro_batch] + k], other = list[before + k];
+  return plan->buffers[i].bytes == plan->buffers[other].bytes && l->place[i] == l->place[other] ? other : TWS_NONE;
+}
+
+/* Whether each buffer is gone when the same of so many micro-batches later begins. Of the first, some are those that
+ * the whole step keeps. */
+static int is_period(const layout *l, const uint32_t *first, const uint32_t *list, uint32_t apart) {
+  for (uint32_t m = l->ending_from; m-- > apart + 1;) {
+    for (uint32_t k = 0; k < first[m + 1] - first[m]; k++) {
+      const uint32_t i = list[first[m] + k], other = same_before(l, first, list, m, k, apart);
+      if (other != TWS_NONE && !l->message[i] && end_of(l, other) >= begin_of(l, i)) return 0;
     }
   }
+  return l->ending_from > apart + 1;
 }
 
 static int find_repetition(layout *l, const tws_repetition *repeats, tws_arena *scratch) {
   const tws_plan *plan = l->plan;
-  uint32_t *first, *list;
+  uint32_t *first, *list, apart = repeats->step;
   if (repeats->step == 0) return 0;
-  l->repeats = *repeats;
-  const int64_t ending_from = plan->accumulation_steps - 2 * (int64_t)repeats->round;
+  const int64_t ending_from = plan->accumulation_steps - (int64_t)repeats->ending;
   l->ending_from = ending_from > 0 ? (uint32_t)ending_from : 0;
-  l->step_before = tws_arena_alloc_unset(scratch, plan->buffer_count + 1u, sizeof *l->step_before);
-  l->round_before = tws_arena_alloc_unset(scratch, plan->buffer_count + 1u, sizeof *l->round_before);
-  l->distance = tws_arena_alloc(scratch, plan->buffer_count + 1u, sizeof *l->distance);
-  if (!l->step_before || !l->round_before || !l->distance) return -1;
   if (list_by_micro_batch(plan, scratch, &first, &list)) return -1;
-  link_micro_batches(plan, first, list, repeats->step, l->step_before);
-  link_micro_batches(plan, first, list, repeats->round, l->round_before);
+  while (apart < l->ending_from && !is_period(l, first, list, apart)) apart += repeats->step;
+  l->period = apart;
+  l->before = tws_arena_alloc_unset(scratch, plan->buffer_count + 1u, sizeof *l->before);
+  if (!l->before) return -1;
+  memset(l->before, 0xff, plan->buffer_count * sizeof *l->before); /* TWS_NONE */
+  for (uint32_t m = apart; m < plan->accumulation_steps; m++)
+    for (uint32_t k = 0; k < first[m + 1] - first[m]; k++)
+      l->before[list[first[m] + k]] = same_before(l, first, list, m, k, apart);
   return 0;
 }
 
-static void mark_messages(layout *l) {
-  const tws_plan *plan = l->plan;
-  for (uint32_t op = 0; op < plan->op_count; op++) {
+uint8_t *tws_layout_find_messages(const tws_plan *plan, tws_arena *scratch) {
+  uint8_t *message = tws_arena_alloc(scratch, plan->buffer_count + 1u, 1);
+  for (uint32_t op = 0; message && op < plan->op_count; op++) {
     const tws_op *o = &plan->ops[op];
-    if (o->kind != TWS_OP_SEND && o->kind != TWS_OP_RECV) continue;
-    l->message[plan->operands[o->operand_first].buffer] = 1;
-    l->has_messages = 1;
+    if (o->kind == TWS_OP_SEND || o->kind == TWS_OP_RECV) message[plan->operands[o->operand_first].buffer] = 1;
   }
+  return message;
 }
 
-/* Where the same buffer of the micro-batch `distance` steps before lay, if that is free again; else UINT64_MAX. */
-static uint64_t take_again(layout *l, uint32_t i, uint32_t distance, uint64_t bytes) {
-  uint32_t other = i;
-  for (uint32_t k = 0; k < distance && other != TWS_NONE; k++) other = l->step_before[other];
-  if (distance == 0 || other == TWS_NONE || end_of(l, other) >= begin_of(l, i)) return UINT64_MAX;
-  return take_exactly(&l->space, l->offset[other], bytes) ? l->offset[other] : UINT64_MAX;
+static int by_beginning(const void *left, const void *right) {
+  const range *a = left, *b = right;
+  return a->begin < b->begin ? -1 : a->begin > b->begin;
 }
 
-/* As far back as a round before, or else the nearest that will do. Settled: when all of a round do as those of the
- * round before did, what was free for them is free for the next. */
-static uint64_t place_again(layout *l, uint32_t i, uint64_t bytes) {
-  const uint32_t micro_batch = l->plan->ops[l->plan->buffers[i].first_op].micro_batch, before = l->round_before[i];
-  const uint32_t farthest = 2 * l->repeats.round / l->repeats.step;
-  uint32_t distance = before == TWS_NONE ? 0 : l->distance[before];
-  uint64_t at = take_again(l, i, distance, bytes);
-  if (at == UINT64_MAX) {
-    if (micro_batch >= l->settled && micro_batch < l->ending_from) l->settled = micro_batch + 1;
-    for (distance = 0; distance < farthest && at == UINT64_MAX;) at = take_again(l, i, ++distance, bytes);
+/* Where those that begin while a buffer is alive lay a period before, by address; how many. */
+static size_t find_kept_free(layout *l, uint32_t buffer) {
+  const uint32_t begin = begin_of(l, buffer);
+  size_t count = 0;
+  for (uint32_t op = begin; op <= end_of(l, buffer); op++) {
+    for (uint32_t i = l->starting[op]; i != TWS_NONE; i = l->starting_next[i]) {
+      const uint32_t before = l->before[i];
+      if (i == buffer || !is_here(l, i) || l->message[i] || before == TWS_NONE || begin_of(l, before) >= begin)
+        continue;
+      if (tws_reserve(&l->kept_free, &l->kept_capacity, count + 1, sizeof *l->kept_free)) return 0;
+      const uint64_t at = l->offset[before];
+      l->kept_free[count++] = (range){at, at + padded(l, l->plan->buffers[before].bytes)};
+    }
   }
-  l->distance[i] = at == UINT64_MAX ? 0 : distance;
-  return at;
+  if (count) qsort(l->kept_free, count, sizeof *l->kept_free, by_beginning);
+  return count;
+}
+
+/* The best fit among what is free and not to be kept free. */
+static uint64_t take_clear(layout *l, uint32_t buffer, uint64_t bytes, int high) {
+  const size_t count = find_kept_free(l, buffer);
+  uint64_t at = UINT64_MAX, size = UINT64_MAX;
+  for (size_t f = 0, k = 0; f < l->space.count; f++) {
+    const range whole = l->space.free[f];
+    uint64_t begin = whole.begin;
+    while (k > 0 && l->kept_free[k - 1].end > begin) k--;
+    while (begin < whole.end) {
+      while (k < count && l->kept_free[k].end <= begin) k++;
+      const uint64_t next = k < count ? l->kept_free[k].begin : UINT64_MAX, end = next < whole.end ? next : whole.end;
+      if (end > begin && end - begin >= bytes && (end - begin < size || (end - begin == size && high))) {
+        size = end - begin;
+        at = high ? end - bytes : begin;
+      }
+      if (next >= whole.end) break;
+      if (l->kept_free[k].end > begin) begin = l->kept_free[k].end;
+    }
+  }
+  return at != UINT64_MAX && take_exactly(&l->space, at, bytes) ? at : UINT64_MAX;
 }
 
 static uint64_t place_buffer(layout *l, uint32_t i, uint64_t bytes, int high) {
-  const uint64_t at = l->step_before ? place_again(l, i, bytes) : UINT64_MAX;
-  return at == UINT64_MAX ? take_range(&l->space, bytes, high) : at;
+  if (!l->before) return take_range(&l->space, bytes, high);
+  const uint32_t before = l->before[i], micro_batch = l->plan->ops[l->plan->buffers[i].first_op].micro_batch;
+  if (before != TWS_NONE && end_of(l, before) < begin_of(l, i) && take_exactly(&l->space, l->offset[before], bytes))
+    return l->offset[before];
+  if (micro_batch >= l->unsettled && micro_batch < l->ending_from) l->unsettled = micro_batch + 1;
+  return before != TWS_NONE ? take_clear(l, i, bytes, high) : take_range(&l->space, bytes, high);
 }
 
 /* One pass over the operations inside [0, size). Returns how far it reached, or UINT64_MAX when it does not fit. */
@@ -291,7 +338,7 @@ static uint64_t attempt_layout(layout *l, uint64_t size, int two_ended) {
   const tws_plan *plan = l->plan;
   uint64_t reached = 0;
   l->space.count = 0;
-  l->settled = 0;
+  l->unsettled = 0;
   if (insert_range(&l->space, 0, (range){0, size})) {
     tws_builder_fail(l->b, TWS_MEMORY, "no memory");
     return UINT64_MAX;
@@ -334,6 +381,16 @@ static void keep_best(layout *l) {
   memcpy(l->best, l->offset, l->plan->buffer_count * sizeof *l->best);
 }
 
+/* Of the network's inputs, which grow with the number of micro-batches. */
+static uint64_t input_bytes(const layout *l) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < TWS_NETWORK_INPUTS; i++) {
+    const uint32_t input = l->plan->input[i];
+    if (input != TWS_NONE && is_here(l, input)) bytes += padded(l, l->plan->buffers[input].bytes);
+  }
+  return bytes;
+}
+
 static uint64_t whole_program_bytes(const layout *l) {
   const tws_plan *plan = l->plan;
   uint64_t bytes = 0;
@@ -374,6 +431,14 @@ static void classify_ends(layout *l, uint32_t part) {
   }
 }
 
+/* Micro-batches that a plan has to have for all its tiers to be known to repeat. */
+static void keep_settled(const layout *l, uint32_t unsettled) {
+  const uint32_t settled = unsettled + l->period + (uint32_t)l->b->repeats.ending;
+  if (!l->before) return;
+  if (settled > l->plan->settled) l->plan->settled = settled;
+  l->plan->period = l->period;
+}
+
 static void lay_out_tier(layout *l) {
   if (deal_slots(l)) {
     tws_builder_fail(l->b, TWS_MEMORY, "no memory");
@@ -382,13 +447,13 @@ static void lay_out_tier(layout *l) {
   uint64_t bound = lower_bound(l), best = attempt_layout(l, UINT64_MAX / 2, 0);
   if (l->b->failed != TWS_OK) return;
   keep_best(l);
-  uint32_t settled = l->settled;
+  uint32_t unsettled = l->unsettled;
   static const double slack[] = {1, 1.01, 1.02, 1.04, 1.08, 1.16};
   static const uint32_t parts[] = {16, 4};
   /* Tighter packing makes streams wait for each other's memory more often: not worth it for a few per cent. */
   const double state = l->plan->state ? (double)l->plan->state->arena_bytes[l->tier] : 0;
   const double moving = state + (double)(bound - whole_program_bytes(l)); /* slack does not depend on what is read in */
-  const double aside = l->step_before ? (double)whole_program_bytes(l) : 0; /* grows with the number of micro-batches */
+  const double aside = (double)input_bytes(l);
   const double least = state + (double)best - aside;
   int worth = least > 1.05 * (state + (double)bound - aside);
   for (size_t s = 0; s < sizeof slack / sizeof *slack && worth; s++) {
@@ -403,7 +468,7 @@ static void lay_out_tier(layout *l) {
     if (!fits) continue;
     best = size;
     keep_best(l);
-    settled = l->settled;
+    unsettled = l->unsettled;
     break;
   }
   for (uint32_t i = 0; i < l->plan->buffer_count; i++) {
@@ -413,7 +478,7 @@ static void lay_out_tier(layout *l) {
       b->offset = l->plan->arena_bytes[l->tier] + l->best[i];
   }
   l->plan->arena_bytes[l->tier] += best; /* behind what is there */
-  if (settled > l->plan->settled) l->plan->settled = settled;
+  keep_settled(l, unsettled);
 }
 
 static int index_lifetimes(layout *l, tws_arena *scratch) {
@@ -433,12 +498,16 @@ static int index_lifetimes(layout *l, tws_arena *scratch) {
   l->offset = tws_arena_alloc_unset(scratch, plan->buffer_count + 1u, sizeof *l->offset);
   l->best = tws_arena_alloc_unset(scratch, plan->buffer_count + 1u, sizeof *l->best);
   l->from_high = tws_arena_alloc(scratch, plan->buffer_count + 1u, 1);
-  l->message = tws_arena_alloc(scratch, plan->buffer_count + 1u, 1);
-  if (!l->offset || !l->best || !l->from_high || !l->message) return -1;
-  mark_messages(l);
+  l->message = tws_layout_find_messages(plan, scratch);
+  l->place = tws_arena_alloc_unset(scratch, plan->buffer_count + 1u, 1);
+  if (!l->offset || !l->best || !l->from_high || !l->message || !l->place) return -1;
+  for (uint32_t i = 0; i < plan->buffer_count; i++) {
+    const int is_state = plan->buffers[i].lifetime == TWS_LIFETIME_STATE;
+    l->has_messages |= l->message[i];
+    l->place[i] = is_state ? NOWHERE : place_number(plan->buffers[i].tier, (int)region_of(l, i));
+  }
   if (l->has_messages) l->in_slots = tws_arena_alloc_unset(scratch, plan->buffer_count + 1u, sizeof *l->in_slots);
   if (l->has_messages && !l->in_slots) return -1;
-  if (find_repetition(l, &l->b->repeats, scratch)) return -1;
   for (uint32_t i = plan->buffer_count; i-- > 0;) {
     const tws_buffer *b = &plan->buffers[i];
     if (b->lifetime != TWS_LIFETIME_OPS || b->last_op == TWS_NONE) continue;
@@ -450,13 +519,31 @@ static int index_lifetimes(layout *l, tws_arena *scratch) {
   return 0;
 }
 
+tws_code tws_layout_messages(tws_builder *b, tws_arena *scratch) {
+  layout l = {.b = b, .plan = b->plan, .alignment = 1};
+  if (index_lifetimes(&l, scratch)) return tws_builder_fail(b, TWS_MEMORY, "no memory");
+  for (int at = 0; at < REGIONS * TWS_TIER_COUNT; at++) {
+    int used = 0;
+    l.here = (uint8_t)at;
+    for (uint32_t i = 0; i < b->plan->buffer_count && !used; i++) used = l.message[i] && is_here(&l, i);
+    if (!used) continue;
+    if (deal_slots(&l)) return tws_builder_fail(b, TWS_MEMORY, "no memory");
+    for (uint32_t i = 0; i < b->plan->buffer_count; i++)
+      if (l.message[i] && is_here(&l, i)) b->plan->buffers[i].offset = l.in_slots[i];
+  }
+  tws_free(l.slots);
+  return b->failed;
+}
+
 tws_code tws_layout_make(tws_builder *b, tws_arena *scratch) {
   layout l = {.b = b, .plan = b->plan};
-  if (index_lifetimes(&l, scratch)) return tws_builder_fail(b, TWS_MEMORY, "no memory");
+  if (index_lifetimes(&l, scratch) || find_repetition(&l, &b->repeats, scratch))
+    return tws_builder_fail(b, TWS_MEMORY, "no memory");
   for (int at = 0; at < REGIONS * TWS_TIER_COUNT && b->failed == TWS_OK; at++) {
     int used = 0;
     l.tier = at / REGIONS;
     l.region = (region)(at % REGIONS);
+    l.here = place_number(l.tier, (int)l.region);
     for (uint32_t i = 0; i < b->plan->buffer_count && !used; i++) used = is_here(&l, i);
     const int from_disk = b->plan->state && b->plan->state->arena_bytes[TWS_TIER_DISK] > 0;
     l.alignment = from_disk && (l.tier == TWS_TIER_PINNED || l.tier == TWS_TIER_HOST) ? TWS_DISK_ALIGNMENT : 1;
@@ -464,5 +551,6 @@ tws_code tws_layout_make(tws_builder *b, tws_arena *scratch) {
   }
   tws_free(l.space.free);
   tws_free(l.slots);
+  tws_free(l.kept_free);
   return b->failed;
 }

@@ -3,7 +3,7 @@
  * Persistent buffers come first. The others are placed in the order in which they come alive, by best fit. When that
  * leaves gaps of more than 5 %, a second way is tried inside ever larger arenas until it fits or is no better: what
  * lives long is packed from the low end, what lives shortly from the high end, so that neither fragments the other.
- * Both repeat themselves exactly from the second micro-batch on, which is why an estimate may stop at the third. */
+ * A plan says after how many micro-batches all that follow are known to lie likewise (plan/fold.h). */
 #ifndef TWS_PLAN_LAYOUT_H
 #define TWS_PLAN_LAYOUT_H
 
@@ -16,5 +16,9 @@ static inline uint64_t tws_layout_bytes(uint64_t bytes) {
 
 /* Sets offset of every buffer that is used and arena_bytes of every tier. */
 tws_code tws_layout_make(tws_builder *b, tws_arena *scratch);
+/* Sets offsets of messages alone, within a tier: they have slots of their own, wherever all the rest lies. */
+tws_code tws_layout_messages(tws_builder *b, tws_arena *scratch);
+/* Per buffer whether it is sent or received; NULL: no memory. */
+uint8_t *tws_layout_find_messages(const tws_plan *plan, tws_arena *scratch);
 
 #endif

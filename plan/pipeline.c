@@ -196,7 +196,7 @@ tws_code tws_pipeline_begin(tws_lower *l) {
   }
   plan->stage = l->stage;
   plan->stages = l->shape.stages;
-  l->b.repeats = tws_fold_repetition(&l->shape, c->accumulation_steps);
+  l->b.repeats = tws_fold_repetition(&l->shape, l->stage, c->accumulation_steps);
   if (l->shape.stages > 1) {
     if (c->zero.stage > 1) {
       return tws_fail(l->b.err, TWS_INVALID, "use ZeRO stage 1 with a pipeline, or stage 2 or 3 without one",

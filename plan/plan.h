@@ -228,12 +228,14 @@ typedef struct tws_plan {
   tws_dtype dtype;
   tws_matmul_dtype matmul_dtype; /* what costs assume of products that say nothing; engines have none but AUTO */
   int64_t micro_batch_size, sequence_length, accumulation_steps;
-  int in_step; /* ZeRO 2 and 3, overlapped or offloaded: in a micro-batch what gathers and reduces, or comes from the
+  int in_step;   /* ZeRO 2 and 3, overlapped or offloaded: in a micro-batch what gathers and reduces, or comes from the
                   host, waits for the computation that was issued before it; the next micro-batch and the step's end
                   begin when all is reduced, and copied to the host and from there; and memory makes nobody wait, so
                   that times do not depend on the layout */
-  uint32_t late;    /* operations of the step's end before this one are those of the step before; 0: there are none */
-  uint32_t settled; /* of a long plan (plan/fold.h): from this micro-batch on its layout repeats, until it ends */
+  uint32_t late; /* operations of the step's end before this one are those of the step before; 0: there are none */
+  uint32_t settled,
+      period; /* of a step that repeats (plan/fold.h): so many micro-batches show that its layout does, and
+                               after how many; 0: it does not */
   tws_op *ops;
   tws_operand *operands;
   uint32_t *deps; /* op indices, always on other streams and earlier in issue order */
@@ -258,6 +260,13 @@ typedef struct tws_plan {
   int threads;
 } tws_plan;
 
+/* Who reads a plan: what it leaves out for them. */
+typedef enum tws_plan_use {
+  TWS_PLAN_FOR_ALL,
+  TWS_PLAN_FOR_TIMES, /* offsets and arena_bytes, where memory makes no stream wait */
+  TWS_PLAN_FOR_MEMORY /* dependencies */
+} tws_plan_use;
+
 typedef struct tws_plan_request {
   const tws_network *network;
   const tws_config *config; /* resolved */
@@ -265,9 +274,10 @@ typedef struct tws_plan_request {
   int rank;
   tws_backend_kind backend; /* decides workspaces */
   int threads;              /* host */
-  int64_t max_accumulation; /* build at most this many micro-batches (0: all); estimators extrapolate */
+  int64_t max_accumulation; /* build at most this many micro-batches (0: all) */
   tws_program program;
   tws_state *state; /* of the rank, as another program's plan laid it out; NULL: the plan makes its own */
+  tws_plan_use use;
 } tws_plan_request;
 
 /* Operations that a plan may have, before kernels are joined or divided, and that all plans of a job may have which are

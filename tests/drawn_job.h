@@ -9,7 +9,7 @@
 #include "tests/legal_job.h"
 
 /* Jobs at random costs have one for all streams, or one for each. */
-static int in_one_queue(uint64_t seed) {
+static inline int in_one_queue(uint64_t seed) {
   return seed % 8 == 5;
 }
 

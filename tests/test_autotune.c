@@ -397,21 +397,13 @@ START_TEST(points_with_axes_are_legal) {
     if (i % 4) continue;
     tws_job *job = derive(&f, p);
     tws_plan_request plan = tws_job_request(job, 0);
-    tws_estimate rough, exact, extrapolated;
-    ck_assert_msg(tws_estimate_rough(&plan, &job->machine, &rough, &err) == TWS_OK, "%s: %s", name, err.message);
-    ck_assert_msg(tws_estimate_step(&plan, &job->machine, &exact, &err) == TWS_OK, "%s", err.message);
-    plan.max_accumulation = 1;
-    ck_assert_msg(tws_estimate_step(&plan, &job->machine, &extrapolated, &err) == TWS_OK, "%s", err.message);
-    const tws_ledger_tier *whole = &exact.ledger.tier[TWS_TIER_DEVICE];
-    const tws_ledger_tier *less = &extrapolated.ledger.tier[TWS_TIER_DEVICE];
-    double memory = (double)whole->arena_bytes, guess = (double)rough.ledger.tier[TWS_TIER_DEVICE].arena_bytes;
-    ck_assert_msg(guess < 1.01 * memory && guess > 0.85 * memory, "%s: %g bytes are not %g", name, guess, memory);
-    ck_assert_uint_eq(less->live_bytes, whole->live_bytes); /* packing may differ with more micro-batches */
-    ck_assert_double_eq_tol((double)less->arena_bytes, memory, 0.1 * memory);
-    ck_assert_msg(fabs(rough.step_s / exact.step_s - 1) < 0.2, "%s: %g s is not %g s", name, rough.step_s,
-                  exact.step_s);
-    ck_assert_msg(fabs(extrapolated.step_s / exact.step_s - 1) < 0.005, "%s: %g s is not %g s", name,
-                  extrapolated.step_s, exact.step_s);
+    tws_estimate exact;
+    tws_ledger live;
+    ck_assert_msg(tws_estimate_step(&plan, &job->machine, &exact, &err) == TWS_OK, "%s: %s", name, err.message);
+    ck_assert_msg(tws_estimate_live(&plan, &job->machine, &live, &err) == TWS_OK, "%s", err.message);
+    const double memory = (double)exact.ledger.tier[TWS_TIER_DEVICE].arena_bytes;
+    const double least = (double)live.tier[TWS_TIER_DEVICE].arena_bytes;
+    ck_assert_msg(least <= memory && least > 0.8 * memory, "%s: %g bytes are not %g", name, least, memory);
     pipelines += p->pipeline > 1;
     tws_job_destroy(job);
   }

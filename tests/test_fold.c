@@ -10,12 +10,13 @@
 #include "models/hardware/profile.h"
 #include "plan/fold.h"
 #include "plan/representatives.h"
+#include "tests/drawn_job.h"
 #include "tests/legal_job.h"
 #include "tests/sanitized.h"
 #include "tests/sim_module.h"
 #include "tests/suite.h"
 
-enum { JOBS = TWS_SANITIZED ? 6 : 20 };
+enum { JOBS = TWS_SANITIZED ? 6 : 20, ANY_JOBS = TWS_SANITIZED ? 22 : 66 };
 
 static int close_to(double a, double b, double whole) {
   return fabs(a - b) <= 1e-9 * whole;
@@ -35,15 +36,18 @@ static void check_same_path(const tws_path_result *folded, const tws_path_result
                 step);
 }
 
-/* Every representative's whole plan, sound, and the account of all of them together. Returns whether the estimate was
- * read from fewer micro-batches. */
-static int check_job(const tws_plan_request *job, const tws_machine *machine, uint64_t seed) {
-  const tws_node_mapping mapping = tws_machine_mapping(machine, tws_topology_world(&job->topology));
+/* How much was planned of a job. */
+typedef struct planned {
+  int few_timed, few_laid_out; /* fewer micro-batches than there are */
+} planned;
+
+/* Every representative's whole plan, sound, and the account of all of them together. */
+static planned check_job(const tws_plan_request *job, const tws_machine *machine, uint64_t seed) {
   tws_error err = {0};
   tws_rank_set set;
-  tws_estimate estimate;
+  tws_estimate estimate, between;
   double step_s;
-  ck_assert(tws_representatives(&job->topology, &mapping, job->config->zero.stage, &set, &err) == TWS_OK);
+  ck_assert(tws_estimate_ranks(job, machine, &set, &err) == TWS_OK);
   tws_plan **plans = calloc((size_t)set.count, sizeof *plans);
   tws_path_result *paths = calloc((size_t)set.count, sizeof *paths);
   tws_ledger fullest = {0};
@@ -58,11 +62,15 @@ static int check_job(const tws_plan_request *job, const tws_machine *machine, ui
     if (ledger.tier[0].arena_bytes > fullest.tier[0].arena_bytes) fullest = ledger;
   }
   ck_assert(tws_job_path((const tws_plan *const *)plans, set.count, machine, paths, &step_s, &err) == TWS_OK);
+  ck_assert(tws_estimate_between(job, machine, &between, &err) == TWS_OK);
+  step_s += between.step_s;
   ck_assert_msg(close_to(estimate.step_s, step_s, step_s), "seed %d: %.12g s from %d micro-batches, %.12g s from %d",
-                (int)seed, estimate.step_s, (int)estimate.built, step_s, (int)job->config->accumulation_steps);
+                (int)seed, estimate.step_s, (int)estimate.timed, step_s, (int)job->config->accumulation_steps);
   int busiest = 0;
   for (int i = 1; i < set.count; i++)
-    if (paths[i].bubble_s < paths[busiest].bubble_s * (1 - 1e-9)) busiest = i;
+    if (paths[i].bubble_s < paths[busiest].bubble_s - 1e-9 * step_s) busiest = i;
+  tws_path_add(&paths[busiest], &between.path, 1);
+  if (between.ledger.tier[0].arena_bytes > fullest.tier[0].arena_bytes) fullest = between.ledger;
   if (set.count == 1 || paths[busiest].bubble_s > 0) check_same_path(&estimate.path, &paths[busiest], seed);
   const tws_ledger_tier *few = &estimate.ledger.tier[0], *all = &fullest.tier[0];
   ck_assert_msg(few->arena_bytes == all->arena_bytes && few->live_bytes == all->live_bytes &&
@@ -73,7 +81,7 @@ static int check_job(const tws_plan_request *job, const tws_machine *machine, ui
   free(paths);
   free(plans);
   tws_rank_set_free(&set);
-  return estimate.built < job->config->accumulation_steps;
+  return (planned){estimate.timed < job->config->accumulation_steps, estimate.built < job->config->accumulation_steps};
 }
 
 START_TEST(folded_jobs_are_whole_jobs) {
@@ -97,7 +105,7 @@ START_TEST(folded_jobs_are_whole_jobs) {
     tws_plan_request request = {.network = network, .config = &config, .backend = TWS_BACKEND_CUDA, .threads = 1};
     ck_assert(tws_plan_topology(&config, world, &request.topology, &err) == TWS_OK);
     const int kind = stages > 1 ? (int)pipeline.kind : TWS_PIPELINE_KIND_COUNT;
-    const int folds = check_job(&request, &machine, seed);
+    const int folds = check_job(&request, &machine, seed).few_timed;
     if (config.matmul_dtype == TWS_MATMUL_AUTO) { /* with casts there are more sizes, and layouts settle less often */
       tried[kind]++;
       folded[kind] += folds;
@@ -108,6 +116,43 @@ START_TEST(folded_jobs_are_whole_jobs) {
   for (int k = 1; k <= TWS_PIPELINE_KIND_COUNT; k++)
     ck_assert_msg(2 * folded[k] >= tried[k], "schedule %d: %d of %d were folded", k, folded[k], tried[k]);
   tws_profile_destroy(profile);
+}
+END_TEST
+
+/* Jobs of all kinds, with steps that are hardly longer than the samples, and longer ones. TWS_FOLD_JOBS says how many,
+ * TWS_FOLD_FIRST the first. */
+START_TEST(few_rounds_of_any_job) {
+  static const uint64_t kinds[] = {0,         BESIDE, CODED,  OFFLOADED,    RANKED, IN_STEP,
+                                   EXCHANGED, RINGED, HOSTED, CHECKPOINTED, 1 << 10};
+  enum { KINDS = sizeof kinds / sizeof *kinds };
+  const char *asked = getenv("TWS_FOLD_JOBS"), *from = getenv("TWS_FOLD_FIRST");
+  const int jobs = asked ? atoi(asked) : ANY_JOBS, begin = from ? atoi(from) : 0;
+  int tried[KINDS] = {0}, whole[KINDS] = {0}, whole_laid_out = 0, all = 0, all_whole = 0;
+  for (int i = begin; i < begin + jobs; i++) {
+    const uint64_t kind = (uint64_t)i % KINDS, seed = kinds[kind] + 100 + (uint64_t)i / KINDS;
+    drawn_job j;
+    draw_job(seed, 0, 1, &j);
+    const int stages = (int)j.config.pipeline_stages;
+    if (j.config.pipeline_schedule == TWS_PIPELINE_GPIPE) j.config.pipeline_schedule = TWS_PIPELINE_1F1B;
+    j.config.delayed_update = 0; /* which is whole, too */
+    const tws_pipeline_shape pipeline = tws_pipeline_shape_of(&j.config, stages, 1);
+    int64_t steps = stages;
+    while (!tws_fold_applies(&pipeline, steps)) steps += stages;
+    j.config.accumulation_steps = steps + stages * (int64_t)draw(seed, 61, i % 2 ? 8 : 40);
+    const planned p = check_job(&j.request, &j.machine, seed);
+    tried[kind]++;
+    whole[kind] += !p.few_timed;
+    whole_laid_out += !p.few_laid_out;
+    drop_job(&j);
+  }
+  for (int k = 0; k < KINDS; k++) {
+    all += tried[k];
+    all_whole += whole[k];
+    if (asked) printf("kind %d: %d of %d were planned whole\n", k, whole[k], tried[k]);
+  }
+  printf("%d of %d jobs were planned whole for their times, %d for their memory\n", all_whole, all, whole_laid_out);
+  ck_assert_int_le(20 * all_whole, all);
+  ck_assert_int_le(20 * whole_laid_out, all);
 }
 END_TEST
 
@@ -229,6 +274,7 @@ int main(void) {
   TCase *c = tcase_create("fold");
   tcase_set_timeout(c, 120);
   tcase_add_test(c, folded_jobs_are_whole_jobs);
+  tcase_add_test(c, few_rounds_of_any_job);
   tcase_add_test(c, folded_simulations_are_whole_simulations);
   tcase_add_test(c, any_number_of_micro_batches);
   tcase_add_test(c, what_is_too_long_is_refused);

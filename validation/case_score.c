@@ -24,11 +24,9 @@ tws_code tws_case_predict(const tws_case *one, const tws_job *job, const tws_sim
                           tws_case_prediction *prediction, tws_error *err) {
   tws_estimate estimate;
   memset(prediction, 0, sizeof *prediction);
-  tws_plan_request request = tws_job_request(job, 0);
-  request.max_accumulation = 1; /* pipelines: extrapolated */
   tws_stage_estimate *stages = tws_calloc((size_t)tws_job_stages(job), sizeof *stages);
   if (!stages) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a measured run");
-  tws_code code = tws_estimate_job(&request, &job->machine, &estimate, stages, err);
+  tws_code code = tws_job_estimate(job, &estimate, stages, err);
   double allocated = 0, reserved = 0, counted = 0;
   if (code == TWS_OK) {
     allocated = counted = tws_software_peak(job, stages, &reserved);
