@@ -30,7 +30,8 @@ demo: packages
 	scenarios/demo/run.sh $(BUILD)
 
 # make check builds in a folder of its own where there is no build yet, with the CUDA kernels for one architecture, the
-# oldest of those that are shipped, whose limits are the strictest: each further one costs as much again.
+# oldest of those that are shipped, whose limits are the strictest: each further one costs as much again. Inputs for the
+# fuzz targets are few here, since the other build tries many under the sanitizers.
 CHECK := $(if $(wildcard $(BUILD)/build.ninja),$(BUILD),$(BUILD)-check)
 CONFIGURE = cmake -S . -G Ninja
 CONFIGURE_CLANG = CC=clang CXX=clang++ $(CONFIGURE)
@@ -38,7 +39,8 @@ CONFIGURE_CLANG = CC=clang CXX=clang++ $(CONFIGURE)
 SANITIZED = -DTWINSPEED_SANITIZE=address,undefined -DTWINSPEED_FUZZ=ON -DTWINSPEED_TEST_SUFFIX=_sanitized
 
 $(BUILD)-check/build.ninja:
-	$(CONFIGURE) -B $(BUILD)-check -DTWINSPEED_CUDA_ARCHITECTURES=80-real -DTWINSPEED_DEBUG_INFO=-g1 $(CMAKE_FLAGS)
+	$(CONFIGURE) -B $(BUILD)-check -DTWINSPEED_CUDA_ARCHITECTURES=80-real -DTWINSPEED_DEBUG_INFO=-g1 \
+	  -DTWINSPEED_FUZZ_RUNS=1000 $(CMAKE_FLAGS)
 
 $(BUILD)-sanitize/build.ninja:
 	$(CONFIGURE_CLANG) -B $(BUILD)-sanitize $(SANITIZED) -DTWINSPEED_HOST_ISAS=base $(CMAKE_FLAGS)
