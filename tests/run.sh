@@ -15,26 +15,27 @@ done
 [ $# -eq 0 ] || shift
 log=$folder/Testing/Temporary/LastTest.log
 rm -f "$log"
+
+# CTest's output as it comes, its summary kept back until the sums are printed. Not in awk, some of which wait for a block.
 {
   status=0
   ctest --test-dir "$folder" --output-on-failure --no-tests=error "$@" 2>&1 || status=$?
   echo "run.sh: $status"
-} | awk -v log_file="$log" '
-  /^run\.sh: [0-9]+$/ { status = $2; next }
-  /^[0-9]+% tests passed, / { ended = 1 }
-  ended { summary = summary $0 "\n"; next }
-  { print; fflush() }
-  END {
-    while ((getline line < log_file) > 0) {
-      if (line ~ /^assertions: [0-9]+ at [0-9]+ places$/) {
-        split(line, part, " ")
-        assertions += part[2]
-        places += part[4]
-        suites++
-      }
-      if (line ~ /^[0-9]+%: Checks: [0-9]+,/) { split(line, part, "[ ,]+"); cases += part[3] }
-    }
-    printf "%.0f assertions at %d places held, in %d cases of %d suites\n", assertions, places, cases, suites
-    printf "%s", summary
-    exit status
-  }'
+} | {
+  status=1 summary=
+  while IFS= read -r line; do
+    case $line in
+    "run.sh: "[0-9]*) status=${line#run.sh: } ;;
+    [0-9]*"% tests passed, "*) summary=$line ;;
+    *) if [ -n "$summary" ]; then summary="$summary
+$line"; else printf '%s\n' "$line"; fi ;;
+    esac
+  done
+  [ ! -f "$log" ] || awk '
+    /^assertions: [0-9]+ at [0-9]+ places$/ { assertions += $2; places += $4; suites++ }
+    /^[0-9]+%: Checks: [0-9]+,/ { cases += $3 }
+    END { printf "%.0f assertions at %d places held, in %d cases of %d suites\n", assertions, places, cases, suites }
+  ' "$log"
+  printf '%s\n' "$summary"
+  exit "$status"
+}
