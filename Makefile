@@ -1,12 +1,15 @@
 # make          build the program and its modules into build/
 # make demo     the whole loop on this machine: estimate, tune, train, compare (about five minutes on two cores)
-# make check    install what is missing, build and run all tests, plainly and under the address and undefined-behaviour sanitizers
+# make check    install what is missing, build and run every test suite, plainly and under the address and
+#               undefined-behaviour sanitizers; of long lists of random cases a sample that TWS_SEED chooses, by default
+#               the commit
+# make check-all  the same suites with all their cases and longer fuzzing, on every instruction set and CUDA
+#               architecture, and in a build by Clang without sanitizers: up to an hour on two cores
 # make install  install under PREFIX (default /usr/local; DESTDIR is honoured)
 BUILD ?= build
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 CMAKE_FLAGS ?=
-CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 
 # MAKEFLAGS of this make must not reach Ninja's children.
 unexport MAKEFLAGS
@@ -27,39 +30,57 @@ demo: packages
 	scenarios/demo/run.sh $(BUILD)
 
 # make check builds in a folder of its own where there is no build yet, with the CUDA kernels for one architecture, the
-# oldest of those that are shipped, whose limits are the strictest: each further one costs as much again.
+# oldest of those that are shipped, whose limits are the strictest: each further one costs as much again. Inputs for the
+# fuzz targets are few here, since the other build tries many under the sanitizers.
 CHECK := $(if $(wildcard $(BUILD)/build.ninja),$(BUILD),$(BUILD)-check)
+CONFIGURE = cmake -S . -G Ninja
+CONFIGURE_CLANG = CC=clang CXX=clang++ $(CONFIGURE)
+# Clang for the builds with sanitizers: its libFuzzer drives the parsers' fuzz targets a fixed number of times.
+SANITIZED = -DTWINSPEED_SANITIZE=address,undefined -DTWINSPEED_FUZZ=ON -DTWINSPEED_TEST_SUFFIX=_sanitized
 
 $(BUILD)-check/build.ninja:
-	cmake -S . -B $(BUILD)-check -G Ninja -DTWINSPEED_CUDA_ARCHITECTURES=80-real $(CMAKE_FLAGS)
+	$(CONFIGURE) -B $(BUILD)-check -DTWINSPEED_CUDA_ARCHITECTURES=80-real -DTWINSPEED_DEBUG_INFO=-g1 \
+	  -DTWINSPEED_FUZZ_RUNS=1000 $(CMAKE_FLAGS)
+
+$(BUILD)-sanitize/build.ninja:
+	$(CONFIGURE_CLANG) -B $(BUILD)-sanitize $(SANITIZED) -DTWINSPEED_HOST_ISAS=base $(CMAKE_FLAGS)
+
+$(BUILD)-all/build.ninja:
+	$(CONFIGURE) -B $(BUILD)-all -DTWINSPEED_DEBUG_INFO=-g1 $(CMAKE_FLAGS)
+
+$(BUILD)-all-sanitize/build.ninja:
+	$(CONFIGURE_CLANG) -B $(BUILD)-all-sanitize $(SANITIZED) -DTWINSPEED_FUZZ_RUNS=100000 $(CMAKE_FLAGS)
+
+$(BUILD)-all-clang/build.ninja:
+	$(CONFIGURE_CLANG) -B $(BUILD)-all-clang -DTWINSPEED_CUDA=OFF -DTWINSPEED_DEBUG_INFO=-g1 \
+	  -DTWINSPEED_TEST_SUFFIX=_clang $(CMAKE_FLAGS)
 
 build-check: $(CHECK)/build.ninja
 	cmake --build $(CHECK) -j $(JOBS)
 
-# Clang for the second build: its libFuzzer drives the parsers' fuzz targets a fixed number of times.
-$(BUILD)-sanitize/build.ninja:
-	CC=clang CXX=clang++ cmake -S . -B $(BUILD)-sanitize -G Ninja -DTWINSPEED_SANITIZE=address,undefined \
-	  -DTWINSPEED_FUZZ=ON $(CMAKE_FLAGS)
+build-sanitize build-all build-all-sanitize build-all-clang: build-%: $(BUILD)-%/build.ninja
+	cmake --build $(BUILD)-$* -j $(JOBS)
 
-build-sanitize: $(BUILD)-sanitize/build.ninja
-	cmake --build $(BUILD)-sanitize -j $(JOBS)
+# Which random cases make check takes: those of the commit, or outside a repository always the same.
+TWS_SEED ?= $(shell git rev-parse HEAD 2>/dev/null || echo twinspeed)
 
+# Packages first: the trees are configured by what is installed.
 check: packages
-	@$(MAKE) --no-print-directory check-all
+	@$(MAKE) --no-print-directory build-check build-sanitize
+	@echo "== tests, plain and under the sanitizers; random cases of TWS_SEED=$(TWS_SEED)"
+	@TWS_SEED='$(TWS_SEED)' tests/run.sh $(BUILD)-tests $(CHECK) $(BUILD)-sanitize -- -j $(JOBS) -LE slow
 
-check-all: build-check build-sanitize
-	@status=0; \
-	echo "== tests under the sanitizers, and the fuzz targets"; \
-	$(CTEST) --test-dir $(BUILD)-sanitize -LE slow || status=1; \
-	echo "== tests"; \
-	$(CTEST) --test-dir $(CHECK) || status=1; \
-	exit $$status
+check-all: packages
+	@$(MAKE) --no-print-directory build-all build-all-sanitize build-all-clang
+	@echo "== all cases of the tests, plain, under the sanitizers and built by Clang"
+	@env -u TWS_SEED tests/run.sh $(BUILD)-all-tests $(BUILD)-all $(BUILD)-all-sanitize $(BUILD)-all-clang -- -j $(JOBS)
 
 install: build
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean:
-	rm -rf $(BUILD) $(BUILD)-check $(BUILD)-sanitize
+	rm -rf $(BUILD) $(foreach tree,check sanitize tests all all-sanitize all-clang all-tests,$(BUILD)-$(tree))
 
-.PHONY: all build packages demo build-check build-sanitize check check-all install clean
+.PHONY: all build packages demo build-check build-sanitize build-all build-all-sanitize build-all-clang
+.PHONY: check check-all install clean
 .NOTPARALLEL:

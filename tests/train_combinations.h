@@ -2,6 +2,7 @@
 #ifndef TWS_TESTS_TRAIN_COMBINATIONS_H
 #define TWS_TESTS_TRAIN_COMBINATIONS_H
 
+#include "sample.h"
 #include "sanitized.h"
 #include "train.h"
 
@@ -95,6 +96,11 @@ static const combination combinations[] = {
 /* Under the sanitizers every fourth will do: they look for other faults than these. */
 enum { EVERY = TWS_SANITIZED ? 4 : 1 };
 enum { COMBINATIONS = sizeof combinations / sizeof *combinations };
+
+/* `make check` takes half of those of the table, another for each commit. */
+static inline int is_taken(int i) {
+  return takes_all() ? i % EVERY == 0 : takes((uint64_t)i, 2 * EVERY);
+}
 
 static inline int at_least_one(int x) {
   return x > 1 ? x : 1;

@@ -17,21 +17,27 @@
 enum { MAX_THREADS = 256 };
 
 /* ---- instruction sets ---- */
-#ifdef TWS_HOST_X86
+#if defined(TWS_HOST_HAS_avx2) || defined(TWS_HOST_HAS_avx512)
 static int have_avx2(void) {
+  __builtin_cpu_init();
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
+#endif
+#ifdef TWS_HOST_HAS_avx512
 static int have_avx512(void) {
   return have_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
 }
 #endif
 
+/* The kernels of this level, or for 0 the best, of those that the build has (TWINSPEED_HOST_ISAS) and the processor
+ * runs; NULL where there are none. */
 static const tws_host_kernels *find_kernels(int level) {
-#ifdef TWS_HOST_X86
-  __builtin_cpu_init();
-  if (level == 3 || (level == 0 && have_avx512())) return have_avx512() ? &tws_host_kernels_avx512 : NULL;
-  if (level == 2 || (level == 0 && have_avx2())) return have_avx2() ? &tws_host_kernels_avx2 : NULL;
+#ifdef TWS_HOST_HAS_avx512
+  if ((level == 3 || level == 0) && have_avx512()) return &tws_host_kernels_avx512;
+#endif
+#ifdef TWS_HOST_HAS_avx2
+  if ((level == 2 || level == 0) && have_avx2()) return &tws_host_kernels_avx2;
 #endif
   return level <= 1 ? &tws_host_kernels_base : NULL;
 }
