@@ -461,7 +461,7 @@ void tws_tune_forget(const tws_tune_request *request) {
   for (int part = 0; request->state && part < (request->parts > 1 ? request->parts : 1); part++)
     for (int round = 0, most = first_most(request); round < ROUNDS; round++, most *= 4) {
       state_path(request, part, most, path, sizeof path);
-      unlink(path);
+      tws_remove_file(path);
     }
 }
 

@@ -172,8 +172,8 @@ static tws_code cannot_keep(const char *path, tws_error *err) {
  * take a moment. */
 static tws_code lock_file(tws_search_state *s, const char *path, int create, tws_error *err) {
   enum { TRIES = 100, PAUSE_US = 20000 };
-  s->file = open(path, O_RDWR | O_CLOEXEC | (create ? O_CREAT : 0), 0666);
-  if (s->file < 0) return create ? cannot_keep(path, err) : TWS_OK;
+  TWS_TRY(tws_changed_file(path, create, &s->file, err));
+  if (s->file < 0) return TWS_OK;
   for (int i = 0; flock(s->file, LOCK_EX | LOCK_NB) != 0; i++, usleep(PAUSE_US))
     if (errno != EWOULDBLOCK || i == TRIES) {
       close(s->file);
@@ -234,7 +234,8 @@ tws_code tws_search_state_open_part(tws_search_state *s, const char *path, const
   *s = (tws_search_state){.workers = workers, .exact_most = exact_most, .file = -1};
   s->bytes = lay_out(s, NULL);
   *ready = 0;
-  const int file = open(path, O_RDWR | O_CLOEXEC);
+  int file;
+  TWS_TRY(tws_changed_file(path, 0, &file, err));
   if (file < 0) return TWS_OK;
   const int mapped = map_file(s, file);
   close(file);

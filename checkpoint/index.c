@@ -557,7 +557,7 @@ static tws_code not_there(const tws_saved_index *x, const tws_saved_file *file, 
 tws_code tws_saved_read_index(const char *folder, char **text, size_t *length, tws_error *err) {
   char path[TWS_FOLDER_SIZE];
   snprintf(path, sizeof path, "%.3800s/%s", folder, TWS_CHECKPOINT_INDEX);
-  return tws_read_file(path, (size_t)64 << 20, text, length, err);
+  return tws_read_regular(path, (size_t)64 << 20, text, length, err);
 }
 
 tws_code tws_saved_open(const char *folder, tws_saved_index **out, tws_error *err) {

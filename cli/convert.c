@@ -31,13 +31,25 @@ static tws_code check_output(const options *o, const char *from, const char *to,
   return tws_outputs_check(&output, 1, &inputs, o->force, err);
 }
 
+/* The second file of a Megatron data set; NULL where there is none. */
+static const char *index_beside(const options *o, const char *to, char *path, size_t size) {
+  const size_t length = to && o->megatron ? strlen(to) : 0;
+  if (length < 5 || strcmp(to + length - 4, ".bin") != 0) return NULL;
+  snprintf(path, size, "%.*s.idx", (int)(length - 4), to);
+  return path;
+}
+
 static tws_code check_tokens(const options *o, const char *from, const char *to, tws_error *err) {
-  const tws_output outputs[] = {{"convert", to, NULL}, {"--eval", o->eval, NULL}};
+  char index[TWS_FOLDER_SIZE], eval_index[TWS_FOLDER_SIZE];
+  const tws_output outputs[] = {{"convert", to, NULL},
+                                {"--eval", o->eval, NULL},
+                                {"--megatron", index_beside(o, to, index, sizeof index), NULL},
+                                {"--megatron", index_beside(o, o->eval, eval_index, sizeof eval_index), NULL}};
   tws_inputs inputs = {.count = 1, .path = {from}};
   tws_inputs_add(&inputs, o->tokenizer);
   if (!o->eval && o->eval_share > 0)
     return tws_fail(err, TWS_USAGE, "give --eval OUT.bin too", "convert tokens: --eval-share without --eval");
-  return tws_outputs_check(outputs, 2, &inputs, o->force, err);
+  return tws_outputs_check(outputs, 4, &inputs, o->force, err);
 }
 
 static cJSON *tokens_json(const options *o, const char *to, const tws_corpus_result *r) {

@@ -81,7 +81,9 @@ static void show_failure(void *user, double at_s, const tws_error *failure, int 
 
 static tws_code open_csv(session *s, tws_error *err) {
   if (!s->o->csv) return TWS_OK;
-  s->csv = fopen(s->o->csv, "w");
+  int fd;
+  TWS_TRY(tws_growing_file(s->o->csv, &fd, err));
+  s->csv = fdopen(fd, "w");
   if (s->csv && fprintf(s->csv, "step,loss,lr,gradient_norm,virtual_s,tokens_per_s,skipped,at_s\n") > 0) return TWS_OK;
   return tws_fail(err, TWS_IO, "is the folder there, and is there room on the disk?", "%s cannot be written",
                   s->o->csv);
@@ -261,17 +263,11 @@ static tws_code take_scenario(options *o, const tws_scenario *s, tws_error *err)
   return TWS_OK;
 }
 
-static int remove_one(const char *path, const struct stat *status, int type, struct FTW *where) {
-  (void)status, (void)type, (void)where;
-  return remove(path);
-}
-
 /* A scenario that saves needs a folder: where none is given, one that goes again. */
 static tws_code make_folder(options *o, char *path, size_t size, tws_error *err) {
   *path = '\0';
   if (!o->scenario || o->save || !o->run.save_every) return TWS_OK;
-  if (!mkdtemp(tws_temporary_path(path, size, "scenario")))
-    return tws_fail(err, TWS_IO, "give --save DIR", "no folder for checkpoints can be made at %s", path);
+  TWS_TRY(tws_temporary_folder(path, size, "scenario", err));
   o->save = path;
   return TWS_OK;
 }
@@ -287,7 +283,7 @@ static tws_code run_loaded(tws_cli *cli, options *o, const tws_scenario *scenari
   tws_data_remark(cli, o->run.data, job->network);
   tws_code code = make_folder(o, folder, sizeof folder, err);
   if (code == TWS_OK) code = emulate_job(&s, job, err);
-  if (*folder) nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+  tws_temporary_remove(folder);
   if (s.csv) fclose(s.csv);
   cJSON_Delete(s.steps);
   tws_loss_curve_free(&s.curve);

@@ -313,7 +313,6 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                                .tag = o->tag,
                                .init_from = o->init_from,
                                .should_end = o->save ? should_end : NULL,
-                               .on_swap_file = tws_remove_on_signal,
                                .trace_path = o->trace,
                                .csv_path = o->csv,
                                .result_path = o->result,
@@ -338,7 +337,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
     print_disk(&result.disk, result.steps - result.first_step);
   }
   if (code == TWS_OK && rank == 0 && is_profiled(job, &result)) code = print_profile(cli, job, request.trace_path, err);
-  if (rank == 0 && *scratch) unlink(scratch);
+  if (rank == 0) tws_temporary_remove(scratch);
   if (code != TWS_OK) return code; /* the caller ends this process: others may still wait for it */
   api->stop();
   return TWS_OK;
