@@ -34,7 +34,8 @@ static tws_code no_memory(const char *path, tws_error *err) {
 int tws_archive_is(const char *path) {
   unsigned char start[4];
   int fd;
-  const int is = tws_open_regular(path, &fd, NULL) == TWS_OK && pread(fd, start, 4, 0) == 4 && number(start, 4) == LOCAL;
+  const int is =
+      tws_open_regular(path, &fd, NULL) == TWS_OK && pread(fd, start, 4, 0) == 4 && number(start, 4) == LOCAL;
   if (fd >= 0) close(fd);
   return is;
 }

@@ -31,7 +31,8 @@ static tws_code read_all(int fd, const char *path, size_t limit, tws_text *text,
  * `path` is for messages. */
 static tws_code check_regular(int fd, const char *path, tws_error *err) {
   struct stat info;
-  if (fstat(fd, &info) == 0 && (S_ISREG(info.st_mode) || S_ISDIR(info.st_mode))) return TWS_OK; /* reading says EISDIR */
+  if (fstat(fd, &info) == 0 && (S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)))
+    return TWS_OK; /* reading says EISDIR */
   return tws_fail(err, TWS_INVALID, "name a regular file, or copy it to one",
                   "%.400s: a pipe or a device, and a regular file is expected", path);
 }

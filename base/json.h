@@ -47,8 +47,8 @@ tws_code tws_json_number(const tws_json *json, const cJSON *object, const char *
 tws_code tws_json_bool(const tws_json *json, const cJSON *object, const char *key, int required, int fallback,
                        int *value, tws_error *err);
 /* *value points into the tree, or is `fallback` */
-tws_code tws_json_string(const tws_json *json, const cJSON *object, const char *key, int required,
-                         const char *fallback, const char **value, tws_error *err);
+tws_code tws_json_string(const tws_json *json, const cJSON *object, const char *key, int required, const char *fallback,
+                         const char **value, tws_error *err);
 
 /* Fail on the first member of `object` that is not in the NULL-terminated list, with a did-you-mean. */
 tws_code tws_json_only(const tws_json *json, const cJSON *object, const char *const *known, tws_error *err);

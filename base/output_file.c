@@ -21,10 +21,10 @@ static const tws_new_file no_file = {.fd = -1, .folder = -1, .slot = -1};
 
 tws_code tws_output_failed(const char *path, const char *what, tws_error *err) {
   const int reason = errno;
-  return tws_fail(err, TWS_IO,
-                  reason == ENOSPC || reason == EDQUOT || reason == EFBIG ? "make room there, or write to another disk"
-                                                                          : NULL,
-                  "%.400s: cannot %s: %s", path, what, strerror(reason));
+  return tws_fail(
+      err, TWS_IO,
+      reason == ENOSPC || reason == EDQUOT || reason == EFBIG ? "make room there, or write to another disk" : NULL,
+      "%.400s: cannot %s: %s", path, what, strerror(reason));
 }
 
 tws_code tws_write_all(int fd, const char *path, const void *bytes, size_t count, tws_error *err) {
@@ -82,7 +82,8 @@ static uint64_t random_number(void) {
 static tws_code make_temporary(tws_new_file *file, tws_error *err) {
   enum { TAIL = 200 };
   const size_t length = strlen(file->name);
-  const char *tail = file->name + (length > TAIL ? length - TAIL : 0); /* with the ending that says of which kind it is */
+  const char *tail =
+      file->name + (length > TAIL ? length - TAIL : 0); /* with the ending that says of which kind it is */
   for (int i = 0; i < TRIES; i++) {
     snprintf(file->temporary, sizeof file->temporary, ".new-%016" PRIx64 "-%s", random_number(), tail);
     file->slot = tws_unfinished_add(file->folder, file->temporary);
@@ -187,8 +188,7 @@ static tws_code write_and_close(tws_new_file *file, const char *text, size_t len
   sigset_t before;
   const int holds = !file->is_stream;
   if (holds) tws_hold_signals(&before);
-  const tws_code code =
-      tws_new_file_close(file, tws_write_all(file->fd, file->path, text, length, err), err);
+  const tws_code code = tws_new_file_close(file, tws_write_all(file->fd, file->path, text, length, err), err);
   if (holds) tws_release_signals(&before);
   return code;
 }

@@ -244,8 +244,7 @@ static tws_code read_latest(const char *folder, char *tag, size_t size, tws_erro
       return code;
     }
   }
-  if (!text)
-    return tws_fail(err, TWS_IO, hint, "%s: there is no file \"latest\" that would name a checkpoint", folder);
+  if (!text) return tws_fail(err, TWS_IO, hint, "%s: there is no file \"latest\" that would name a checkpoint", folder);
   while (length > 0 && (text[length - 1] == '\n' || text[length - 1] == ' ')) text[--length] = '\0';
   snprintf(tag, size, "%s", text);
   const int fits = length > 0 && length < size && strlen(text) == length;

@@ -1,8 +1,9 @@
 /* The folder that checkpoints are saved into: DIR/<tag>/ with "global_step<N>" as tags, DIR/latest, DIR/.lock.
  *
  * A checkpoint is written to DIR/.saving-<tag> and gets its name when every byte is on the disk; `latest` is written
- * after that, and older ones go last, by way of another name (checkpoint/saving.h). So whatever is called global_step<N> is whole, however a
- * save ended, and what `latest` names is there. Names that begin with .saving- and .removing- are leftovers. */
+ * after that, and older ones go last, by way of another name (checkpoint/saving.h). So whatever is called
+ * global_step<N> is whole, however a save ended, and what `latest` names is there. Names that begin with .saving- and
+ * .removing- are leftovers. */
 #ifndef TWS_CHECKPOINT_FOLDER_H
 #define TWS_CHECKPOINT_FOLDER_H
 

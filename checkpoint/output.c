@@ -36,8 +36,8 @@ struct tws_output {
 static tws_code write_slot(tws_output *o, const slot *s, tws_error *err) {
   const size_t count = o->direct ? (s->count + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : s->count;
   for (size_t done = 0; done < count;) {
-    const ssize_t n =
-        o->is_stream ? write(o->fd, s->bytes + done, count - done) : pwrite(o->fd, s->bytes + done, count - done, (off_t)(o->written + done));
+    const ssize_t n = o->is_stream ? write(o->fd, s->bytes + done, count - done)
+                                   : pwrite(o->fd, s->bytes + done, count - done, (off_t)(o->written + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EINVAL && o->direct) { /* not on this file system, or no more behind a short write */
       (void)fcntl(o->fd, F_SETFL, fcntl(o->fd, F_GETFL) & ~O_DIRECT);

@@ -1,6 +1,6 @@
-/* The bytes of a large new file (base/output_file.h): the caller fills buffers, a thread of the output writes them, past the page cache where the file
- * system can. So making the next bytes and writing the last go on at once, and what is left to flush at the end is
- * little. */
+/* The bytes of a large new file (base/output_file.h): the caller fills buffers, a thread of the output writes them,
+ * past the page cache where the file system can. So making the next bytes and writing the last overlap, and little is
+ * left to flush at the end. */
 #ifndef TWS_CHECKPOINT_OUTPUT_H
 #define TWS_CHECKPOINT_OUTPUT_H
 

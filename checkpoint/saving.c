@@ -167,9 +167,10 @@ static int remove_leftover(void *user, int folder, const char *name) {
     remark(p, tag, "the checkpoint was removed, and what its index does not list stays there");
     return 0;
   }
-  remark(p, name, reason == ENOTEMPTY || reason == EEXIST || reason == ENOTDIR
-                      ? "left from a save that was cut off, and not removed: it has what no save writes"
-                      : "left from a save that was cut off, and it cannot be removed");
+  remark(p, name,
+         reason == ENOTEMPTY || reason == EEXIST || reason == ENOTDIR
+             ? "left from a save that was cut off, and not removed: it has what no save writes"
+             : "left from a save that was cut off, and it cannot be removed");
   return 1;
 }
 
@@ -207,10 +208,11 @@ static void remove_checkpoint(const place *p, const char *tag, const tws_saved_i
 static void retire(const place *p, const char *tag) {
   const mode_t mode = mode_of(p->fd, tag);
   if (S_ISLNK(mode)) {
-    remark(p, tag, unlinkat(p->fd, tag, 0) == 0 ? "a symbolic link in place of an old checkpoint: the link is removed, "
-                                                  "and what it leads to stays"
-                                                : "a symbolic link in place of an old checkpoint, and it cannot be "
-                                                  "removed");
+    remark(p, tag,
+           unlinkat(p->fd, tag, 0) == 0 ? "a symbolic link in place of an old checkpoint: the link is removed, "
+                                          "and what it leads to stays"
+                                        : "a symbolic link in place of an old checkpoint, and it cannot be "
+                                          "removed");
     return;
   }
   const int inside = S_ISDIR(mode) ? open_inside(p->fd, tag) : -1;
@@ -371,8 +373,8 @@ tws_code tws_folder_look(const char *folder, int64_t keep, tws_text *remarks, tw
   remove_leftovers(&p);
   tws_code code = TWS_OK;
   if (S_ISDIR(mode_of(p.fd, "latest")))
-    code = tws_fail(err, TWS_IO, "remove it, or name another folder", "%.400s/latest: it is a folder, and a file is to be written",
-                    folder);
+    code = tws_fail(err, TWS_IO, "remove it, or name another folder",
+                    "%.400s/latest: it is a folder, and a file is to be written", folder);
   else if (tws_probe_folder(folder) != 0)
     code = tws_fail(err, TWS_IO, hint, "%.400s: no checkpoint can be saved there: %s", folder, strerror(errno));
   tws_steps found = tws_folder_steps(folder);

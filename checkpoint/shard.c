@@ -84,7 +84,7 @@ static int is_broken(tws_dtype dtype, const void *block, uint64_t count) {
 static tws_code refuse_broken(const tws_shard_request *r, const tws_piece *piece, tws_error *err) {
   const char *name = piece->param == TWS_NONE ? "" : r->params[piece->param].name;
   return tws_fail(err, TWS_RANK,
-                  "the checkpoint before this one stays: resume from it with a lower learning rate, a larger "
+                  "earlier checkpoints stay: resume from one with a lower learning rate, a larger "
                   "optimizer.params.eps, or clipped gradients",
                   "\"%.200s%s%.100s\" has values that are NaN or infinite, and is not saved", name, *name ? " " : "",
                   r->entries[piece->entry].name);

@@ -251,8 +251,22 @@ static int is_weights(const char *path) {
   return 0;
 }
 
+/* A job that saves there meanwhile, with --keep, may remove the checkpoint that is read: then the newest is read. */
+static tws_code convert_newest(tws_cli *cli, const options *o, const char *from, const char *to, tws_error *err) {
+  enum { TRIES = 20 };
+  char path[TWS_FOLDER_SIZE], newer[TWS_TAG_SIZE];
+  for (int i = 0;; i++) {
+    TWS_TRY(tws_folder_find(from, o->tag, path, sizeof path, err));
+    if (tws_deepspeed_is(path)) return convert_deepspeed(cli, path, to, err);
+    const tws_code code = convert_saved(cli, o, path, to, err);
+    if (code == TWS_OK || o->tag || i == TRIES || !tws_folder_vanished(path, newer, sizeof newer) || !*newer)
+      return code;
+    tws_say(cli, "%s was removed meanwhile by the job that saves there; %s is read", path, newer);
+    if (err) *err = (tws_error){0};
+  }
+}
+
 static tws_code convert_checkpoint(tws_cli *cli, const options *o, const char *from, const char *to, tws_error *err) {
-  char path[TWS_FOLDER_SIZE];
   tws_export_result result;
   TWS_TRY(check_output(o, from, to, err));
   if (!o->tag && tws_deepspeed_is(from)) return convert_deepspeed(cli, from, to, err);
@@ -260,8 +274,7 @@ static tws_code convert_checkpoint(tws_cli *cli, const options *o, const char *f
     TWS_TRY(tws_weights_convert(from, to, &result, err));
     return tell_weights(cli, from, to, -1, "", &result, err);
   }
-  TWS_TRY(tws_folder_find(from, o->tag, path, sizeof path, err));
-  return tws_deepspeed_is(path) ? convert_deepspeed(cli, path, to, err) : convert_saved(cli, o, path, to, err);
+  return convert_newest(cli, o, from, to, err);
 }
 
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {

@@ -1,5 +1,4 @@
 /* twinspeed emulate: train for real on a virtual cluster, under the simulator's clock. */
-#include <ftw.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -17,6 +16,7 @@
 #include "cli/training_options.h"
 #include "job/modules.h"
 #include "job/simulate.h"
+#include "traces/plot.h"
 
 typedef tws_emulate_options options;
 
@@ -222,7 +222,12 @@ static tws_code emulate_job(session *s, const tws_job *job, tws_error *err) {
 /* ---- what is asked for ---- */
 
 static tws_code check_options(const options *o, tws_error *err) {
-  const tws_output outputs[] = {{"--trace", o->trace, NULL}, {"--csv", o->csv, NULL}, {"--figure", o->figure, NULL}};
+  char data[4200];
+  const tws_output outputs[] = {
+      {"--trace", o->trace, NULL},
+      {"--csv", o->csv, NULL},
+      {"--figure", o->figure, NULL},
+      {"--figure", o->figure ? tws_plot_data_path(o->figure, data, sizeof data) : NULL, NULL}};
   tws_inputs inputs = tws_inputs_of_job(&o->job);
   if (!o->run.data)
     return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",
@@ -243,7 +248,7 @@ static tws_code check_options(const options *o, tws_error *err) {
   for (int i = 0; i < o->beside.count; i++) tws_inputs_add(&inputs, o->beside.item[i]);
   if (o->beside.count && !o->figure)
     return tws_fail(err, TWS_USAGE, "give --figure FILE too", "emulate: --beside without a figure");
-  TWS_TRY(tws_outputs_check(outputs, 3, &inputs, o->force, err));
+  TWS_TRY(tws_outputs_check(outputs, (int)(sizeof outputs / sizeof *outputs), &inputs, o->force, err));
   const int goes_on = o->save && o->resume && tws_folder_same(o->save, o->resume);
   if (!o->save || o->force || goes_on || !tws_folder_has_checkpoints(o->save)) return TWS_OK;
   return tws_fail(err, TWS_USAGE, "--resume goes on from them; --force replaces those whose steps are reached again",

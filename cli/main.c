@@ -71,7 +71,7 @@ static int wants_color(int fd) {
 
 /* A full disk behind standard output is an error, not a silent loss. A reader that has seen enough (`| head`) is none:
  * what it leaves is dropped, and the exit code is the verb's own. */
-static tws_code flush_output(tws_error *err) {
+tws_code tws_flush_output(tws_error *err) {
   if (fflush(stdout) == 0 && !ferror(stdout)) return TWS_OK;
   struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
   if (poll(&output, 1, 0) == 1 && output.revents & (POLLERR | POLLHUP)) return TWS_OK;
@@ -142,7 +142,7 @@ int main(int argc, char **argv) {
   }
   tws_error err = {0}, late = {0};
   tws_code code = answer_verb(&cli, argc, argv, &err);
-  if ((code == TWS_OK || code == TWS_NO) && flush_output(&late) != TWS_OK) {
+  if ((code == TWS_OK || code == TWS_NO) && tws_flush_output(&late) != TWS_OK) {
     err = late;
     code = late.code;
   }

@@ -107,7 +107,8 @@ static tws_code check_folder(const tws_output *o, int force, tws_error *err) {
                     "%s: %.400s is a file, and a folder is wanted", o->flag, o->path);
   for (const char *const *member = o->members; *member && !force; member++) {
     char file[PATH_MAX];
-    if ((size_t)snprintf(file, sizeof file, "%s/%s", path, *member) < sizeof file && tws_path_kind_of(file) != TWS_PATH_FREE)
+    if ((size_t)snprintf(file, sizeof file, "%s/%s", path, *member) < sizeof file &&
+        tws_path_kind_of(file) != TWS_PATH_FREE)
       return refuse_existing(o, file, err);
   }
   return probe_folder(o, path, path, err);

@@ -51,7 +51,7 @@ void tws_catch_signals(int is_rank) {
     if (ends[i] != SIGTERM || !listens) listen_to(ends[i], is_rank ? end_now : end_by_signal, (int)SA_NODEFER);
   listen_to(SIGQUIT, end_now, (int)SA_NODEFER);
   signal(SIGXFSZ, SIG_IGN); /* a file that grows too large is an error of writing it */
-  signal(SIGPIPE, SIG_IGN); /* whoever reads along may leave: see flush_output() of main.c */
+  signal(SIGPIPE, SIG_IGN); /* whoever reads along may leave: see tws_flush_output() */
 }
 
 void tws_listen_for_end(void) {

@@ -378,8 +378,8 @@ tws_code tws_disk_create(const tws_disk_setup *setup, const char *name, uint64_t
   pthread_mutex_init(&d->lock, NULL);
   pthread_cond_init(&d->more, NULL);
   pthread_cond_init(&d->done, NULL);
-  tws_code code = tws_swap_create(setup->folder ? setup->folder : tws_temporary_place(), name, d->bytes, &d->file,
-                                  &cleared, err);
+  tws_code code =
+      tws_swap_create(setup->folder ? setup->folder : tws_temporary_place(), name, d->bytes, &d->file, &cleared, err);
   d->workers = tws_calloc((size_t)d->threads, sizeof *d->workers);
   if (code == TWS_OK && !d->workers) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (int i = 0; i < d->threads && code == TWS_OK; i++) code = make_worker(d, i, err);

@@ -64,7 +64,7 @@ static tws_code read_block(const tws_saved_index *x, source *s, const request *w
   if (s->file != wanted->file) {
     if (s->fd >= 0) close(s->fd);
     s->file = TWS_NONE;
-    TWS_TRY(tws_open_regular(path, &s->fd, err));
+    TWS_TRY(tws_saved_lost(x->path, tws_open_regular(path, &s->fd, err), err));
     s->file = (uint32_t)wanted->file;
   }
   for (uint64_t done = 0; done < wanted->count;) {

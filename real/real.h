@@ -239,7 +239,7 @@ typedef struct tws_real_api {
   tws_code (*measure_disk)(const char *folder, const tws_aio *aio, uint64_t bytes, double *read, double *write,
                            int *direct, tws_error *err);
   void (*use_unfinished)(tws_unfinished *list); /* the program's, before anything else is called */
-  const char *(*description)(void); /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
+  const char *(*description)(void);             /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
 } tws_real_api;
 #define TWS_REAL_MODULE_SYMBOL "tws_real_module"
 

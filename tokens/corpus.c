@@ -97,7 +97,7 @@ static tws_code writer_finish(writer *w, tws_error *err) {
 
 static void writer_close(writer *w) {
   if (w->file) fclose(w->file);
-  free(w->kept); /* open_memstream()'s */
+  free(w->kept);                                  /* open_memstream()'s */
   (void)tws_new_file_close(&w->to, TWS_IO, NULL); /* where it was not finished */
   tws_free(w->sizes);
 }

@@ -91,6 +91,13 @@ static tws_code run_gnuplot(char *commands, char *script, tws_error *err) {
   return tws_fail(err, TWS_ENVIRONMENT, 0, "gnuplot failed on %s: %s", script, words);
 }
 
+const char *tws_plot_data_path(const char *out, char *path, size_t size) {
+  const char *dot = strrchr(out, '.'), *slash = strrchr(out, '/');
+  const int stem = dot && (!slash || dot > slash) ? (int)(dot - out) : (int)strlen(out);
+  snprintf(path, size, "%.*s.dat", stem, out);
+  return path;
+}
+
 /* gnuplot opens its output by name: it gets that of the unfinished file. */
 static tws_code draw_picture(tws_text *settings, char *script, const char *out, tws_error *err) {
   tws_new_file file;
@@ -107,9 +114,7 @@ tws_code tws_plot_draw(const char *scripts, const char *script, tws_text *data, 
                        const char *out, tws_error *err) {
   char file[4200], path[4200];
   snprintf(path, sizeof path, "%s/%s", scripts, script);
-  const char *dot = strrchr(out, '.'), *slash = strrchr(out, '/');
-  int stem = dot && (!slash || dot > slash) ? (int)(dot - out) : (int)strlen(out);
-  snprintf(file, sizeof file, "%.*s.dat", stem, out);
+  tws_plot_data_path(out, file, sizeof file);
   add_quoted(settings, "plots", scripts);
   add_quoted(settings, "data", file);
   add_quoted(settings, "title_text", title);

@@ -18,7 +18,8 @@ static const tws_archive_entry *entry_of(const tws_torch_file *f, const char *fo
 static int begins_with(const char *path, const unsigned char *start, size_t count) {
   unsigned char have[16];
   int fd;
-  const int is = tws_open_regular(path, &fd, NULL) == TWS_OK && pread(fd, have, count, 0) == (ssize_t)count && memcmp(have, start, count) == 0;
+  const int is = tws_open_regular(path, &fd, NULL) == TWS_OK && pread(fd, have, count, 0) == (ssize_t)count &&
+                 memcmp(have, start, count) == 0;
   if (fd >= 0) close(fd);
   return is;
 }
