@@ -243,12 +243,14 @@ tws_code tws_exclusive_file(int folder, const char *name, const char *path, int 
 
 int tws_probe_folder(const char *folder) {
   tws_new_file file;
-  char path[PATH_MAX];
-  errno = ENAMETOOLONG;
-  if ((size_t)snprintf(path, sizeof path, "%s/.twinspeed", folder) >= sizeof path) return -1;
-  if (tws_new_file_open(path, &file, NULL) != TWS_OK) return -1;
-  (void)tws_new_file_close(&file, TWS_IO, NULL); /* nothing is renamed */
-  return 0;
+  const int fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  const tws_code code = tws_new_file_open_in(fd, "probe", folder, &file, NULL);
+  const int reason = errno;
+  if (code == TWS_OK) (void)tws_new_file_close(&file, TWS_NO, NULL); /* nothing is renamed */
+  close(fd);
+  errno = reason;
+  return code == TWS_OK ? 0 : -1;
 }
 
 void tws_remove_file(const char *path) {

@@ -177,6 +177,7 @@ static const struct {
                   {"mkdtemp", NULL},
                   {"mktemp", NULL},
                   {"tmpfile", NULL},
+                  {"ofstream", NULL},
                   {"nftw", NULL}};
 
 /* Everything is written by base/output_file.c. Beside it, files of folders of the program's own are reached relative to
