@@ -1,7 +1,8 @@
 /* The one way in which the program writes files.
  *
- * A file appears whole or not at all: it is written to a new file with a random name beside it, flushed to the disk and
- * renamed. The name that it gets is replaced itself: a symbolic link there is replaced and what it names is left alone.
+ * A file appears whole or not at all: it is written to a new file with a random name in the same folder, flushed to the
+ * disk and renamed. The name that it gets is replaced itself: a symbolic link there is replaced, and what it names is
+ * left alone.
  * Devices, pipes and sockets are written to as they are, and so is what the links of the system (below /dev and /proc:
  * /dev/stdout, /dev/fd/63) lead to, unless that is a regular file. Whether something that is there may be replaced is
  * the caller's question (cli/outputs.h); tws_path_kind_of() tells. Unfinished files are removed by signals

@@ -77,8 +77,8 @@ static tws_code in_use(const char *folder, int lock, tws_error *err) {
                   *who ? ": " : "", who);
 }
 
-/* What is no file of this folder alone is removed, and what it leads to is left: a symbolic link, another name of a
- * file. The folder itself is locked meanwhile, so that no two jobs do so and both go on. */
+/* Removes a symbolic link, or a further name of a file, in the place of the lock; what it leads to is left. The folder
+ * is locked meanwhile, so that no two jobs remove each other's lock. */
 static void remove_link(int folder, const char *name) {
   struct stat info;
   (void)flock(folder, LOCK_EX);
@@ -274,14 +274,13 @@ tws_code tws_folder_find(const char *folder, const char *tag, char *path, size_t
 }
 
 int tws_folder_vanished(const char *path, char *newer, size_t size) {
-  char folder[TWS_FOLDER_SIZE], index[TWS_FOLDER_SIZE];
+  char folder[TWS_FOLDER_SIZE];
   const char *slash = strrchr(path, '/');
   *newer = '\0';
-  join(index, path, "", TWS_CHECKPOINT_INDEX);
-  if (!slash || access(index, F_OK) == 0 || errno != ENOENT) return 0;
+  if (!slash || tws_step_of_tag(slash + 1) < 0) return 0;
   tws_parent_of(path, folder, sizeof folder);
   if (read_latest(folder, newer, size, NULL) != TWS_OK || strcmp(newer, slash + 1) == 0) *newer = '\0';
-  return *newer != '\0' || tws_step_of_tag(slash + 1) >= 0;
+  return access(path, F_OK) != 0 && errno == ENOENT;
 }
 
 /* ---- saving: the rest is in checkpoint/saving.c ---- */

@@ -45,7 +45,7 @@ int64_t tws_folder_newest(const char *folder, int64_t below);
 /* When a file in it was written, "latest" or "global_step5/index.json": nanoseconds; 0: it is not there. */
 int64_t tws_folder_stamp(const char *folder, const char *file);
 /* Whether the checkpoint at `path` is not there any more, because the job that saves there keeps only newer ones.
- * `newer` becomes the tag that `latest` names now, or "". */
+ * `newer` becomes the tag that `latest` names, where that is another, or "". */
 int tws_folder_vanished(const char *path, char *newer, size_t size);
 /* "global_step5 global_step10", tags beside that of `path`, newest first; "" where there are none. */
 const char *tws_folder_others(const char *path, char *text, size_t size);

@@ -16,7 +16,6 @@
 #include "cli/training_options.h"
 #include "job/modules.h"
 #include "job/simulate.h"
-#include "traces/plot.h"
 
 typedef tws_emulate_options options;
 
@@ -221,13 +220,22 @@ static tws_code emulate_job(session *s, const tws_job *job, tws_error *err) {
 
 /* ---- what is asked for ---- */
 
+/* The data of a figure goes into a file of its own, "x.dat" for "x.svg" (traces/plot.h), which is asked about, too.
+ * NULL: there is none. */
+static const char *figure_data(const char *figure, char *path, size_t size) {
+  if (!figure || tws_path_kind_of(figure) == TWS_PATH_STREAM) return NULL;
+  const char *dot = strrchr(figure, '.'), *slash = strrchr(figure, '/');
+  const int stem = dot && (!slash || dot > slash) ? (int)(dot - figure) : (int)strlen(figure);
+  snprintf(path, size, "%.*s.dat", stem, figure);
+  return path;
+}
+
 static tws_code check_options(const options *o, tws_error *err) {
   char data[4200];
-  const tws_output outputs[] = {
-      {"--trace", o->trace, NULL},
-      {"--csv", o->csv, NULL},
-      {"--figure", o->figure, NULL},
-      {"--figure", o->figure ? tws_plot_data_path(o->figure, data, sizeof data) : NULL, NULL}};
+  const tws_output outputs[] = {{"--trace", o->trace, NULL},
+                                {"--csv", o->csv, NULL},
+                                {"--figure", o->figure, NULL},
+                                {"--figure", figure_data(o->figure, data, sizeof data), NULL}};
   tws_inputs inputs = tws_inputs_of_job(&o->job);
   if (!o->run.data)
     return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",

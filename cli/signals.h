@@ -1,4 +1,4 @@
-/* What signals do to the program. Whoever was told to ignore them (nohup) goes on ignoring them. */
+/* What signals do to the program. A signal that was ignored at the start (nohup) stays ignored. */
 #ifndef TWS_CLI_SIGNALS_H
 #define TWS_CLI_SIGNALS_H
 

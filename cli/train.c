@@ -521,15 +521,16 @@ static tws_code choose_point(tws_cli *cli, options *o, int64_t before, tws_error
 }
 
 /* The checkpoint that was found to go on from, without a tag of the user's, may be removed by the job that saves there
- * before all ranks have read it: then they go on from the newest. */
+ * before all ranks have read it: then the job starts again, from the newest. */
 static tws_code run_from_newest(tws_cli *cli, options *o, tws_error *err) {
   enum { TRIES = 5 };
   char path[TWS_FOLDER_SIZE], newer[TWS_TAG_SIZE];
   tws_code code = run_once(cli, o, err);
   for (int i = 0; code == TWS_IO && o->found_tag && i < TRIES && !tws_rank_follows(); i++) {
     snprintf(path, sizeof path, "%.3500s/%.255s", o->resume, o->tag);
-    if (!tws_folder_vanished(path, newer, sizeof newer) || !*newer) break;
-    tws_warn(cli, "%s was removed meanwhile by the job that saves there; going on from %s", path, newer);
+    (void)tws_folder_vanished(path, newer, sizeof newer);
+    if (!*newer) break;
+    tws_warn(cli, "%s was replaced meanwhile by the job that saves there; continuing from %s", path, newer);
     snprintf(o->found_tag, TWS_TAG_SIZE, "%s", newer);
     if (err) *err = (tws_error){0};
     code = run_once(cli, o, err);
@@ -551,7 +552,7 @@ static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
   for (int64_t left = o->restarts; o->failed_rank >= 0 && !tws_rank_follows(); left--) {
     tws_error why = {0};
     const int64_t before = o->job.ranks > 0 ? o->job.ranks : o->launch.ranks;
-    /* a rank's file may be on a disk of its node alone */
+    /* a file that one rank cannot read or write may be on a disk of its node alone */
     if (!tws_recovery_goes_on(code == TWS_IO ? TWS_RANK : code, left, before, o->save)) break;
     if (is_elsewhere(cli, o, taken)) break;
     if (shrink(o, &why) != TWS_OK) {

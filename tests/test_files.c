@@ -303,6 +303,10 @@ START_TEST(links_in_a_folder) {
   for (int i = 0; i < 3; i++) ck_assert(!is_there(in_folder(folders[i])));
   ck_assert_int_eq(kind_of(in_folder("run/latest")), S_IFREG);
   ck_assert(!is_there(in_folder("run/.latest.new")));
+  ck_assert_int_eq(symlink("../treasure", in_folder("run/global_step8")), 0); /* where a checkpoint will be */
+  assert_saved(save, 8, 1, NULL);
+  ck_assert_int_eq(kind_of(in_folder("run/global_step8")), S_IFDIR);
+  ck_assert_int_eq(count_names(save, ".saving"), 0);
   assert_treasure();
   tws_folder_unlock(lock);
   ck_assert_int_eq(unlink(in_folder("run/.lock")), 0);
@@ -359,7 +363,7 @@ START_TEST(keep_leaves_what_is_the_users) {
 }
 END_TEST
 
-/* Of a checkpoint whose index is damaged nobody knows what it has. */
+/* No list says what a checkpoint with a damaged index has. */
 START_TEST(keep_leaves_what_it_cannot_read) {
   assert_saved(save, 1, 0, NULL);
   write_text(in_folder("run/global_step1/index.json"), "damaged");
@@ -381,7 +385,7 @@ START_TEST(a_step_saved_again) {
 }
 END_TEST
 
-/* Leftovers that cannot be removed are told of, and in nobody's way. */
+/* Leftovers that cannot be removed are a remark, and the save succeeds. */
 START_TEST(leftovers_that_stay) {
   ck_assert_int_eq(mkdir(in_folder("run/.saving-global_step4"), 0777), 0);
   ck_assert_int_eq(mkdir(in_folder("run/.saving-global_step4/mine"), 0777), 0);
@@ -540,6 +544,39 @@ START_TEST(a_full_disk) {
 }
 END_TEST
 
+/* Results of an earlier search are removed with --force; what a link leads to is none of them. */
+START_TEST(a_search_follows_no_link) {
+  write_text(in_folder("treasure/exp.json"), "precious");
+  ck_assert_int_eq(symlink("../treasure", in_folder("run/z0")), 0);
+  ck_assert_int_eq(mkdir(in_folder("run/z1"), 0777), 0);
+  write_text(in_folder("run/z1/exp.json"), "{}");
+  command_result r = limited("tune -m tiny-gpt2 --cluster dgx-a100 --no-simulation --quiet --force -o %s", save);
+  ck_assert_msg(r.status == 0, "%d: %s", r.status, r.err);
+  command_free(&r);
+  ck_assert(!is_there(in_folder("run/z1")));
+  assert_holds(in_folder("treasure/exp.json"), "precious");
+}
+END_TEST
+
+/* Swap files of ended jobs are removed from the program's folder, not from where a link in its place leads. */
+START_TEST(swap_files_follow_no_link) {
+  static const char config[] =
+      "{\"train_batch_size\":4,\"train_micro_batch_size_per_gpu\":2,\"optimizer\":{\"type\":\"AdamW\"},"
+      "\"zero_optimization\":{\"stage\":3,\"offload_optimizer\":{\"device\":\"nvme\",\"nvme_path\":\"%s\"}}}";
+  char text[1024];
+  write_text(in_folder("treasure/old.swap"), "precious");
+  ck_assert_int_eq(symlink("../treasure", in_folder("run/twinspeed-swap")), 0);
+  snprintf(text, sizeof text, config, save);
+  write_text(in_folder("nvme.json"), text);
+  command_result r = limited("train --quiet -m tiny-gpt2 --seq 32 -c %s -n 1 --data %s --steps 1",
+                             in_folder("nvme.json"), in_folder("text"));
+  assert_one_error(&r, 4, "a link in the place of the folder");
+  ck_assert_msg(strstr(r.err, "twinspeed-swap"), "%s", r.err);
+  command_free(&r);
+  assert_holds(in_folder("treasure/old.swap"), "precious");
+}
+END_TEST
+
 static void add_folders(TCase *tests) {
   tcase_add_test(tests, links_in_a_folder);
   tcase_add_test(tests, links_during_a_save);
@@ -553,6 +590,8 @@ static void add_folders(TCase *tests) {
   tcase_add_loop_test(tests, a_job_in_a_folder_of_traps, 0, 2);
   tcase_add_loop_test(tests, a_lost_state_is_not_saved, 0, 2);
   tcase_add_loop_test(tests, a_full_disk, 0, 2);
+  tcase_add_test(tests, a_search_follows_no_link);
+  tcase_add_test(tests, swap_files_follow_no_link);
 }
 
 /* ctest: mpi */

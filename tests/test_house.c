@@ -180,8 +180,8 @@ static const struct {
                   {"ofstream", NULL},
                   {"nftw", NULL}};
 
-/* Everything is written by base/output_file.c. Beside it, files of folders of the program's own are reached relative to
- * the open folder, without following links, and only by these. */
+/* All files are written by base/output_file.c. The others reach files in folders of the program's own, relative to the
+ * open folder and without following links. */
 static const struct {
   const char *path, *calls, *why;
 } file_users[] = {{"base/output_file.c", NULL, "the writer"},

@@ -91,32 +91,16 @@ static tws_code run_gnuplot(char *commands, char *script, tws_error *err) {
   return tws_fail(err, TWS_ENVIRONMENT, 0, "gnuplot failed on %s: %s", script, words);
 }
 
-const char *tws_plot_data_path(const char *out, char *path, size_t size) {
-  const char *dot = strrchr(out, '.'), *slash = strrchr(out, '/');
-  const int stem = dot && (!slash || dot > slash) ? (int)(dot - out) : (int)strlen(out);
-  snprintf(path, size, "%.*s.dat", stem, out);
-  return path;
-}
-
-/* gnuplot opens its output by name: it gets that of the unfinished file. */
-static tws_code draw_picture(tws_text *settings, char *script, const char *out, tws_error *err) {
-  tws_new_file file;
-  char unfinished[4200 + TWS_NAME_SIZE];
-  TWS_TRY(tws_new_file_open(out, &file, err));
-  tws_new_file_temporary(&file, unfinished, sizeof unfinished);
-  add_quoted(settings, "out", *unfinished ? unfinished : out);
-  tws_code code = settings->failed ? tws_fail(err, TWS_MEMORY, 0, "no memory for the figure %s", out) : TWS_OK;
-  if (code == TWS_OK) code = run_gnuplot(settings->data, script, err);
-  return tws_new_file_close(&file, code, err);
-}
-
 tws_code tws_plot_draw(const char *scripts, const char *script, tws_text *data, tws_text *settings, const char *title,
                        const char *out, tws_error *err) {
   char file[4200], path[4200];
   snprintf(path, sizeof path, "%s/%s", scripts, script);
-  tws_plot_data_path(out, file, sizeof file);
+  const char *dot = strrchr(out, '.'), *slash = strrchr(out, '/');
+  int stem = dot && (!slash || dot > slash) ? (int)(dot - out) : (int)strlen(out);
+  snprintf(file, sizeof file, "%.*s.dat", stem, out);
   add_quoted(settings, "plots", scripts);
   add_quoted(settings, "data", file);
+  add_quoted(settings, "out", out);
   add_quoted(settings, "title_text", title);
   tws_code code = TWS_OK;
   if (data->failed || settings->failed) code = tws_fail(err, TWS_MEMORY, 0, "no memory for the figure %s", out);
@@ -124,7 +108,7 @@ tws_code tws_plot_draw(const char *scripts, const char *script, tws_text *data, 
     code = tws_fail(err, TWS_ENVIRONMENT, "set TWINSPEED_PLOTS to the folder of the .gp files", "%s: %s", path,
                     strerror(errno));
   if (code == TWS_OK) code = tws_write_file(file, data->data, data->length, err);
-  if (code == TWS_OK) code = draw_picture(settings, path, out, err);
+  if (code == TWS_OK) code = run_gnuplot(settings->data, path, err);
   tws_text_free(data);
   tws_text_free(settings);
   return code;

@@ -9,9 +9,6 @@
 
 int tws_plot_available(void); /* 1: a program named gnuplot is on the path */
 
-/* Where the data of a picture goes. Returns path. */
-const char *tws_plot_data_path(const char *out, char *path, size_t size);
-
 /* All functions: `scripts` is the folder of the .gp files, `out` the picture to write. TWS_ENVIRONMENT: gnuplot is not
  * there or failed (the message has its last words). */
 
