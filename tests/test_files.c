@@ -452,6 +452,53 @@ START_TEST(readers_of_a_running_job) {
 }
 END_TEST
 
+#define MODEL                                                                                                         \
+  "{\"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_positions\": 64, \"n_embd\": 32, \"n_layer\": 1, \"n_head\": " \
+  "4}"
+
+/* A job has found the checkpoint to go on from, and waits for its model, a pipe, while another job replaces it. */
+START_TEST(resuming_while_a_job_saves) {
+  char program[256], text[128], pipe[128];
+  const char *said = in_folder("said");
+  snprintf(program, sizeof program, "%s/twinspeed", TWS_BUILD_DIR);
+  snprintf(text, sizeof text, "%s/text", folder);
+  snprintf(pipe, sizeof pipe, "%s/pipe.json", folder);
+  write_text(in_folder("model.json"), MODEL);
+  ck_assert_int_eq(mkfifo(pipe, 0600), 0);
+  command_result r =
+      limited("train --quiet -m %s --seq 32 -n 1 --steps 2 --data %s --save %s", in_folder("model.json"), text, save);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+  const pid_t child = fork();
+  if (child == 0) {
+    freopen("/dev/null", "w", stdout);
+    freopen(said, "w", stderr);
+    execl(program, program, "train", "--quiet", "-m", pipe, "--seq", "32", "-n", "1", "--data", text, "--steps", "6",
+          "--resume", save, (char *)NULL);
+    _exit(127);
+  }
+  int fd = open(pipe, O_WRONLY); /* it has come so far */
+  r = limited("train --quiet -m %s --seq 32 -n 1 --steps 4 --data %s --save %s --resume %s --keep 1",
+              in_folder("model.json"), text, save, save);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+  const pid_t feeder = fork(); /* as often as the model is read */
+  for (; feeder == 0; usleep(20000), fd = open(pipe, O_WRONLY)) {
+    (void)!write(fd, MODEL, sizeof MODEL - 1);
+    close(fd);
+  }
+  close(fd);
+  int status;
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  kill(feeder, SIGKILL);
+  waitpid(feeder, NULL, 0);
+  char *message = contents(said);
+  ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%x: %s", (unsigned)status, message);
+  ck_assert_msg(strstr(message, "continuing from global_step4"), "%s", message);
+  free(message);
+}
+END_TEST
+
 /* A pipe in the place of a file: refused at once, with its name. */
 START_TEST(pipes_in_a_checkpoint) {
   static const char *const names[] = {"run/latest", "run/global_step4/index.json",
@@ -586,6 +633,7 @@ static void add_folders(TCase *tests) {
   tcase_add_test(tests, leftovers_that_stay);
   tcase_add_test(tests, a_reader_and_keep);
   tcase_add_test(tests, readers_of_a_running_job);
+  tcase_add_test(tests, resuming_while_a_job_saves);
   tcase_add_loop_test(tests, pipes_in_a_checkpoint, 0, 3);
   tcase_add_loop_test(tests, a_job_in_a_folder_of_traps, 0, 2);
   tcase_add_loop_test(tests, a_lost_state_is_not_saved, 0, 2);
