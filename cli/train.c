@@ -361,11 +361,21 @@ static const char *format_axes(const tws_topology *topology, char *text, size_t 
   return text;
 }
 
+/* The configuration names a file that is written, too. */
+static tws_code check_profile(const options *o, const tws_job *job, tws_error *err) {
+  const tws_flops_section *section = &job->config->flops_profiler;
+  const tws_output output = {"flops_profiler.output_file", section->enabled ? section->output_file : NULL, NULL};
+  tws_inputs inputs = tws_inputs_of_job(&o->job);
+  tws_inputs_add(&inputs, o->data);
+  return tws_outputs_check(&output, 1, &inputs, o->force, err);
+}
+
 static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   int rank, world;
   const int started = tws_started_elsewhere(&rank, &world);
   if (tws_rank_follows()) return train(cli, o, job, err);
   char count[32], axes[128];
+  TWS_TRY(check_profile(o, job, err));
   if (!started) TWS_TRY(check_device(o, job, err));
   tws_job_remarks(cli, o->job.model, job);
   tws_data_remark(cli, o->data, job->network);

@@ -569,6 +569,29 @@ START_TEST(a_lost_state_is_not_saved) {
 }
 END_TEST
 
+/* Outputs that a configuration names are asked about as those of the command line are. */
+START_TEST(outputs_of_a_configuration) {
+  char text[512];
+  snprintf(text, sizeof text,
+           "{\"train_batch_size\": 2, \"flops_profiler\": {\"enabled\": true, \"profile_step\": 2, \"output_file\": "
+           "\"%s\"}}",
+           in_folder("victim"));
+  write_text(in_folder("profiled.json"), text);
+  command_result r = limited("train -m tiny-gpt2 --seq 32 --quiet --steps 2 -n 1 --data %s -c %s", in_folder("text"),
+                             in_folder("profiled.json"));
+  assert_one_error(&r, 2, "flops_profiler.output_file");
+  assert_holds(in_folder("victim"), "precious");
+  command_free(&r);
+  r = limited("train -m tiny-gpt2 --seq 32 --quiet --steps 2 -n 1 --data %s -c %s --force", in_folder("text"),
+              in_folder("profiled.json"));
+  ck_assert_msg(r.status == 0, "%d: %s", r.status, r.err);
+  char *now = contents(in_folder("victim"));
+  ck_assert_msg(strstr(now, "params"), "%s", now);
+  free(now);
+  command_free(&r);
+}
+END_TEST
+
 /* A full disk is the environment (4) however many ranks there are. */
 START_TEST(a_full_disk) {
   command_result r = limited("train -m tiny-gpt2 --seq 32 --quiet --steps 2 --data %s -n %d --csv /dev/full",
@@ -637,6 +660,7 @@ static void add_folders(TCase *tests) {
   tcase_add_loop_test(tests, pipes_in_a_checkpoint, 0, 3);
   tcase_add_loop_test(tests, a_job_in_a_folder_of_traps, 0, 2);
   tcase_add_loop_test(tests, a_lost_state_is_not_saved, 0, 2);
+  tcase_add_test(tests, outputs_of_a_configuration);
   tcase_add_loop_test(tests, a_full_disk, 0, 2);
   tcase_add_test(tests, a_search_follows_no_link);
   tcase_add_test(tests, swap_files_follow_no_link);
