@@ -483,9 +483,11 @@ START_TEST(resuming_while_a_job_saves) {
   ck_assert_msg(r.status == 0, "%s", r.err);
   command_free(&r);
   const pid_t feeder = fork(); /* as often as the model is read */
-  for (; feeder == 0; usleep(20000), fd = open(pipe, O_WRONLY)) {
+  while (feeder == 0) {
     (void)!write(fd, MODEL, sizeof MODEL - 1);
     close(fd);
+    usleep(20000);
+    fd = open(pipe, O_WRONLY);
   }
   close(fd);
   int status;
