@@ -161,16 +161,13 @@ static int remove_leftover(void *user, int folder, const char *name) {
     close(inside);
   }
   if (unlinkat(folder, name, AT_REMOVEDIR) == 0 || errno == ENOENT) return 0;
-  const int reason = errno;
   const char *tag = name + strlen(removing);
   if (is_removing && tws_step_of_tag(tag) >= 0 && rename_to_free(folder, name, folder, tag) == 0) {
     remark(p, tag, "the checkpoint was removed, and what its index does not list stays there");
     return 0;
   }
   remark(p, name,
-         reason == ENOTEMPTY || reason == EEXIST || reason == ENOTDIR
-             ? "left from a save that was cut off, and not removed: it has what no save writes"
-             : "left from a save that was cut off, and it cannot be removed");
+         "left from a save that was cut off, and it stays: not everything in it is a save's, or can be removed");
   return 1;
 }
 
