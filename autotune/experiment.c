@@ -379,7 +379,7 @@ tws_code tws_experiment_run(const tws_experiment_setup *setup, const tws_job *jo
       snprintf(e->reason, sizeof e->reason, "%.250s", why.message);
     }
   }
-  unlink(result);
-  unlink(trace); /* large; what is wanted of it is in the record */
+  tws_remove_file(result);
+  tws_remove_file(trace); /* large; what is wanted of it is in the record */
   return write_record(setup, job, name, e, err);
 }

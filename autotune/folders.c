@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -74,54 +75,66 @@ tws_code tws_tune_write_command(const tws_tune_request *request, const tws_varia
 
 /* ---- earlier results ---- */
 
-static int file_exists(const char *folder, const char *name) {
-  char path[PATH_SIZE + 300];
-  snprintf(path, sizeof path, "%s/%s", folder, name);
-  return access(path, F_OK) == 0;
+static int has_file(int folder, const char *name) {
+  struct stat info;
+  return fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-static void remove_experiment(const char *folder, const char *name) {
-  char path[PATH_SIZE + 300];
-  for (int i = 0; i < EXPERIMENT_FILES; i++) {
-    snprintf(path, sizeof path, "%s/%.255s/%s", folder, name, experiment_files[i]);
-    unlink(path);
-  }
-  snprintf(path, sizeof path, "%s/%.255s", folder, name);
-  rmdir(path); /* stays when somebody keeps other files in it */
+/* A list of names in a folder that the user named, and the folder, which closedir() closes too. */
+static DIR *list_folder(const char *path, int *fd) {
+  *fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR *list = *fd >= 0 ? fdopendir(*fd) : NULL;
+  if (!list && *fd >= 0) close(*fd);
+  return list;
+}
+
+static void remove_experiment(int folder, const char *name) {
+  const int experiment = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (experiment < 0) return;
+  for (int i = 0; i < EXPERIMENT_FILES; i++) unlinkat(experiment, experiment_files[i], 0);
+  close(experiment);
+  unlinkat(folder, name, AT_REMOVEDIR); /* stays when somebody keeps other files in it */
+}
+
+static int is_experiment(int folder, const char *name) {
+  const int experiment = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  const int is = experiment >= 0 && has_file(experiment, "exp.json");
+  if (experiment >= 0) close(experiment);
+  return is;
 }
 
 /* Experiments of an earlier search: found by their exp.json. Returns how many; removes them when asked to. */
-static int earlier_results(const char *folder, int remove) {
-  DIR *directory = opendir(folder);
-  if (!directory) return 0;
-  int count = file_exists(folder, "summary.txt") || file_exists(folder, "ds_config_optimal.json");
-  for (struct dirent *entry; (entry = readdir(directory));) {
-    char path[PATH_SIZE];
-    snprintf(path, sizeof path, "%.2048s/%.255s", folder, entry->d_name);
-    if (entry->d_name[0] == '.' || !file_exists(path, "exp.json")) continue;
+static int earlier_results(const char *path, int remove) {
+  int folder;
+  DIR *list = list_folder(path, &folder);
+  if (!list) return 0;
+  int count = has_file(folder, "summary.txt") || has_file(folder, "ds_config_optimal.json");
+  for (struct dirent *entry; (entry = readdir(list));) {
+    if (entry->d_name[0] == '.' || !is_experiment(folder, entry->d_name)) continue;
     count++;
     if (remove) remove_experiment(folder, entry->d_name);
   }
-  closedir(directory);
+  closedir(list);
   return count;
 }
 
 /* Files EXPERIMENTS/<name>.json of an earlier search, by their names: "z2_gas4_...". */
-static void remove_descriptions(const char *folder) {
-  DIR *directory = opendir(folder);
-  if (!directory) return;
-  for (struct dirent *entry; (entry = readdir(directory));) {
+static void remove_descriptions(const char *path) {
+  int folder;
+  DIR *list = list_folder(path, &folder);
+  if (!list) return;
+  for (struct dirent *entry; (entry = readdir(list));) {
     const char *name = entry->d_name, *end = strstr(name, ".json");
-    char path[PATH_SIZE];
-    if (name[0] != 'z' || !end || end[5] != '\0') continue;
-    snprintf(path, sizeof path, "%.2048s/%.255s", folder, name);
-    unlink(path);
+    if (name[0] == 'z' && end && end[5] == '\0') unlinkat(folder, name, 0);
   }
-  closedir(directory);
+  closedir(list);
 }
 
-static tws_code make_folder(const char *path, tws_error *err) {
-  if (mkdir(path, 0777) == 0 || errno == EEXIST) return TWS_OK;
+/* What the user names may be a link to a folder; what the search makes in it may not: it would write elsewhere. */
+static tws_code make_folder(const char *path, int follow, tws_error *err) {
+  struct stat info;
+  if (mkdir(path, 0777) == 0) return TWS_OK;
+  if (errno == EEXIST && (follow || (lstat(path, &info) == 0 && S_ISDIR(info.st_mode)))) return TWS_OK;
   return tws_fail(err, TWS_IO, "choose folders that can be made: --results DIR, --experiments DIR", "%s: %s", path,
                   strerror(errno));
 }
@@ -139,13 +152,13 @@ tws_code tws_tune_folders_check(const tws_tune_folders *folders, tws_error *err)
 
 tws_code tws_tune_folders_make(const tws_tune_folders *folders, tws_error *err) {
   TWS_TRY(tws_tune_folders_check(folders, err));
-  return make_folder(folders->results, err);
+  return make_folder(folders->results, 1, err);
 }
 
 tws_code tws_tune_folders_open(const tws_tune_folders *folders, tws_error *err) {
   TWS_TRY(tws_tune_folders_check(folders, err));
-  TWS_TRY(make_folder(folders->results, err));
-  if (folders->experiments) TWS_TRY(make_folder(folders->experiments, err));
+  TWS_TRY(make_folder(folders->results, 1, err));
+  if (folders->experiments) TWS_TRY(make_folder(folders->experiments, 1, err));
   if (folders->earlier == TWS_EARLIER_KEEP) return TWS_OK;
   earlier_results(folders->results, 1);
   if (folders->experiments) remove_descriptions(folders->experiments);
@@ -214,7 +227,7 @@ tws_code tws_tune_write_experiment(const tws_tune_candidate *c, const tws_tune_r
                                    const tws_tune_folders *folders, int id, tws_error *err) {
   char folder[PATH_SIZE], config[PATH_SIZE + 32], path[PATH_SIZE + 32];
   snprintf(folder, sizeof folder, "%s/%s", folders->results, c->name);
-  TWS_TRY(make_folder(folder, err));
+  TWS_TRY(make_folder(folder, 0, err));
   snprintf(config, sizeof config, "%s/ds_config.json", folder);
   TWS_TRY(tws_tune_write_config(request, &c->variant, config, err));
   snprintf(path, sizeof path, "%s/cmd.txt", folder);

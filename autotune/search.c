@@ -6,6 +6,7 @@
 
 #include "autotune/crew.h"
 #include "autotune/frontier.h"
+#include "base/output_file.h"
 #include "base/random.h"
 
 enum { PATH = 4096 };
@@ -372,7 +373,7 @@ void tws_tune_forget(const tws_tune_request *request) {
   char path[PATH];
   for (int part = 0; request->state && part < (request->parts > 1 ? request->parts : 1); part++) {
     state_path(request, part, path);
-    unlink(path);
+    tws_remove_file(path);
   }
 }
 

@@ -1,7 +1,6 @@
 #include "autotune/search_state.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +13,7 @@
 #include "autotune/crew.h"
 #include "base/checksum.h"
 #include "base/fingerprint.h"
+#include "base/output_file.h"
 
 static const char magic[16] = "twinspeed-swp-2";
 
@@ -213,8 +213,8 @@ static tws_code cannot_keep(const char *path, tws_error *err) {
  * take a moment. */
 static tws_code lock_file(tws_search_state *s, const char *path, int create, tws_error *err) {
   enum { TRIES = 100, PAUSE_US = 20000 };
-  s->file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (create ? O_CREAT : 0), 0666);
-  if (s->file < 0) return create ? cannot_keep(path, err) : TWS_OK;
+  TWS_TRY(tws_changed_file(path, create, &s->file, err));
+  if (s->file < 0) return TWS_OK;
   for (int i = 0; flock(s->file, LOCK_EX | LOCK_NB) != 0; i++, usleep(PAUSE_US))
     if (errno != EWOULDBLOCK || i == TRIES) {
       close(s->file);
@@ -367,7 +367,8 @@ tws_code tws_search_state_open_part(const tws_points *points, const char *path, 
   *s = (tws_search_state){.file = -1};
   s->bytes = lay_out(s, points, NULL);
   *ready = 0;
-  const int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  int file;
+  TWS_TRY(tws_changed_file(path, 0, &file, err));
   if (file < 0) return TWS_OK;
   const int mapped = map_file(s, points, file);
   close(file);

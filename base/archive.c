@@ -1,12 +1,13 @@
 #include "base/archive.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <lzma.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/json.h"
 
 enum { LOCAL = 0x04034b50, CENTRAL = 0x02014b50, END = 0x06054b50, END64 = 0x06064b50, LOCATOR64 = 0x07064b50 };
 enum { LOCAL_BYTES = 30, CENTRAL_BYTES = 46, END_BYTES = 22, END64_BYTES = 56, LOCATOR64_BYTES = 20 };
@@ -32,8 +33,9 @@ static tws_code no_memory(const char *path, tws_error *err) {
 
 int tws_archive_is(const char *path) {
   unsigned char start[4];
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  const int is = fd >= 0 && pread(fd, start, 4, 0) == 4 && number(start, 4) == LOCAL;
+  int fd;
+  const int is =
+      tws_open_regular(path, &fd, NULL) == TWS_OK && pread(fd, start, 4, 0) == 4 && number(start, 4) == LOCAL;
   if (fd >= 0) close(fd);
   return is;
 }
@@ -181,8 +183,8 @@ static tws_code read_list(tws_archive *a, const list_place *place, tws_error *er
 static tws_code open_archive(tws_archive *a, tws_error *err) {
   struct stat info;
   list_place list = {0};
-  a->fd = open(a->path, O_RDONLY | O_CLOEXEC);
-  if (a->fd < 0 || fstat(a->fd, &info) != 0) return tws_fail(err, TWS_IO, NULL, "%s: %s", a->path, strerror(errno));
+  TWS_TRY(tws_open_regular(a->path, &a->fd, err));
+  if (fstat(a->fd, &info) != 0) return tws_fail(err, TWS_IO, NULL, "%s: %s", a->path, strerror(errno));
   if (!S_ISREG(info.st_mode)) return tws_fail(err, TWS_INVALID, NULL, "%s: not a file", a->path);
   if (info.st_size < END_BYTES) return damaged(a->path, err, "too short for an archive");
   TWS_TRY(find_list(a, (uint64_t)info.st_size, &list, err));

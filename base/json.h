@@ -8,6 +8,7 @@
 #include <cjson/cJSON.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "base/output_file.h" /* and how files are written */
 #include "base/status.h"
 
 typedef struct tws_json {
@@ -46,8 +47,8 @@ tws_code tws_json_number(const tws_json *json, const cJSON *object, const char *
 tws_code tws_json_bool(const tws_json *json, const cJSON *object, const char *key, int required, int fallback,
                        int *value, tws_error *err);
 /* *value points into the tree, or is `fallback` */
-tws_code tws_json_string(const tws_json *json, const cJSON *object, const char *key, int required,
-                         const char *fallback, const char **value, tws_error *err);
+tws_code tws_json_string(const tws_json *json, const cJSON *object, const char *key, int required, const char *fallback,
+                         const char **value, tws_error *err);
 
 /* Fail on the first member of `object` that is not in the NULL-terminated list, with a did-you-mean. */
 tws_code tws_json_only(const tws_json *json, const cJSON *object, const char *const *known, tws_error *err);
@@ -57,13 +58,14 @@ const char *tws_closest(const char *word, const char *const *words, size_t n);
 /* Is one a slip of the other: at most a third of the letters differ? */
 int tws_near(const char *a, const char *b);
 
-/* "TMPDIR/twinspeed-<name>-XXXXXX", for mkstemp() and mkdtemp(); /tmp where TMPDIR says nothing. Returns path. */
-char *tws_temporary_path(char *path, size_t size, const char *name);
-/* An empty file of this kind, which the caller unlinks. TWS_IO. */
-tws_code tws_temporary_file(char *path, size_t size, const char *name, tws_error *err);
-/* Write `text` to `path` atomically (temporary file, fsync, rename); creates no directories. */
-tws_code tws_write_file(const char *path, const char *text, size_t length, tws_error *err);
 /* Whole file into a zero-terminated buffer owned by the caller (tws_free). limit 0: 64 MiB. "-" is standard input. */
 tws_code tws_read_file(const char *path, size_t limit, char **text, size_t *length, tws_error *err);
+/* The same of a regular file (TWS_INVALID where it is a pipe or a device), and the file opened for reading. Nothing
+ * waits for a pipe's other end. */
+tws_code tws_read_regular(const char *path, size_t limit, char **text, size_t *length, tws_error *err);
+tws_code tws_open_regular(const char *path, int *fd, tws_error *err);
+/* `name` in an open directory, where a symbolic link is refused; `path` is for messages. */
+tws_code tws_read_regular_in(int folder, const char *name, const char *path, size_t limit, char **text, size_t *length,
+                             tws_error *err);
 
 #endif

@@ -175,7 +175,7 @@ static tws_code measure_run(void *user, tws_measurements *out, tws_error *err) {
   tws_arena_destroy(arena);
   if (watching) stop_keeping(&keep);
   if (code == TWS_OK) code = tws_measurements_read(part, out, err);
-  unlink(part);
+  tws_remove_file(part);
   return code;
 }
 
@@ -194,10 +194,9 @@ static tws_code run_all(const tws_calibration_request *request, const char *fold
 
 tws_code tws_calibration_run(const tws_calibration_request *request, tws_measurements *results, tws_error *err) {
   char folder[4096];
-  if (!mkdtemp(tws_temporary_path(folder, sizeof folder, "calibrate")))
-    return tws_fail(err, TWS_IO, "set TMPDIR", "%s: %s", folder, strerror(errno));
+  TWS_TRY(tws_temporary_folder(folder, sizeof folder, "calibrate", err));
   tws_code code = run_all(request, folder, results, err);
-  rmdir(folder);
+  tws_temporary_remove(folder);
   return code;
 }
 

@@ -16,8 +16,10 @@
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/units.h"
+#include "checkpoint/deepspeed.h"
+#include "checkpoint/index.h"
 
-static const char prefix[] = "global_step", saving[] = ".saving-", removing[] = ".removing-";
+static const char prefix[] = "global_step", saving[] = ".saving-";
 
 static tws_code system_error(tws_error *err, const char *hint, const char *what, const char *path) {
   const int reason = errno;
@@ -26,10 +28,6 @@ static tws_code system_error(tws_error *err, const char *hint, const char *what,
                       ? "make room there, keep fewer checkpoints (--keep), or save to another disk"
                       : hint,
                   "%.400s: cannot %s: %s", path, what, strerror(reason));
-}
-
-tws_code tws_file_failed(const char *path, const char *what, tws_error *err) {
-  return system_error(err, NULL, what, path);
 }
 
 static void join(char *path, const char *folder, const char *before, const char *name) {
@@ -51,56 +49,21 @@ int64_t tws_step_of_tag(const char *tag) {
 
 /* ---- files ---- */
 
-tws_code tws_write_all(int fd, const char *path, const void *bytes, size_t count, tws_error *err) {
-  for (size_t done = 0; done < count;) {
-    const ssize_t n = write(fd, (const char *)bytes + done, count - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return system_error(err, NULL, "write", path);
-    done += (size_t)n;
-  }
-  return TWS_OK;
-}
-
-tws_code tws_sync_folder(const char *folder, tws_error *err) {
-  const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return system_error(err, NULL, "open", folder);
-  const int failed = fsync(fd) != 0 && errno != EINVAL; /* some file systems have nothing to write there */
-  tws_code code = failed ? system_error(err, NULL, "write to the disk", folder) : TWS_OK;
-  close(fd);
-  return code;
-}
-
 tws_code tws_file_begin(const char *path, int *fd, tws_error *err) {
-  *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  return *fd >= 0 ? TWS_OK : system_error(err, NULL, "create the file", path);
+  char parent[TWS_FOLDER_SIZE];
+  const char *slash = strrchr(path, '/');
+  tws_parent_of(path, parent, sizeof parent);
+  const int folder = open(parent, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (folder < 0) return system_error(err, NULL, "create the file", path);
+  const tws_code code = tws_exclusive_file(folder, slash ? slash + 1 : path, path, fd, err);
+  close(folder);
+  return code;
 }
 
 tws_code tws_file_end(int fd, const char *path, tws_code code, tws_error *err) {
   if (code == TWS_OK && fsync(fd) != 0) code = system_error(err, NULL, "write to the disk", path);
   if (close(fd) != 0 && code == TWS_OK) code = system_error(err, NULL, "write", path);
   return code;
-}
-
-tws_code tws_write_durable(const char *path, const char *text, size_t length, tws_error *err) {
-  const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd < 0) return system_error(err, NULL, "create the file", path);
-  return tws_file_end(fd, path, tws_write_all(fd, path, text, length, err), err);
-}
-
-/* A folder of files, or one that is not there. */
-static tws_code remove_folder(const char *folder, tws_error *err) {
-  char path[TWS_FOLDER_SIZE];
-  struct dirent *entry;
-  DIR *directory = opendir(folder);
-  if (!directory) return errno == ENOENT ? TWS_OK : system_error(err, NULL, "remove", folder);
-  while ((entry = readdir(directory))) {
-    if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-    join(path, folder, "", entry->d_name);
-    unlink(path);
-  }
-  closedir(directory);
-  if (rmdir(folder) == 0 || errno == ENOENT) return TWS_OK;
-  return system_error(err, "what is in it that a checkpoint does not have?", "remove", folder);
 }
 
 /* ---- the lock ---- */
@@ -114,14 +77,41 @@ static tws_code in_use(const char *folder, int lock, tws_error *err) {
                   *who ? ": " : "", who);
 }
 
+/* Removes a symbolic link, or a further name of a file, in the place of the lock; what it leads to is left. The folder
+ * is locked meanwhile, so that no two jobs remove each other's lock. */
+static void remove_link(int folder, const char *name) {
+  struct stat info;
+  (void)flock(folder, LOCK_EX);
+  if (fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+      (S_ISLNK(info.st_mode) || (S_ISREG(info.st_mode) && info.st_nlink > 1)))
+    unlinkat(folder, name, 0);
+  (void)flock(folder, LOCK_UN);
+}
+
+static tws_code open_lock(const char *path, const char *hint, int *lock, tws_error *err) {
+  char parent[TWS_FOLDER_SIZE];
+  struct stat info = {0};
+  tws_parent_of(path, parent, sizeof parent);
+  const int folder = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return system_error(err, hint, "open the folder", parent);
+  remove_link(folder, TWS_FOLDER_LOCK);
+  *lock = openat(folder, TWS_FOLDER_LOCK, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+  close(folder);
+  if (*lock < 0) return system_error(err, hint, "create the file", path);
+  if (fstat(*lock, &info) == 0 && S_ISREG(info.st_mode) && info.st_nlink == 1) return TWS_OK;
+  close(*lock);
+  *lock = -1;
+  return tws_fail(err, TWS_IO, "remove it", "%.400s: not a regular file, and the lock is one", path);
+}
+
 tws_code tws_folder_lock(const char *folder, int *lock, tws_error *err) {
   static const char hint[] = "name a folder that can be written to, or one that can be made";
   char path[TWS_FOLDER_SIZE], host[40] = "", who[64];
+  int fd = -1;
   *lock = -1;
   if (mkdir(folder, 0777) != 0 && errno != EEXIST) return system_error(err, hint, "make the folder", folder);
   join(path, folder, "", TWS_FOLDER_LOCK);
-  const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd < 0) return system_error(err, hint, "create the file", path);
+  TWS_TRY(open_lock(path, hint, &fd, err));
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     const int taken = errno == EWOULDBLOCK;
     tws_code code = taken ? in_use(folder, fd, err) : system_error(err, hint, "lock", path);
@@ -146,24 +136,27 @@ void tws_folder_unlock(int lock) {
 
 /* ---- what is there ---- */
 
-typedef struct tags {
-  int64_t *step;
-  size_t count, capacity;
-} tags;
-
 static int compare_steps(const void *a, const void *b) {
   const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
   return (x < y) - (x > y);
 }
 
-/* Newest first; none where the folder cannot be read. */
-static tags list_tags(const char *folder) {
-  tags found = {0};
+/* What is left in the folder of a checkpoint that was removed is none. */
+static int has_checkpoint(const char *folder, const char *tag) {
+  char path[TWS_FOLDER_SIZE], index[TWS_FOLDER_SIZE];
+  join(path, folder, "", tag);
+  join(index, path, "", TWS_CHECKPOINT_INDEX);
+  return access(index, F_OK) == 0 || tws_deepspeed_is(path);
+}
+
+tws_steps tws_folder_steps(const char *folder) {
+  tws_steps found = {0};
   struct dirent *entry;
   DIR *directory = opendir(folder);
   while (directory && (entry = readdir(directory))) {
     const int64_t step = tws_step_of_tag(entry->d_name);
-    if (step < 0 || tws_reserve(&found.step, &found.capacity, found.count + 1, sizeof *found.step)) continue;
+    if (step < 0 || !has_checkpoint(folder, entry->d_name)) continue;
+    if (tws_reserve(&found.step, &found.capacity, found.count + 1, sizeof *found.step)) continue;
     found.step[found.count++] = step;
   }
   if (directory) closedir(directory);
@@ -172,13 +165,13 @@ static tags list_tags(const char *folder) {
 }
 
 int tws_folder_has_checkpoints(const char *folder) {
-  tags found = list_tags(folder);
+  tws_steps found = tws_folder_steps(folder);
   tws_free(found.step);
   return found.count > 0;
 }
 
 int64_t tws_folder_newest(const char *folder, int64_t below) {
-  tags found = list_tags(folder);
+  tws_steps found = tws_folder_steps(folder);
   int64_t newest = -1;
   for (size_t i = found.count; i-- > 0;)
     if (found.step[i] < below) newest = found.step[i];
@@ -213,7 +206,7 @@ tws_code tws_folder_refuse(const char *folder, uint64_t bytes, double there, tws
 }
 
 static void add_tags(const char *folder, const char *but, char *text, size_t size) {
-  tags found = list_tags(folder);
+  tws_steps found = tws_folder_steps(folder);
   size_t length = 0;
   text[0] = '\0';
   for (size_t i = 0; i < found.count && length + 32 < size; i++) {
@@ -244,8 +237,14 @@ static tws_code read_latest(const char *folder, char *tag, size_t size, tws_erro
     snprintf(hint, sizeof hint, "name one with --tag: %s", there);
   else
     snprintf(hint, sizeof hint, "checkpoints are saved with --save DIR");
-  if (tws_read_file(path, 4096, &text, &length, NULL) != TWS_OK)
-    return tws_fail(err, TWS_IO, hint, "%s: there is no file \"latest\" that would name a checkpoint", folder);
+  if (access(path, F_OK) == 0) {
+    const tws_code code = tws_read_regular(path, 4096, &text, &length, err);
+    if (code != TWS_OK) {
+      if (err && *there) snprintf(err->hint, sizeof err->hint, "%s", hint);
+      return code;
+    }
+  }
+  if (!text) return tws_fail(err, TWS_IO, hint, "%s: there is no file \"latest\" that would name a checkpoint", folder);
   while (length > 0 && (text[length - 1] == '\n' || text[length - 1] == ' ')) text[--length] = '\0';
   snprintf(tag, size, "%s", text);
   const int fits = length > 0 && length < size && strlen(text) == length;
@@ -274,87 +273,19 @@ tws_code tws_folder_find(const char *folder, const char *tag, char *path, size_t
   return tws_fail(err, TWS_IO, hint, "%s: there is no checkpoint \"%.100s\"", folder, tag);
 }
 
-/* ---- saving ---- */
-
-static tws_code remove_leftovers(const char *folder, tws_error *err) {
-  char path[TWS_FOLDER_SIZE];
-  struct dirent *entry;
-  DIR *directory = opendir(folder);
-  if (!directory) return system_error(err, NULL, "open", folder);
-  tws_code code = TWS_OK;
-  while (code == TWS_OK && (entry = readdir(directory))) {
-    if (strncmp(entry->d_name, saving, sizeof saving - 1) != 0 &&
-        strncmp(entry->d_name, removing, sizeof removing - 1) != 0)
-      continue;
-    join(path, folder, "", entry->d_name);
-    code = remove_folder(path, err);
-  }
-  closedir(directory);
-  return code;
+int tws_folder_vanished(const char *path, char *newer, size_t size) {
+  char folder[TWS_FOLDER_SIZE];
+  const char *slash = strrchr(path, '/');
+  *newer = '\0';
+  if (!slash || tws_step_of_tag(slash + 1) < 0) return 0;
+  tws_parent_of(path, folder, sizeof folder);
+  if (read_latest(folder, newer, size, NULL) != TWS_OK || strcmp(newer, slash + 1) == 0) *newer = '\0';
+  return access(path, F_OK) != 0 && errno == ENOENT;
 }
+
+/* ---- saving: the rest is in checkpoint/saving.c ---- */
 
 const char *tws_folder_temporary(const char *folder, const char *tag, char *path, size_t size) {
   snprintf(path, size, "%.3500s/%s%.255s", folder, saving, tag);
   return path;
-}
-
-tws_code tws_folder_begin(const char *folder, const char *tag, tws_error *err) {
-  char path[TWS_FOLDER_SIZE];
-  TWS_TRY(remove_leftovers(folder, err));
-  tws_folder_temporary(folder, tag, path, sizeof path);
-  return mkdir(path, 0777) == 0 ? TWS_OK : system_error(err, NULL, "make the folder", path);
-}
-
-static tws_code retire(const char *folder, const char *tag, tws_error *err) {
-  char path[TWS_FOLDER_SIZE], away[TWS_FOLDER_SIZE];
-  join(path, folder, "", tag);
-  join(away, folder, removing, tag);
-  TWS_TRY(remove_folder(away, err));
-  if (rename(path, away) != 0) return errno == ENOENT ? TWS_OK : system_error(err, NULL, "remove", path);
-  return remove_folder(away, err);
-}
-
-static tws_code write_latest(const char *folder, const char *tag, tws_error *err) {
-  char path[TWS_FOLDER_SIZE], temporary[TWS_FOLDER_SIZE];
-  join(path, folder, "", "latest");
-  join(temporary, folder, "", ".latest.new");
-  TWS_TRY(tws_write_durable(temporary, tag, strlen(tag), err));
-  if (rename(temporary, path) != 0) return system_error(err, NULL, "write", path);
-  return tws_sync_folder(folder, err);
-}
-
-/* What had the name changes places with what gets it, in one step where the file system can. */
-static tws_code give_name(const char *folder, const char *tag, tws_error *err) {
-  char from[TWS_FOLDER_SIZE], to[TWS_FOLDER_SIZE];
-  tws_folder_temporary(folder, tag, from, sizeof from);
-  join(to, folder, "", tag);
-  if (access(to, F_OK) != 0) return rename(from, to) == 0 ? TWS_OK : system_error(err, NULL, "rename it", from);
-  if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0) return TWS_OK;
-  TWS_TRY(retire(folder, tag, err));
-  return rename(from, to) == 0 ? TWS_OK : system_error(err, NULL, "rename it", from);
-}
-
-static tws_code keep_newest(const char *folder, int64_t step, int64_t keep, tws_error *err) {
-  tags found = list_tags(folder);
-  tws_code code = TWS_OK;
-  int64_t kept = 0;
-  for (size_t i = 0; i < found.count && code == TWS_OK; i++) {
-    char tag[TWS_TAG_SIZE];
-    if (found.step[i] > step || kept++ < keep) continue;
-    tws_tag_of_step(found.step[i], tag, sizeof tag);
-    code = retire(folder, tag, err);
-  }
-  tws_free(found.step);
-  return code;
-}
-
-tws_code tws_folder_publish(const char *folder, const char *tag, int64_t keep, tws_error *err) {
-  char path[TWS_FOLDER_SIZE];
-  tws_folder_temporary(folder, tag, path, sizeof path);
-  TWS_TRY(tws_sync_folder(path, err));
-  TWS_TRY(give_name(folder, tag, err));
-  TWS_TRY(tws_sync_folder(folder, err));
-  TWS_TRY(write_latest(folder, tag, err));
-  TWS_TRY(remove_leftovers(folder, err)); /* where names were exchanged */
-  return keep > 0 ? keep_newest(folder, tws_step_of_tag(tag), keep, err) : TWS_OK;
 }

@@ -1,8 +1,9 @@
 /* The folder that checkpoints are saved into: DIR/<tag>/ with "global_step<N>" as tags, DIR/latest, DIR/.lock.
  *
  * A checkpoint is written to DIR/.saving-<tag> and gets its name when every byte is on the disk; `latest` is written
- * after that, and older ones go last, by way of another name. So whatever is called global_step<N> is whole, however a
- * save ended, and what `latest` names is there. Names that begin with .saving- and .removing- are leftovers. */
+ * after that, and older ones go last, by way of another name (checkpoint/saving.h). So whatever is called
+ * global_step<N> is whole, however a save ended, and what `latest` names is there. Names that begin with .saving- and
+ * .removing- are leftovers. */
 #ifndef TWS_CHECKPOINT_FOLDER_H
 #define TWS_CHECKPOINT_FOLDER_H
 
@@ -30,33 +31,29 @@ tws_code tws_folder_refuse(const char *folder, uint64_t bytes, double there, tws
 
 /* Where the tag is written to before it has its name. */
 const char *tws_folder_temporary(const char *folder, const char *tag, char *path, size_t size);
-/* For those who hold the lock. begin: removes leftovers and makes the temporary folder for the tag. publish: the
- * temporary folder, whose files are on the disk, becomes DIR/<tag> (what had that name before is removed), then
- * DIR/latest names it; then all but the `keep` newest up to it go (0: all stay). */
-tws_code tws_folder_begin(const char *folder, const char *tag, tws_error *err);
-tws_code tws_folder_publish(const char *folder, const char *tag, int64_t keep, tws_error *err);
-
 /* Path of a checkpoint: of the tag, or with tag NULL of the one that `latest` names. A folder that is itself a
  * checkpoint is taken as it is when no tag is given. TWS_IO with what is there instead. */
 tws_code tws_folder_find(const char *folder, const char *tag, char *path, size_t size, tws_error *err);
+/* Steps that have a folder (or a link to one) with a checkpoint, newest first; step is the caller's (tws_free). */
+typedef struct tws_steps {
+  int64_t *step;
+  size_t count, capacity;
+} tws_steps;
+tws_steps tws_folder_steps(const char *folder);
 /* The newest step below `below` that has a folder, or -1. */
 int64_t tws_folder_newest(const char *folder, int64_t below);
 /* When a file in it was written, "latest" or "global_step5/index.json": nanoseconds; 0: it is not there. */
 int64_t tws_folder_stamp(const char *folder, const char *file);
+/* Whether the checkpoint at `path` is not there any more, because the job that saves there keeps only newer ones.
+ * `newer` becomes the tag that `latest` names, where that is another, or "". */
+int tws_folder_vanished(const char *path, char *newer, size_t size);
 /* "global_step5 global_step10", tags beside that of `path`, newest first; "" where there are none. */
 const char *tws_folder_others(const char *path, char *text, size_t size);
 
 /* ---- files that last ---- */
-tws_code tws_sync_folder(const char *folder, tws_error *err);
-/* TWS_IO: what cannot be done with it, for the reason that errno has, and what to do where the disk is full. */
-tws_code tws_file_failed(const char *path, const char *what, tws_error *err);
-/* A new file (TWS_IO where there is one of that name), and its end: on the disk when it returns. end: `code` is what
- * came in between; it is handed on, and the file closed. */
+/* A new file (TWS_IO where there is one of that name; neither it nor its folder is reached through a link), and its
+ * end: on the disk when it returns. end: `code` is what came in between; it is handed on, and the file closed. */
 tws_code tws_file_begin(const char *path, int *fd, tws_error *err);
 tws_code tws_file_end(int fd, const char *path, tws_code code, tws_error *err);
-/* A file with this content, on the disk when it returns. */
-tws_code tws_write_durable(const char *path, const char *text, size_t length, tws_error *err);
-/* All bytes, however many calls it takes. TWS_IO names the path. */
-tws_code tws_write_all(int fd, const char *path, const void *bytes, size_t count, tws_error *err);
 
 #endif

@@ -557,7 +557,15 @@ static tws_code not_there(const tws_saved_index *x, const tws_saved_file *file, 
 tws_code tws_saved_read_index(const char *folder, char **text, size_t *length, tws_error *err) {
   char path[TWS_FOLDER_SIZE];
   snprintf(path, sizeof path, "%.3800s/%s", folder, TWS_CHECKPOINT_INDEX);
-  return tws_read_file(path, (size_t)64 << 20, text, length, err);
+  return tws_read_regular(path, (size_t)64 << 20, text, length, err);
+}
+
+tws_code tws_saved_lost(const char *path, tws_code code, tws_error *err) {
+  char newer[TWS_TAG_SIZE], hint[TWS_TAG_SIZE + 64] = "";
+  if (code == TWS_OK || !tws_folder_vanished(path, newer, sizeof newer)) return code;
+  if (*newer) snprintf(hint, sizeof hint, "a newer one is there: leave out --tag, or give --tag %.200s", newer);
+  return tws_fail(err, TWS_IO, hint,
+                  "%.400s: the checkpoint was removed meanwhile, by the job that saves there (--keep)", path);
 }
 
 tws_code tws_saved_open(const char *folder, tws_saved_index **out, tws_error *err) {
@@ -565,7 +573,7 @@ tws_code tws_saved_open(const char *folder, tws_saved_index **out, tws_error *er
   size_t length = 0;
   struct stat info;
   *out = NULL;
-  TWS_TRY(tws_saved_read_index(folder, &text, &length, err));
+  TWS_TRY(tws_saved_lost(folder, tws_saved_read_index(folder, &text, &length, err), err));
   tws_code code = tws_saved_parse(text, length, folder, out, err);
   tws_free(text);
   if (code != TWS_OK && err && strcmp(err->hint, damaged) == 0 && *tws_folder_others(folder, others, sizeof others))
@@ -575,7 +583,7 @@ tws_code tws_saved_open(const char *folder, tws_saved_index **out, tws_error *er
     snprintf(path, sizeof path, "%.3800s/%s", folder, file->name);
     const int there = stat(path, &info) == 0;
     if (!there || (uint64_t)info.st_size != file->bytes)
-      code = not_there(*out, file, there ? (uint64_t)info.st_size : 0, there, err);
+      code = tws_saved_lost(folder, not_there(*out, file, there ? (uint64_t)info.st_size : 0, there, err), err);
   }
   if (code == TWS_OK) return TWS_OK;
   tws_saved_close(*out);

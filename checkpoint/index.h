@@ -40,10 +40,10 @@ typedef struct tws_saved_index {
   int64_t data_tokens, samples;             /* that it has; of it that were used up */
   int64_t train_batch, sequence_length, vocabulary, padded_vocabulary;
   int64_t ranks, zero_stage;
-  const char *base;  /* file that frozen parameters came from; "": they were drawn, or there are none */
-  int64_t lora_r;    /* 0: no adapters */
-  double lora_scale; /* of what they add */
-  int64_t block;     /* elements that share a scale in frozen parameters of few bits; 0: there are none */
+  const char *base;    /* file that frozen parameters came from; "": they were drawn, or there are none */
+  int64_t lora_r;      /* 0: no adapters */
+  double lora_scale;   /* of what they add */
+  int64_t block;       /* elements that share a scale in frozen parameters of few bits; 0: there are none */
   int64_t scale_block; /* blocks whose scales are kept in 8 bits, together; 0: scales are float32 */
   tws_counters counters;
   tws_saved_entry *entries;
@@ -69,6 +69,8 @@ tws_code tws_saved_read_index(const char *folder, char **text, size_t *length, t
 /* The index in a folder: every file that it names is there with its size. The hint names other checkpoints beside it.
  */
 tws_code tws_saved_open(const char *folder, tws_saved_index **out, tws_error *err);
+/* After an error of reading: where the checkpoint at `path` is not there any more, says that and what is instead. */
+tws_code tws_saved_lost(const char *path, tws_code code, tws_error *err);
 void tws_saved_close(tws_saved_index *index); /* NULL is allowed */
 /* Entry of this name, or TWS_NONE. */
 uint32_t tws_saved_entry_of(const tws_saved_index *index, const char *name);

@@ -1,7 +1,6 @@
 #include "checkpoint/merge.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -145,9 +144,9 @@ static tws_code read_tensor(const tws_safetensors *list, const tws_safetensor *t
                     tensor->name, tensor->dtype);
   void *raw = tws_calloc(bytes + 1, 1);
   *to = tws_calloc((size_t)tensor->elements + 1, sizeof **to);
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  int fd = -1;
   tws_code code = raw && *to ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory to read tensor %s", tensor->name);
-  if (code == TWS_OK && fd < 0) code = tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
+  if (code == TWS_OK) code = tws_open_regular(path, &fd, err);
   for (size_t done = 0; code == TWS_OK && done < bytes;) {
     const ssize_t n = pread(fd, (char *)raw + done, bytes - done, (off_t)tensor->begin + (off_t)done);
     if (n < 0 && errno == EINTR) continue;

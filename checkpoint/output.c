@@ -3,13 +3,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/memory.h"
 #include "base/system.h"
-#include "checkpoint/folder.h"
 
 enum { ALIGNMENT = 4096, SLOT = 8 << 20, SLOTS = 4 };
 
@@ -19,8 +17,8 @@ typedef struct slot {
 } slot;
 
 struct tws_output {
-  char path[TWS_FOLDER_SIZE];
-  int fd, direct;
+  const char *path;
+  int fd, is_stream, direct;
   uint64_t written, given; /* by the thread; by the caller, those in the slot that it fills included */
   unsigned char *memory;
   slot slots[SLOTS];
@@ -38,17 +36,18 @@ struct tws_output {
 static tws_code write_slot(tws_output *o, const slot *s, tws_error *err) {
   const size_t count = o->direct ? (s->count + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : s->count;
   for (size_t done = 0; done < count;) {
-    const ssize_t n = pwrite(o->fd, s->bytes + done, count - done, (off_t)(o->written + done));
+    const ssize_t n = o->is_stream ? write(o->fd, s->bytes + done, count - done)
+                                   : pwrite(o->fd, s->bytes + done, count - done, (off_t)(o->written + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EINVAL && o->direct) { /* not on this file system, or no more behind a short write */
       (void)fcntl(o->fd, F_SETFL, fcntl(o->fd, F_GETFL) & ~O_DIRECT);
       o->direct = 0;
       return write_slot(o, s, err);
     }
-    if (n < 0) return tws_file_failed(o->path, "write", err);
+    if (n < 0) return tws_output_failed(o->path, "write", err);
     done += (size_t)n;
   }
-  if (!o->direct) (void)sync_file_range(o->fd, (off_t)o->written, (off_t)count, SYNC_FILE_RANGE_WRITE);
+  if (!o->direct && !o->is_stream) (void)sync_file_range(o->fd, (off_t)o->written, (off_t)count, SYNC_FILE_RANGE_WRITE);
   o->written += s->count;
   return TWS_OK;
 }
@@ -90,20 +89,20 @@ static tws_code prepare(tws_output *o, uint64_t bytes, tws_error *err) {
   if (!o->memory) return tws_fail(err, TWS_MEMORY, NULL, "%s: no memory to write it with", o->path);
   const size_t over = (size_t)((uintptr_t)o->memory % ALIGNMENT);
   for (int i = 0; i < SLOTS; i++) o->slots[i].bytes = o->memory + (ALIGNMENT - over) + (size_t)i * SLOT;
-  o->fd = open(o->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (o->fd < 0) return tws_file_failed(o->path, "create the file", err);
+  if (o->is_stream) return start_thread(o, err);
   o->direct = fcntl(o->fd, F_SETFL, fcntl(o->fd, F_GETFL) | O_DIRECT) == 0;
   if (bytes > 0 && fallocate(o->fd, 0, 0, (off_t)bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
-    return tws_file_failed(o->path, "reserve room", err);
+    return tws_output_failed(o->path, "reserve room", err);
   return start_thread(o, err);
 }
 
-tws_code tws_output_open(const char *path, uint64_t bytes, tws_output **out, tws_error *err) {
+tws_code tws_output_open(const tws_new_file *file, uint64_t bytes, tws_output **out, tws_error *err) {
   tws_output *o = tws_calloc(1, sizeof *o);
   *out = NULL;
-  if (!o) return tws_fail(err, TWS_MEMORY, NULL, "%s: no memory to write it with", path);
-  o->fd = -1;
-  snprintf(o->path, sizeof o->path, "%.*s", (int)sizeof o->path - 1, path);
+  if (!o) return tws_fail(err, TWS_MEMORY, NULL, "%s: no memory to write it with", file->path);
+  o->path = file->path;
+  o->fd = file->fd;
+  o->is_stream = file->is_stream;
   pthread_mutex_init(&o->lock, NULL);
   pthread_cond_init(&o->changed, NULL);
   const tws_code code = prepare(o, bytes, err);
@@ -173,8 +172,8 @@ tws_code tws_output_close(tws_output *o, tws_code code, tws_error *err) {
   pthread_mutex_unlock(&o->lock);
   if (o->started) pthread_join(o->thread, NULL);
   if (code == TWS_OK && o->code != TWS_OK) code = failed(o, err);
-  if (code == TWS_OK && ftruncate(o->fd, (off_t)o->given) != 0) code = tws_file_failed(o->path, "write", err);
-  if (o->fd >= 0) code = tws_file_end(o->fd, o->path, code, err);
+  if (code == TWS_OK && !o->is_stream && ftruncate(o->fd, (off_t)o->given) != 0)
+    code = tws_output_failed(o->path, "write", err);
   pthread_cond_destroy(&o->changed);
   pthread_mutex_destroy(&o->lock);
   tws_free(o->memory);

@@ -1,7 +1,6 @@
 #include "checkpoint/read.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -118,8 +117,7 @@ static tws_code open_file(tws_saved_reader *r, uint32_t file, tws_error *err) {
   if (r->fd >= 0) close(r->fd);
   r->piece = r->file = TWS_NONE;
   snprintf(path, sizeof path, "%s/%s", r->index->path, r->index->files[file].name);
-  if (!r->fetch) r->fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (!r->fetch && r->fd < 0) return tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
+  if (!r->fetch) TWS_TRY(tws_saved_lost(r->index->path, tws_open_regular(path, &r->fd, err), err));
   r->file = file;
   tws_code code = check_header(r, err);
   if (code != TWS_OK) r->file = TWS_NONE;

@@ -51,6 +51,45 @@ typedef struct output {
   void *user;
 } output;
 
+static uint64_t exponent_bits(tws_dtype dtype) {
+  switch (dtype) {
+    case TWS_F32:
+      return UINT64_C(0x7f800000);
+    case TWS_BF16:
+      return UINT64_C(0x7f80);
+    case TWS_F16:
+      return UINT64_C(0x7c00);
+    case TWS_F64:
+      return UINT64_C(0x7ff0000000000000);
+    default:
+      return 0; /* whole numbers, codes */
+  }
+}
+
+/* Is any element NaN or infinite: are all bits of its exponent set? */
+static int is_broken(tws_dtype dtype, const void *block, uint64_t count) {
+  const uint64_t mask = exponent_bits(dtype);
+  unsigned found = 0;
+  if (mask == 0) return 0;
+  if (tws_dtype_bytes(dtype) == 2)
+    for (uint64_t i = 0; i < count; i++) found |= (((const uint16_t *)block)[i] & (unsigned)mask) == (unsigned)mask;
+  else if (tws_dtype_bytes(dtype) == 4)
+    for (uint64_t i = 0; i < count; i++) found |= (((const uint32_t *)block)[i] & (uint32_t)mask) == (uint32_t)mask;
+  else
+    for (uint64_t i = 0; i < count; i++) found |= (((const uint64_t *)block)[i] & mask) == mask;
+  return found != 0;
+}
+
+/* Such a state is lost; the checkpoint before it is not. */
+static tws_code refuse_broken(const tws_shard_request *r, const tws_piece *piece, tws_error *err) {
+  const char *name = piece->param == TWS_NONE ? "" : r->params[piece->param].name;
+  return tws_fail(err, TWS_RANK,
+                  "earlier checkpoints stay: resume from one with a lower learning rate, a larger "
+                  "optimizer.params.eps, or clipped gradients",
+                  "\"%.200s%s%.100s\" has values that are NaN or infinite, and is not saved", name, *name ? " " : "",
+                  r->entries[piece->entry].name);
+}
+
 static tws_code write_piece(const output *out, const tws_shard_request *r, const tws_piece *piece, void *block,
                             uint64_t *checksums, tws_error *err) {
   const size_t size = tws_dtype_bytes((tws_dtype)r->entries[piece->entry].dtype);
@@ -58,6 +97,7 @@ static tws_code write_piece(const output *out, const tws_shard_request *r, const
   for (uint64_t done = 0; done < piece->count; done += most) {
     const uint64_t n = piece->count - done < most ? piece->count - done : most;
     TWS_TRY(r->source(r->user, piece, done, n, block, err));
+    if (is_broken((tws_dtype)r->entries[piece->entry].dtype, block, n)) return refuse_broken(r, piece, err);
     *checksums++ = tws_checksum(0, block, n * size);
     TWS_TRY(out->sink(out->user, block, n * size, err));
   }

@@ -1,14 +1,13 @@
 #include "checkpoint/weights.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "checkpoint/folder.h"
+#include "base/json.h"
 #include "checkpoint/read.h"
 #include "models/network/safetensors.h"
 #include "models/network/torch_file.h"
@@ -56,38 +55,39 @@ static tws_code check_file(const tws_weights_request *r, const char *path, tws_e
   return code;
 }
 
-static tws_code write_all(const tws_weights_request *r, const tws_text *header, const char *path, tws_error *err) {
+static tws_code write_all(const tws_weights_request *r, const tws_text *header, const tws_new_file *file,
+                          uint64_t *written, tws_error *err) {
   tws_output *output;
   uint64_t bytes = header->length;
   for (uint32_t i = 0; i < r->count; i++)
     bytes += (uint64_t)tws_weight_elements(&r->weights[i]) * (uint64_t)tws_safetensors_bytes(r->weights[i].dtype);
-  TWS_TRY(tws_output_open(path, bytes, &output, err));
+  *written = bytes;
+  TWS_TRY(tws_output_open(file, bytes, &output, err));
   tws_code code = tws_output_write(output, header->data, header->length, err);
   for (uint32_t i = 0; i < r->count && code == TWS_OK; i++) code = r->write(r->user, i, output, err);
   return tws_output_close(output, code, err);
 }
 
-static tws_code write_file(const tws_weights_request *r, const char *path, tws_export_result *result, tws_error *err) {
-  struct stat info;
+/* What a pipe got cannot be read again. */
+static tws_code write_file(const tws_weights_request *r, const tws_new_file *file, tws_export_result *result,
+                           tws_error *err) {
+  char path[PATH_MAX + TWS_NAME_SIZE];
   tws_safetensors_header header;
   make_header(r, &header);
-  tws_code code = header.text.failed ? no_memory(err) : write_all(r, &header.text, path, err);
+  tws_code code = header.text.failed ? no_memory(err) : write_all(r, &header.text, file, &result->bytes, err);
   tws_text_free(&header.text);
-  if (code == TWS_OK) code = check_file(r, path, result, err);
-  if (code == TWS_OK && stat(path, &info) == 0) result->bytes = (uint64_t)info.st_size;
+  if (code == TWS_OK && *tws_new_file_temporary(file, path, sizeof path)) return check_file(r, path, result, err);
+  result->tensors = r->count;
+  for (uint32_t i = 0; i < r->count; i++) result->parameters += tws_weight_elements(&r->weights[i]);
   return code;
 }
 
 tws_code tws_weights_write(const tws_weights_request *request, const char *path, tws_export_result *result,
                            tws_error *err) {
-  char temporary[TWS_FOLDER_SIZE];
+  tws_new_file file;
   *result = (tws_export_result){0};
-  snprintf(temporary, sizeof temporary, "%.3900s.%ld.new", path, (long)getpid());
-  tws_code code = write_file(request, temporary, result, err);
-  if (code == TWS_OK && rename(temporary, path) != 0)
-    code = tws_fail(err, TWS_IO, NULL, "%s: cannot write: %s", path, strerror(errno));
-  if (code != TWS_OK) unlink(temporary);
-  return code;
+  TWS_TRY(tws_new_file_open(path, &file, err));
+  return tws_new_file_close(&file, write_file(request, &file, result, err), err);
 }
 
 /* ---- runs of other files ---- */
@@ -118,9 +118,9 @@ typedef struct gatherer {
 static tws_code read_chunk(gatherer *g, const tws_weight_run *run, uint64_t at, size_t count, tws_error *err) {
   if (!g->path || strcmp(g->path, run->path) != 0) {
     if (g->fd >= 0) close(g->fd);
+    g->path = NULL;
+    TWS_TRY(tws_open_regular(run->path, &g->fd, err));
     g->path = run->path;
-    g->fd = open(run->path, O_RDONLY | O_CLOEXEC);
-    if (g->fd < 0) return tws_fail(err, TWS_IO, NULL, "%s: %s", run->path, strerror(errno));
   }
   for (size_t done = 0; done < count;) {
     const ssize_t n = pread(g->fd, (char *)g->chunk + done, count - done, (off_t)(at + done));

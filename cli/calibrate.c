@@ -208,12 +208,14 @@ static tws_code write_aio(const tws_aio *aio, const char *path, tws_error *err) 
   cJSON *json = cJSON_CreateObject();
   cJSON_AddItemToObject(json, "aio", aio_json(aio));
   char *text = cJSON_Print(json);
-  FILE *file = text ? fopen(path, "w") : NULL;
-  const int failed = !file || fprintf(file, "%s\n", text) < 0, open = file != NULL;
-  const int bad = (open && fclose(file) != 0) || failed;
+  tws_text line = {0};
+  if (text) tws_text_add(&line, "%s\n", text);
   cJSON_free(text);
   cJSON_Delete(json);
-  return bad ? tws_fail(err, TWS_IO, NULL, "cannot write %s", path) : TWS_OK;
+  const tws_code code = !text || line.failed ? tws_fail(err, TWS_MEMORY, NULL, "no memory for %s", path)
+                                             : tws_write_file(path, line.data, line.length, err);
+  tws_text_free(&line);
+  return code;
 }
 
 static tws_code print_disk_json(const tws_disk_calibration *c, const options *o, tws_error *err) {

@@ -100,6 +100,8 @@ tws_code tws_args_parse(const tws_verb *verb, tws_cli *cli, void *options, int a
 void tws_print_help(const tws_verb *verb);
 
 /* ---- output ---- */
+/* What was printed reaches its reader, or has none any more; TWS_IO where it is lost otherwise, as on a full disk. */
+tws_code tws_flush_output(tws_error *err);
 void tws_out(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* A line of text in as many as it takes: none is wider than TWS_WIDTH columns, all but the first are indented. */
 enum { TWS_WIDTH = 100 };

@@ -31,13 +31,25 @@ static tws_code check_output(const options *o, const char *from, const char *to,
   return tws_outputs_check(&output, 1, &inputs, o->force, err);
 }
 
+/* The second file of a Megatron data set; NULL where there is none. */
+static const char *index_beside(const options *o, const char *to, char *path, size_t size) {
+  const size_t length = to && o->megatron ? strlen(to) : 0;
+  if (length < 5 || strcmp(to + length - 4, ".bin") != 0) return NULL;
+  snprintf(path, size, "%.*s.idx", (int)(length - 4), to);
+  return path;
+}
+
 static tws_code check_tokens(const options *o, const char *from, const char *to, tws_error *err) {
-  const tws_output outputs[] = {{"convert", to, NULL}, {"--eval", o->eval, NULL}};
+  char index[TWS_FOLDER_SIZE], eval_index[TWS_FOLDER_SIZE];
+  const tws_output outputs[] = {{"convert", to, NULL},
+                                {"--eval", o->eval, NULL},
+                                {"--megatron", index_beside(o, to, index, sizeof index), NULL},
+                                {"--megatron", index_beside(o, o->eval, eval_index, sizeof eval_index), NULL}};
   tws_inputs inputs = {.count = 1, .path = {from}};
   tws_inputs_add(&inputs, o->tokenizer);
   if (!o->eval && o->eval_share > 0)
     return tws_fail(err, TWS_USAGE, "give --eval OUT.bin too", "convert tokens: --eval-share without --eval");
-  return tws_outputs_check(outputs, 2, &inputs, o->force, err);
+  return tws_outputs_check(outputs, 4, &inputs, o->force, err);
 }
 
 static cJSON *tokens_json(const options *o, const char *to, const tws_corpus_result *r) {
@@ -239,8 +251,23 @@ static int is_weights(const char *path) {
   return 0;
 }
 
+/* A job that saves there meanwhile, with --keep, may remove the checkpoint that is read: then the newest is read. */
+static tws_code convert_newest(tws_cli *cli, const options *o, const char *from, const char *to, tws_error *err) {
+  enum { TRIES = 20 };
+  char path[TWS_FOLDER_SIZE], newer[TWS_TAG_SIZE];
+  for (int i = 0;; i++) {
+    TWS_TRY(tws_folder_find(from, o->tag, path, sizeof path, err));
+    if (tws_deepspeed_is(path)) return convert_deepspeed(cli, path, to, err);
+    const tws_code code = convert_saved(cli, o, path, to, err);
+    if (code == TWS_OK || o->tag || i == TRIES) return code;
+    (void)tws_folder_vanished(path, newer, sizeof newer);
+    if (!*newer) return code;
+    tws_say(cli, "%s was replaced meanwhile by the job that saves there; %s is read", path, newer);
+    if (err) *err = (tws_error){0};
+  }
+}
+
 static tws_code convert_checkpoint(tws_cli *cli, const options *o, const char *from, const char *to, tws_error *err) {
-  char path[TWS_FOLDER_SIZE];
   tws_export_result result;
   TWS_TRY(check_output(o, from, to, err));
   if (!o->tag && tws_deepspeed_is(from)) return convert_deepspeed(cli, from, to, err);
@@ -248,8 +275,7 @@ static tws_code convert_checkpoint(tws_cli *cli, const options *o, const char *f
     TWS_TRY(tws_weights_convert(from, to, &result, err));
     return tell_weights(cli, from, to, -1, "", &result, err);
   }
-  TWS_TRY(tws_folder_find(from, o->tag, path, sizeof path, err));
-  return tws_deepspeed_is(path) ? convert_deepspeed(cli, path, to, err) : convert_saved(cli, o, path, to, err);
+  return convert_newest(cli, o, from, to, err);
 }
 
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {

@@ -1,5 +1,4 @@
 /* twinspeed emulate: train for real on a virtual cluster, under the simulator's clock. */
-#include <ftw.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -81,7 +80,9 @@ static void show_failure(void *user, double at_s, const tws_error *failure, int 
 
 static tws_code open_csv(session *s, tws_error *err) {
   if (!s->o->csv) return TWS_OK;
-  s->csv = fopen(s->o->csv, "w");
+  int fd;
+  TWS_TRY(tws_growing_file(s->o->csv, &fd, err));
+  s->csv = fdopen(fd, "w");
   if (s->csv && fprintf(s->csv, "step,loss,lr,gradient_norm,virtual_s,tokens_per_s,skipped,at_s\n") > 0) return TWS_OK;
   return tws_fail(err, TWS_IO, "is the folder there, and is there room on the disk?", "%s cannot be written",
                   s->o->csv);
@@ -219,8 +220,22 @@ static tws_code emulate_job(session *s, const tws_job *job, tws_error *err) {
 
 /* ---- what is asked for ---- */
 
+/* The data of a figure goes into a file of its own, "x.dat" for "x.svg" (traces/plot.h), which is asked about, too.
+ * NULL: there is none. */
+static const char *figure_data(const char *figure, char *path, size_t size) {
+  if (!figure || tws_path_kind_of(figure) == TWS_PATH_STREAM) return NULL;
+  const char *dot = strrchr(figure, '.'), *slash = strrchr(figure, '/');
+  const int stem = dot && (!slash || dot > slash) ? (int)(dot - figure) : (int)strlen(figure);
+  snprintf(path, size, "%.*s.dat", stem, figure);
+  return path;
+}
+
 static tws_code check_options(const options *o, tws_error *err) {
-  const tws_output outputs[] = {{"--trace", o->trace, NULL}, {"--csv", o->csv, NULL}, {"--figure", o->figure, NULL}};
+  char data[4200];
+  const tws_output outputs[] = {{"--trace", o->trace, NULL},
+                                {"--csv", o->csv, NULL},
+                                {"--figure", o->figure, NULL},
+                                {"--figure", figure_data(o->figure, data, sizeof data), NULL}};
   tws_inputs inputs = tws_inputs_of_job(&o->job);
   if (!o->run.data)
     return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",
@@ -241,7 +256,7 @@ static tws_code check_options(const options *o, tws_error *err) {
   for (int i = 0; i < o->beside.count; i++) tws_inputs_add(&inputs, o->beside.item[i]);
   if (o->beside.count && !o->figure)
     return tws_fail(err, TWS_USAGE, "give --figure FILE too", "emulate: --beside without a figure");
-  TWS_TRY(tws_outputs_check(outputs, 3, &inputs, o->force, err));
+  TWS_TRY(tws_outputs_check(outputs, (int)(sizeof outputs / sizeof *outputs), &inputs, o->force, err));
   const int goes_on = o->save && o->resume && tws_folder_same(o->save, o->resume);
   if (!o->save || o->force || goes_on || !tws_folder_has_checkpoints(o->save)) return TWS_OK;
   return tws_fail(err, TWS_USAGE, "--resume goes on from them; --force replaces those whose steps are reached again",
@@ -261,17 +276,11 @@ static tws_code take_scenario(options *o, const tws_scenario *s, tws_error *err)
   return TWS_OK;
 }
 
-static int remove_one(const char *path, const struct stat *status, int type, struct FTW *where) {
-  (void)status, (void)type, (void)where;
-  return remove(path);
-}
-
 /* A scenario that saves needs a folder: where none is given, one that goes again. */
 static tws_code make_folder(options *o, char *path, size_t size, tws_error *err) {
   *path = '\0';
   if (!o->scenario || o->save || !o->run.save_every) return TWS_OK;
-  if (!mkdtemp(tws_temporary_path(path, size, "scenario")))
-    return tws_fail(err, TWS_IO, "give --save DIR", "no folder for checkpoints can be made at %s", path);
+  TWS_TRY(tws_temporary_folder(path, size, "scenario", err));
   o->save = path;
   return TWS_OK;
 }
@@ -287,7 +296,7 @@ static tws_code run_loaded(tws_cli *cli, options *o, const tws_scenario *scenari
   tws_data_remark(cli, o->run.data, job->network);
   tws_code code = make_folder(o, folder, sizeof folder, err);
   if (code == TWS_OK) code = emulate_job(&s, job, err);
-  if (*folder) nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+  tws_temporary_remove(folder);
   if (s.csv) fclose(s.csv);
   cJSON_Delete(s.steps);
   tws_loss_curve_free(&s.curve);

@@ -1,7 +1,6 @@
 /* twinspeed: finds the verb, parses its options by its table, runs it, reports its error and picks the exit code. */
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include "base/json.h"
 #include "base/system.h"
 #include "cli/cli.h"
+#include "cli/signals.h"
 #include "launch/launch.h"
 #include "job/modules.h"
 #include "cli/version.h"
@@ -71,7 +71,7 @@ static int wants_color(int fd) {
 
 /* A full disk behind standard output is an error, not a silent loss. A reader that has seen enough (`| head`) is none:
  * what it leaves is dropped, and the exit code is the verb's own. */
-static tws_code flush_output(tws_error *err) {
+tws_code tws_flush_output(tws_error *err) {
   if (fflush(stdout) == 0 && !ferror(stdout)) return TWS_OK;
   struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
   if (poll(&output, 1, 0) == 1 && output.revents & (POLLERR | POLLHUP)) return TWS_OK;
@@ -126,24 +126,6 @@ static void open_standard_streams(void) {
   if (fd >= 0) close(fd);
 }
 
-/* A line in place of silence, and the status that a shell would make of the signal. Only what a handler may do. */
-static void end_by_signal(int number) {
-  static const char interrupted[] = "twinspeed: interrupted\n", ended[] = "twinspeed: asked to end\n";
-  const int asked = number == SIGTERM;
-  if (write(STDERR_FILENO, asked ? ended : interrupted, (asked ? sizeof ended : sizeof interrupted) - 1) < 0)
-    _exit(128);
-  _exit(128 + number);
-}
-
-/* Ranks leave such signals to the process that started them, and so does whoever was told to ignore them (nohup). */
-static void catch_signals(void) {
-  static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-  for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !tws_worker_is(); i++)
-    if (signal(numbers[i], end_by_signal) == SIG_IGN) signal(numbers[i], SIG_IGN);
-  signal(SIGXFSZ, SIG_IGN); /* a file that grows too large is an error of writing it */
-  signal(SIGPIPE, SIG_IGN); /* whoever reads along may leave: see flush_output() */
-}
-
 int main(int argc, char **argv) {
   static char path[4096];
   tws_keep_freed_memory();
@@ -152,7 +134,7 @@ int main(int argc, char **argv) {
   cli.log = (tws_log){.write = write_log, .user = &cli, .level = TWS_LOG_INFO};
   cli.color_out = wants_color(STDOUT_FILENO);
   cli.color_err = wants_color(STDERR_FILENO);
-  catch_signals();
+  tws_catch_signals(tws_worker_is());
   setvbuf(stdout, NULL, _IOLBF, 1 << 14); /* whoever reads along sees whole lines as they come */
   if (argc < 2) {
     print_usage(stderr);
@@ -160,7 +142,7 @@ int main(int argc, char **argv) {
   }
   tws_error err = {0}, late = {0};
   tws_code code = answer_verb(&cli, argc, argv, &err);
-  if ((code == TWS_OK || code == TWS_NO) && flush_output(&late) != TWS_OK) {
+  if ((code == TWS_OK || code == TWS_NO) && tws_flush_output(&late) != TWS_OK) {
     err = late;
     code = late.code;
   }

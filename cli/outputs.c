@@ -1,12 +1,12 @@
 #include "cli/outputs.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/output_file.h"
 #include "launch/launch.h"
 
 void tws_inputs_add(tws_inputs *inputs, const char *path) {
@@ -22,22 +22,11 @@ tws_inputs tws_inputs_of_job(const tws_job_spec *spec) {
   return inputs;
 }
 
-/* The folder that holds the path, following links so that what will be created is where it is looked for. */
-static void parent_of(const char *path, char *parent, size_t size) {
-  const char *slash = strrchr(path, '/');
-  if (!slash)
-    snprintf(parent, size, ".");
-  else if (slash == path)
-    snprintf(parent, size, "/");
-  else
-    snprintf(parent, size, "%.*s", (int)(slash - path), path);
-}
-
 static tws_code blocked_output(const tws_output *o, const char *path, tws_error *err) {
   char parent[PATH_MAX], hint[sizeof err->hint];
   int reason = errno;
   struct stat info;
-  parent_of(path, parent, sizeof parent);
+  tws_parent_of(path, parent, sizeof parent);
   if (reason == ENOENT && stat(parent, &info) != 0)
     snprintf(hint, sizeof hint, "make the folder first: mkdir -p %.300s", parent);
   else
@@ -45,38 +34,24 @@ static tws_code blocked_output(const tws_output *o, const char *path, tws_error 
   return tws_fail(err, TWS_IO, hint, "%s: cannot write %.400s: %s", o->flag, path, strerror(reason));
 }
 
-/* A file of the kind that writing makes first (see tws_write_file()) can be made there. */
+/* A file of the kind that writing makes first can be made there. */
 static tws_code probe_folder(const tws_output *o, const char *folder, const char *path, tws_error *err) {
-  char probe[PATH_MAX + 64];
-  snprintf(probe, sizeof probe, "%s/.twinspeed-%ld.new", folder, (long)getpid());
-  int fd = open(probe, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) return blocked_output(o, path, err);
-  close(fd);
-  unlink(probe);
-  return TWS_OK;
+  return tws_probe_folder(folder) == 0 ? TWS_OK : blocked_output(o, path, err);
 }
 
 static tws_code refuse_existing(const tws_output *o, const char *path, tws_error *err) {
   return tws_fail(err, TWS_USAGE, "--force overwrites it", "%s: %.400s exists", o->flag, path);
 }
 
-static tws_code check_file(const tws_output *o, const char *path, int force, tws_error *err) {
-  struct stat info;
-  char parent[PATH_MAX], target[PATH_MAX];
-  if (!*path) return tws_fail(err, TWS_USAGE, "give it the name of a file", "%s: the name is empty", o->flag);
-  if (stat(path, &info) == 0) {
-    if (S_ISDIR(info.st_mode))
-      return tws_fail(err, TWS_IO, "name a file in it", "%s: %.400s is a folder, and a file is to be written", o->flag,
-                      path);
-    if (!S_ISREG(info.st_mode)) return access(path, W_OK) == 0 ? TWS_OK : blocked_output(o, path, err);
-    if (!force) return refuse_existing(o, path, err);
-    if (access(path, W_OK) != 0) return blocked_output(o, path, err);
-    if (!realpath(path, target)) return blocked_output(o, path, err);
-    parent_of(target, parent, sizeof parent);
-    return probe_folder(o, parent, path, err);
-  }
-  if (errno != ENOENT) return blocked_output(o, path, err);
-  size_t length = strlen(path);
+static tws_code refuse_link(const tws_output *o, const char *path, tws_error *err) {
+  return tws_fail(err, TWS_USAGE, "name the file itself; --force replaces the link, and not what it leads to",
+                  "%s: %.400s is a symbolic link", o->flag, path);
+}
+
+/* A file that is not there yet. */
+static tws_code check_free(const tws_output *o, const char *path, tws_error *err) {
+  char parent[PATH_MAX];
+  const size_t length = strlen(path);
   const char *name = strrchr(path, '/');
   name = name ? name + 1 : path;
   if (path[length - 1] == '/') return tws_fail(err, TWS_IO, "name a file", "%s: %.400s names a folder", o->flag, path);
@@ -84,7 +59,35 @@ static tws_code check_file(const tws_output *o, const char *path, int force, tws
     errno = ENAMETOOLONG;
     return blocked_output(o, path, err);
   }
-  parent_of(path, parent, sizeof parent);
+  tws_parent_of(path, parent, sizeof parent);
+  return probe_folder(o, parent, path, err);
+}
+
+static tws_code check_file(const tws_output *o, const char *path, int force, tws_error *err) {
+  char parent[PATH_MAX];
+  if (!*path) return tws_fail(err, TWS_USAGE, "give it the name of a file", "%s: the name is empty", o->flag);
+  switch (tws_path_kind_of(path)) {
+    case TWS_PATH_FREE:
+      return check_free(o, path, err);
+    case TWS_PATH_FOLDER:
+      return tws_fail(err, TWS_IO, "name a file in it", "%s: %.400s is a folder, and a file is to be written", o->flag,
+                      path);
+    case TWS_PATH_STREAM:
+      return access(path, W_OK) == 0 ? TWS_OK : blocked_output(o, path, err);
+    case TWS_PATH_SYSTEM:
+      return tws_fail(err, TWS_USAGE, "name the file itself",
+                      "%s: %.400s is a link of the system to a regular file, which is not replaced", o->flag, path);
+    case TWS_PATH_LINK:
+      if (!force) return refuse_link(o, path, err);
+      break;
+    case TWS_PATH_FILE:
+      if (!force) return refuse_existing(o, path, err);
+      if (access(path, W_OK) != 0) return blocked_output(o, path, err);
+      break;
+    case TWS_PATH_UNKNOWN:
+      return blocked_output(o, path, err);
+  }
+  tws_parent_of(path, parent, sizeof parent);
   return probe_folder(o, parent, path, err);
 }
 
@@ -96,7 +99,7 @@ static tws_code check_folder(const tws_output *o, int force, tws_error *err) {
   for (size_t length = strlen(path); length > 1 && path[length - 1] == '/';) path[--length] = '\0';
   if (stat(path, &info) != 0) {
     if (errno != ENOENT) return blocked_output(o, path, err);
-    parent_of(path, parent, sizeof parent);
+    tws_parent_of(path, parent, sizeof parent);
     return probe_folder(o, parent, path, err);
   }
   if (!S_ISDIR(info.st_mode))
@@ -104,7 +107,8 @@ static tws_code check_folder(const tws_output *o, int force, tws_error *err) {
                     "%s: %.400s is a file, and a folder is wanted", o->flag, o->path);
   for (const char *const *member = o->members; *member && !force; member++) {
     char file[PATH_MAX];
-    if ((size_t)snprintf(file, sizeof file, "%s/%s", path, *member) < sizeof file && access(file, F_OK) == 0)
+    if ((size_t)snprintf(file, sizeof file, "%s/%s", path, *member) < sizeof file &&
+        tws_path_kind_of(file) != TWS_PATH_FREE)
       return refuse_existing(o, file, err);
   }
   return probe_folder(o, path, path, err);
@@ -118,8 +122,8 @@ static int same_file(const char *a, const char *b) {
   if (there) return S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
   char folder_a[PATH_MAX], folder_b[PATH_MAX];
   const char *name_a = strrchr(a, '/'), *name_b = strrchr(b, '/');
-  parent_of(a, folder_a, sizeof folder_a);
-  parent_of(b, folder_b, sizeof folder_b);
+  tws_parent_of(a, folder_a, sizeof folder_a);
+  tws_parent_of(b, folder_b, sizeof folder_b);
   if (strcmp(name_a ? name_a + 1 : a, name_b ? name_b + 1 : b) != 0) return 0;
   return stat(folder_a, &x) == 0 && stat(folder_b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }

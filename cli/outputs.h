@@ -25,7 +25,8 @@ void tws_inputs_add(tws_inputs *inputs, const char *path);
 tws_inputs tws_inputs_of_job(const tws_job_spec *spec);
 
 /* Every output can be written, is no input and is named once; TWS_USAGE where a file is there and `force` is not given
- * or where two names meet, TWS_IO where the file system stands in the way. Devices and pipes are always written to.
+ * or where two names meet, TWS_IO where the file system stands in the way. Devices and pipes are always written to. A
+ * symbolic link is refused, and with `force` replaced itself (base/output_file.h).
  * Inside a rank nothing is looked at: the process that started it has. */
 tws_code tws_outputs_check(const tws_output *outputs, int count, const tws_inputs *inputs, int force, tws_error *err);
 

@@ -1,6 +1,7 @@
 /* twinspeed rank-worker VERB ARGUMENTS: the hidden verb that runs a verb as one rank of a job. */
 #include <string.h>
 #include <unistd.h>
+#include "base/unfinished.h"
 #include "cli/cli.h"
 #include "launch/launch.h"
 
@@ -24,6 +25,7 @@ static tws_code run_rank_worker(tws_cli *cli, void *raw, int argc, char **argv, 
   (void)raw;
   TWS_TRY(tws_worker_connect(err));
   tws_code code = run_as_rank(cli, argc, argv, err);
+  if (code == TWS_OK) code = tws_flush_output(err);
   if (code == TWS_OK) {
     tws_worker_done();
     return TWS_OK;
@@ -31,6 +33,7 @@ static tws_code run_rank_worker(tws_cli *cli, void *raw, int argc, char **argv, 
   /* The launcher prints the first failure; this process leaves at once, without waiting for ranks that wait for it. */
   tws_error local = {.code = code};
   tws_worker_fail(err ? err : &local);
+  tws_unfinished_remove();
   _exit(tws_code_exit(code));
 }
 

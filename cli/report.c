@@ -149,7 +149,7 @@ static tws_code run_report(tws_cli *cli, void *raw, int argc, char **argv, tws_e
   const options *o = raw;
   if (argc == 0)
     return tws_fail(err, TWS_USAGE, "twinspeed report train.json simulate.json", "report: no result files");
-  static const char *const figures[] = {"accuracy.png", NULL};
+  static const char *const figures[] = {"accuracy.png", "accuracy.dat", NULL};
   const tws_output output = {"--plot", o->plot, figures};
   TWS_TRY(tws_outputs_check(&output, 1, NULL, o->force, err));
   tws_results r = {0};

@@ -1,25 +1,26 @@
 #include "cli/signals.h"
 
 #include <signal.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
+#include <stddef.h>
 #include <unistd.h>
 
-enum { MOST_FILES = 8, PATH_SIZE = 1024 };
+#include "base/unfinished.h"
 
-/* Handlers get nothing else. A slot is used while its flag is set, which is after its path is there. */
+/* Handlers get nothing else. */
 static volatile sig_atomic_t asked, listens;
-static char paths[MOST_FILES][PATH_SIZE];
-static atomic_int used[MOST_FILES];
 
-static void remove_files(void) {
-  for (int i = 0; i < MOST_FILES; i++)
-    if (atomic_load(&used[i])) unlink(paths[i]);
+/* A line in place of silence, and the status that a shell would make of the signal. */
+static void end_by_signal(int number) {
+  static const char interrupted[] = "twinspeed: interrupted\n", ended[] = "twinspeed: asked to end\n";
+  const int asks = number == SIGTERM;
+  tws_unfinished_remove();
+  if (write(STDERR_FILENO, asks ? ended : interrupted, (asks ? sizeof ended : sizeof interrupted) - 1) < 0) _exit(128);
+  _exit(128 + number);
 }
 
+/* In ranks, of which the process that started them speaks, and for SIGQUIT: the signal does what it does. */
 static void end_now(int number) {
-  remove_files();
+  tws_unfinished_remove();
   signal(number, SIG_DFL);
   raise(number);
 }
@@ -27,7 +28,7 @@ static void end_now(int number) {
 static void note_end(int number) {
   (void)number;
   if (asked) {
-    remove_files();
+    tws_unfinished_remove();
     _exit(128 + SIGTERM);
   }
   asked = 1;
@@ -44,6 +45,15 @@ static void listen_to(int number, void (*handler)(int), int flags) {
   if (sigaction(number, NULL, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(number, &action, NULL);
 }
 
+void tws_catch_signals(int is_rank) {
+  static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
+  for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+    if (ends[i] != SIGTERM || !listens) listen_to(ends[i], is_rank ? end_now : end_by_signal, (int)SA_NODEFER);
+  listen_to(SIGQUIT, end_now, (int)SA_NODEFER);
+  signal(SIGXFSZ, SIG_IGN); /* a file that grows too large is an error of writing it */
+  signal(SIGPIPE, SIG_IGN); /* whoever reads along may leave: see tws_flush_output() */
+}
+
 void tws_listen_for_end(void) {
   listens = 1;
   listen_to(SIGTERM, note_end, SA_RESTART);
@@ -51,16 +61,4 @@ void tws_listen_for_end(void) {
 
 int tws_asked_to_end(void) {
   return asked;
-}
-
-void tws_remove_on_signal(void *user, const char *path, int there) {
-  static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
-  int slot = 0;
-  (void)user;
-  while (slot < MOST_FILES && (there ? atomic_load(&used[slot]) : strcmp(paths[slot], path) != 0)) slot++;
-  if (slot == MOST_FILES || strlen(path) >= PATH_SIZE) return; /* the next start removes it */
-  if (there) snprintf(paths[slot], PATH_SIZE, "%s", path);
-  atomic_store(&used[slot], there);
-  for (size_t i = 0; there && i < sizeof ends / sizeof *ends; i++)
-    if (ends[i] != SIGTERM || !listens) listen_to(ends[i], end_now, (int)SA_NODEFER);
 }

@@ -32,6 +32,7 @@ typedef struct options {
   tws_hosts hosts;
   tws_launch_options launch;
   int own_cluster, failed_rank;
+  char *found_tag;    /* `tag`, where the user gave none: TWS_TAG_SIZE characters */
   int64_t since;      /* what was in the folder before, as tws_recovery_find() asks it */
   const char *origin; /* tag in that folder that it began from */
   tws_recovery_point point;
@@ -313,7 +314,6 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                                .tag = o->tag,
                                .init_from = o->init_from,
                                .should_end = o->save ? should_end : NULL,
-                               .on_swap_file = tws_remove_on_signal,
                                .trace_path = o->trace,
                                .csv_path = o->csv,
                                .result_path = o->result,
@@ -338,7 +338,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
     print_disk(&result.disk, result.steps - result.first_step);
   }
   if (code == TWS_OK && rank == 0 && is_profiled(job, &result)) code = print_profile(cli, job, request.trace_path, err);
-  if (rank == 0 && *scratch) unlink(scratch);
+  if (rank == 0) tws_temporary_remove(scratch);
   if (code != TWS_OK) return code; /* the caller ends this process: others may still wait for it */
   api->stop();
   return TWS_OK;
@@ -361,11 +361,21 @@ static const char *format_axes(const tws_topology *topology, char *text, size_t 
   return text;
 }
 
+/* The configuration names a file that is written, too. */
+static tws_code check_profile(const options *o, const tws_job *job, tws_error *err) {
+  const tws_flops_section *section = &job->config->flops_profiler;
+  const tws_output output = {"flops_profiler.output_file", section->enabled ? section->output_file : NULL, NULL};
+  tws_inputs inputs = tws_inputs_of_job(&o->job);
+  tws_inputs_add(&inputs, o->data);
+  return tws_outputs_check(&output, 1, &inputs, o->force, err);
+}
+
 static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   int rank, world;
   const int started = tws_started_elsewhere(&rank, &world);
   if (tws_rank_follows()) return train(cli, o, job, err);
   char count[32], axes[128];
+  TWS_TRY(check_profile(o, job, err));
   if (!started) TWS_TRY(check_device(o, job, err));
   tws_job_remarks(cli, o->job.model, job);
   tws_data_remark(cli, o->data, job->network);
@@ -410,7 +420,7 @@ static tws_code check_checkpoints(options *o, char *tag, size_t size, tws_error 
   const char *slash = strrchr(path, '/');
   if (strlen(path) <= strlen(o->resume)) return TWS_OK; /* the folder is a checkpoint itself */
   snprintf(tag, size, "%s", slash + 1);
-  o->tag = tag;
+  o->tag = o->found_tag = tag;
   return TWS_OK;
 }
 
@@ -520,6 +530,24 @@ static tws_code choose_point(tws_cli *cli, options *o, int64_t before, tws_error
   return TWS_OK;
 }
 
+/* The checkpoint that was found to go on from, without a tag of the user's, may be removed by the job that saves there
+ * before all ranks have read it: then the job starts again, from the newest. */
+static tws_code run_from_newest(tws_cli *cli, options *o, tws_error *err) {
+  enum { TRIES = 5 };
+  char path[TWS_FOLDER_SIZE], newer[TWS_TAG_SIZE];
+  tws_code code = run_once(cli, o, err);
+  for (int i = 0; code == TWS_IO && o->found_tag && i < TRIES && !tws_rank_follows(); i++) {
+    snprintf(path, sizeof path, "%.3500s/%.255s", o->resume, o->tag);
+    (void)tws_folder_vanished(path, newer, sizeof newer);
+    if (!*newer) break;
+    tws_warn(cli, "%s was replaced meanwhile by the job that saves there; continuing from %s", path, newer);
+    snprintf(o->found_tag, TWS_TAG_SIZE, "%s", newer);
+    if (err) *err = (tws_error){0};
+    code = run_once(cli, o, err);
+  }
+  return code;
+}
+
 /* What a rank or a node takes with it is lost up to the last checkpoint, from where those that are left go on. */
 static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
   int idle;
@@ -530,11 +558,12 @@ static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
   o->since = o->save ? tws_folder_stamp(o->save, "latest") : 0;
   o->origin = o->save && o->resume && tws_folder_same(o->save, o->resume) ? o->tag : NULL;
   int64_t taken = o->save ? tws_folder_stamp(o->save, TWS_FOLDER_LOCK) : 0;
-  tws_code code = run_once(cli, o, err);
+  tws_code code = run_from_newest(cli, o, err);
   for (int64_t left = o->restarts; o->failed_rank >= 0 && !tws_rank_follows(); left--) {
     tws_error why = {0};
     const int64_t before = o->job.ranks > 0 ? o->job.ranks : o->launch.ranks;
-    if (!tws_recovery_goes_on(code, left, before, o->save)) break;
+    /* a file that one rank cannot read or write may be on a disk of its node alone */
+    if (!tws_recovery_goes_on(code == TWS_IO ? TWS_RANK : code, left, before, o->save)) break;
     if (is_elsewhere(cli, o, taken)) break;
     if (shrink(o, &why) != TWS_OK) {
       tws_warn(cli, "it does not go on: %s", why.message);

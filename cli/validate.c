@@ -186,8 +186,9 @@ static tws_code validate_job(const tws_cli *cli, const tws_validate_options *o, 
 }
 
 static tws_code check_outputs(const tws_validate_options *o, tws_error *err) {
-  static const char *const one[] = {"timeline.png", "timeline.svg", "memory.png", "memory.svg", NULL};
-  static const char *const sweep[] = {"accuracy.png", "accuracy.svg", NULL};
+  static const char *const one[] = {
+      "timeline.png", "timeline.svg", "timeline.dat", "memory.png", "memory.svg", "memory.dat", NULL};
+  static const char *const sweep[] = {"accuracy.png", "accuracy.svg", "accuracy.dat", NULL};
   const tws_output outputs[] = {{"--trace", o->trace, NULL},
                                 {"--save-profile", o->save_profile, NULL},
                                 {"--figures", o->figures, o->sweep || o->cases ? sweep : one}};

@@ -1,4 +1,5 @@
 /* Reports: the effective configuration, the JSON Schema, the keys without effect. */
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -698,8 +699,21 @@ static int says_nothing(const tws_walk *walk, const tws_key *key, const cJSON *i
   return tws_key_at(path) && !tws_given_true(tws_store_at(walk->store, path));
 }
 
+/* An update divides by the root of a second moment plus this: with 0, an element whose gradients are all 0 is 0/0. */
+static int divides_by_zero(const tws_config *c, const char *path) {
+  const tws_optimizer_row *row = tws_optimizer_of(c->optimizer);
+  return strcmp(path, "optimizer.params.eps") == 0 && tws_optimizer_takes(row, "eps") && c->epsilon < (double)FLT_MIN;
+}
+
 static tws_code report_key(tws_walk *walk, const tws_key *key, const cJSON *item) {
   report *r = walk->user;
+  if (divides_by_zero(r->config, key->path)) {
+    report_place(r, walk, item);
+    tws_text_add(r->out,
+                 "\"%s\" %g is 0 in float32: a weight whose gradients are all 0 becomes NaN; the usual value is 1e-8\n",
+                 key->path, r->config->epsilon);
+    return TWS_OK;
+  }
   char path[400];
   const char *reason = key->reason;
   tws_given type = tws_store_at(walk->store, "scheduler.type");

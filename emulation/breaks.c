@@ -183,7 +183,8 @@ static tws_code flip_file(const char *folder, int bit, tws_error *err) {
   struct stat info;
   TWS_TRY(tws_folder_find(folder, NULL, checkpoint, sizeof checkpoint, err));
   snprintf(path, sizeof path, "%s/%s", checkpoint, tws_shard_name(0, name, sizeof name));
-  const int fd = open(path, O_RDWR | O_CLOEXEC);
+  int fd;
+  TWS_TRY(tws_changed_file(path, 0, &fd, err));
   int good = fd >= 0 && fstat(fd, &info) == 0 && info.st_size > 0;
   const off_t last = good ? info.st_size - 1 : 0; /* of the data: the header is before it */
   good = good && pread(fd, &byte, 1, last) == 1;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/system.h"
+#include "base/unfinished.h"
 #include "build_interface.h"
 
 #ifndef TWS_MODULE_DIR
@@ -98,6 +99,7 @@ tws_code tws_real_load(const tws_real_api **api, tws_error *err) {
                         &get, err));
     const tws_real_api *found = get();
     TWS_TRY(check_module("twinspeed_real.so", found->version, err));
+    found->use_unfinished(tws_unfinished_list());
     table = found;
   }
   *api = table;

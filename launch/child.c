@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/output_file.h"
 
 /* A launcher gives its ranks five seconds to end, and then ends them by force: it must live longer than that. */
 static const double patience_s = 8.0;
@@ -27,12 +28,6 @@ static void become_child(const tws_child_request *request, int output, int error
   signal(SIGPIPE, SIG_DFL);
   execv(request->argv[0], (char *const *)(void *)request->argv);
   _exit(127);
-}
-
-static int open_file(const char *path, tws_error *err) {
-  const int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (file < 0) tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
-  return file;
 }
 
 static void wait_for(pid_t child, double limit_s, tws_child_end *end) {
@@ -59,9 +54,9 @@ static void wait_for(pid_t child, double limit_s, tws_child_end *end) {
 
 tws_code tws_child_run(const tws_child_request *request, tws_child_end *end, tws_error *err) {
   *end = (tws_child_end){0};
-  const int output = open_file(request->output, err);
-  const int error = output < 0 ? -1 : open_file(request->error, err);
-  tws_code code = output < 0 || error < 0 ? TWS_IO : TWS_OK;
+  int output, error = -1;
+  tws_code code = tws_growing_file(request->output, &output, err);
+  if (code == TWS_OK) code = tws_growing_file(request->error, &error, err);
   if (code == TWS_OK) {
     fflush(NULL);
     const pid_t parent = getpid(), child = fork();

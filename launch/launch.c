@@ -24,6 +24,7 @@
 #include "base/failure.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/output_file.h"
 #include "base/system.h"
 #include "launch/protocol.h"
 #include "launch/starter.h"
@@ -197,8 +198,7 @@ static tws_code open_logs(job *j, tws_error *err) {
     return tws_fail(err, TWS_IO, NULL, "%s: %s", folder, strerror(errno));
   for (int r = 0; r < j->options->ranks; r++) {
     snprintf(path, sizeof path, "%s/rank-%d.log", folder, r);
-    j->peers[r].log = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
-    if (j->peers[r].log < 0) return tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
+    TWS_TRY(tws_growing_file(path, &j->peers[r].log, err));
   }
   return TWS_OK;
 }

@@ -12,7 +12,7 @@
 #include "base/host_memory.h"
 #include "base/memory.h"
 #include "base/units.h"
-#include "checkpoint/folder.h"
+#include "checkpoint/saving.h"
 #include "checkpoint/shard.h"
 #include "models/network/adapt.h"
 #include "real/background.h"
@@ -45,12 +45,34 @@ typedef struct tws_checkpoint {
   int64_t hold;             /* a fault: it writes nothing before this step */
   atomic_int_fast64_t step; /* that training has done; the largest number: somebody waits for the save */
   tws_save_times times;
+  tws_text remarks, said; /* of rank 0: lines of checkpoint/saving.h, to be logged by the training thread; all so far */
 } tws_checkpoint;
 
 /* How every rank's message to rank 0 begins; its pieces' places and then their checksums follow. */
 typedef struct shard_report {
   uint64_t bytes, data, header_checksum, pieces, checksums;
 } shard_report;
+
+/* Each remark once in a training, however many saves find the same. */
+static void tell_remarks(tws_training *t) {
+  tws_checkpoint *c = t->checkpoint;
+  for (char *line = c->remarks.data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
+    *end = '\0';
+    if (c->said.data && strstr(c->said.data, line)) continue;
+    tws_text_add(&c->said, "%s\n", line);
+    tws_log_write(t->options->log, TWS_LOG_WARNING, "%s", line);
+  }
+  tws_text_free(&c->remarks);
+}
+
+/* What a later save would leave or stumble over is known before the first step. */
+static tws_code lock_and_look(tws_training *t, tws_error *err) {
+  tws_checkpoint *c = t->checkpoint;
+  TWS_TRY(tws_folder_lock(t->options->save, &c->lock, err));
+  const tws_code code = tws_folder_look(t->options->save, t->options->keep, &c->remarks, err);
+  tell_remarks(t);
+  return code;
+}
 
 tws_code tws_checkpoint_lock(tws_training *t, tws_error *err) {
   if (!t->options->save) return TWS_OK;
@@ -60,7 +82,7 @@ tws_code tws_checkpoint_lock(tws_training *t, tws_error *err) {
   if (!c || !c->arena) return tws_fail(err, TWS_MEMORY, NULL, "no memory for checkpoints");
   c->lock = -1;
   c->saved_step = -1;
-  return t->rank == 0 ? tws_folder_lock(t->options->save, &c->lock, err) : TWS_OK;
+  return t->rank == 0 ? lock_and_look(t, err) : TWS_OK;
 }
 
 static void end_save(tws_checkpoint *c) {
@@ -81,6 +103,8 @@ void tws_checkpoint_close(tws_training *t) {
   if (c->arena) tws_folder_unlock(c->lock);
   tws_snapshot_close(&c->snapshot);
   end_save(c);
+  tws_text_free(&c->remarks);
+  tws_text_free(&c->said);
   tws_arena_destroy(c->arena);
   tws_free(c);
 }
@@ -281,6 +305,12 @@ static tws_code describe_files(const tws_training *t, const unsigned char *repor
   return TWS_OK;
 }
 
+static tws_code write_new(const char *path, const tws_text *text, tws_error *err) {
+  int fd;
+  TWS_TRY(tws_file_begin(path, &fd, err));
+  return tws_file_end(fd, path, tws_write_all(fd, path, text->data, text->length, err), err);
+}
+
 static tws_code write_index(const tws_training *t, const char *folder, const unsigned char *reports,
                             const uint64_t *offset, tws_arena *arena, tws_error *err) {
   char path[TWS_FOLDER_SIZE + 32];
@@ -296,7 +326,7 @@ static tws_code write_index(const tws_training *t, const char *folder, const uns
   tws_saved_write(&x, &text);
   snprintf(path, sizeof path, "%s/%s", folder, TWS_CHECKPOINT_INDEX);
   tws_code code = text.failed || !x.model ? tws_fail(err, TWS_MEMORY, NULL, "no memory for a checkpoint's index")
-                                          : tws_write_durable(path, text.data, text.length, err);
+                                          : write_new(path, &text, err);
   tws_text_free(&text);
   return code;
 }
@@ -361,7 +391,7 @@ static tws_code publish(void *user, tws_error *err) {
   char temporary[TWS_FOLDER_SIZE];
   tws_folder_temporary(t->options->save, c->tag, temporary, sizeof temporary);
   TWS_TRY(write_index(t, temporary, c->reports, c->offset, c->work, err));
-  return tws_folder_publish(t->options->save, c->tag, t->options->keep, err);
+  return tws_folder_publish(t->options->save, c->tag, t->options->keep, &c->remarks, err);
 }
 
 /* A rank that is alone needs nobody to finish. */
@@ -387,6 +417,7 @@ static void note_saved(tws_training *t) {
     tws_log_write(t->options->log, TWS_LOG_INFO, "saved %s/%s: %s in %s", t->options->save, c->tag,
                   tws_format_bytes((double)c->job_bytes, bytes, sizeof bytes),
                   tws_format_seconds(tws_clock_s() - c->start, seconds, sizeof seconds));
+  tell_remarks(t);
   end_save(t->checkpoint);
 }
 
@@ -451,7 +482,9 @@ static tws_code begin_alone(tws_training *t, tws_error *err) {
   if (!c->work) return tws_fail(err, TWS_MEMORY, NULL, "no memory to write a checkpoint with");
   if (t->rank != 0) return TWS_OK;
   TWS_TRY(tws_folder_room(t->options->save, c->job_bytes, err));
-  return tws_folder_begin(t->options->save, c->tag, err);
+  const tws_code code = tws_folder_begin(t->options->save, c->tag, &c->remarks, err);
+  tell_remarks(t);
+  return code;
 }
 
 static tws_code begin(tws_training *t, tws_error *err) {
@@ -549,6 +582,7 @@ tws_code tws_checkpoint_write_all(tws_training *ranks, int world, tws_error *err
 
 tws_code tws_checkpoint_publish_all(tws_training *ranks, int world, tws_error *err) {
   const tws_code code = in_save(&ranks[0], publish(&ranks[0], err), err);
+  tell_remarks(&ranks[0]);
   for (int r = 0; r < world; r++) end_save(ranks[r].checkpoint);
   return code;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/json.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "models/zigzag.h"
@@ -98,8 +99,13 @@ static tws_code read_megatron(tws_data *data, int *found, tws_error *err) {
   *found = 0;
   if (length < 5 || length >= sizeof path || strcmp(data->path + length - 4, ".bin") != 0) return TWS_OK;
   snprintf(path, sizeof path, "%.*s.idx", (int)(length - 4), data->path);
-  FILE *file = fopen(path, "rb");
-  if (!file) return TWS_OK;
+  int fd;
+  if (tws_open_regular(path, &fd, NULL) != TWS_OK) return TWS_OK;
+  FILE *file = fdopen(fd, "rb");
+  if (!file) {
+    close(fd);
+    return TWS_OK;
+  }
   *found = fread(magic, sizeof magic, 1, file) == 1 && memcmp(magic, "MMIDIDX\0\0", 9) == 0;
   const tws_code code = *found ? read_index(data, file, path, err) : TWS_OK;
   fclose(file);

@@ -12,7 +12,7 @@
 #include <libaio.h>
 #endif
 
-#include "base/json.h"
+#include "base/output_file.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "real/swap.h"
@@ -364,7 +364,6 @@ static void free_worker(tws_disk *d, worker *w) {
 tws_code tws_disk_create(const tws_disk_setup *setup, const char *name, uint64_t bytes, tws_disk **out,
                          tws_error *err) {
   static const tws_aio usual = {.block_size = 1 << 20, .queue_depth = 8, .threads = 1, .overlap_events = 1};
-  char folder[4096];
   int cleared = 0;
   *out = NULL;
   tws_disk *d = tws_calloc(1, sizeof *d);
@@ -379,12 +378,8 @@ tws_code tws_disk_create(const tws_disk_setup *setup, const char *name, uint64_t
   pthread_mutex_init(&d->lock, NULL);
   pthread_cond_init(&d->more, NULL);
   pthread_cond_init(&d->done, NULL);
-  if (!setup->folder) { /* that of temporary files: "/tmp/twinspeed-x" without its last part */
-    tws_temporary_path(folder, sizeof folder, "");
-    *strrchr(folder, '/') = '\0';
-  }
-  tws_code code = tws_swap_create(setup->folder ? setup->folder : folder, name, d->bytes, &d->file, &cleared, err);
-  if (code == TWS_OK && setup->on_file) setup->on_file(setup->user, d->file.path, 1);
+  tws_code code =
+      tws_swap_create(setup->folder ? setup->folder : tws_temporary_place(), name, d->bytes, &d->file, &cleared, err);
   d->workers = tws_calloc((size_t)d->threads, sizeof *d->workers);
   if (code == TWS_OK && !d->workers) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (int i = 0; i < d->threads && code == TWS_OK; i++) code = make_worker(d, i, err);
@@ -396,7 +391,6 @@ tws_code tws_disk_create(const tws_disk_setup *setup, const char *name, uint64_t
 }
 
 void tws_disk_destroy(tws_disk *d) {
-  char path[TWS_SWAP_PATH];
   if (!d) return;
   pthread_mutex_lock(&d->lock);
   d->ending = 1;
@@ -404,10 +398,7 @@ void tws_disk_destroy(tws_disk *d) {
   pthread_mutex_unlock(&d->lock);
   for (int i = 0; i < d->started_threads; i++) pthread_join(d->workers[i].thread, NULL);
   for (int i = 0; d->workers && i < d->threads; i++) free_worker(d, &d->workers[i]);
-  memcpy(path, d->file.path, sizeof path);
-  const int there = d->file.fd >= 0;
   tws_swap_remove(&d->file);
-  if (there && d->setup.on_file) d->setup.on_file(d->setup.user, path, 0);
   pthread_cond_destroy(&d->done);
   pthread_cond_destroy(&d->more);
   pthread_mutex_destroy(&d->lock);

@@ -20,9 +20,6 @@ typedef struct tws_disk tws_disk;
 typedef struct tws_disk_setup {
   const char *folder; /* for swap files; NULL: the folder of temporary files */
   tws_aio aio;        /* block_size 0: the defaults of the configuration */
-  /* A file was made (1), or is gone (0): for those who remove it on a signal. NULL: nobody does. */
-  void (*on_file)(void *user, const char *path, int there);
-  void *user;
 } tws_disk_setup;
 
 typedef struct tws_disk_count { /* bytes that the system was asked for and moved, those before a partial block included

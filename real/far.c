@@ -63,7 +63,8 @@ static tws_code read_block(const tws_saved_index *x, source *s, const request *w
   snprintf(path, sizeof path, "%s/%s", x->path, x->files[wanted->file].name);
   if (s->file != wanted->file) {
     if (s->fd >= 0) close(s->fd);
-    s->fd = open(path, O_RDONLY | O_CLOEXEC);
+    s->file = TWS_NONE;
+    TWS_TRY(tws_saved_lost(x->path, tws_open_regular(path, &s->fd, err), err));
     s->file = (uint32_t)wanted->file;
   }
   for (uint64_t done = 0; done < wanted->count;) {

@@ -3,7 +3,6 @@
  * Upcycling (Komatsuzaki et al., 2023): where the file is of a model without experts, each expert begins with its inner
  * part, and routers with what the seed draws. */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -139,9 +138,9 @@ static tws_code read_bytes(weights_file *w, const tws_safetensor *found, int64_t
   const char *path = w->file->files[found->file];
   if (w->open != found->file) {
     if (w->fd >= 0) close(w->fd);
-    w->fd = open(path, O_RDONLY | O_CLOEXEC);
-    w->open = w->fd >= 0 ? found->file : TWS_NONE;
-    if (w->fd < 0) return tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
+    w->open = TWS_NONE;
+    TWS_TRY(tws_open_regular(path, &w->fd, err));
+    w->open = found->file;
   }
   for (size_t done = 0; done < count;) {
     const ssize_t n = pread(w->fd, (char *)to + done, count - done, (off_t)(found->begin + offset) + (off_t)done);

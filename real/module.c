@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/unfinished.h"
 #include "build_interface.h"
 #include "real/disk.h"
 #include "real/swap.h"
@@ -29,6 +30,7 @@ static void clear_swap_files(const char *folder) {
 }
 
 static void end_all(int exit_code) {
+  tws_unfinished_remove();
   /* mpirun ends the other ranks when one leaves without saying goodbye. MPI_Abort would print. */
   _exit(exit_code);
 }
@@ -46,6 +48,7 @@ const tws_real_api *tws_real_module(void) {
                                    .virtual_ranks = &tws_virtual_ranks,
                                    .clear_swap_files = clear_swap_files,
                                    .measure_disk = tws_disk_measure,
+                                   .use_unfinished = tws_unfinished_use,
                                    .description = tws_real_description};
   return &api;
 }

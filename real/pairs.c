@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/json.h"
 #include "base/memory.h"
@@ -242,9 +243,15 @@ tws_code tws_pairs_open(const char *path, const tws_pairs_form *form, tws_pairs 
   if (!p) return tws_fail(err, TWS_MEMORY, NULL, "%s: no memory for its pairs", path);
   p->path = path;
   p->form = *form;
-  FILE *file = fopen(path, "r");
-  tws_code code = file ? read_lines(p, file, err) : tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
-  if (file) fclose(file);
+  int fd;
+  tws_code code = tws_open_regular(path, &fd, err);
+  FILE *file = code == TWS_OK ? fdopen(fd, "r") : NULL;
+  if (code == TWS_OK)
+    code = file ? read_lines(p, file, err) : tws_fail(err, TWS_MEMORY, NULL, "%s: out of memory", path);
+  if (file)
+    fclose(file);
+  else if (fd >= 0)
+    close(fd);
   if (code != TWS_OK)
     tws_pairs_close(p);
   else

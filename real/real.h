@@ -7,6 +7,7 @@
 #define TWS_REAL_H
 
 #include "base/log.h"
+#include "base/unfinished.h"
 #include "estimators/estimators.h"
 #include "plan/run_order.h"
 #include "real/sample.h"
@@ -116,8 +117,6 @@ typedef struct tws_train_options {
   size_t activity_bytes;
   uint64_t (*news)(void *user); /* another number when some rank of the job has moved on; from any thread. NULL: none */
   void (*on_step)(void *user, const tws_step_report *report); /* rank 0 only */
-  /* A swap file was made (1), or is gone (0): for those who remove it when a signal ends the process. Or NULL. */
-  void (*on_swap_file)(void *user, const char *path, int there);
   int (*should_end)(void *user); /* asked after every step of a run that saves: 1 saves and ends it. NULL: never */
   void (*on_result)(void *user, const char *json); /* rank 0, at the end: the summary that result_path gets */
   /* Nothing has happened until the deadline: called once, from another thread, before this process ends with exit
@@ -239,7 +238,8 @@ typedef struct tws_real_api {
    * page cache. */
   tws_code (*measure_disk)(const char *folder, const tws_aio *aio, uint64_t bytes, double *read, double *write,
                            int *direct, tws_error *err);
-  const char *(*description)(void); /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
+  void (*use_unfinished)(tws_unfinished *list); /* the program's, before anything else is called */
+  const char *(*description)(void);             /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
 } tws_real_api;
 #define TWS_REAL_MODULE_SYMBOL "tws_real_module"
 

@@ -53,7 +53,9 @@ tws_code tws_report_csv_open(tws_training *t, tws_error *err) {
   char losses[160];
   if (t->rank != 0 || !t->options->csv_path) return TWS_OK;
   write_losses(t, NULL, losses, sizeof losses);
-  t->csv = fopen(t->options->csv_path, "w");
+  int fd;
+  TWS_TRY(tws_growing_file(t->options->csv_path, &fd, err));
+  t->csv = fdopen(fd, "w");
   if (!t->csv ||
       fprintf(t->csv, "step,loss,lr,gradient_norm,seconds,tokens_per_s,loss_scale,skipped%s%s%s\n", losses,
               has_experts(t) ? ",auxiliary_loss,dropped_share,hottest_share" : "",

@@ -110,7 +110,7 @@ static tws_code announce(const tws_train_options *o, announced **out, uint64_t *
   char path[TWS_FOLDER_SIZE] = "", *text = NULL;
   size_t length = 0;
   if (tws_folder_find(o->resume, o->tag, path, sizeof path, &failure) == TWS_OK)
-    (void)tws_saved_read_index(path, &text, &length, &failure);
+    (void)tws_saved_lost(path, tws_saved_read_index(path, &text, &length, &failure), &failure);
   *bytes = sizeof **out + length;
   *out = tws_calloc(*bytes, 1);
   if (*out) {

@@ -10,6 +10,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/unfinished.h"
 #include "base/units.h"
 
 static const char folder_name[] = "twinspeed-swap", ending[] = ".swap";
@@ -21,6 +22,11 @@ static tws_code fail(tws_error *err, const char *what, const char *path, const c
 static int is_swap(const char *name) {
   const size_t length = strlen(name), end = sizeof ending - 1;
   return length > end && strcmp(name + length - end, ending) == 0;
+}
+
+/* The folder is the program's own: a link in its place would lead to another's files. */
+static int open_folder(const char *path) {
+  return open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
 /* Removes what nobody holds. The folder is locked: no file in it is without its lock but for a reason. */
@@ -56,7 +62,7 @@ static tws_code reserve(tws_swap_file *file, uint64_t bytes, tws_error *err) {
 }
 
 static tws_code make(int folder, uint64_t bytes, tws_swap_file *file, tws_error *err) {
-  const int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
+  const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
   const char *name = strrchr(file->path, '/') + 1;
   file->direct = 1;
   file->fd = openat(folder, name, flags | O_DIRECT, 0600);
@@ -87,12 +93,13 @@ tws_code tws_swap_create(const char *folder, const char *name, uint64_t bytes, t
     return tws_fail(err, TWS_ENVIRONMENT, NULL, "nvme_path %.60s... is too long", folder);
   if (mkdir(out->path, 0777) != 0 && errno != EEXIST)
     return fail(err, "make the folder", out->path, "nvme_path has to be a folder that may be written to");
-  const int fd = open(out->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int fd = open_folder(out->path);
   if (fd < 0) return fail(err, "open the folder", out->path, NULL);
   flock(fd, LOCK_EX); /* where it cannot be had, two that start at once may take each other's new file for old */
   *cleared = clear(fd);
   snprintf(out->path + length, sizeof out->path - (size_t)length, "/%s-%ld-%s%s", host, (long)getpid(), name, ending);
   const tws_code code = make(fd, bytes, out, err);
+  if (code == TWS_OK) (void)tws_unfinished_add_path(out->path);
   close(fd);
   return code;
 }
@@ -100,7 +107,7 @@ tws_code tws_swap_create(const char *folder, const char *name, uint64_t bytes, t
 int tws_swap_clear(const char *folder) {
   char path[TWS_SWAP_PATH];
   const int length = snprintf(path, sizeof path, "%s/%s", folder, folder_name);
-  const int fd = length > 0 && (size_t)length < sizeof path ? open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+  const int fd = length > 0 && (size_t)length < sizeof path ? open_folder(path) : -1;
   if (fd < 0) return 0;
   flock(fd, LOCK_EX);
   const int cleared = clear(fd);
@@ -110,10 +117,14 @@ int tws_swap_clear(const char *folder) {
 }
 
 void tws_swap_remove(tws_swap_file *file) {
+  char *slash = strrchr(file->path, '/');
   if (file->fd < 0) return;
-  unlink(file->path);
+  tws_unfinished_release_path(file->path);
+  *slash = '\0';
+  const int folder = open_folder(file->path);
+  if (folder >= 0) unlinkat(folder, slash + 1, 0);
+  if (folder >= 0) close(folder);
   close(file->fd);
   file->fd = -1;
-  *strrchr(file->path, '/') = '\0';
   rmdir(file->path); /* fails while others have files in it */
 }

@@ -86,10 +86,7 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
 
 /* Where an arena on a disk goes. */
 tws_code tws_training_disk(const tws_training *t, tws_disk_setup *disk, tws_error *err) {
-  *disk = (tws_disk_setup){.folder = tws_config_disk(t->config),
-                           .aio = t->config->aio,
-                           .on_file = t->options->on_swap_file,
-                           .user = t->options->user};
+  *disk = (tws_disk_setup){.folder = tws_config_disk(t->config), .aio = t->config->aio};
   if (disk->folder || tws_plan_bytes(t->plan, TWS_TIER_DISK) == 0) return TWS_OK;
   return tws_fail(err, TWS_INVALID,
                   "give nvme_path beside the device in zero_optimization.offload_optimizer or offload_param: a folder "
@@ -576,9 +573,10 @@ static tws_code run_steps(tws_training *t, tws_error *err) {
 
 /* ---- the whole ---- */
 
-/* What goes wrong from the allocation on concerns this rank, and then the job. */
+/* What goes wrong from the allocation on concerns this rank, and then the job. A file that cannot be written or read is
+ * the environment's fault however many ranks there are. */
 static tws_code blame(const tws_training *t, tws_code code, tws_error *err) {
-  if (t->world == 1) return code;
+  if (t->world == 1 || code == TWS_IO) return code;
   if (err) err->code = TWS_RANK;
   return TWS_RANK;
 }

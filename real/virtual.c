@@ -275,12 +275,14 @@ static void virtual_drop(tws_virtual *v, double written) {
   const tws_training *first = &v->ranks[0];
   char temporary[TWS_FOLDER_SIZE], path[TWS_FOLDER_SIZE + 64], name[64];
   struct stat info;
+  int fd;
   tws_folder_temporary(first->options->save, tws_checkpoint_tag(first), temporary, sizeof temporary);
   for (int r = 0; r < v->world; r++) {
     snprintf(path, sizeof path, "%s/%s", temporary, tws_shard_name(r, name, sizeof name));
-    if (stat(path, &info) != 0) continue;
-    const int cut = written > 0 && written < 1;
-    if (cut ? truncate(path, (off_t)(written * (double)info.st_size)) != 0 : !(written > 0)) unlink(path);
+    if (tws_changed_file(path, 0, &fd, NULL) != TWS_OK || fd < 0) continue;
+    const int cut = written > 0 && written < 1 && fstat(fd, &info) == 0;
+    if (cut ? ftruncate(fd, (off_t)(written * (double)info.st_size)) != 0 : !(written > 0)) tws_remove_file(path);
+    close(fd);
   }
   tws_checkpoint_drop_all(v->ranks, v->world);
 }

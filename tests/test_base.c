@@ -317,8 +317,11 @@ START_TEST(files_are_replaced_whole) {
   ck_assert_int_eq(symlink("a.json", linked), 0);
   ck_assert_int_eq(tws_write_file(linked, "2nd", 3, &err), TWS_OK);
   ck_assert_int_eq(lstat(linked, &status), 0);
-  ck_assert(S_ISLNK(status.st_mode));
+  ck_assert(S_ISREG(status.st_mode)); /* the link was replaced, and what it named was not */
   ck_assert_int_eq(tws_read_file(path, 0, &text, &length, &err), TWS_OK);
+  ck_assert_str_eq(text, "first");
+  tws_free(text);
+  ck_assert_int_eq(tws_read_file(linked, 0, &text, &length, &err), TWS_OK);
   ck_assert_uint_eq(length, 3);
   ck_assert_str_eq(text, "2nd");
   tws_free(text);

@@ -12,6 +12,7 @@
 #include "checkpoint/shard.h"
 #include "tests/command.h"
 #include "tests/folder.h"
+#include "tests/hand_checkpoint.h"
 #include "tests/sanitized.h"
 #include "tests/suite.h"
 
@@ -251,7 +252,7 @@ static void save_by_hand(const char *path) {
   tws_saved_write(&index, &text);
   char file[300];
   snprintf(file, sizeof file, "%s/%s", path, TWS_CHECKPOINT_INDEX);
-  ck_assert(tws_write_durable(file, text.data, text.length, NULL) == TWS_OK);
+  ck_assert(tws_write_file(file, text.data, text.length, NULL) == TWS_OK);
   tws_text_free(&text);
   tws_arena_destroy(arena);
 }
@@ -362,13 +363,12 @@ static int count_entries(const char *path, const char *start) {
 }
 
 static void publish(const char *save, int64_t step, int64_t keep) {
-  char tag[TWS_TAG_SIZE], temporary[TWS_FOLDER_SIZE], file[TWS_FOLDER_SIZE + 16], found[TWS_FOLDER_SIZE];
+  char tag[TWS_TAG_SIZE], found[TWS_FOLDER_SIZE];
   tws_error err = {0};
+  tws_text remarks = {0};
   tws_tag_of_step(step, tag, sizeof tag);
-  ck_assert_msg(tws_folder_begin(save, tag, &err) == TWS_OK, "%s", err.message);
-  snprintf(file, sizeof file, "%s/index.json", tws_folder_temporary(save, tag, temporary, sizeof temporary));
-  ck_assert(tws_write_durable(file, tag, strlen(tag), &err) == TWS_OK);
-  ck_assert_msg(tws_folder_publish(save, tag, keep, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(save_hand_checkpoint(save, step, keep, &remarks, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(remarks.length == 0, "%s", remarks.data);
   ck_assert(tws_folder_find(save, NULL, found, sizeof found, &err) == TWS_OK);
   ck_assert_str_eq(strrchr(found, '/') + 1, tag);
 }

@@ -151,12 +151,138 @@ START_TEST(no_file_includes_itself) {
 }
 END_TEST
 
+/* ---- one writer of files ---- */
+
+/* A call that makes, changes, renames or removes files. Those with flags or a mode count where these say so. */
+static const struct {
+  const char *name, *when; /* one of these words is among the arguments; NULL: always */
+} file_calls[] = {{"fopen", "\"w|\"a|+"},
+                  {"freopen", NULL},
+                  {"open", "O_WRONLY|O_RDWR|O_CREAT|O_TRUNC|O_APPEND|flags"},
+                  {"openat", "O_WRONLY|O_RDWR|O_CREAT|O_TRUNC|O_APPEND|flags"},
+                  {"creat", NULL},
+                  {"rename", NULL},
+                  {"renameat", NULL},
+                  {"renameat2", NULL},
+                  {"unlink", NULL},
+                  {"unlinkat", NULL},
+                  {"remove", NULL},
+                  {"rmdir", NULL},
+                  {"truncate", NULL},
+                  {"symlink", NULL},
+                  {"link", NULL},
+                  {"linkat", NULL},
+                  {"mkstemp", NULL},
+                  {"mkostemp", NULL},
+                  {"mkdtemp", NULL},
+                  {"mktemp", NULL},
+                  {"tmpfile", NULL},
+                  {"ofstream", NULL},
+                  {"nftw", NULL}};
+
+/* All files are written by base/output_file.c. The others reach files in folders of the program's own, relative to the
+ * open folder and without following links. */
+static const struct {
+  const char *path, *calls, *why;
+} file_users[] = {{"base/output_file.c", NULL, "the writer"},
+                  {"base/file.c", "openat", "its flags say how to read"},
+                  {"base/unfinished.c", "unlinkat", "what the writer left, in a signal handler"},
+                  {"checkpoint/folder.c", "openat|unlinkat", "the lock"},
+                  {"checkpoint/saving.c", "renameat|renameat2|unlinkat", "checkpoints"},
+                  {"autotune/folders.c", "unlinkat", "results of an earlier search"},
+                  {"real/swap.c", "openat|unlinkat|rmdir", "swap files, locked and past the page cache"},
+                  {"real/shared_comm.c", "open", "another rank's memory, in /proc"}};
+
+static int is_name(char c) {
+  return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+/* Is one of the words, parted by |, in the text? As a whole, with whole != 0. */
+static int has_word(const char *words, const char *text, size_t length, int whole) {
+  for (const char *at = words; *at;) {
+    const size_t n = strcspn(at, "|");
+    if (whole ? n == length && strncmp(at, text, n) == 0 : memmem(text, length, at, n) != NULL) return 1;
+    at += n + (at[n] == '|');
+  }
+  return 0;
+}
+
+/* Comments become blanks. */
+static char *read_code(const char *path) {
+  char whole[640];
+  snprintf(whole, sizeof whole, "%s%.127s", root, path);
+  FILE *file = fopen(whole, "r");
+  ck_assert_msg(file != NULL, "%s", whole);
+  char *text = calloc(1 << 20, 1);
+  ck_assert_uint_lt(fread(text, 1, (1 << 20) - 1, file), (1 << 20) - 1);
+  fclose(file);
+  for (char *at = text, *end; (at = strstr(at, "/*")) && (end = strstr(at, "*/")); at = end)
+    memset(at, ' ', (size_t)(end + 2 - at));
+  return text;
+}
+
+/* Arguments of the call that begins there: up to its closing parenthesis. */
+static size_t arguments_of(const char *at) {
+  int depth = 0;
+  size_t n = 0;
+  do {
+    depth += at[n] == '(';
+    depth -= at[n] == ')';
+    n++;
+  } while (depth > 0 && at[n]);
+  return n;
+}
+
+static int may_call(const char *path, const char *name) {
+  for (size_t i = 0; i < sizeof file_users / sizeof *file_users; i++)
+    if (strcmp(file_users[i].path, path) == 0)
+      return !file_users[i].calls || has_word(file_users[i].calls, name, strlen(name), 1);
+  return 0;
+}
+
+/* Calls of one function in one text; those that are not allowed go into `found`. */
+static int look_for_call(const char *path, const char *text, size_t call, char *found, size_t size) {
+  const char *name = file_calls[call].name, *when = file_calls[call].when;
+  const size_t length = strlen(name);
+  int seen = 0;
+  for (const char *at = text; (at = strstr(at, name)); at += length) {
+    if (at > text && (is_name(at[-1]) || at[-1] == '.' || at[-1] == '>' || at[-1] == '"'))
+      continue; /* a member, a text */
+    if (at[length] != '(') continue;
+    const size_t n = arguments_of(at + length);
+    if (when && !has_word(when, at + length, n, 0)) continue;
+    if (memmem(at + length, n, "\"/dev/null\"", 11)) continue;
+    seen++;
+    if (may_call(path, name)) continue;
+    const size_t used = strlen(found);
+    snprintf(found + used, size - used, "%.127s: %.*s\n", path, (int)(length + (n < 100 ? n : 100)), at);
+  }
+  return seen;
+}
+
+/* What writes files in another way follows links that were planted, leaves halves, or destroys what is not its own. */
+START_TEST(one_writer_of_files) {
+  char found[4096] = "";
+  int seen = 0;
+  read_house();
+  for (int i = 0; i < count; i++) {
+    char *text = read_code(sources[i].path);
+    for (size_t call = 0; call < sizeof file_calls / sizeof *file_calls; call++)
+      seen += look_for_call(sources[i].path, text, call, found, sizeof found);
+    free(text);
+  }
+  ck_assert_msg(!*found, "files are written through base/output_file.h:\n%s", found);
+  ck_assert_int_gt(seen, 30); /* it does find calls */
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("house");
   TCase *tests = tcase_create("house");
   tcase_add_test(tests, files_have_a_size);
   tcase_add_test(tests, folders_use_what_is_below);
   tcase_add_test(tests, no_file_includes_itself);
+  tcase_add_test(tests, one_writer_of_files);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_set_fork_status(runner, CK_FORK);

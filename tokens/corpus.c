@@ -1,6 +1,7 @@
 #include "tokens/corpus.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +15,11 @@
 /* ---- writing ---- */
 
 typedef struct writer {
-  char path[PATH_MAX], unfinished[PATH_MAX + 32], index[PATH_MAX];
-  FILE *file;
+  char path[PATH_MAX], index[PATH_MAX];
+  tws_new_file to;
+  FILE *file; /* on a descriptor of its own for `to`; of a stream, whose header is known last, in memory */
+  char *kept;
+  size_t kept_bytes;
   int megatron, bytes; /* of a token: 1 (Megatron), 2 or 4 */
   int64_t tokens;
   int32_t *sizes; /* of documents, for Megatron */
@@ -29,14 +33,16 @@ static tws_code cannot_write(const writer *w, tws_error *err) {
 static tws_code writer_open(writer *w, const char *path, int megatron, int64_t vocabulary, tws_error *err) {
   const char header[1024] = {0};
   const size_t length = strlen(path);
-  *w = (writer){.megatron = megatron, .bytes = vocabulary <= 65536 ? 2 : 4};
+  *w = (writer){.to.fd = -1, .megatron = megatron, .bytes = vocabulary <= 65536 ? 2 : 4};
   snprintf(w->path, sizeof w->path, "%s", path);
-  snprintf(w->unfinished, sizeof w->unfinished, "%s.%ld.new", path, (long)getpid());
   if (megatron && (length < 5 || strcmp(path + length - 4, ".bin") != 0))
     return tws_fail(err, TWS_USAGE, "for example book.bin, beside which book.idx is written",
                     "%s: a Megatron data set's name ends with .bin", path);
   if (megatron) snprintf(w->index, sizeof w->index, "%.*s.idx", (int)(length - 4), path);
-  w->file = fopen(w->unfinished, "wb");
+  TWS_TRY(tws_new_file_open(w->path, &w->to, err));
+  const int fd = w->to.is_stream ? -1 : fcntl(w->to.fd, F_DUPFD_CLOEXEC, 3);
+  w->file = w->to.is_stream ? open_memstream(&w->kept, &w->kept_bytes) : fd >= 0 ? fdopen(fd, "wb") : NULL;
+  if (!w->file && fd >= 0) close(fd);
   if (!w->file || (!megatron && fwrite(header, sizeof header, 1, w->file) != 1)) return cannot_write(w, err);
   return TWS_OK;
 }
@@ -82,15 +88,17 @@ static tws_code writer_finish(writer *w, tws_error *err) {
   if (!w->megatron && w->tokens > INT32_MAX)
     return tws_fail(err, TWS_INVALID, "--megatron has room for more", "%s: more than 2^31 tokens", w->path);
   int bad = !w->megatron && (fseek(w->file, 0, SEEK_SET) != 0 || fwrite(header, sizeof header, 1, w->file) != 1);
-  bad |= fflush(w->file) != 0 || fsync(fileno(w->file)) != 0;
+  bad |= fseek(w->file, 0, SEEK_END) != 0 || fflush(w->file) != 0;
   if (bad) return cannot_write(w, err);
+  if (w->to.is_stream) TWS_TRY(tws_write_all(w->to.fd, w->path, w->kept, w->kept_bytes, err));
   if (w->megatron) TWS_TRY(write_index(w, err));
-  return rename(w->unfinished, w->path) == 0 ? TWS_OK : cannot_write(w, err);
+  return tws_new_file_close(&w->to, TWS_OK, err);
 }
 
 static void writer_close(writer *w) {
   if (w->file) fclose(w->file);
-  if (w->file) unlink(w->unfinished); /* where it was not renamed */
+  free(w->kept);                                  /* open_memstream()'s */
+  (void)tws_new_file_close(&w->to, TWS_IO, NULL); /* where it was not finished */
   tws_free(w->sizes);
 }
 

@@ -92,7 +92,7 @@ tws_code tws_trial_run(const tws_trial_request *request, const char *trace, tws_
   TWS_TRY(tws_temporary_file(result, sizeof result, "trial", err));
   tws_code code = launch_train(request, trace, result, err);
   if (code == TWS_OK) code = read_result(result, trace != NULL, trial, err);
-  unlink(result);
+  tws_temporary_remove(result);
   return code;
 }
 

@@ -48,7 +48,7 @@ static tws_code measure_step(const tws_job *job, const tws_validation_request *r
                                    .progress = request->progress};
   tws_code code = tws_trial_run(&trial, trace, &v->trial, err);
   if (code == TWS_OK) code = read_trace(trace, v, err);
-  unlink(trace);
+  tws_temporary_remove(trace);
   TWS_TRY(code);
   tws_trial_times(&v->trial, &v->measured_s, &v->low_s, &v->high_s);
   return tws_timeline_compare(v->simulated, v->measured, &v->comparison, err);

@@ -242,8 +242,13 @@ static tws_code read_file(tws_safetensors *list, const char *path, tws_error *er
     TWS_TRY(add_file(list, path, err));
     return read_torch_file(list, path, err);
   }
-  FILE *file = fopen(path, "rb");
-  if (file == NULL) return tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
+  int fd;
+  TWS_TRY(tws_open_regular(path, &fd, err));
+  FILE *file = fdopen(fd, "rb");
+  if (file == NULL) {
+    close(fd);
+    return tws_fail(err, TWS_MEMORY, NULL, "%s: %s", path, strerror(errno));
+  }
   tws_code code = add_file(list, path, err);
   if (code == TWS_OK) code = read_header(list, file, path, err);
   fclose(file);

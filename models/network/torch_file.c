@@ -1,10 +1,10 @@
 #include "models/network/torch_file.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/json.h"
 #include "models/network/safetensors.h"
 
 static const char pickle_name[] = "data.pkl";
@@ -17,8 +17,9 @@ static const tws_archive_entry *entry_of(const tws_torch_file *f, const char *fo
 
 static int begins_with(const char *path, const unsigned char *start, size_t count) {
   unsigned char have[16];
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  const int is = fd >= 0 && pread(fd, have, count, 0) == (ssize_t)count && memcmp(have, start, count) == 0;
+  int fd;
+  const int is = tws_open_regular(path, &fd, NULL) == TWS_OK && pread(fd, have, count, 0) == (ssize_t)count &&
+                 memcmp(have, start, count) == 0;
   if (fd >= 0) close(fd);
   return is;
 }
