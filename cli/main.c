@@ -140,6 +140,7 @@ static void catch_signals(void) {
   static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !tws_worker_is(); i++)
     if (signal(numbers[i], end_by_signal) == SIG_IGN) signal(numbers[i], SIG_IGN);
+  signal(SIGCHLD, SIG_DFL); /* a parent that ignores it would hide how programs end */
   signal(SIGXFSZ, SIG_IGN); /* a file that grows too large is an error of writing it */
   signal(SIGPIPE, SIG_IGN); /* whoever reads along may leave: see flush_output() */
 }

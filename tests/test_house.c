@@ -1,6 +1,7 @@
 /* The house: a folder uses only the folders below it, no header includes itself by way of others, files, functions
- * and lines keep to a size that one finds one's way in. Read from the sources. */
+ * and lines keep to a size that one finds one's way in, no shell is started. Read from the sources. */
 #include <check.h>
+#include <ctype.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -151,12 +152,41 @@ START_TEST(no_file_includes_itself) {
 }
 END_TEST
 
+/* Where `word` begins in a line that has no letter before it: popen( is no part of my_popen(. */
+static const char *find_word(const char *line, const char *word) {
+  for (const char *at = strstr(line, word); at; at = strstr(at + 1, word))
+    if (at == line || !(isalnum((unsigned char)at[-1]) || at[-1] == '_') || !isalpha((unsigned char)*word)) return at;
+  return NULL;
+}
+
+/* Programs are started with argument vectors: base/process.h. No text is ever read by a shell. */
+START_TEST(no_shell_is_started) {
+  static const char *const refused[] = {"system(", "popen(", "wordexp(", "execl(",   "execlp(", "execle(",
+                                        "sh -c",   "/sh\"",  "\"sh\"",   "\"bash -", "/bash\"", "/bin/env"};
+  char path[640], line[1024];
+  read_house();
+  snprintf(path, sizeof path, "%sbench", root);
+  ck_assert_int_eq(nftw(path, add_file, 16, FTW_PHYS), 0);
+  for (int i = 0; i < count; i++) {
+    snprintf(path, sizeof path, "%s%.127s", root, sources[i].path);
+    FILE *file = fopen(path, "r");
+    ck_assert_msg(file != NULL, "%s", path);
+    for (int number = 1; fgets(line, sizeof line, file); number++)
+      for (size_t k = 0; k < sizeof refused / sizeof *refused; k++)
+        ck_assert_msg(!find_word(line, refused[k]), "%s:%d: %s starts a shell; see base/process.h", sources[i].path,
+                      number, refused[k]);
+    fclose(file);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("house");
   TCase *tests = tcase_create("house");
   tcase_add_test(tests, files_have_a_size);
   tcase_add_test(tests, folders_use_what_is_below);
   tcase_add_test(tests, no_file_includes_itself);
+  tcase_add_test(tests, no_shell_is_started);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_set_fork_status(runner, CK_FORK);

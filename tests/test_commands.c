@@ -1,0 +1,215 @@
+/* Names and texts from outside are never commands: other programs get them as arguments, hosts have names that can be
+ * arguments, gnuplot and the terminal get no commands from them. */
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "base/process.h"
+#include "launch/hostfile.h"
+#include "tests/command.h"
+#include "tests/folder.h"
+#include "tests/suite.h"
+
+static tws_error err;
+
+static int is_there(const char *name) {
+  return access(in_folder(name), F_OK) == 0;
+}
+
+static void write_program(const char *name, const char *text) {
+  write_text(in_folder(name), text);
+  ck_assert_int_eq(chmod(in_folder(name), 0755), 0);
+}
+
+/* ---- base/process.h ---- */
+
+START_TEST(arguments_stay_arguments) {
+  const char *const arguments[] = {"printf", "%s|", "$(touch x)", "a;b", "`c`", "> d", "", "-e", NULL};
+  const tws_process process = {.arguments = arguments, .limit_s = 30};
+  tws_process_end end;
+  ck_assert_msg(tws_process_run(&process, &end, &err) == TWS_OK, "%s", err.message);
+  ck_assert_int_eq(end.status, 0);
+  ck_assert_str_eq(end.output.data, "$(touch x)|a;b|`c`|> d||-e|");
+  tws_text_free(&end.output);
+  const char *const none[] = {"no-such-program", NULL};
+  const tws_process absent = {.arguments = none, .limit_s = 1};
+  ck_assert_int_eq(tws_process_run(&absent, &end, &err), TWS_ENVIRONMENT);
+  ck_assert_ptr_nonnull(strstr(err.message, "no-such-program"));
+  write_program("broken", "no program at all"); /* which execvp() would give to a shell */
+  const char *const broken[] = {in_folder("broken"), NULL};
+  const tws_process text = {.arguments = broken, .limit_s = 1};
+  ck_assert_int_eq(tws_process_run(&text, &end, &err), TWS_ENVIRONMENT);
+  ck_assert_ptr_nonnull(strstr(err.message, "does not start"));
+}
+END_TEST
+
+START_TEST(programs_are_bounded) {
+  const char *const lines[] = {"sh", "-c", "echo one; echo two; echo why >&2; exit 7", NULL};
+  tws_process process = {.arguments = lines, .limit_s = 30, .most_bytes = 5};
+  tws_process_end end;
+  ck_assert_int_eq(tws_process_run(&process, &end, &err), TWS_OK);
+  ck_assert_int_eq(end.status, 7);
+  ck_assert_str_eq(end.output.data, "one\nt");
+  ck_assert_int_eq(end.cut, 1);
+  ck_assert_str_eq(end.errors, "why ");
+  tws_text_free(&end.output);
+  char line[16];
+  ck_assert_int_eq(tws_process_line(&process, line, sizeof line), 0); /* it failed */
+  const char *const endless[] = {"sh", "-c", "sleep 300 & echo $!; exec yes", NULL};
+  const double before = tws_clock_s();
+  process = (tws_process){.arguments = endless, .limit_s = 0.5, .most_bytes = 100};
+  ck_assert_int_eq(tws_process_run(&process, &end, &err), TWS_OK);
+  ck_assert(end.timed_out && end.cut && end.output.length == 100);
+  ck_assert(tws_clock_s() - before < 60);
+  const pid_t left = (pid_t)atoi(end.output.data);
+  ck_assert_int_gt(left, 1);
+  tws_text_free(&end.output);
+  for (int i = 0; i < 500 && kill(left, 0) == 0; i++) { /* killed with it; another process reaps it */
+    char path[64], state[256] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", left);
+    FILE *file = fopen(path, "r");
+    if (!file || !fgets(state, sizeof state, file) || strstr(state, ") Z ")) break;
+    fclose(file);
+    usleep(10000);
+    ck_assert_int_lt(i, 499);
+  }
+  const char *const daemon[] = {"sh", "-c", "sleep 300 & echo started", NULL}; /* keeps the pipes open */
+  process = (tws_process){.arguments = daemon, .limit_s = 60};
+  ck_assert_int_eq(tws_process_line(&process, line, sizeof line), 1);
+  ck_assert_str_eq(line, "started");
+  ck_assert(tws_clock_s() - before < 60);
+}
+END_TEST
+
+START_TEST(descriptors_are_passed_on) {
+  write_text(in_folder("three"), "3");
+  write_text(in_folder("four"), "4");
+  const char *const arguments[] = {"sh", "-c", "cat <&3; cat <&4", NULL};
+  const tws_process process = {
+      .arguments = arguments,
+      .limit_s = 30,
+      .files = {open(in_folder("three"), O_RDONLY | O_CLOEXEC), open(in_folder("four"), O_RDONLY | O_CLOEXEC)},
+      .file_count = 2};
+  char line[16];
+  ck_assert_int_eq(tws_process_line(&process, line, sizeof line), 1);
+  ck_assert_str_eq(line, "34");
+  close(process.files[0]);
+  close(process.files[1]);
+}
+END_TEST
+
+/* ---- hosts ---- */
+
+static const char *const bad_names[] = {"a;touch${IFS}x;#",
+                                        "$(touch${IFS}x)",
+                                        "`touch${IFS}x`",
+                                        "-oProxyCommand=touch${IFS}x",
+                                        "a|b",
+                                        "a&b",
+                                        "a>b",
+                                        "a'b",
+                                        "a\"b",
+                                        "a\\b",
+                                        "a,b",
+                                        "a/b",
+                                        "a\033[2Jb",
+                                        "h\xc3\xb6st",
+                                        "a*",
+                                        "a%sb"};
+enum { BAD_NAMES = sizeof bad_names / sizeof *bad_names };
+
+START_TEST(host_names_are_checked_where_they_are_read) {
+  static const char *const good[] = {"worker-0", "10.0.0.1", "fe80::1", "me@login_2.example.org", "0"};
+  char text[700], longest[300];
+  tws_hosts hosts;
+  tws_arena *arena = tws_arena_create();
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    snprintf(text, sizeof text, "# hosts\n%s slots=2\n", good[i]);
+    ck_assert_msg(tws_hostfile_parse(text, "hosts", arena, &hosts, &err) == TWS_OK, "%s", err.message);
+    ck_assert_str_eq(hosts.host[0].name, good[i]);
+    ck_assert_msg(tws_nodelist_parse(good[i], NULL, arena, &hosts, &err) == TWS_OK, "%s", err.message);
+  }
+  for (int i = 0; i < BAD_NAMES; i++) {
+    snprintf(text, sizeof text, "good slots=1\n%s slots=2\n", bad_names[i]);
+    ck_assert_msg(tws_hostfile_parse(text, "hosts", arena, &hosts, &err) == TWS_INVALID, "%s", bad_names[i]);
+    ck_assert_msg(strncmp(err.message, "hosts:2: ", 9) == 0, "%s", err.message);
+    ck_assert_msg(strstr(err.message, bad_names[i]) && strstr(err.hint, "letters, digits"), "%s", err.message);
+    if (strchr(bad_names[i], ',')) continue; /* two hosts of Slurm's */
+    ck_assert_msg(tws_nodelist_parse(bad_names[i], NULL, arena, &hosts, &err) == TWS_INVALID, "%s", bad_names[i]);
+    ck_assert_msg(strstr(err.message, "SLURM_JOB_NODELIST"), "%s", err.message);
+    snprintf(text, sizeof text, "%s[1-3]", bad_names[i]);
+    ck_assert_int_eq(tws_nodelist_parse(text, NULL, arena, &hosts, &err), TWS_INVALID);
+  }
+  memset(longest, 'a', 254);
+  longest[254] = '\0';
+  snprintf(text, sizeof text, "%s slots=1\n", longest);
+  ck_assert_int_eq(tws_hostfile_parse(text, "hosts", arena, &hosts, &err), TWS_INVALID);
+  ck_assert_int_eq(tws_nodelist_parse(longest, NULL, arena, &hosts, &err), TWS_INVALID);
+  ck_assert_int_eq(tws_nodelist_parse("a[1-99999999]", NULL, arena, &hosts, &err), TWS_INVALID);
+  ck_assert_int_eq(tws_nodelist_parse("a", "4(x2", arena, &hosts, &err), TWS_INVALID);
+  ck_assert_int_eq(tws_nodelist_parse("a", "4294967297", arena, &hosts, &err), TWS_INVALID);
+  tws_arena_destroy(arena);
+}
+END_TEST
+
+/* A remote shell that writes down how it was called, and runs what follows the host as a host's shell would. */
+static const char *const recorder =
+    "#!/bin/sh\n"
+    "if [ \"$1\" = -V ]; then echo version; exit; fi\n"
+    "log=$(dirname \"$0\")/calls\n"
+    "for a in \"$@\"; do printf '[%s]' \"$a\" >> \"$log\"; done; echo >> \"$log\"\n"
+    "while [ \"$1\" != -- ]; do shift; done; shift; shift\n"
+    "exec sh -c \"$*\"\n";
+
+START_TEST(doctor_runs_no_host_name) {
+  char text[200], calls[4096] = "", *path = strdup(getenv("PATH") ? getenv("PATH") : "/usr/bin:/bin");
+  write_program("ssh", recorder);
+  snprintf(text, sizeof text, "%s:%s", folder, "/usr/bin:/bin");
+  setenv("PATH", text, 1);
+  ck_assert_int_eq(chdir(folder), 0);
+  for (int i = 0; i < 4; i++) {
+    snprintf(text, sizeof text, "%s slots=1\n", bad_names[i]);
+    write_text(in_folder("hosts"), text);
+    command_result r = twinspeed("doctor --hostfile %s", in_folder("hosts"));
+    ck_assert_msg(r.status == 3 && strstr(r.err, "hosts:1: ") && !is_there("x") && !is_there("calls"), "%d: %s",
+                  r.status, r.err);
+    command_free(&r);
+    r = twinspeed("launch --hostfile %s true", in_folder("hosts"));
+    ck_assert_msg(r.status == 3 && strstr(r.err, "hosts:1: ") && !is_there("x"), "%d: %s", r.status, r.err);
+    command_free(&r);
+  }
+  write_text(in_folder("hosts"), "worker-1 slots=1\n");
+  command_result r = twinspeed("doctor --hostfile %s", in_folder("hosts"));
+  ck_assert_msg(strstr(r.out, "reached, the same program"), "%s%s", r.out, r.err);
+  command_free(&r);
+  r = twinspeed("doctor --hostfile %s --remote-shell '%s -p 22'", in_folder("hosts"), in_folder("ssh"));
+  ck_assert_msg(strstr(r.out, "reached, the same program"), "%s%s", r.out, r.err);
+  command_free(&r);
+  FILE *file = fopen(in_folder("calls"), "r");
+  ck_assert(file && fread(calls, 1, sizeof calls - 1, file) > 0);
+  fclose(file);
+  ck_assert_msg(strstr(calls, "[-o][BatchMode=yes][-o][ConnectTimeout=5][--][worker-1][date]"), "%s", calls);
+  ck_assert_msg(strstr(calls, "\n[-p][22][--][worker-1][date]"), "%s", calls);
+  setenv("PATH", path, 1);
+  free(path);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("commands");
+  TCase *tcase = tcase_create("commands");
+  tcase_add_checked_fixture(tcase, make_folder, remove_folder);
+  tcase_add_test(tcase, arguments_stay_arguments);
+  tcase_add_test(tcase, programs_are_bounded);
+  tcase_add_test(tcase, descriptors_are_passed_on);
+  tcase_add_test(tcase, host_names_are_checked_where_they_are_read);
+  tcase_add_test(tcase, doctor_runs_no_host_name);
+  suite_add_tcase(suite, tcase);
+  return run_suite(suite);
+}
