@@ -15,6 +15,7 @@
 #include "tests/command.h"
 #include "tests/folder.h"
 #include "tests/suite.h"
+#include "traces/plot.h"
 
 static tws_error err;
 
@@ -201,6 +202,39 @@ START_TEST(doctor_runs_no_host_name) {
 }
 END_TEST
 
+/* ---- gnuplot ---- */
+
+START_TEST(gnuplot_gets_no_commands) {
+  if (!tws_plot_available()) return;
+  const char *scripts = TWS_SOURCE_DIR "/scenarios/plots";
+  static const char *const names[] = {"|touch x", "< touch x", "|touch x;.png", "<touch x;.svg", "`touch x`.png",
+                                      "a'; system('touch x'); '.svg", "-e.svg"};
+  const tws_plot_point point = {"\"; system(\"touch x\")", 1, 1, 1, 1};
+  ck_assert_int_eq(chdir(folder), 0);
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    ck_assert_msg(tws_plot_accuracy(scripts, &point, 1, names[i], names[i], &err) == TWS_OK, "%s", err.message);
+    ck_assert_msg(!is_there("x") && is_there(names[i]), "%s", names[i]);
+    FILE *file = fopen(in_folder(names[i]), "r");
+    char head[400] = "";
+    ck_assert(file && fread(head, 1, sizeof head - 1, file) > 100);
+    fclose(file);
+    ck_assert_msg(strstr(head, strstr(names[i], ".svg") ? "<svg" : "PNG"), "%s", names[i]);
+  }
+  const double at[] = {0, 1}, loss[] = {2, 1};
+  const tws_plot_series series = {"a'; system('touch x'); b = '", at, loss, 2};
+  const tws_plot_band band = {0, 0, 1};
+  const tws_mark mark = {.from_s = 0.5, .until_s = 0.5, .name = "'; system('touch x'); c = '"};
+  const char *const kinds[] = {"work"};
+  ck_assert_msg(tws_plot_run(scripts, &series, 1, &band, 1, &mark, 1, kinds, 1, "t", "run.svg", &err) == TWS_OK, "%s",
+                err.message);
+  ck_assert(!is_there("x") && is_there("run.svg"));
+  ck_assert_int_eq(tws_plot_accuracy("< touch x;", &point, 1, "t", "y.svg", &err), TWS_ENVIRONMENT);
+  ck_assert(!is_there("x") && !is_there("y.svg"));
+  ck_assert_msg(tws_plot_accuracy(scripts, &point, 1, "t", "/dev/null", &err) == TWS_OK, "%s", err.message);
+  ck_assert_int_ne(access("/dev/null.dat", F_OK), 0);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("commands");
   TCase *tcase = tcase_create("commands");
@@ -210,6 +244,7 @@ int main(void) {
   tcase_add_test(tcase, descriptors_are_passed_on);
   tcase_add_test(tcase, host_names_are_checked_where_they_are_read);
   tcase_add_test(tcase, doctor_runs_no_host_name);
+  tcase_add_test(tcase, gnuplot_gets_no_commands);
   suite_add_tcase(suite, tcase);
   return run_suite(suite);
 }
