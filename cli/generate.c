@@ -76,7 +76,7 @@ static void print_text(printer *p, int last) {
   if (tws_tokenizer_decode(p->tokenizer, p->all.id, p->all.count, 0, &text, &length, NULL) != TWS_OK) return;
   size_t whole = length;
   while (!last && whole >= 3 && memcmp(text + whole - 3, replacement, 3) == 0) whole -= 3;
-  if (whole > p->shown) tws_out("%.*s", (int)(whole - p->shown), text + p->shown);
+  if (whole > p->shown) tws_out_bytes(text + p->shown, whole - p->shown);
   if (whole > p->shown) p->shown = whole;
   tws_free(text);
 }
@@ -84,7 +84,7 @@ static void print_text(printer *p, int last) {
 static void print_token(void *user, int32_t token, double log_probability) {
   printer *p = user;
   const char byte = (char)token;
-  if (p->prompt) tws_out("%s", p->prompt);
+  if (p->prompt) tws_out_bytes(p->prompt, strlen(p->prompt));
   p->prompt = NULL;
   if (p->cli->json) {
     tws_token_add(&p->made, token, NULL);
@@ -95,7 +95,7 @@ static void print_token(void *user, int32_t token, double log_probability) {
     tws_token_add(&p->all, token, NULL);
     print_text(p, 0);
   } else if (token < 256) {
-    tws_out("%c", byte);
+    tws_out_bytes(&byte, 1);
   } else {
     tws_out("\xef\xbf\xbd"); /* no byte: the replacement character */
   }

@@ -21,6 +21,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "base/escape.h"
 #include "base/failure.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -40,7 +41,8 @@ typedef struct peer {
   int said_end; /* DONE or FAILED came */
   int log;      /* file, or -1 */
   double heard_s;
-  size_t have; /* bytes of the next record */
+  size_t have;          /* bytes of the next record */
+  tws_escape escape[2]; /* of its output and error, where they come through the network */
   tws_launch_record *record;
 } peer;
 
@@ -380,6 +382,15 @@ static void write_all(int file, const char *text, size_t bytes) {
   }
 }
 
+/* What another machine sends is no command for the terminal of this one. */
+static void write_printable(int file, tws_escape *state, const char *text, size_t bytes) {
+  tws_text printable = {0};
+  tws_escape_add(state, text, bytes, "\n\t\r", &printable);
+  if (bytes == 0) tws_escape_end(state, &printable);
+  if (printable.length) write_all(file, printable.data, printable.length);
+  tws_text_free(&printable);
+}
+
 static void take_record(job *j, int rank) {
   peer *p = &j->peers[rank];
   tws_launch_record *record = p->record;
@@ -392,7 +403,8 @@ static void take_record(job *j, int rank) {
   if (record->kind == TWS_RECORD_OUTPUT) {
     const int known = record->bytes > 0 && record->bytes <= (int)sizeof record->text && record->stream >= 0;
     if (known && record->stream < 2)
-      write_all(p->log >= 0 ? p->log : j->files[record->stream], record->text, (size_t)record->bytes);
+      write_printable(p->log >= 0 ? p->log : j->files[record->stream], &p->escape[record->stream], record->text,
+                      (size_t)record->bytes);
     return;
   }
   p->said_end = 1;
@@ -408,6 +420,7 @@ static void hear_rank(job *j, int rank) {
   /* A reset comes before the last words of a rank that has not read everything that it was told. */
   if (got < 0 && (errno == EAGAIN || errno == EINTR || (errno == ECONNRESET && !j->far))) return;
   if (got <= 0) { /* it is gone */
+    for (int i = 0; i < 2; i++) write_printable(p->log >= 0 ? p->log : j->files[i], &p->escape[i], "", 0);
     close(p->socket);
     p->socket = -1;
     if (!p->said_end && !j->failure.kind && j->first_dead < 0 && !j->signal && !j->lost) j->first_dead = rank;

@@ -179,6 +179,19 @@ static tws_code add_srun(words *w, const tws_launch_options *o, const char *path
   return TWS_OK;
 }
 
+static int only_colons(const char *argument) {
+  return *argument && !argument[strspn(argument, ":")];
+}
+
+/* mpirun takes an argument ":" for the end of a command, wherever it stands: those of colons get one more. */
+static const char *launched_argument(const char *argument, tws_arena *arena) {
+  return only_colons(argument) ? tws_arena_printf(arena, ":%s", argument) : argument;
+}
+
+char *tws_worker_argument(char *argument) {
+  return argument[0] && only_colons(argument + 1) && argument[0] == ':' ? argument + 1 : argument;
+}
+
 tws_code tws_launch_command(const tws_launch_options *o, tws_arena *arena, const char ***command, tws_error *err) {
   const int srun = o->launcher == TWS_LAUNCHER_SRUN;
   int variables = 0;
@@ -204,7 +217,7 @@ tws_code tws_launch_command(const tws_launch_options *o, tws_arena *arena, const
     add_mpirun(&w, o, path, &file);
   add(&w, tws_arena_strdup(arena, tws_program_path(program, (int)sizeof program)));
   add(&w, "rank-worker");
-  for (int i = 0; i < o->argument_count; i++) add(&w, o->arguments[i]);
+  for (int i = 0; i < o->argument_count; i++) add(&w, launched_argument(o->arguments[i], arena));
   if (w.failed) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   w.word[w.count] = NULL;
   *command = w.word;

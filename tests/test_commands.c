@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <cjson/cJSON.h>
+#include "base/escape.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "launch/hostfile.h"
@@ -207,8 +209,9 @@ END_TEST
 START_TEST(gnuplot_gets_no_commands) {
   if (!tws_plot_available()) return;
   const char *scripts = TWS_SOURCE_DIR "/scenarios/plots";
-  static const char *const names[] = {"|touch x", "< touch x", "|touch x;.png", "<touch x;.svg", "`touch x`.png",
-                                      "a'; system('touch x'); '.svg", "-e.svg"};
+  static const char *const names[] = {"|touch x",      "< touch x",     "|touch x;.png",
+                                      "<touch x;.svg", "`touch x`.png", "a'; system('touch x'); '.svg",
+                                      "-e.svg"};
   const tws_plot_point point = {"\"; system(\"touch x\")", 1, 1, 1, 1};
   ck_assert_int_eq(chdir(folder), 0);
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -235,6 +238,83 @@ START_TEST(gnuplot_gets_no_commands) {
 }
 END_TEST
 
+/* ---- terminals ---- */
+
+START_TEST(control_characters_are_escaped) {
+  static const struct {
+    const char *text, *escaped;
+  } cases[] = {
+      {"plain \xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80\n\t", "plain \xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80\n\t"},
+      {"\033]0;x\007\b\177\r", "\\x1b]0;x\\x07\\x08\\u007f\\x0d"},
+      {"\xc2\x9b"
+       "2J\xc2\x80\xc2\x9f\xc2\xa0",
+       "\\u009b2J\\u0080\\u009f\xc2\xa0"},
+      {"\x9b\xff\xc0\x80\xed\xa0\x80\xf4\x90\x80\x80", "\\x9b\\xff\\xc0\\x80\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80"},
+      {"\xc2\033\xe2\x82", "\\xc2\\x1b\\xe2\\x82"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const size_t length = strlen(cases[i].text);
+    for (size_t part = 1; part <= length; part++) { /* in parts of every size it is the same */
+      tws_escape state = {0};
+      tws_text out = {0};
+      for (size_t at = 0; at < length; at += part)
+        tws_escape_add(&state, cases[i].text + at, part < length - at ? part : length - at, "\n\t", &out);
+      tws_escape_end(&state, &out);
+      ck_assert_str_eq(out.data, cases[i].escaped);
+      tws_text_free(&out);
+    }
+  }
+  tws_text nul = {0};
+  tws_escape_text("a\0b", 3, "", &nul);
+  ck_assert_str_eq(nul.data, "a\\x00b");
+  tws_text_free(&nul);
+}
+END_TEST
+
+static void assert_printable(const char *text, const char *escaped) {
+  ck_assert_msg(strstr(text, escaped) != NULL, "%s", text);
+  for (const char *c = text; *c; c++)
+    ck_assert_msg((unsigned char)*c >= 32 || *c == '\n' || *c == '\t', "control character %02x: %s", *c, text);
+  ck_assert_msg(!strstr(text, "\xc2\x9b"), "%s", text);
+}
+
+/* Names of files, in results, documents, errors and on a terminal. */
+START_TEST(names_reach_no_terminal_as_commands) {
+  static const char model[] =
+      "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_head\":1,\"n_embd\":8,"
+      "\"n_positions\":8,\"vocab_size\":9}";
+  char path[128], line[512];
+  snprintf(path, sizeof path,
+           "%s/m\033]0;x\007\xc2\x9b"
+           "2J.json",
+           folder);
+  write_text(path, model);
+  command_result r = twinspeed("estimate -m %s", path);
+  ck_assert_int_eq(r.status, 0);
+  assert_printable(r.out, "m\\x1b]0;x\\x07\\u009b2J");
+  command_free(&r);
+  r = twinspeed("estimate --json -m %s", path);
+  assert_printable(r.out, "m\\u001b]0;x\\u0007\\u009b2J");
+  cJSON *json = cJSON_Parse(r.out);
+  ck_assert_ptr_nonnull(json);
+  cJSON_Delete(json);
+  command_free(&r);
+  r = twinspeed("estimate -m %s.none", path);
+  ck_assert_int_ne(r.status, 0);
+  assert_printable(r.err, "m\\x1b]0;x\\x07\\u009b2J");
+  command_free(&r);
+  snprintf(line, sizeof line, "TERM=xterm exec script -qec \"%s/twinspeed estimate -m '%s'\" %s", TWS_BUILD_DIR, path,
+           in_folder("seen"));
+  char *argv[] = {(char *)"/bin/sh", (char *)"-c", line, NULL};
+  r = command_execute(argv);
+  command_free(&r);
+  char *seen = command_slurp(open(in_folder("seen"), O_RDONLY));
+  const char *name = strstr(seen, "\nCOMMAND") ? strchr(seen + 1, '\n') : strchr(seen, '\n');    /* script's own line */
+  ck_assert_msg(name && strstr(name, "m\\x1b]0;x\\x07") && strstr(name, "\033[1m"), "%s", seen); /* our own styles */
+  ck_assert_msg(!strstr(name, "\033]0;") || strstr(name, "\033]0;") > strstr(name, "Script done"), "%s", seen);
+  free(seen);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("commands");
   TCase *tcase = tcase_create("commands");
@@ -245,6 +325,8 @@ int main(void) {
   tcase_add_test(tcase, host_names_are_checked_where_they_are_read);
   tcase_add_test(tcase, doctor_runs_no_host_name);
   tcase_add_test(tcase, gnuplot_gets_no_commands);
+  tcase_add_test(tcase, control_characters_are_escaped);
+  tcase_add_test(tcase, names_reach_no_terminal_as_commands);
   suite_add_tcase(suite, tcase);
   return run_suite(suite);
 }
