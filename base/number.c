@@ -34,12 +34,21 @@ int tws_text_integer(const char *text, const char **end, int64_t low, int64_t hi
   return 1;
 }
 
-int tws_text_number(const char *text, const char **end, double low, double high, double *value) {
+int tws_text_decimal(const char *text, const char **end, double *value) {
   const char *from = skip_blanks(text);
   char *stop;
   if (!is_decimal(from)) return 0;
   const double parsed = strtod(from, &stop);
-  if (!isfinite(parsed) || parsed < low || parsed > high || !ends_well(stop, end)) return 0;
+  if (!ends_well(stop, end)) return 0;
+  *value = parsed;
+  return 1;
+}
+
+int tws_text_number(const char *text, const char **end, double low, double high, double *value) {
+  const char *stop;
+  double parsed;
+  if (!tws_text_decimal(text, &stop, &parsed) || !isfinite(parsed) || parsed < low || parsed > high) return 0;
+  if (!ends_well(stop, end)) return 0;
   *value = parsed;
   return 1;
 }

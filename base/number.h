@@ -11,6 +11,8 @@ int tws_text_integer(const char *text, const char **end, int64_t low, int64_t hi
 int tws_text_number(const char *text, const char **end, double low, double high, double *value);
 /* The same into an int. */
 int tws_text_int(const char *text, const char **end, int low, int high, int *value);
+/* As tws_text_number() of any range, but infinite where it is too large, for messages that say so. */
+int tws_text_decimal(const char *text, const char **end, double *value);
 /* 16 hexadecimal digits at most, without sign or "0x". */
 int tws_text_hex(const char *text, const char **end, uint64_t *value);
 /* A number that is whole and between low and high; nan and infinities are not. */

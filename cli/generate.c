@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/json.h"
+#include "base/number.h"
 #include "cli/job_options.h"
 #include "job/modules.h"
 #include "launch/launch.h"
@@ -30,10 +31,9 @@ static tws_code add_text(tws_tokenizer *tokenizer, tokens *list, const char *tex
 /* "464, 2068 7586": numbers with commas or blanks between them. */
 static tws_code add_ids(tokens *list, const char *text, tws_error *err) {
   for (const char *at = text; *at;) {
-    char *end = NULL;
-    errno = 0;
-    const long id = strtol(at, &end, 10);
-    if (end == at || errno || id < 0 || id > INT32_MAX)
+    const char *end;
+    int64_t id;
+    if (!tws_text_integer(at, &end, 0, INT32_MAX, &id))
       return tws_fail(err, TWS_USAGE, "for example --prompt-ids 464,2068,7586", "--prompt-ids: \"%.40s\" is no token",
                       at);
     TWS_TRY(tws_token_add(list, id, err));

@@ -25,6 +25,7 @@
 #include "base/failure.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/system.h"
 #include "launch/protocol.h"
 #include "launch/starter.h"
@@ -538,9 +539,11 @@ static void do_what_is_due(job *j) {
 /* Looks at rank 0's line: ranks that train begin it with their step (real/executor.c). */
 static void show_progress(const job *j) {
   char line[48];
-  long long step;
+  int64_t step;
+  const char *rest;
   snprintf(line, sizeof line, "%.47s", j->board);
-  if (sscanf(line, "step %lld,", &step) == 1) tws_progress_update(j->options->progress, (double)step);
+  if (strncmp(line, "step ", 5) == 0 && tws_text_integer(line + 5, &rest, 0, INT64_MAX, &step) && *rest == ',')
+    tws_progress_update(j->options->progress, (double)step);
 }
 
 /* Until a rank says something, or so many milliseconds at most that what is due is done and progress is shown. */
@@ -575,8 +578,8 @@ static void wait_for_all(job *j) {
 static void read_noise(const job *j, char *text, size_t size, int *rank) {
   ssize_t got = pread(j->noise, text, size - 1, 0);
   text[got > 0 ? got : 0] = '\0';
-  const char *line = strstr(text, "process rank ");
-  if (line) sscanf(line, "process rank %d", rank);
+  const char *line = strstr(text, "process rank "), *rest;
+  if (line) tws_text_int(line + strlen("process rank "), &rest, 0, INT32_MAX, rank);
   char *to = text; /* one line, without the rules around it */
   for (const char *from = text; *from; from++) {
     const int blank = isspace((unsigned char)*from) || (*from == '-' && from[1] == '-') ||

@@ -108,9 +108,11 @@ static tws_code read_template(tws_tokenizer *t, const cJSON *item, tws_error *er
     if (!cJSON_IsArray(ids)) return tws_json_fail(t->json, one, err, NULL, "a special token without \"ids\"");
     cJSON_ArrayForEach(id, ids) {
       int *count = behind ? &t->behind_count : &t->before_count;
-      if (!cJSON_IsNumber(id) || !(id->valuedouble >= 0 && id->valuedouble < TWS_MOST_TOKENS) || *count == MOST_AROUND)
+      int64_t number;
+      if (!tws_json_integer(t->json, id, &number, NULL) || number < 0 || number >= TWS_MOST_TOKENS ||
+          *count == MOST_AROUND)
         return tws_json_fail(t->json, id, err, NULL, "expected at most %d tokens", MOST_AROUND);
-      (behind ? t->behind : t->before)[(*count)++] = (int32_t)id->valuedouble;
+      (behind ? t->behind : t->before)[(*count)++] = (int32_t)number;
     }
   }
   return TWS_OK;
@@ -119,9 +121,10 @@ static tws_code read_template(tws_tokenizer *t, const cJSON *item, tws_error *er
 static tws_code read_around(tws_tokenizer *t, const cJSON *item, const char *key, int32_t *to, int *count,
                             tws_error *err) {
   const cJSON *pair = cJSON_GetObjectItemCaseSensitive(item, key), *id = pair && pair->child ? pair->child->next : NULL;
-  if (!cJSON_IsNumber(id) || !(id->valuedouble >= 0 && id->valuedouble < TWS_MOST_TOKENS) || *count == MOST_AROUND)
+  int64_t number;
+  if (!tws_json_integer(t->json, id, &number, NULL) || number < 0 || number >= TWS_MOST_TOKENS || *count == MOST_AROUND)
     return tws_json_fail(t->json, item, err, NULL, "\"%s\" must be [token, number]", key);
-  to[(*count)++] = (int32_t)id->valuedouble;
+  to[(*count)++] = (int32_t)number;
   return TWS_OK;
 }
 
