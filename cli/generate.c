@@ -69,16 +69,17 @@ typedef struct printer {
 } printer;
 
 /* What is new in the text of all tokens. A character that is not whole yet is held back. */
-static void print_text(printer *p, int last) {
+static tws_code print_text(printer *p, int last, tws_error *err) {
   static const char replacement[] = "\xef\xbf\xbd";
   char *text = NULL;
   size_t length = 0;
-  if (tws_tokenizer_decode(p->tokenizer, p->all.id, p->all.count, 0, &text, &length, NULL) != TWS_OK) return;
+  TWS_TRY(tws_tokenizer_decode(p->tokenizer, p->all.id, p->all.count, 0, &text, &length, err));
   size_t whole = length;
   while (!last && whole >= 3 && memcmp(text + whole - 3, replacement, 3) == 0) whole -= 3;
   if (whole > p->shown) tws_out_bytes(text + p->shown, whole - p->shown);
   if (whole > p->shown) p->shown = whole;
   tws_free(text);
+  return TWS_OK;
 }
 
 static void print_token(void *user, int32_t token, double log_probability) {
@@ -93,7 +94,7 @@ static void print_token(void *user, int32_t token, double log_probability) {
     tws_out("%d\n", token);
   } else if (p->tokenizer) {
     tws_token_add(&p->all, token, NULL);
-    print_text(p, 0);
+    print_text(p, 0, NULL); /* a text that cannot be is an error at the end */
   } else if (token < 256) {
     tws_out_bytes(&byte, 1);
   } else {
@@ -106,10 +107,7 @@ static tws_code start_text(printer *p, const options *o, const tokens *prompt, t
   if (!p->tokenizer || p->ids || p->cli->json) return TWS_OK;
   p->prompt = NULL;
   for (size_t i = 0; i < prompt->count; i++) TWS_TRY(tws_token_add(&p->all, prompt->id[i], err));
-  if (o->prompt) {
-    print_text(p, 0);
-    return TWS_OK;
-  }
+  if (o->prompt) return print_text(p, 0, err);
   char *text = NULL; /* of a file: not printed */
   TWS_TRY(tws_tokenizer_decode(p->tokenizer, p->all.id, p->all.count, 0, &text, &p->shown, err));
   tws_free(text);
@@ -178,7 +176,7 @@ static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, tws
     else
       cJSON_Delete(root);
   } else if (code == TWS_OK && !p.ids) {
-    if (tokenizer) print_text(&p, 1);
+    if (tokenizer) code = print_text(&p, 1, err);
     tws_out("\n");
   }
   cJSON_Delete(p.log_probabilities);
