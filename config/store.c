@@ -123,7 +123,7 @@ static int left_alone(const tws_walk *walk) {
   return strcmp(walk->segments[1], "params") != 0;
 }
 
-/* Comparing a key with all known words takes a tenth of a millisecond or two: of thousands of unknown keys the first are
+/* Comparing a key with all known words takes a tenth of a millisecond or two: of thousands of them the first are
  * compared, and the others say that they are not. */
 static tws_code unknown_key(tws_walk *walk, const cJSON *item) {
   enum { COMPARED = 256 };
