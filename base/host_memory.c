@@ -2,6 +2,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "base/number.h"
 
@@ -110,6 +112,21 @@ tws_host_memory tws_host_memory_read_under(const char *root) {
   }
   if (file) fclose(file);
   return memory;
+}
+
+tws_code tws_host_check_limit(tws_error *err) {
+  const size_t room = (size_t)128 << 20; /* kernels of two threads took 40 MiB */
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return TWS_OK;
+  void *memory = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory != MAP_FAILED) {
+    munmap(memory, room);
+    return TWS_OK;
+  }
+  return tws_fail(
+      err, TWS_ENVIRONMENT, "raise the limit (ulimit -v unlimited), or use fewer threads or a smaller job",
+      "the limit of the address space, %llu KiB (ulimit -v), leaves less than the %zu MiB that libraries need",
+      (unsigned long long)limit.rlim_cur >> 10, room >> 20);
 }
 
 uint64_t tws_peak_rss_bytes(void) {

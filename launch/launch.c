@@ -175,8 +175,8 @@ static tws_code open_signals(job *j, tws_error *err) {
 
 /* Open MPI meets tight limits with silence or with a page of its own command. */
 static tws_code check_limits(int ranks, tws_error *err) {
-  struct rlimit files, size;
-  const rlim_t needed = 64 + 8 * (rlim_t)ranks, room = (rlim_t)16 << 20;
+  struct rlimit files, size, space;
+  const rlim_t needed = 64 + 8 * (rlim_t)ranks, room = (rlim_t)16 << 20, addresses = (rlim_t)256 << 20;
   if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < needed) {
     const rlim_t allowed = files.rlim_cur;
     files.rlim_cur = files.rlim_max == RLIM_INFINITY || files.rlim_max > needed ? needed : files.rlim_max;
@@ -189,6 +189,10 @@ static tws_code check_limits(int ranks, tws_error *err) {
     return tws_fail(err, TWS_ENVIRONMENT, "raise the limit, or use one rank: -n 1",
                     "Open MPI needs files of some MiB for %d ranks, and the limit is %llu bytes (ulimit -f)", ranks,
                     (unsigned long long)size.rlim_cur);
+  if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY && space.rlim_cur < addresses)
+    return tws_fail(err, TWS_ENVIRONMENT, "raise the limit (ulimit -v unlimited), or use one rank: -n 1",
+                    "Open MPI needs %llu MiB of address space for each rank, and the limit is %llu KiB (ulimit -v)",
+                    (unsigned long long)addresses >> 20, (unsigned long long)space.rlim_cur >> 10);
   return TWS_OK;
 }
 

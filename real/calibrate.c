@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/host_memory.h"
 #include "base/number.h"
 #include "models/collective.h"
 #include "real/calibrate_device.h"
@@ -407,7 +408,8 @@ static tws_code prepare(bench *b, tws_error *err) {
   const int kernels = b->cuda ? b->world == 1 : b->world <= b->cores; /* beyond, ranks take turns on busy cores */
   if (kernels) TWS_TRY(add_cases(b, err));
   TWS_TRY(add_transfers(b, err));
-  return make_pools(b, err);
+  TWS_TRY(make_pools(b, err));
+  return tws_host_check_limit(err);
 }
 
 static void release(bench *b) {
