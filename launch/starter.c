@@ -179,6 +179,21 @@ static tws_code add_srun(words *w, const tws_launch_options *o, const char *path
   return TWS_OK;
 }
 
+/* Open MPI writes the folder that it is in, and the remote shell, into a command that a shell of each node reads. */
+static tws_code check_shell_words(const tws_launch_options *o, const char *mpirun, tws_error *err) {
+  static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._+-";
+  const char *shell = o->remote_shell ? o->remote_shell : "";
+  if (!tws_launch_is_far(o)) return TWS_OK;
+  if (mpirun[strspn(mpirun, plain)])
+    return tws_fail(err, TWS_ENVIRONMENT,
+                    "put an mpirun on PATH whose folder has letters, digits and . _ + - in its name",
+                    "%.400s: Open MPI would give the name of its folder to a shell of each node", mpirun);
+  if (strpbrk(shell, "\"$`\\\n;|&<>"))
+    return tws_fail(err, TWS_USAGE, "put what it is to do into a program, and name that",
+                    "--remote-shell: Open MPI would give \"%.200s\" to a shell of each node", shell);
+  return TWS_OK;
+}
+
 static int only_colons(const char *argument) {
   return *argument && !argument[strspn(argument, ":")];
 }
@@ -209,6 +224,7 @@ tws_code tws_launch_command(const tws_launch_options *o, tws_arena *arena, const
   if (o->launcher == TWS_LAUNCHER_LOCAL && o->hosts && !tws_hosts_local(o->hosts))
     return tws_fail(err, TWS_USAGE, "leave out --launcher local, or name this machine only",
                     "--launcher local: the hosts are not this machine alone");
+  if (!srun) TWS_TRY(check_shell_words(o, path, err));
   w.word = tws_arena_alloc(arena, (size_t)w.capacity, sizeof *w.word);
   if (!w.word) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   if (srun)

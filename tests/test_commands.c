@@ -1,3 +1,4 @@
+/* ctest: mpi */
 /* Names and texts from outside are never commands: other programs get them as arguments, hosts have names that can be
  * arguments, gnuplot and the terminal get no commands from them. */
 #include <check.h>
@@ -204,6 +205,49 @@ START_TEST(doctor_runs_no_host_name) {
 }
 END_TEST
 
+/* Open MPI writes its own folder and the remote shell into a command for a shell of each node. */
+START_TEST(folders_are_no_commands) {
+  char line[4096], *path = strdup(getenv("PATH") ? getenv("PATH") : "/usr/bin:/bin");
+  ck_assert_int_eq(chdir(folder), 0);
+  ck_assert_int_eq(mkdir("p;touch x;", 0777), 0);
+  write_text(in_folder("hosts"), "other-1 slots=1\nother-2 slots=1\n");
+  write_program("p;touch x;/mpirun", "#!/bin/sh\ntouch started\n");
+  snprintf(line, sizeof line, "%s/p;touch x;:%s", folder, path);
+  setenv("PATH", line, 1);
+  command_result r = twinspeed("launch -q --hostfile %s -- true", in_folder("hosts"));
+  ck_assert_msg(r.status == 4 && strstr(r.err, "p;touch x;/mpirun: Open MPI would give") && !is_there("started"),
+                "%d %s", r.status, r.err);
+  command_free(&r);
+  setenv("PATH", path, 1);
+  free(path);
+  r = twinspeed("launch -q --hostfile %s --remote-shell 'a$(touch${IFS}x)' -- true", in_folder("hosts"));
+  ck_assert_msg(r.status == 2 && strstr(r.err, "--remote-shell: Open MPI would give"), "%d %s", r.status, r.err);
+  ck_assert(!is_there("x"));
+  command_free(&r);
+}
+END_TEST
+
+/* A folder whose name has characters of shells is one like others. */
+START_TEST(jobs_run_in_any_folder) {
+  static const char *const names[] = {"a;b", "a b$(touch x)", "a'b\"c", "p:q"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    ck_assert_int_eq(chdir(folder), 0);
+    ck_assert_int_eq(mkdir(names[i], 0777), 0);
+    ck_assert_int_eq(chdir(names[i]), 0);
+    setenv("TMPDIR", in_folder(names[i]), 1);
+    command_result r = twinspeed("launch -q -n 2 -- pwd");
+    unsetenv("TMPDIR");
+    ck_assert_msg(r.status == 0, "%s: %d %s", names[i], r.status, r.err);
+    ck_assert_msg(strstr(r.out, names[i]) && !is_there("x"), "%s", r.out);
+    command_free(&r);
+  }
+  command_result r = twinspeed("launch -q -n 2 -- echo a : :: -n 5 ; 'b;c'");
+  ck_assert_msg(r.status == 0, "%d %s", r.status, r.err);
+  ck_assert_str_eq(r.out, "a : :: -n 5 ; b;c\na : :: -n 5 ; b;c\n");
+  command_free(&r);
+}
+END_TEST
+
 /* ---- gnuplot ---- */
 
 START_TEST(gnuplot_gets_no_commands) {
@@ -327,6 +371,9 @@ int main(void) {
   tcase_add_test(tcase, gnuplot_gets_no_commands);
   tcase_add_test(tcase, control_characters_are_escaped);
   tcase_add_test(tcase, names_reach_no_terminal_as_commands);
+  tcase_add_test(tcase, folders_are_no_commands);
+  tcase_add_test(tcase, jobs_run_in_any_folder);
+  tcase_set_timeout(tcase, 60);
   suite_add_tcase(suite, tcase);
   return run_suite(suite);
 }
