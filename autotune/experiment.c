@@ -9,6 +9,7 @@
 
 #include "base/fingerprint.h"
 #include "base/json.h"
+#include "base/number.h"
 #include "base/system.h"
 #include "estimators/flops_profile.h"
 #include "launch/child.h"
@@ -229,17 +230,17 @@ static void read_reason(const char *path, char *reason, size_t size) {
 
 /* Processes that the kernel has killed in this memory control group because its limit was met; 0 where it does not
  * say. */
-static long killed_for_memory(void) {
-  long count = 0;
+static int64_t killed_for_memory(void) {
+  int64_t count = 0;
   char line[128];
   FILE *file = fopen("/sys/fs/cgroup/memory.events", "r");
   while (file && fgets(line, sizeof line, file))
-    if (sscanf(line, "oom_kill %ld", &count) == 1) break;
+    if (strncmp(line, "oom_kill ", 9) == 0 && tws_text_integer(line + 9, NULL, 0, INT64_MAX, &count)) break;
   if (file) fclose(file);
   return count;
 }
 
-static tws_outcome judge(const tws_child_end *end, long killed, char *reason, size_t size) {
+static tws_outcome judge(const tws_child_end *end, int64_t killed, char *reason, size_t size) {
   char said[200];
   snprintf(said, sizeof said, "%.199s", reason);
   if (killed > 0) {

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/number.h"
+
 static const struct {
   const char *name, *unit;
   size_t offset; /* of the cluster's figure */
@@ -27,10 +29,9 @@ static double scale_of(char letter) {
 }
 
 static const char *read_number(const char *text, double *value, char *letter) {
-  char *end;
-  *value = strtod(text, &end);
+  const char *end;
   *letter = '\0';
-  if (end == text) return NULL;
+  if (!tws_text_number(text, &end, 0, 1e30, value)) return NULL;
   if (scale_of(*end) > 0) *letter = *end++;
   return end;
 }
@@ -51,12 +52,9 @@ static int read_range(const char *text, tws_knee_sweep *out) {
   if (last) out->high *= scale_of(last);
   out->count = USUAL;
   if (*at == ':') {
-    char *end;
-    out->count = (int)strtol(at + 1, &end, 10);
-    at = end;
+    if (!tws_text_int(at + 1, &at, 3, TWS_KNEE_POINTS, &out->count)) return 0;
   }
-  return *at == '\0' && out->low > 0 && out->high > out->low && isfinite(out->high) && out->count >= 3 &&
-         out->count <= TWS_KNEE_POINTS;
+  return *at == '\0' && out->low > 0 && out->high > out->low;
 }
 
 tws_code tws_knee_parse(const char *text, tws_knee_sweep *out, tws_error *err) {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "base/units.h"
 
 enum { MOST_COUNTS = 1024, ARGUMENTS = 96, LARGEST_MICRO = 16 };
@@ -273,8 +274,11 @@ static tws_code search_kind(kind_search *s, int most_nodes, tws_error *err) {
 static int nodes_given(char *name) {
   char *colon = strchr(name, ':');
   if (!colon || strchr(name, '/')) return 0;
+  int nodes = 0; /* what follows the number is the cluster's to read */
+  const char *rest;
   *colon = '\0';
-  return atoi(colon + 1);
+  tws_text_int(colon + 1, &rest, 0, INT32_MAX, &nodes);
+  return nodes;
 }
 
 static tws_code search_named(const tws_smallest_request *request, const char *name, tws_smallest_answer *answer,

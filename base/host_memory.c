@@ -2,15 +2,32 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "base/number.h"
+
+static int to_bytes(const char *text, const char **rest, uint64_t *value) {
+  double number; /* limits that are none lie beyond 63 bits */
+  int64_t whole;
+  if (tws_text_integer(text, rest, 0, INT64_MAX, &whole))
+    *value = (uint64_t)whole;
+  else if (tws_text_number(text, rest, 0, 0x1p64, &number))
+    *value = number < 0x1p63 ? (uint64_t)number : (uint64_t)INT64_MAX;
+  else
+    return 0;
+  return 1;
+}
 
 static int read_field(const char *path, const char *field, uint64_t *value) {
   FILE *file = fopen(path, "r");
   if (!file) return 0;
   char line[256];
+  const char *rest;
   size_t length = strlen(field);
   int found = 0;
   while (!found && fgets(line, sizeof line, file))
-    found = strncmp(line, field, length) == 0 && sscanf(line + length, "%" SCNu64, value) == 1;
+    found = strncmp(line, field, length) == 0 && to_bytes(line + length, &rest, value);
   fclose(file);
   return found;
 }
@@ -22,7 +39,9 @@ static int read_number(const char *folder, const char *name, uint64_t *value) {
   if (length < 0 || (size_t)length >= sizeof path) return 0;
   FILE *file = fopen(path, "r");
   if (!file) return 0;
-  int found = fscanf(file, "%" SCNu64, value) == 1;
+  char text[64];
+  const char *rest;
+  int found = fgets(text, sizeof text, file) && to_bytes(text, &rest, value);
   fclose(file);
   return found;
 }
@@ -93,6 +112,21 @@ tws_host_memory tws_host_memory_read_under(const char *root) {
   }
   if (file) fclose(file);
   return memory;
+}
+
+tws_code tws_host_check_limit(tws_error *err) {
+  const size_t room = (size_t)128 << 20; /* kernels of two threads took 40 MiB */
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return TWS_OK;
+  void *memory = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory != MAP_FAILED) {
+    munmap(memory, room);
+    return TWS_OK;
+  }
+  return tws_fail(
+      err, TWS_ENVIRONMENT, "raise the limit (ulimit -v unlimited), or use fewer threads or a smaller job",
+      "the limit of the address space, %llu KiB (ulimit -v), leaves less than the %zu MiB that libraries need",
+      (unsigned long long)limit.rlim_cur >> 10, room >> 20);
 }
 
 uint64_t tws_peak_rss_bytes(void) {

@@ -8,6 +8,7 @@
 #include "base/hjson.h"
 #include "base/json_scan.h"
 #include "base/memory.h"
+#include "base/number.h"
 
 /* Where each item is: cJSON items have no room for it, so a hash table from the item's address to its mark. */
 struct tws_json_places {
@@ -166,7 +167,10 @@ tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_j
 static void place_of(const tws_error *err, const char *name, int *line, int *column) {
   *line = *column = 0;
   size_t length = strlen(name);
-  if (strncmp(err->message, name, length) == 0) sscanf(err->message + length, ":%d:%d", line, column);
+  const char *at = err->message + length;
+  if (strncmp(err->message, name, length) == 0 && *at == ':' && tws_text_int(at + 1, &at, 0, INT32_MAX, line) &&
+      *at == ':')
+    tws_text_int(at + 1, &at, 0, INT32_MAX, column);
 }
 
 /* Was the text given up as JSON where Hjson goes on, and did that get further? */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 
 typedef enum state { VALUE, VALUE_OR_END, KEY_OR_END, COLON, COMMA_OR_END, DONE } state;
 
@@ -202,12 +203,12 @@ static tws_code scan_number(scanner *s, tws_json_mark *mark) {
     return REFUSE(s, "write numbers like 8, -1, 0.5 or 5e8", "\"%.*s\" is not a number of JSON", token_length(p), p);
   if (n > TWS_JSON_NUMBER_LENGTH)
     return REFUSE(s, "17 significant digits are all that a number can hold", "a number of %zu characters", n);
-  if (!isfinite(strtod(p, NULL)))
+  const char *end;
+  double number;
+  if (!tws_text_number(p, &end, -HUGE_VAL, HUGE_VAL, &number))
     return REFUSE(s, "numbers reach to about 1.8e308", "the number %.*s overflows", (int)n, p);
   if (integral) {
-    errno = 0;
-    mark->integer = strtoll(p, NULL, 10);
-    mark->is_integer = errno == 0;
+    mark->is_integer = tws_text_integer(p, &end, INT64_MIN, INT64_MAX, &mark->integer);
   }
   for (; n > 0; n--) advance_one(s);
   return TWS_OK;

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/number.h"
+
 static int read_line(const char *path, char *line, size_t size) {
   FILE *file = fopen(path, "r");
   int got = file && fgets(line, (int)size, file) != NULL;
@@ -38,11 +40,20 @@ void tws_system_read(tws_system *s) {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) s->cores_usable = CPU_COUNT(&set);
   double quota, period;
-  if (read_line("/sys/fs/cgroup/cpu.max", text, sizeof text) && sscanf(text, "%lf %lf", &quota, &period) == 2 &&
-      period > 0 && quota / period < s->cores_usable)
+  const char *rest;
+  if (read_line("/sys/fs/cgroup/cpu.max", text, sizeof text) && tws_text_number(text, &rest, 0, 1e18, &quota) &&
+      tws_text_number(rest, NULL, 1, 1e18, &period) && quota / period < s->cores_usable)
     s->cores_usable = quota / period;
   if (!read_key("/proc/cpuinfo", "model name", s->processor, sizeof s->processor))
     snprintf(s->processor, sizeof s->processor, "unknown processor");
+}
+
+int tws_system_most_processes(double *most) {
+  static const char *const files[] = {"/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"}; /* version 2, 1 */
+  char text[64];
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+    if (read_line(files[i], text, sizeof text)) return tws_text_number(text, NULL, 0, 1e18, most);
+  return 0;
 }
 
 void tws_hold_signals(sigset_t *before) {
@@ -79,17 +90,6 @@ int tws_system_gpus(int *cuda_version) {
   const int gpus = count_gpus(cuda_version);
   tws_release_signals(&before);
   return gpus;
-}
-
-int tws_command_line(const char *command, char *line, size_t size) {
-  FILE *pipe = popen(command, "r");
-  if (!pipe) return 0;
-  int got = fgets(line, (int)size, pipe) != NULL;
-  char rest[256];
-  while (fgets(rest, sizeof rest, pipe)) continue;
-  int status = pclose(pipe);
-  if (got) line[strcspn(line, "\n")] = '\0';
-  return got && status == 0 && line[0];
 }
 
 const char *tws_program_path(char *buffer, int size) {

@@ -12,14 +12,14 @@ typedef struct tws_system {
 } tws_system;
 
 void tws_system_read(tws_system *system);
+/* What the control group allows in processes and threads; 0: no limit, or none is known. */
+int tws_system_most_processes(double *most);
 /* How many NVIDIA GPUs the driver's own library sees, and for which CUDA it is (13000: 13.0; NULL: not asked). */
 int tws_system_gpus(int *cuda_version);
 /* Around what may start threads of its own, a library that is loaded or a driver: they take no signals then. One that
  * took SIGCHLD, which nobody handles, would lose it for the thread that waits for it in a signalfd. */
 void tws_hold_signals(sigset_t *before);
 void tws_release_signals(const sigset_t *before);
-/* First line that a shell command prints, without its end; 0 when it fails or prints nothing. */
-int tws_command_line(const char *command, char *line, size_t size);
 /* Path of the running program. */
 const char *tws_program_path(char *buffer, int size);
 

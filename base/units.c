@@ -8,6 +8,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/number.h"
+
 /* Three significant digits, which is what a reader compares. */
 static const char *scaled(double value, double step, const char *const *prefix, int count, const char *unit,
                           char *buffer, int size) {
@@ -82,18 +84,6 @@ const char *tws_format_seconds(double seconds, char *buffer, int size) {
   return buffer;
 }
 
-/* A finite decimal number at the start of text; *end behind it. Hexadecimal, inf and nan are not numbers here. */
-static int read_number(const char *text, double *value, const char **end) {
-  const char *p = text;
-  if (*p == '+' || *p == '-') p++;
-  if (!isdigit((unsigned char)*p) && !(*p == '.' && isdigit((unsigned char)p[1]))) return 0;
-  if (p[0] == '0' && (p[1] == 'x' || p[1] == 'X')) return 0;
-  char *stop;
-  *value = strtod(text, &stop);
-  *end = stop;
-  return stop != text;
-}
-
 static const char *skip_space(const char *text) {
   while (isspace((unsigned char)*text)) text++;
   return text;
@@ -102,7 +92,7 @@ static const char *skip_space(const char *text) {
 tws_code tws_parse_number(const char *text, const char *what, double low, double high, double *value, tws_error *err) {
   const char *end = "";
   double parsed = 0;
-  if (!read_number(skip_space(text), &parsed, &end) || *skip_space(end))
+  if (!tws_text_decimal(text, &end, &parsed) || *skip_space(end))
     return tws_fail(err, TWS_USAGE, "write a plain number such as 512 or 5e8", "%s: \"%.80s\" is not a number", what,
                     text);
   if (!isfinite(parsed)) return tws_fail(err, TWS_USAGE, NULL, "%s: \"%.80s\" is too large", what, text);
@@ -114,18 +104,15 @@ tws_code tws_parse_number(const char *text, const char *what, double low, double
 
 tws_code tws_parse_integer(const char *text, const char *what, int64_t low, int64_t high, int64_t *value,
                            tws_error *err) {
-  const char *start = skip_space(text);
-  char *stop;
-  errno = 0;
-  long long whole = strtoll(start, &stop, 10); /* exact where a double is not */
-  if (stop == start || *skip_space(stop) || errno) {
+  int64_t whole;
+  if (!tws_text_integer(text, NULL, INT64_MIN, INT64_MAX, &whole)) { /* exact where a double is not */
     double number;
     TWS_TRY(tws_parse_number(text, what, -HUGE_VAL, HUGE_VAL, &number, err));
     if (number != floor(number))
       return tws_fail(err, TWS_USAGE, "write a whole number", "%s: %.80s is not an integer", what, text);
     if (number < -0x1p63 || number >= 0x1p63)
       return tws_fail(err, TWS_USAGE, NULL, "%s: %.80s does not fit 64 bits", what, text);
-    whole = (long long)number;
+    whole = (int64_t)number;
   }
   if (whole < low || whole > high)
     return tws_fail(err, TWS_USAGE, NULL, "%s: %.80s is outside %lld .. %lld", what, text, (long long)low,
@@ -143,7 +130,7 @@ tws_code tws_parse_bytes(const char *text, const char *what, double *bytes, tws_
   static const char hint[] = "units are explicit: GiB is 2^30 bytes, GB is 10^9; for example 40GiB, 512MB or 2851e6";
   const char *end = "";
   double number = 0;
-  if (!read_number(skip_space(text), &number, &end))
+  if (!tws_text_decimal(text, &end, &number))
     return tws_fail(err, TWS_USAGE, hint, "%s: \"%.80s\" is not a number of bytes", what, text);
   const char *unit = skip_space(end);
   size_t length = strlen(unit);

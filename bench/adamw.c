@@ -84,13 +84,14 @@ static double plain_seconds(bench *b) {
 
 /* A process of its own each time, which leaves its start out; NaN where it failed. */
 static double peer_seconds(bench *b) {
-  char line[64], command[1024];
+  char script[1024], elements[32], threads[16], line[64];
   double seconds = NAN;
-  snprintf(command, sizeof command, "%s %s/bench/peer/pytorch_adamw.py %lld %d", b->python, TWS_SOURCE_DIR,
-           (long long)b->elements, b->threads);
-  FILE *pipe = popen(command, "r");
-  if (pipe && fgets(line, sizeof line, pipe)) seconds = atof(line);
-  if (pipe && pclose(pipe) != 0) seconds = NAN;
+  snprintf(script, sizeof script, "%s/bench/peer/pytorch_adamw.py", TWS_SOURCE_DIR);
+  snprintf(elements, sizeof elements, "%lld", (long long)b->elements);
+  snprintf(threads, sizeof threads, "%d", b->threads);
+  const char *const arguments[] = {b->python, script, elements, threads, NULL};
+  const tws_process process = {.arguments = arguments, .limit_s = 3600};
+  if (tws_process_line(&process, line, sizeof line)) tws_text_number(line, NULL, 0, 1e9, &seconds);
   return seconds;
 }
 
@@ -119,11 +120,11 @@ static int parse(int argc, char **argv, bench *b) {
   *b = (bench){.threads = 2, .rounds = 9, .elements = 32 << 20};
   for (int i = 1; i + 1 < argc; i += 2) {
     if (strcmp(argv[i], "--threads") == 0)
-      b->threads = atoi(argv[i + 1]);
+      b->threads = argument_int(argv[i + 1]);
     else if (strcmp(argv[i], "--elements") == 0)
-      b->elements = atoll(argv[i + 1]);
+      b->elements = argument_number(argv[i + 1]);
     else if (strcmp(argv[i], "--rounds") == 0)
-      b->rounds = atoi(argv[i + 1]);
+      b->rounds = argument_int(argv[i + 1]);
     else if (strcmp(argv[i], "--python") == 0)
       b->python = argv[i + 1];
     else

@@ -15,16 +15,21 @@ enum { MAX_ROUNDS = 99, OURS_READ = 0, OURS_WRITE, FIO_READ, FIO_WRITE, RATES };
 /* Bytes/s of fio's own engine for the same system calls, or NaN where it is not installed. Its file is there already.
  */
 static double fio_rate(const char *folder, const tws_aio *aio, int64_t mib, const char *direction) {
-  char command[2048], text[65536];
-  snprintf(command, sizeof command,
-           "fio --name=twinspeed --filename='%s/fio.tmp' --rw=%s --bs=%lld --iodepth=%lld --ioengine=libaio --direct=1 "
-           "--size=%lldm --overwrite=1 --output-format=json 2>/dev/null",
-           folder, direction, (long long)aio->block_size, (long long)aio->queue_depth, (long long)mib);
-  FILE *pipe = popen(command, "r");
-  const size_t length = pipe ? fread(text, 1, sizeof text - 1, pipe) : 0;
-  text[length] = '\0';
-  if (!pipe || pclose(pipe) != 0) return NAN;
-  cJSON *root = cJSON_Parse(strchr(text, '{') ? strchr(text, '{') : text);
+  char file[4200], rw[32], block[48], depth[48], size[48];
+  snprintf(file, sizeof file, "--filename=%s/fio.tmp", folder);
+  snprintf(rw, sizeof rw, "--rw=%s", direction);
+  snprintf(block, sizeof block, "--bs=%lld", (long long)aio->block_size);
+  snprintf(depth, sizeof depth, "--iodepth=%lld", (long long)aio->queue_depth);
+  snprintf(size, sizeof size, "--size=%lldm", (long long)mib);
+  const char *const arguments[] = {
+      "fio",           "--name=twinspeed",     file, rw, block, depth, "--ioengine=libaio", "--direct=1", size,
+      "--overwrite=1", "--output-format=json", NULL};
+  const tws_process process = {.arguments = arguments, .limit_s = 3600, .most_bytes = 1 << 20};
+  tws_process_end end;
+  if (tws_process_run(&process, &end, NULL) != TWS_OK) return NAN;
+  const char *text = end.status == 0 && end.output.data ? strchr(end.output.data, '{') : NULL;
+  cJSON *root = text ? cJSON_Parse(text) : NULL;
+  tws_text_free(&end.output);
   const cJSON *job = cJSON_GetArrayItem(cJSON_GetObjectItem(root, "jobs"), 0);
   const cJSON *rate = cJSON_GetObjectItem(cJSON_GetObjectItem(job, direction), "bw_bytes");
   const double found = cJSON_IsNumber(rate) ? rate->valuedouble : NAN;
@@ -37,7 +42,7 @@ int main(int argc, char **argv) {
   int64_t mib = 256;
   int rounds = 9, direct = 0, bad = argc < 2 || argc % 2 == 1;
   for (int i = 2; i + 1 < argc; i += 2) {
-    const long long value = atoll(argv[i + 1]);
+    const int64_t value = argument_number(argv[i + 1]);
     if (strcmp(argv[i], "--block") == 0)
       aio.block_size = value;
     else if (strcmp(argv[i], "--depth") == 0)

@@ -124,7 +124,7 @@ int main(int argc, char **argv) {
   for (int i = 1; i + 1 < argc; i += 2) {
     if (strcmp(argv[i], "--backend") == 0) name = argv[i + 1];
     for (size_t k = 0; k < sizeof options / sizeof *options; ++k)
-      if (strcmp(argv[i], options[k].name) == 0) *options[k].value = strtoll(argv[i + 1], NULL, 10);
+      if (strcmp(argv[i], options[k].name) == 0) *options[k].value = argument_number(argv[i + 1]);
   }
   tws_error err = {0};
   static timed list[MOST];

@@ -312,12 +312,14 @@ static int run_orders(uint64_t count, uint64_t seed) {
 int main(int argc, char **argv) {
   tws_error err = {0};
   const char *what = argc > 1 ? argv[1] : "";
-  const uint64_t count = argc > 2 ? strtoull(argv[2], NULL, 10) : 20, seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
+  const int64_t asked = argc > 2 ? argument_number(argv[2]) : 20;
+  const uint64_t count = asked > 0 ? (uint64_t)asked : 0, seed = argc > 3 ? (uint64_t)argument_number(argv[3]) : 1;
   const char *temporary = getenv("TMPDIR"); /* saves wait for the disk: one in memory is faster */
   snprintf(folder, sizeof folder, "%.200s/twinspeed-faults-%d", temporary ? temporary : "/tmp", (int)getpid());
   need(tws_sim_load(&sim, &err), &err);
   need(tws_real_load(&real, &err), &err);
   int bad = 2;
+  if (count == 0) what = "";
   if (strcmp(what, "deaths") == 0) bad = run_deaths(count, seed);
   if (strcmp(what, "goodput") == 0) bad = run_goodput((int64_t)count, argc > 3 ? argv[3] : NULL);
   if (strcmp(what, "orders") == 0) bad = run_orders(count, seed);

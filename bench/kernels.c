@@ -302,11 +302,11 @@ static int parse(int argc, char **argv, bench_options *o) {
       continue;
     }
     if (strcmp(argv[i], "--threads") == 0)
-      o->threads = atoi(value);
+      o->threads = argument_int(value);
     else if (strcmp(argv[i], "--batch") == 0)
-      o->batch = atoi(value);
+      o->batch = argument_int(value);
     else if (strcmp(argv[i], "--seq") == 0)
-      o->seq = atoi(value);
+      o->seq = argument_int(value);
     else if (strcmp(argv[i], "--dtype") == 0)
       o->dtype = strcmp(value, "bf16") == 0 ? TWS_BF16 : strcmp(value, "fp16") == 0 ? TWS_F16 : TWS_F32;
     else if (strcmp(argv[i], "--only") == 0)

@@ -43,7 +43,7 @@ static void run(const job *j) {
   tws_profile *profile;
   tws_estimate estimate;
   double estimates[REPEATS], plans[REPEATS], paths[REPEATS];
-  need(tws_network_load(j->model, j->tensor ? atoi(j->tensor) : 1, &network, &err), &err);
+  need(tws_network_load(j->model, j->tensor ? argument_int(j->tensor) : 1, &network, &err), &err);
   need(tws_cluster_load(j->cluster, &cluster, &err), &err);
   need(tws_profile_load(cluster.profile, &profile, &err), &err);
   need(tws_config_default(&config, &err), &err);

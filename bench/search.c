@@ -98,15 +98,23 @@ static double run_search(const tws_tune_request *request) {
 
 /* Configurations a second of the peer, or 0. */
 static double run_peer(const char *python) {
-  char command[4096], line[256];
+  char script[1024];
+  snprintf(script, sizeof script, "%s/bench/peer/analytic_search.py", TWS_SOURCE_DIR);
+  const char *const arguments[] = {python, script, NULL};
+  const tws_process process = {.arguments = arguments, .limit_s = 3600};
+  tws_process_end end;
   double rate = 0;
-  snprintf(command, sizeof command, "'%s' '%s/bench/peer/analytic_search.py'", python, TWS_SOURCE_DIR);
-  FILE *pipe = popen(command, "r");
-  while (pipe && fgets(line, sizeof line, pipe)) {
-    fputs(line, stdout);
-    if (strstr(line, "configurations/s")) rate = strtod(line, NULL);
+  if (tws_process_run(&process, &end, NULL) != TWS_OK) return 0;
+  for (const char *line = end.output.data ? end.output.data : ""; *line; line += *line == '\n') {
+    const int length = (int)strcspn(line, "\n");
+    const char *unit = strstr(line, "configurations/s"), *rest;
+    printf("%.*s\n", length, line);
+    if (unit && unit < line + length) tws_text_number(line, &rest, 0, 1e18, &rate);
+    line += length;
   }
-  return pipe && pclose(pipe) == 0 ? rate : 0;
+  const int failed = end.status != 0 || end.timed_out;
+  tws_text_free(&end.output);
+  return failed ? 0 : rate;
 }
 
 int main(int argc, char **argv) {

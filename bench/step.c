@@ -84,7 +84,7 @@ static double step_seconds(const tws_real_api *api, const tws_network *network, 
 int main(int argc, char **argv) {
   tws_error err = {0};
   tws_network *network;
-  int rank, world, rounds = argc > 1 ? atoi(argv[1]) : 3;
+  int rank, world, rounds = argc > 1 ? argument_int(argv[1]) : 3;
   if (rounds < 1 || rounds > MAX_ROUNDS) {
     fprintf(stderr, "usage: bench-step [rounds, 1 to %d]\n", MAX_ROUNDS);
     return 2;

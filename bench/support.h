@@ -7,12 +7,26 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/number.h"
+#include "base/process.h"
 #include "base/status.h"
 
 static inline void need(tws_code code, const tws_error *err) {
   if (code == TWS_OK) return;
   fprintf(stderr, "%s\n%s\n", err->message, err->hint);
   exit(tws_code_exit(code));
+}
+
+/* An argument that is a number from 0 to 2^53; -1, which no benchmark takes, for any other text. */
+static inline int64_t argument_number(const char *text) {
+  int64_t value = -1;
+  tws_text_integer(text, NULL, 0, INT64_C(1) << 53, &value);
+  return value;
+}
+static inline int argument_int(const char *text) {
+  int value = -1;
+  tws_text_int(text, NULL, 0, INT32_MAX, &value);
+  return value;
 }
 
 /* Of the process so far, user and system. */

@@ -1,6 +1,7 @@
 /* Names and layout: DeepSpeed's documentation of ZeRO checkpoints, and what it writes (tests/golden/deepspeed). */
 #include "checkpoint/deepspeed.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -9,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "base/fingerprint.h"
+#include "base/number.h"
 #include "models/network/safetensors.h"
 #include "models/network/torch_file.h"
 
@@ -45,15 +47,19 @@ static int ends_with(const char *text, const char *end) {
   return a >= b && strcmp(text + a - b, end) == 0;
 }
 
+/* A number after a word, at *at, which is moved past both. */
+static int number_after(const char **at, const char *word, int most, int *value) {
+  const size_t length = strlen(word);
+  return strncmp(*at, word, length) == 0 && isdigit((unsigned char)(*at)[length]) &&
+         tws_text_int(*at + length, at, 0, most, value);
+}
+
 /* "zero_pp_rank_3_mp_rank_00_optim_states.pt", with or without "bf16_" or "fp16_" before it; older ones have no
  * underscore behind the second number. */
 static int is_optimizer(const char *name, int *rank, int *model_rank) {
-  int end = 0;
   const char *at = strncmp(name, "bf16_", 5) == 0 || strncmp(name, "fp16_", 5) == 0 ? name + 5 : name;
-  if (sscanf(at, "zero_pp_rank_%6d_mp_rank_%4d%n", rank, model_rank, &end) != 2 || *rank < 0 || *model_rank < 0)
-    return 0;
-  at += end + (at[end] == '_');
-  return strcmp(at, "optim_states.pt") == 0;
+  if (!number_after(&at, "zero_pp_rank_", 999999, rank) || !number_after(&at, "_mp_rank_", 9999, model_rank)) return 0;
+  return strcmp(at + (*at == '_'), "optim_states.pt") == 0;
 }
 
 int tws_deepspeed_is(const char *folder) {
@@ -101,7 +107,8 @@ static tws_code add_file(reader *r, const char *name, tws_error *err) {
     if (model_rank > 0) return refuse(r, name, "tensor parallelism, which zero_to_fp32 does not know either", err);
     return add_optimizer(r, name, rank, err);
   }
-  if (sscanf(name, "mp_rank_%4d_model_states.pt", &model_rank) == 1 && model_rank > 0)
+  const char *at = name;
+  if (number_after(&at, "mp_rank_", 9999, &model_rank) && model_rank > 0)
     return refuse(r, name, "tensor parallelism, which zero_to_fp32 does not know either", err);
   return TWS_OK;
 }

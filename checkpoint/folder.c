@@ -15,6 +15,7 @@
 
 #include "base/json.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/units.h"
 #include "checkpoint/deepspeed.h"
 #include "checkpoint/index.h"
@@ -44,7 +45,9 @@ int64_t tws_step_of_tag(const char *tag) {
   const char *digits = tag + length;
   const size_t count = strlen(digits);
   if (count < 1 || count > 18 || strspn(digits, "0123456789") != count || (digits[0] == '0' && count > 1)) return -1;
-  return strtoll(digits, NULL, 10);
+  int64_t step = -1;
+  tws_text_integer(digits, NULL, 0, INT64_MAX, &step);
+  return step;
 }
 
 /* ---- files ---- */

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "base/checksum.h"
+#include "base/number.h"
 #include "checkpoint/folder.h"
 
 enum { SHAPE_DIMS = sizeof((tws_param *)0)->shape / sizeof(int64_t) };
@@ -174,10 +175,9 @@ static tws_code read_count(const reader *r, const cJSON *object, const char *key
 }
 
 static tws_code read_hex(const reader *r, const cJSON *item, uint64_t *value) {
-  char *end = NULL;
-  if (!cJSON_IsString(item) || strlen(item->valuestring) != 16 || strspn(item->valuestring, "0123456789abcdef") != 16)
+  if (!cJSON_IsString(item) || strlen(item->valuestring) != 16 || strspn(item->valuestring, "0123456789abcdef") != 16 ||
+      !tws_text_hex(item->valuestring, NULL, value))
     return bad(r, item, "expected a checksum of 16 hexadecimal digits");
-  *value = strtoull(item->valuestring, &end, 16);
   return TWS_OK;
 }
 

@@ -99,10 +99,13 @@ tws_code tws_args_parse(const tws_verb *verb, tws_cli *cli, void *options, int a
                         tws_error *err);
 void tws_print_help(const tws_verb *verb);
 
-/* ---- output ---- */
+/* ---- output ----
+ * Control characters in what is printed are escaped (base/escape.h), except line ends, tabs and the styles below. */
 /* What was printed reaches its reader, or has none any more; TWS_IO where it is lost otherwise, as on a full disk. */
 tws_code tws_flush_output(tws_error *err);
 void tws_out(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* A result that is these very bytes (a generated text): escaped only where standard output is a terminal. */
+void tws_out_bytes(const char *bytes, size_t count);
 /* A line of text in as many as it takes: none is wider than TWS_WIDTH columns, all but the first are indented. */
 enum { TWS_WIDTH = 100 };
 void tws_out_wrapped(int indent, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -1,5 +1,6 @@
 /* twinspeed doctor: what this machine has, what is missing, and the remedy. */
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <gsl/gsl_version.h>
@@ -13,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 #include "base/host_memory.h"
+#include "base/number.h"
+#include "base/process.h"
 #include "base/units.h"
 #include "cli/cli.h"
 #include "cli/launch_options.h"
@@ -81,12 +84,45 @@ static void examine_machine(patient *p) {
   }
 }
 
-static void examine_command(patient *p, const char *what, const char *command, const char *remedy, health absent) {
+enum { LIMIT_S = 20 }; /* of a program that is asked */
+
+/* First line of what a program says; 0: it is not there, or fails. */
+static int ask_program(const char *const *arguments, int with_errors, char *line, size_t size) {
+  const tws_process process = {.arguments = arguments, .limit_s = LIMIT_S, .with_errors = with_errors};
+  return tws_process_line(&process, line, size);
+}
+
+static void examine_version(patient *p, const char *what, const char *program, const char *remedy, health absent) {
+  const char *const arguments[] = {program, "--version", NULL};
   char line[256];
-  if (tws_command_line(command, line, sizeof line))
+  if (ask_program(arguments, 0, line, sizeof line))
     add_finding(p, OKAY, what, NULL, "%s", line);
   else
     add_finding(p, absent, what, remedy, "not found");
+}
+
+/* What lscpu says of sockets, threads and memory nodes ("Socket(s):   2"). */
+static void examine_topology(patient *p) {
+  static const struct {
+    const char *key, *name;
+  } facts[] = {{"Thread(s) per core:", "threads per core"}, {"Socket(s):", "sockets"}, {"NUMA node(s):", "NUMA nodes"}};
+  const char *const arguments[] = {"lscpu", NULL};
+  const tws_process process = {.arguments = arguments, .limit_s = LIMIT_S};
+  tws_process_end end;
+  tws_text found = {0};
+  const int ran = tws_process_run(&process, &end, NULL) == TWS_OK && end.status == 0 && end.output.data;
+  for (const char *line = ran ? end.output.data : ""; *line; line += strcspn(line, "\n"), line += *line == '\n')
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
+      const size_t key = strlen(facts[i].key);
+      int count;
+      const char *rest;
+      if (strncmp(line, facts[i].key, key) == 0 && tws_text_int(line + key, &rest, 0, INT32_MAX, &count))
+        tws_text_add(&found, "%s%s %d", found.length ? ", " : "", facts[i].name, count);
+    }
+  tws_text_free(&end.output);
+  add_finding(p, found.length ? OKAY : WARN, "topology", "apt-get install util-linux", "%s",
+              found.length ? found.data : "not found");
+  tws_text_free(&found);
 }
 
 static void examine_modules(patient *p) {
@@ -141,15 +177,14 @@ static void examine_limit(patient *p, const char *what, int resource, double lea
 }
 
 static void examine_limits(patient *p, int gpus) {
-  char pids[64];
+  double most;
   examine_limit(p, "memlock", RLIMIT_MEMLOCK, gpus > 0 ? 1024 * TWS_MIB : 0, TWS_MIB, " MiB may be pinned",
                 "pinned host memory needs it: ulimit -l unlimited (docker run --ulimit memlock=-1)");
   examine_limit(p, "open files", RLIMIT_NOFILE, 1024, 1, "", "a rank takes about 8: ulimit -n 65536");
   examine_limit(p, "processes", RLIMIT_NPROC, 512, 1, "", "ranks and their threads count: ulimit -u 4096");
-  if (tws_command_line("cat /sys/fs/cgroup/pids.max /sys/fs/cgroup/pids/pids.max 2>/dev/null", pids, sizeof pids) &&
-      strcmp(pids, "max") != 0)
-    add_finding(p, atof(pids) < 512 ? WARN : OKAY, "cgroup pids", "docker run --pids-limit -1",
-                "at most %s processes and threads", pids);
+  if (tws_system_most_processes(&most))
+    add_finding(p, most < 512 ? WARN : OKAY, "cgroup pids", "docker run --pids-limit -1",
+                "at most %.0f processes and threads", most);
 }
 
 static void examine_disk(patient *p, const char *what, const char *path) {
@@ -190,33 +225,87 @@ static void examine_network(patient *p) {
               state == TIME_ERROR ? "not synchronised: traces of several nodes may not fit together"
                                   : "synchronised, within %.3g ms",
               (double)clock.esterror * 1e-3);
-  if (tws_command_line("ssh -V 2>&1", line, sizeof line))
+  const char *const ssh[] = {"ssh", "-V", NULL};
+  if (ask_program(ssh, 1, line, sizeof line))
     add_finding(p, OKAY, "ssh", NULL, "%s", line);
   else
     add_finding(p, WARN, "ssh", "apt-get install openssh-client; only several nodes need it", "not found");
 }
 
+/* ---- other nodes ---- */
+
+enum { SHELL_WORDS = 32 };
+
+/* What a command on a host begins with: ssh, or the program of --remote-shell with its arguments, which blanks separate
+ * as mpirun has it. ssh takes "--" before the host, so that no host is an option; others get the host alone. */
+typedef struct remote_shell {
+  char text[1024];
+  const char *words[SHELL_WORDS + 8];
+  int count;
+} remote_shell;
+
+static void read_shell(const char *given, remote_shell *shell) {
+  snprintf(shell->text, sizeof shell->text, "%s", given ? given : "ssh");
+  shell->count = 0;
+  for (char *rest = shell->text, *word; shell->count < SHELL_WORDS && (word = strtok_r(rest, " ", &rest));)
+    shell->words[shell->count++] = word;
+  const char *slash = shell->count ? strrchr(shell->words[0], '/') : NULL;
+  const int ssh = shell->count && strcmp(slash ? slash + 1 : shell->words[0], "ssh") == 0;
+  static const char *const quiet[] = {"-o", "BatchMode=yes", "-o", "ConnectTimeout=5"};
+  for (int i = 0; i < 4 && !given; i++) shell->words[shell->count++] = quiet[i];
+  if (ssh) shell->words[shell->count++] = "--";
+}
+
+/* The host's own shell reads the command there: a path with other characters than those of names goes in quotes, which
+ * leave it as it is. */
+static const char *quoted(const char *path, char *text, size_t size) {
+  size_t used = 0;
+  if (!path[strspn(path, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._+-")]) return path;
+  text[used++] = '\'';
+  for (; *path && used + 8 < size; path++)
+    if (*path == '\'')
+      used += (size_t)snprintf(text + used, size - used, "'\\''");
+    else
+      text[used++] = *path;
+  snprintf(text + used, size - used, "'");
+  return text;
+}
+
+static int ask_host(const remote_shell *shell, const char *host, const char *program, const char *argument, char *line,
+                    size_t size) {
+  const char *words[SHELL_WORDS + 16];
+  int count = 0;
+  for (int i = 0; i < shell->count; i++) words[count++] = shell->words[i];
+  words[count++] = host;
+  words[count++] = program;
+  words[count++] = argument;
+  words[count] = NULL;
+  return shell->count > 0 && ask_program(words, 0, line, size);
+}
+
 /* Each host of a hostfile: is it reached without a password, is the same program there, does its clock agree? */
 static void examine_host(patient *p, const options *o, const char *host) {
-  char command[1024], line[256], program[512], mine[256];
-  const char *shell = o->flags.remote_shell ? o->flags.remote_shell : "ssh -o BatchMode=yes -o ConnectTimeout=5";
-  tws_program_path(program, (int)sizeof program);
+  char line[256], program[512], path[2100], mine[256];
   struct timespec before, after;
+  remote_shell shell;
+  read_shell(o->flags.remote_shell, &shell);
+  tws_program_path(program, (int)sizeof program);
   clock_gettime(CLOCK_REALTIME, &before);
-  snprintf(command, sizeof command, "timeout 20 %s %s date +%%s.%%N 2>/dev/null </dev/null", shell, host);
-  const int reached = tws_command_line(command, line, sizeof line);
+  double there = 0;
+  const int reached =
+      ask_host(&shell, host, "date", "+%s.%N", line, sizeof line) && tws_text_number(line, NULL, 0, 1e12, &there);
   clock_gettime(CLOCK_REALTIME, &after);
   if (!reached) {
-    add_finding(p, FAIL, host, "ssh-copy-id HOST; --remote-shell names another way", "cannot be reached by %s", shell);
+    add_finding(p, FAIL, host, "ssh-copy-id HOST; --remote-shell names another way", "cannot be reached by %s",
+                o->flags.remote_shell ? o->flags.remote_shell : "ssh");
     return;
   }
-  const double first = (double)before.tv_sec + 1e-9 * (double)before.tv_nsec, there = atof(line);
+  const double first = (double)before.tv_sec + 1e-9 * (double)before.tv_nsec;
   const double last = (double)after.tv_sec + 1e-9 * (double)after.tv_nsec;
   const double skew = there < first ? there - first : there > last ? there - last : 0; /* beyond what the way took */
-  snprintf(command, sizeof command, "timeout 20 %s %s %s --version 2>/dev/null </dev/null", shell, host, program);
-  const int same = tws_command_line(command, line, sizeof line);
-  snprintf(command, sizeof command, "%s --version", program);
-  tws_command_line(command, mine, sizeof mine);
+  const int same = ask_host(&shell, host, quoted(program, path, sizeof path), "--version", line, sizeof line);
+  const char *const own[] = {program, "--version", NULL};
+  ask_program(own, 0, mine, sizeof mine);
   if (!same || strcmp(line, mine) != 0)
     add_finding(p, FAIL, host, "install the same version at the same place on every node", "%s: %s", program,
                 same ? line : "is not there");
@@ -270,16 +359,10 @@ static tws_code run_doctor(tws_cli *cli, void *raw, int argc, char **argv, tws_e
   patient p = {.cli = cli, .findings = cli->json ? cJSON_CreateArray() : NULL};
   examine_machine(&p);
   examine_modules(&p);
-  examine_command(&p, "mpirun", "mpirun --version 2>/dev/null", "apt-get install openmpi-bin", FAIL);
-  examine_command(&p, "compiler", "cc --version 2>/dev/null", "apt-get install build-essential; only building needs it",
-                  WARN);
-  examine_command(
-      &p, "topology",
-      "lscpu 2>/dev/null | awk -F: '/^Socket|^NUMA node\\(s|^Thread/ {gsub(/^ +/, \"\", $2); s = s (s ? \", \" : "
-      "\"\") tolower($1) \" \" $2} END {if (s) print s}'",
-      "apt-get install util-linux", WARN);
-  examine_command(&p, "gnuplot", "gnuplot --version 2>/dev/null", "apt-get install gnuplot-nox; only plots need it",
-                  WARN);
+  examine_version(&p, "mpirun", "mpirun", "apt-get install openmpi-bin", FAIL);
+  examine_version(&p, "compiler", "cc", "apt-get install build-essential; only building needs it", WARN);
+  examine_topology(&p);
+  examine_version(&p, "gnuplot", "gnuplot", "apt-get install gnuplot-nox; only plots need it", WARN);
   examine_gpu(&p);
   examine_limits(&p, tws_system_gpus(NULL));
   examine_disk(&p, "disk", ".");

@@ -1,10 +1,12 @@
 #include "cli/emulate_figure.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/json.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "job/modules.h"
 #include "traces/plot.h"
 
@@ -39,7 +41,10 @@ static tws_code read_curve(const char *path, tws_loss_curve *curve, tws_error *e
     const char *comma = strchr(line, ','), *end = strchr(line, '\n'), *last = NULL;
     for (const char *at = line; at && (!end || at < end); at = strchr(at + 1, ',')) last = *at == ',' ? at : last;
     if (!comma || !last) break;
-    tws_loss_curve_add(curve, strtod(last + 1, NULL), strtod(comma + 1, NULL));
+    double at_s, loss;
+    const char *rest;
+    if (tws_text_number(last + 1, &rest, 0, 1e18, &at_s))
+      tws_loss_curve_add(curve, at_s, tws_text_number(comma + 1, &rest, -1e300, 1e300, &loss) ? loss : NAN);
     line = end;
   }
   tws_free(text);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/json.h"
+#include "base/number.h"
 #include "cli/job_options.h"
 #include "job/modules.h"
 #include "launch/launch.h"
@@ -30,10 +31,9 @@ static tws_code add_text(tws_tokenizer *tokenizer, tokens *list, const char *tex
 /* "464, 2068 7586": numbers with commas or blanks between them. */
 static tws_code add_ids(tokens *list, const char *text, tws_error *err) {
   for (const char *at = text; *at;) {
-    char *end = NULL;
-    errno = 0;
-    const long id = strtol(at, &end, 10);
-    if (end == at || errno || id < 0 || id > INT32_MAX)
+    const char *end;
+    int64_t id;
+    if (!tws_text_integer(at, &end, 0, INT32_MAX, &id))
       return tws_fail(err, TWS_USAGE, "for example --prompt-ids 464,2068,7586", "--prompt-ids: \"%.40s\" is no token",
                       at);
     TWS_TRY(tws_token_add(list, id, err));
@@ -69,22 +69,23 @@ typedef struct printer {
 } printer;
 
 /* What is new in the text of all tokens. A character that is not whole yet is held back. */
-static void print_text(printer *p, int last) {
+static tws_code print_text(printer *p, int last, tws_error *err) {
   static const char replacement[] = "\xef\xbf\xbd";
   char *text = NULL;
   size_t length = 0;
-  if (tws_tokenizer_decode(p->tokenizer, p->all.id, p->all.count, 0, &text, &length, NULL) != TWS_OK) return;
+  TWS_TRY(tws_tokenizer_decode(p->tokenizer, p->all.id, p->all.count, 0, &text, &length, err));
   size_t whole = length;
   while (!last && whole >= 3 && memcmp(text + whole - 3, replacement, 3) == 0) whole -= 3;
-  if (whole > p->shown) tws_out("%.*s", (int)(whole - p->shown), text + p->shown);
+  if (whole > p->shown) tws_out_bytes(text + p->shown, whole - p->shown);
   if (whole > p->shown) p->shown = whole;
   tws_free(text);
+  return TWS_OK;
 }
 
 static void print_token(void *user, int32_t token, double log_probability) {
   printer *p = user;
   const char byte = (char)token;
-  if (p->prompt) tws_out("%s", p->prompt);
+  if (p->prompt) tws_out_bytes(p->prompt, strlen(p->prompt));
   p->prompt = NULL;
   if (p->cli->json) {
     tws_token_add(&p->made, token, NULL);
@@ -93,9 +94,9 @@ static void print_token(void *user, int32_t token, double log_probability) {
     tws_out("%d\n", token);
   } else if (p->tokenizer) {
     tws_token_add(&p->all, token, NULL);
-    print_text(p, 0);
+    print_text(p, 0, NULL); /* a text that cannot be is an error at the end */
   } else if (token < 256) {
-    tws_out("%c", byte);
+    tws_out_bytes(&byte, 1);
   } else {
     tws_out("\xef\xbf\xbd"); /* no byte: the replacement character */
   }
@@ -106,10 +107,7 @@ static tws_code start_text(printer *p, const options *o, const tokens *prompt, t
   if (!p->tokenizer || p->ids || p->cli->json) return TWS_OK;
   p->prompt = NULL;
   for (size_t i = 0; i < prompt->count; i++) TWS_TRY(tws_token_add(&p->all, prompt->id[i], err));
-  if (o->prompt) {
-    print_text(p, 0);
-    return TWS_OK;
-  }
+  if (o->prompt) return print_text(p, 0, err);
   char *text = NULL; /* of a file: not printed */
   TWS_TRY(tws_tokenizer_decode(p->tokenizer, p->all.id, p->all.count, 0, &text, &p->shown, err));
   tws_free(text);
@@ -178,7 +176,7 @@ static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, tws
     else
       cJSON_Delete(root);
   } else if (code == TWS_OK && !p.ids) {
-    if (tokenizer) print_text(&p, 1);
+    if (tokenizer) code = print_text(&p, 1, err);
     tws_out("\n");
   }
   cJSON_Delete(p.log_probabilities);

@@ -4,17 +4,78 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/escape.h"
 #include "cli/cli.h"
 
 static void clear_progress(void);
 
-void tws_out(const char *format, ...) {
-  clear_progress();
-  va_list list;
-  va_start(list, format);
-  vprintf(format, list);
-  va_end(list);
+/* ---- on the way out ---- */
+
+static const char *const styles[] = {"\033[0m", "\033[1m", "\033[32m", "\033[31m", "\033[2m"};
+static int styled; /* they are in use */
+
+/* Bytes of the style that begins here, or 0. */
+static size_t style_length(const char *text, size_t length) {
+  for (size_t i = 0; i < sizeof styles / sizeof *styles && styled && *text == '\033'; i++)
+    if (strlen(styles[i]) <= length && strncmp(text, styles[i], strlen(styles[i])) == 0) return strlen(styles[i]);
+  return 0;
 }
+
+/* Names of hosts and files and the contents of files are in what is printed: no control character of theirs reaches the
+ * terminal. Line ends and tabs do, and the styles of tws_style(). */
+static void add_printable(tws_text *out, const char *text, size_t length) {
+  for (size_t at = 0, from = 0; at <= length; at++) {
+    const size_t style = at < length ? style_length(text + at, length - at) : 0;
+    if (at < length && !style) continue;
+    tws_escape_text(text + from, at - from, "\n\t", out);
+    tws_text_add_bytes(out, text + at, style);
+    from = at + style;
+    if (style) at = from - 1;
+  }
+}
+
+static void put(const char *text, size_t length) {
+  tws_text out = {0};
+  if (tws_escape_is_plain(text, length, "\n\t")) {
+    fwrite(text, 1, length, stdout);
+    return;
+  }
+  add_printable(&out, text, length);
+  if (out.length) fwrite(out.data, 1, out.length, stdout);
+  tws_text_free(&out);
+}
+
+void tws_out(const char *format, ...) {
+  char line[2048], *text = line;
+  clear_progress();
+  va_list list, again;
+  va_start(list, format);
+  va_copy(again, list);
+  const int length = vsnprintf(line, sizeof line, format, list);
+  va_end(list);
+  if (length >= (int)sizeof line) {
+    text = tws_calloc((size_t)length + 1, 1);
+    if (text) vsnprintf(text, (size_t)length + 1, format, again);
+  }
+  va_end(again);
+  if (length > 0 && text) put(text, (size_t)length);
+  if (text != line) tws_free(text);
+}
+
+void tws_out_bytes(const char *bytes, size_t count) {
+  static tws_escape state;
+  tws_text out = {0};
+  clear_progress();
+  if (!isatty(STDOUT_FILENO)) {
+    fwrite(bytes, 1, count, stdout);
+    return;
+  }
+  tws_escape_add(&state, bytes, count, "\n\t\r", &out);
+  if (out.length) fwrite(out.data, 1, out.length, stdout);
+  tws_text_free(&out);
+}
+
+/* ---- lines ---- */
 
 /* Columns that a word takes: no escape sequences, UTF-8's continuation bytes neither. */
 static int word_width(const char *word, size_t length) {
@@ -53,7 +114,10 @@ void tws_out_wrapped(int indent, const char *format, ...) {
   va_start(list, format);
   vsnprintf(line, sizeof line, format, list);
   va_end(list);
-  put_wrapped(line, indent);
+  tws_text text = {0};
+  add_printable(&text, line, strlen(line));
+  put_wrapped(text.data ? text.data : "", indent);
+  tws_text_free(&text);
 }
 
 tws_code tws_out_json(cJSON *json, tws_error *err) {
@@ -61,15 +125,25 @@ tws_code tws_out_json(cJSON *json, tws_error *err) {
   cJSON_Delete(json);
   if (!text) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   clear_progress();
-  puts(text);
+  tws_text out = {0};
+  tws_escape state = {.json = 1}; /* cJSON escapes controls up to U+001F itself */
+  if (tws_escape_is_plain(text, strlen(text), "\n\t")) {
+    puts(text);
+  } else {
+    tws_escape_add(&state, text, strlen(text), "\n\t", &out);
+    tws_escape_end(&state, &out);
+    puts(out.data ? out.data : "");
+  }
+  const int failed = out.failed;
+  tws_text_free(&out);
   cJSON_free(text);
-  return TWS_OK;
+  return failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory") : TWS_OK;
 }
 
 tws_code tws_out_text(tws_text *text, tws_error *err) {
   int failed = text->failed;
   clear_progress();
-  if (text->data) fwrite(text->data, 1, text->length, stdout);
+  if (text->data) put(text->data, text->length);
   tws_text_free(text);
   return failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory") : TWS_OK;
 }
@@ -87,16 +161,26 @@ static void clear_progress(void) {
   progress_drawn = 0;
 }
 
-/* Control characters from file names and file contents must not reach the terminal. */
-static void print_line(FILE *to, const char *text) {
-  for (const char *c = text; *c; c++) fputc(iscntrl((unsigned char)*c) ? ' ' : *c, to);
-  fputc('\n', to);
+/* One line: what would begin another, or is a tab, becomes a blank, and other control characters are escaped. */
+static void put_error(const char *text) {
+  tws_text out = {0};
+  for (; *text; text += strcspn(text, "\n\t\r")) {
+    for (; *text == '\n' || *text == '\t' || *text == '\r'; text++) tws_text_add(&out, " ");
+    tws_escape_text(text, strcspn(text, "\n\t\r"), "", &out);
+  }
+  if (out.data) fputs(out.data, stderr);
+  tws_text_free(&out);
+}
+
+static void print_line(const char *text) {
+  put_error(text);
+  fputc('\n', stderr);
 }
 
 static void print_formatted(const char *format, va_list list) {
   char line[4096];
   vsnprintf(line, sizeof line, format, list);
-  print_line(stderr, line);
+  print_line(line);
 }
 
 void tws_say(const tws_cli *cli, const char *format, ...) {
@@ -127,22 +211,23 @@ void tws_complain(const tws_cli *cli, const tws_error *err) {
     char one[sizeof err->message];
     snprintf(one, sizeof one, "%.*s", (int)strcspn(line, "\n"), line);
     fputs(cli->color_err ? "\033[31mtwinspeed:\033[0m " : "twinspeed: ", stderr);
-    print_line(stderr, one);
+    print_line(one);
   }
   if (err->hint[0]) {
     fputs("hint: ", stderr);
-    print_line(stderr, err->hint);
+    print_line(err->hint);
   }
 }
 
 const char *tws_style(const tws_cli *cli, tws_style_name style) {
-  static const char *const escapes[] = {"\033[0m", "\033[1m", "\033[32m", "\033[31m", "\033[2m"};
-  return cli->color_out ? escapes[style] : "";
+  styled |= cli->color_out;
+  return cli->color_out ? styles[style] : "";
 }
 
 static void draw_progress(void *user, const char *line) {
   (void)user;
-  fprintf(stderr, "\r\033[K%s", line);
+  fputs("\r\033[K", stderr);
+  put_error(line);
   fflush(stderr);
   progress_drawn = 1;
 }
@@ -183,13 +268,11 @@ void tws_table_row(tws_table *table, const char *const *cells) {
   }
   char **row = table->cells + (size_t)table->rows * (size_t)table->columns;
   for (int c = 0; c < table->columns; c++) {
-    const char *text = cells[c] ? cells[c] : "";
-    size_t length = strlen(text) + 1;
-    row[c] = tws_calloc(length, 1);
-    if (row[c])
-      memcpy(row[c], text, length);
-    else
-      table->failed = 1;
+    tws_text cell = {0}; /* as it is printed: its width counts */
+    tws_escape_text(cells[c] ? cells[c] : "", cells[c] ? strlen(cells[c]) : 0, "", &cell);
+    tws_text_add_bytes(&cell, "", 0);
+    row[c] = cell.data;
+    table->failed |= cell.failed || !cell.data;
   }
   table->rows++;
 }

@@ -24,6 +24,7 @@ static tws_code run_as_rank(tws_cli *cli, int argc, char **argv, tws_error *err)
 static tws_code run_rank_worker(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   (void)raw;
   TWS_TRY(tws_worker_connect(err));
+  for (int i = 0; i < argc; i++) argv[i] = tws_worker_argument(argv[i]);
   tws_code code = run_as_rank(cli, argc, argv, err);
   if (code == TWS_OK) code = tws_flush_output(err);
   if (code == TWS_OK) {

@@ -50,6 +50,7 @@ void tws_catch_signals(int is_rank) {
   for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
     if (ends[i] != SIGTERM || !listens) listen_to(ends[i], is_rank ? end_now : end_by_signal, (int)SA_NODEFER);
   listen_to(SIGQUIT, end_now, (int)SA_NODEFER);
+  signal(SIGCHLD, SIG_DFL); /* a parent that ignores it would hide how programs end */
   signal(SIGXFSZ, SIG_IGN); /* a file that grows too large is an error of writing it */
   signal(SIGPIPE, SIG_IGN); /* whoever reads along may leave: see tws_flush_output() */
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/number.h"
 #include "base/units.h"
 #include "checkpoint/folder.h"
 #include "cli/emulate.h"
@@ -429,11 +430,18 @@ static tws_code read_torchrun(tws_cli *cli, options *o, int *idle, tws_error *er
   const char *rank = getenv("LOCAL_RANK"), *world = getenv("WORLD_SIZE"), *here = getenv("LOCAL_WORLD_SIZE");
   *idle = 0;
   if (!rank || !world || !here || !getenv("TORCHELASTIC_RUN_ID")) return TWS_OK;
-  if (atoi(world) != atoi(here))
+  int all, own, mine;
+  if (!tws_text_int(rank, NULL, 0, INT32_MAX, &mine) || !tws_text_int(world, NULL, 1, INT32_MAX, &all) ||
+      !tws_text_int(here, NULL, 1, INT32_MAX, &own))
+    return tws_fail(err, TWS_ENVIRONMENT, "start it without torchrun",
+                    "torchrun: LOCAL_RANK \"%.40s\", WORLD_SIZE "
+                    "\"%.40s\" and LOCAL_WORLD_SIZE \"%.40s\" are not three numbers",
+                    rank, world, here);
+  if (all != own)
     return tws_fail(err, TWS_UNSUPPORTED, "run `twinspeed train --hostfile FILE` once, on one of the nodes",
                     "torchrun: %s of %s ranks are on this node, and several nodes need a hostfile", here, world);
-  if (!o->job.ranks && !tws_launch_flags_given(&o->flags)) o->job.ranks = atoi(world);
-  *idle = atoi(rank) > 0;
+  if (!o->job.ranks && !tws_launch_flags_given(&o->flags)) o->job.ranks = all;
+  *idle = mine > 0;
   if (*idle) tws_say(cli, "torchrun's first process starts all ranks, and this one ends");
   return TWS_OK;
 }

@@ -1,8 +1,10 @@
 /* From what was given to the fields of tws_config. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "config/store.h"
 
 /* The default as text without quotes. */
@@ -28,13 +30,17 @@ static int64_t integer_of(const tws_key *key, tws_given given) {
   if (cJSON_IsBool(given.item)) return cJSON_IsTrue(given.item);
   if (!key->fallback) return unset_value(key);
   if (key->type == TWS_KEY_BOOL) return strcmp(key->fallback, "true") == 0;
-  return strtoll(key->fallback, NULL, 10);
+  value = 0;
+  tws_text_integer(key->fallback, NULL, INT64_MIN, INT64_MAX, &value);
+  return value;
 }
 
 static double number_of(const tws_key *key, tws_given given) {
   const cJSON *item = cJSON_IsArray(given.item) ? given.item->child : given.item; /* one parameter group */
   if (cJSON_IsNumber(item)) return item->valuedouble;
-  return key->fallback ? strtod(key->fallback, NULL) : unset_value(key);
+  double value = unset_value(key);
+  if (key->fallback) tws_text_number(key->fallback, NULL, -HUGE_VAL, HUGE_VAL, &value);
+  return value;
 }
 
 static int word_of(const tws_key *key, tws_given given) {

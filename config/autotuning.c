@@ -6,7 +6,9 @@
 
 static int64_t integer(const tws_config *config, const char *path) {
   const tws_given given = tws_store_at(config->store, path);
-  return cJSON_IsNumber(given.item) ? (int64_t)given.item->valuedouble : 0;
+  int64_t value = 0;
+  if (given.item) tws_json_integer(given.source->json, given.item, &value, NULL);
+  return value;
 }
 
 tws_autotuning tws_config_autotuning(const tws_config *config) {

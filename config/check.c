@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/number.h"
+
 typedef struct text {
   char data[160];
   size_t used;
@@ -160,7 +162,6 @@ static void become_number(const cJSON *item, int type, double number) {
 static void read_other_words(const tws_walk *walk, const tws_key *key, const cJSON *item) {
   const int checked = tws_key_checked_section(walk->segments[0]), number = cJSON_IsNumber(item);
   const char *words = checked && cJSON_IsString(item) ? item->valuestring : NULL;
-  char *end = NULL;
   if (strcmp(walk->segments[0], "twinspeed") == 0) return;
   if (key->type == TWS_KEY_BOOL) {
     if (number && (item->valuedouble == 0 || item->valuedouble == 1))
@@ -173,8 +174,8 @@ static void read_other_words(const tws_walk *walk, const tws_key *key, const cJS
     become_number(item, cJSON_Number, cJSON_IsTrue(item));
   } else if (words && (key->type == TWS_KEY_INT || key->type == TWS_KEY_NUMBER)) {
     const char *plain = key->type == TWS_KEY_INT ? "+-0123456789" : "+-0123456789.eE";
-    double value = strtod(words, &end);
-    if (*words && !*end && strspn(words, plain) == strlen(words) && isfinite(value))
+    double value;
+    if (strspn(words, plain) == strlen(words) && tws_text_number(words, NULL, -HUGE_VAL, HUGE_VAL, &value))
       become_number(item, cJSON_Number, value);
   }
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/host_memory.h"
+#include "base/number.h"
 #include "base/units.h"
 
 enum { MAX_NODES = 65536, MAX_DEVICES = 1024, MAX_CORES = 65536 };
@@ -115,13 +116,7 @@ static void fill_host(tws_cluster *cluster) {
 /* ---- NAME[:NODES[xDEVICES]] ---- */
 
 static int read_count(const char **text, int high, int *value) {
-  char *end;
-  if (!isdigit((unsigned char)**text)) return 0;
-  long parsed = strtol(*text, &end, 10);
-  if (parsed < 1 || parsed > high) return 0;
-  *value = (int)parsed;
-  *text = end;
-  return 1;
+  return isdigit((unsigned char)**text) && tws_text_int(*text, text, 1, high, value);
 }
 
 static tws_code load_builtin(const char *spec, tws_cluster *out, tws_error *err) {

@@ -1,10 +1,12 @@
 /* Reports: the effective configuration, the JSON Schema, the keys without effect. */
 #include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/fingerprint.h"
+#include "base/number.h"
 #include "config/store.h"
 
 typedef struct builder {
@@ -106,7 +108,8 @@ static cJSON *number_item(double value) {
   char text[40];
   for (int digits = 15; digits <= 17; digits++) {
     snprintf(text, sizeof text, "%.*g", digits, value);
-    if (strtod(text, NULL) == value) break;
+    double back;
+    if (tws_text_number(text, NULL, -HUGE_VAL, HUGE_VAL, &back) && back == value) break;
   }
   return cJSON_CreateRaw(text);
 }

@@ -114,8 +114,11 @@ static tws_elastic read_elastic(const struct tws_config_store *store) {
                    .model_parallel = whole_at(store, "elasticity.model_parallel_size", 1),
                    .prefer_smaller = larger.item && !tws_given_true(larger)};
   const cJSON *one;
-  cJSON_ArrayForEach(one, micro.item) if (e.micro_count < TWS_ELASTIC_MICROS) e.micro[e.micro_count++] =
-      (int64_t)one->valuedouble;
+  cJSON_ArrayForEach(one, micro.item) {
+    int64_t samples;
+    if (e.micro_count < TWS_ELASTIC_MICROS && tws_json_integer(micro.source->json, one, &samples, NULL))
+      e.micro[e.micro_count++] = samples;
+  }
   return e;
 }
 

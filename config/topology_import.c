@@ -6,9 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/number.h"
+
 /* ---- NCCL's XML: elements nested as the devices are, all said by attributes ---- */
 
-enum { MAX_DEPTH = 64, MAX_WORD = 64 };
+enum { MAX_DEPTH = 64, MAX_WORD = 64, MOST_NVLINKS = 1024, MOST_MEMORY_NODES = 4096 };
 
 typedef struct element {
   char name[MAX_WORD];
@@ -22,6 +24,10 @@ typedef struct reader {
   element stack[MAX_DEPTH];
   int depth;
   const char *attributes, *end; /* of the tag at hand */
+  const char *bad_at;           /* the first tag with a number that is none; NULL: there is none */
+  const char *bad_key;
+  char bad[MAX_WORD];
+  double bad_most;
 } reader;
 
 static int attribute(const reader *r, const char *key, char *value, size_t size) {
@@ -39,9 +45,33 @@ static int attribute(const reader *r, const char *key, char *value, size_t size)
   return 0;
 }
 
-static double number(const reader *r, const char *key) {
+static void remember(reader *r, const char *key, const char *value, double most) {
+  if (r->bad_at) return;
+  r->bad_at = r->attributes;
+  r->bad_key = key;
+  r->bad_most = most;
+  snprintf(r->bad, sizeof r->bad, "%s", value);
+}
+
+/* A whole number from 0 to `most`; 0 where the attribute is absent. */
+static int count(reader *r, const char *key, int most) {
   char value[MAX_WORD];
-  return attribute(r, key, value, sizeof value) ? strtod(value, NULL) : 0;
+  int64_t whole = 0;
+  double number = 0;
+  if (attribute(r, key, value, sizeof value) &&
+      (!tws_text_number(value, NULL, 0, most, &number) || !tws_whole_number(number, 0, most, &whole)))
+    remember(r, key, value, most);
+  return (int)whole;
+}
+
+/* The number that an attribute begins with ("16.0 GT/s PCIe"); 0 where none is said: "", "Unknown". */
+static double quantity(reader *r, const char *key, double most) {
+  char value[MAX_WORD];
+  const char *unit;
+  double number = 0;
+  if (!attribute(r, key, value, sizeof value) || !value[0] || strncmp(value, "Unknown", 7) == 0) return 0;
+  if (!tws_text_number(value, &unit, 0, most, &number)) remember(r, key, value, most);
+  return number;
 }
 
 /* Bytes/s of a lane: 2.5 and 5 GT/s with 8 of 10 bits, later ones with 128 of 130. */
@@ -50,7 +80,7 @@ static double lane(double transfers) {
 }
 
 static void read_device(reader *r) {
-  const int sm = (int)number(r, "sm");
+  const int sm = count(r, "sm", 9999);
   if (sm > 0) r->out->sm = sm;
   r->out->devices++;
   for (int i = r->depth - 1, own = 1; i >= 0; i--) {
@@ -65,17 +95,17 @@ static void read_link(reader *r) {
   char class[MAX_WORD];
   if (r->depth < 1 || strcmp(r->stack[r->depth - 1].name, "gpu") != 0) return;
   element *device = &r->stack[r->depth - 1];
-  const int count = (int)number(r, "count");
-  device->links += count;
+  const int links = count(r, "count", MOST_NVLINKS);
+  device->links += links;
   if (attribute(r, "tclass", class, sizeof class) && strncmp(class, "0x03", 4) == 0) {
-    device->to_devices += count;
+    device->to_devices += links;
     device->targets++;
   }
 }
 
 /* Those of the fastest kind: slower ones are a node's ways to its files and to its users. */
 static void read_nic(reader *r) {
-  const double bandwidth = number(r, "speed") * 1e6 / 8;
+  const double bandwidth = quantity(r, "speed", 1e9) * 1e6 / 8; /* of Mbit/s */
   if (bandwidth > r->out->nic_bandwidth) {
     r->out->nic_bandwidth = bandwidth;
     r->out->nics = 0;
@@ -91,7 +121,7 @@ static void open_element(reader *r, const char *name) {
     r->out->processors++;
     r->out->amd |= attribute(r, "vendor", word, sizeof word) && strstr(word, "AMD") != NULL;
   }
-  if (strcmp(name, "pci") == 0) e.pcie = lane(number(r, "link_speed")) * number(r, "link_width");
+  if (strcmp(name, "pci") == 0) e.pcie = lane(quantity(r, "link_speed", 1e4)) * quantity(r, "link_width", 64);
   if (strcmp(name, "gpu") == 0) read_device(r);
   if (strcmp(name, "nvlink") == 0) read_link(r);
   if (strcmp(name, "net") == 0) read_nic(r);
@@ -123,6 +153,18 @@ static void conclude(tws_node_description *out) {
   if (out->sharers < 1 || out->sharers >= out->devices) out->sharers = 1;
 }
 
+static int line_of(const char *text, const char *at) {
+  int line = 1;
+  for (; text < at; text++) line += *text == '\n';
+  return line;
+}
+
+static tws_code bad_number(const char *text, const char *name, const reader *r, tws_error *err) {
+  return tws_fail(err, TWS_INVALID, "mend the number, or let NCCL write the file anew (NCCL_TOPO_DUMP_FILE=node.xml)",
+                  "%s:%d: %s=\"%s\" is not a number from 0 to %g", name, line_of(text, r->bad_at), r->bad_key, r->bad,
+                  r->bad_most);
+}
+
 static tws_code no_device(const char *name, tws_error *err) {
   return tws_fail(err, TWS_INVALID,
                   "NCCL_TOPO_DUMP_FILE=node.xml makes NCCL write one; or nvidia-smi topo -m > node.txt",
@@ -149,6 +191,7 @@ tws_code tws_topology_read_xml(const char *text, const char *name, tws_node_desc
       open_element(&r, word);
       if (end[-1] == '/') close_element(&r);
     }
+    if (r.bad_at) return bad_number(text, name, &r, err);
     at = end;
   }
   if (out->devices < 1) return no_device(name, err);
@@ -195,16 +238,18 @@ static int read_header(const char *line, int *devices, int *nics) {
   return *devices > 0;
 }
 
-static void read_row(const char *line, int devices, int nics, tws_node_description *out, int *most_node) {
-  char word[MAX_WORD];
+/* NULL, or the word that is no number it could be. */
+static const char *read_row(const char *line, int devices, int nics, tws_node_description *out, int *most_node,
+                            char word[MAX_WORD]) {
   int links = 0, most = 0, least = 1 << 20;
-  next_word(&line, word, sizeof word);
-  for (int i = 0; i < devices + nics && next_word(&line, word, sizeof word); i++) {
+  next_word(&line, word, MAX_WORD);
+  for (int i = 0; i < devices + nics && next_word(&line, word, MAX_WORD); i++) {
+    int each = 0;
     if (i >= devices || strcmp(word, "X") == 0) continue;
-    const int count = is_numbered(word, "NV") ? atoi(word + 2) : 0;
-    links += count;
-    if (count > most) most = count;
-    if (count < least) least = count;
+    if (is_numbered(word, "NV") && !tws_text_int(word + 2, NULL, 0, MOST_NVLINKS, &each)) return word;
+    links += each;
+    if (each > most) most = each;
+    if (each < least) least = each;
   }
   enum { MOST_LINKS = 18 }; /* of a device: more in sum are the same ones, on the way to a switch */
   const int switched = links > MOST_LINKS;
@@ -213,9 +258,13 @@ static void read_row(const char *line, int devices, int nics, tws_node_descripti
     out->links = own;
     out->paired = !switched && devices > 2 && most == least;
   }
-  if (next_word(&line, word, sizeof word) && next_word(&line, word, sizeof word) && isdigit((unsigned char)word[0]) &&
-      atoi(word) > *most_node)
-    *most_node = atoi(word);
+  int node;
+  const char *rest; /* "0-1": several */
+  if (!next_word(&line, word, MAX_WORD) || !next_word(&line, word, MAX_WORD) || !isdigit((unsigned char)word[0]))
+    return NULL;
+  if (!tws_text_int(word, &rest, 0, MOST_MEMORY_NODES, &node)) return word;
+  if (node > *most_node) *most_node = node;
+  return NULL;
 }
 
 tws_code tws_topology_read_matrix(const char *text, const char *name, tws_node_description *out, tws_error *err) {
@@ -230,7 +279,10 @@ tws_code tws_topology_read_matrix(const char *text, const char *name, tws_node_d
       continue;
     }
     out->devices++;
-    read_row(line, devices, nics, out, &most_node);
+    const char *bad = read_row(line, devices, nics, out, &most_node, word);
+    if (bad)
+      return tws_fail(err, TWS_INVALID, "nvidia-smi topo -m > node.txt writes it anew",
+                      "%s:%d: \"%s\" has no number that a node can have", name, line_of(text, line), bad);
   }
   if (out->devices < 1) return no_device(name, err);
   out->nics = nics;

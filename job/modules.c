@@ -1,5 +1,8 @@
 #include "job/modules.h"
 #include <dlfcn.h>
+#ifdef __GLIBC__
+#include <execinfo.h>
+#endif
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,11 +54,21 @@ const char *tws_data_path(const char *name, char *buffer, int size) {
   return buffer;
 }
 
+/* Libraries of modules throw exceptions where memory ends, to catch them themselves. The C library loads what unwinding
+ * needs at the first of them, and aborts the process where there is no memory for that: it does so now. */
+static void load_unwinder(void) {
+#ifdef __GLIBC__
+  void *frame;
+  backtrace(&frame, 1);
+#endif
+}
+
 static tws_code load_module(const char *file, const char *symbol, const char *remedy, void *function, tws_error *err) {
   char path[PATH_MAX];
   if (!*tws_module_path(file, path, (int)sizeof path))
     return tws_fail(err, TWS_ENVIRONMENT, remedy, "module %s was not found", file);
   sigset_t before;
+  load_unwinder();
   tws_hold_signals(&before); /* libraries of products start threads when they are loaded */
   void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   tws_release_signals(&before);

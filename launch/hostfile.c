@@ -5,8 +5,19 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/json.h"
+#include "base/number.h"
 
 static const char hostfile_hint[] = "a line is: worker-0 slots=4";
+
+static const char name_hint[] = "a host's name has letters, digits and . _ : @ -, and does not begin with '-'";
+
+int tws_is_host_name(const char *name, size_t length) {
+  enum { LONGEST = 253 }; /* of the domain name system */
+  if (length < 1 || length > LONGEST || *name == '-') return 0;
+  for (size_t i = 0; i < length; i++)
+    if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:@-", name[i]) || !name[i]) return 0;
+  return 1;
+}
 
 static tws_host *find_host(const tws_hosts *hosts, const char *name, size_t length) {
   for (int i = 0; i < hosts->count; i++)
@@ -26,9 +37,16 @@ static tws_code parse_line(const char *line, size_t length, const char *place, t
   if (bad)
     return tws_fail(err, TWS_INVALID, hostfile_hint, "%s: bad entry \"%.*s\"", place,
                     (int)(length < 200 ? length : 200), line);
-  long slots = strtol(line + at + 6, NULL, 10);
-  if (slots > TWS_MAX_SLOTS)
-    return tws_fail(err, TWS_INVALID, NULL, "%s: %ld slots are more than %d", place, slots, TWS_MAX_SLOTS);
+  if (!tws_is_host_name(line, name))
+    return tws_fail(err, TWS_INVALID, name_hint, "%s: \"%.*s\" is not the name of a host", place,
+                    (int)(name < 200 ? name : 200), line);
+  const char *slots_text = line + at + 6, *end;
+  int slots;
+  if (!tws_text_int(slots_text, &end, 0, TWS_MAX_SLOTS, &slots))
+    return tws_fail(err, TWS_INVALID, NULL, "%s: %.*s slots are more than %d", place,
+                    (int)strspn(slots_text, "0123456789"), slots_text, TWS_MAX_SLOTS);
+  if (out->count == TWS_MAX_HOSTS)
+    return tws_fail(err, TWS_INVALID, NULL, "%s: more than %d hosts", place, TWS_MAX_HOSTS);
   if (find_host(out, line, name))
     return tws_fail(err, TWS_INVALID, "one line a host", "%s: multiple entries for %.*s", place,
                     (int)(name < 200 ? name : 200), line);
@@ -41,7 +59,7 @@ static tws_code parse_line(const char *line, size_t length, const char *place, t
 
 tws_code tws_hostfile_parse(const char *text, const char *name, tws_arena *arena, tws_hosts *out, tws_error *err) {
   size_t lines = 1;
-  for (const char *c = text; *c; c++) lines += *c == '\n';
+  for (const char *c = text; *c && lines < TWS_MAX_HOSTS; c++) lines += *c == '\n';
   *out = (tws_hosts){.host = tws_arena_alloc(arena, lines, sizeof *out->host)};
   if (!out->host) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   int number = 1;
@@ -65,15 +83,17 @@ tws_code tws_hostfile_parse(const char *text, const char *name, tws_arena *arena
  */
 static tws_code add_node(const char *name, const char **tasks, int *times, tws_arena *arena, tws_hosts *out,
                          tws_error *err) {
-  long slots = 1;
-  char *end;
-  if (out->count == TWS_MAX_SLOTS * 16) return tws_fail(err, TWS_INVALID, NULL, "SLURM_JOB_NODELIST: too many hosts");
+  int slots = 1, repeated = 1;
+  const char *end;
+  if (!tws_is_host_name(name, strlen(name)))
+    return tws_fail(err, TWS_INVALID, name_hint, "SLURM_JOB_NODELIST: \"%.200s\" is not the name of a host", name);
+  if (out->count == TWS_MAX_HOSTS) return tws_fail(err, TWS_INVALID, NULL, "SLURM_JOB_NODELIST: too many hosts");
   if (*tasks) {
-    slots = strtol(*tasks, &end, 10);
-    long repeated = strncmp(end, "(x", 2) == 0 ? strtol(end + 2, &end, 10) : 1;
-    if (end == *tasks || slots < 1 || slots > TWS_MAX_SLOTS)
+    int good = tws_text_int(*tasks, &end, 1, TWS_MAX_SLOTS, &slots);
+    if (good && strncmp(end, "(x", 2) == 0)
+      good = tws_text_int(end + 2, &end, 1, INT32_MAX, &repeated) && *end++ == ')';
+    if (!good || (*end && *end != ','))
       return tws_fail(err, TWS_INVALID, NULL, "SLURM_TASKS_PER_NODE: bad entry \"%.80s\"", *tasks);
-    end += *end == ')';
     if (++*times >= repeated && *end == ',') {
       *tasks = end + 1;
       *times = 0;
@@ -86,31 +106,39 @@ static tws_code add_node(const char *name, const char **tasks, int *times, tws_a
   return TWS_OK;
 }
 
+/* "first" or "first-last" at *at, which is moved behind it; the digits of the first are the width of all. */
+static int read_range(const char **at, int *width, int *first, int *last) {
+  enum { MOST = 999999999 };
+  *width = (int)strspn(*at, "0123456789");
+  if (*width < 1 || *width > 9 || !tws_text_int(*at, at, 0, MOST, first)) return 0;
+  *last = *first;
+  if (**at == '-' && (!isdigit((unsigned char)(*at)[1]) || !tws_text_int(*at + 1, at, 0, MOST, last))) return 0;
+  return *last >= *first && *last - *first <= TWS_MAX_HOSTS;
+}
+
 tws_code tws_nodelist_parse(const char *nodelist, const char *tasks, tws_arena *arena, tws_hosts *out, tws_error *err) {
   int times = 0;
-  *out = (tws_hosts){.host = tws_arena_alloc(arena, TWS_MAX_SLOTS * 16, sizeof *out->host)};
+  *out = (tws_hosts){.host = tws_arena_alloc(arena, TWS_MAX_HOSTS, sizeof *out->host)};
   if (!out->host) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (const char *at = nodelist; *at;) {
     const size_t prefix = strcspn(at, "[,");
-    char name[256];
-    int used = 0;
+    const char *begin = at;
+    char name[300];
     at += prefix;
+    if (prefix > 253)
+      return tws_fail(err, TWS_INVALID, name_hint, "SLURM_JOB_NODELIST: \"%.40s...\" is too long for a host", begin);
     if (*at != '[') {
-      snprintf(name, sizeof name, "%.*s", (int)(prefix < 200 ? prefix : 200), at - prefix);
+      snprintf(name, sizeof name, "%.*s", (int)prefix, begin);
       TWS_TRY(add_node(name, &tasks, &times, arena, out, err));
     } else {
-      const char *begin = at - prefix;
       do { /* "01-03" keeps its width */
-        unsigned long first, last;
+        int width, first, last;
         at++;
-        const int width = (int)strspn(at, "0123456789");
-        if (sscanf(at, "%lu%n", &first, &used) != 1 || width > 9) break;
-        at += used;
-        last = first;
-        if (*at == '-' && sscanf(at + 1, "%lu%n", &last, &used) == 1) at += used + 1;
-        if (last < first || last - first > TWS_MAX_SLOTS * 16) break;
+        if (!read_range(&at, &width, &first, &last))
+          return tws_fail(err, TWS_INVALID, "a list is: gpu[01-12,20],login",
+                          "SLURM_JOB_NODELIST: bad range in \"%.200s\"", nodelist);
         for (; first <= last; first++) {
-          snprintf(name, sizeof name, "%.*s%0*lu", (int)(prefix < 200 ? prefix : 200), begin, width, first);
+          snprintf(name, sizeof name, "%.*s%0*d", (int)prefix, begin, width, first);
           TWS_TRY(add_node(name, &tasks, &times, arena, out, err));
         }
       } while (*at == ',');
@@ -148,15 +176,16 @@ static tws_code select_one(const tws_hosts *hosts, const char *word, size_t leng
   }
   const char *c = colon + 1, *end = word + length;
   for (;;) {
-    char *after;
-    long slot = c < end && isdigit((unsigned char)*c) ? strtol(c, &after, 10) : -1;
-    if (slot < 0 || slot >= TWS_MAX_SLOTS || (after < end && *after != ','))
+    const char *after;
+    int slot;
+    if (c >= end || !isdigit((unsigned char)*c) || !tws_text_int(c, &after, 0, TWS_MAX_SLOTS - 1, &slot) ||
+        (after < end && *after != ','))
       return tws_fail(err, TWS_INVALID, "slots are numbers: worker-0:0,2", "%s: bad slot list in \"%.*s\"", option,
                       (int)(length < 200 ? length : 200), word);
     int there = 0;
     for (int i = 0; i < host->count; i++) there |= host->slot[i] == slot;
     if (known_only && !there)
-      return tws_fail(err, TWS_INVALID, NULL, "%s: no slot %ld on host %s", option, slot, host->name);
+      return tws_fail(err, TWS_INVALID, NULL, "%s: no slot %d on host %s", option, slot, host->name);
     mine->slot[slot] = 1;
     if (after == end) return TWS_OK;
     c = after + 1;
@@ -213,12 +242,13 @@ int tws_hosts_ranks(const tws_hosts *hosts) {
 
 tws_code tws_nodes_parse(const char *text, int elastic, int64_t *least, int64_t *most, tws_error *err) {
   enum { MOST = 65536 };
-  char *end;
+  const char *end = text;
   *most = -1;
-  *least = isdigit((unsigned char)*text) ? strtol(text, &end, 10) : 0;
-  const int range = *least > 0 && *end == ':';
-  if (range) *most = isdigit((unsigned char)end[1]) ? strtol(end + 1, &end, 10) : 0;
-  if (*least < 1 || *least > MOST || *end != '\0' || (range && (*most < *least || *most > MOST)))
+  *least = 0;
+  int good = tws_text_integer(text, &end, 1, MOST, least);
+  const int range = good && *end == ':';
+  if (range) good = tws_text_integer(end + 1, &end, *least, MOST, most);
+  if (!good || *end != '\0')
     return tws_fail(err, TWS_USAGE, "--num-nodes 4, or 2:4 with --restarts",
                     "--num-nodes: \"%.100s\" is neither a number nor MIN:MAX", text);
   if (!range || elastic) return TWS_OK;

@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "base/status.h"
 
-enum { TWS_MAX_SLOTS = 256 };
+enum { TWS_MAX_SLOTS = 256, TWS_MAX_HOSTS = 4096 };
 typedef struct tws_host {
   const char *name;
   int count;                 /* devices used */
@@ -19,7 +19,11 @@ typedef struct tws_hosts {
   int count;
 } tws_hosts;
 
-/* Lines that are blank or start with '#' are skipped; TWS_INVALID with file and line otherwise. */
+/* A name or an address of a machine, perhaps with a user, that can be an argument of ssh, mpirun and srun: letters,
+ * digits and . _ : @ -, not beginning with '-', 253 characters at most. Checked where names are read. */
+int tws_is_host_name(const char *name, size_t length);
+/* Lines that are blank or start with '#' are skipped; TWS_INVALID with file and line otherwise, for names that are none
+ * and for more than TWS_MAX_HOSTS hosts too. */
 tws_code tws_hostfile_parse(const char *text, const char *name, tws_arena *arena, tws_hosts *out, tws_error *err);
 /* Slurm's words for an allocation: its hosts ("gpu[01-03,7],login") and the tasks of each ("4(x3),1"; NULL: one). */
 tws_code tws_nodelist_parse(const char *nodelist, const char *tasks, tws_arena *arena, tws_hosts *out, tws_error *err);

@@ -21,10 +21,12 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "base/escape.h"
 #include "base/failure.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/output_file.h"
+#include "base/number.h"
 #include "base/system.h"
 #include "launch/protocol.h"
 #include "launch/starter.h"
@@ -41,7 +43,8 @@ typedef struct peer {
   int said_end; /* DONE or FAILED came */
   int log;      /* file, or -1 */
   double heard_s;
-  size_t have; /* bytes of the next record */
+  size_t have;          /* bytes of the next record */
+  tws_escape escape[2]; /* of its output and error, where they come through the network */
   tws_launch_record *record;
 } peer;
 
@@ -173,8 +176,8 @@ static tws_code open_signals(job *j, tws_error *err) {
 
 /* Open MPI meets tight limits with silence or with a page of its own command. */
 static tws_code check_limits(int ranks, tws_error *err) {
-  struct rlimit files, size;
-  const rlim_t needed = 64 + 8 * (rlim_t)ranks, room = (rlim_t)16 << 20;
+  struct rlimit files, size, space;
+  const rlim_t needed = 64 + 8 * (rlim_t)ranks, room = (rlim_t)16 << 20, addresses = (rlim_t)256 << 20;
   if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < needed) {
     const rlim_t allowed = files.rlim_cur;
     files.rlim_cur = files.rlim_max == RLIM_INFINITY || files.rlim_max > needed ? needed : files.rlim_max;
@@ -187,6 +190,10 @@ static tws_code check_limits(int ranks, tws_error *err) {
     return tws_fail(err, TWS_ENVIRONMENT, "raise the limit, or use one rank: -n 1",
                     "Open MPI needs files of some MiB for %d ranks, and the limit is %llu bytes (ulimit -f)", ranks,
                     (unsigned long long)size.rlim_cur);
+  if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY && space.rlim_cur < addresses)
+    return tws_fail(err, TWS_ENVIRONMENT, "raise the limit (ulimit -v unlimited), or use one rank: -n 1",
+                    "Open MPI needs %llu MiB of address space for each rank, and the limit is %llu KiB (ulimit -v)",
+                    (unsigned long long)addresses >> 20, (unsigned long long)space.rlim_cur >> 10);
   return TWS_OK;
 }
 
@@ -380,6 +387,15 @@ static void write_all(int file, const char *text, size_t bytes) {
   }
 }
 
+/* What another machine sends is no command for the terminal of this one. */
+static void write_printable(int file, tws_escape *state, const char *text, size_t bytes) {
+  tws_text printable = {0};
+  tws_escape_add(state, text, bytes, "\n\t\r", &printable);
+  if (bytes == 0) tws_escape_end(state, &printable);
+  if (printable.length) write_all(file, printable.data, printable.length);
+  tws_text_free(&printable);
+}
+
 static void take_record(job *j, int rank) {
   peer *p = &j->peers[rank];
   tws_launch_record *record = p->record;
@@ -392,7 +408,8 @@ static void take_record(job *j, int rank) {
   if (record->kind == TWS_RECORD_OUTPUT) {
     const int known = record->bytes > 0 && record->bytes <= (int)sizeof record->text && record->stream >= 0;
     if (known && record->stream < 2)
-      write_all(p->log >= 0 ? p->log : j->files[record->stream], record->text, (size_t)record->bytes);
+      write_printable(p->log >= 0 ? p->log : j->files[record->stream], &p->escape[record->stream], record->text,
+                      (size_t)record->bytes);
     return;
   }
   p->said_end = 1;
@@ -408,6 +425,7 @@ static void hear_rank(job *j, int rank) {
   /* A reset comes before the last words of a rank that has not read everything that it was told. */
   if (got < 0 && (errno == EAGAIN || errno == EINTR || (errno == ECONNRESET && !j->far))) return;
   if (got <= 0) { /* it is gone */
+    for (int i = 0; i < 2; i++) write_printable(p->log >= 0 ? p->log : j->files[i], &p->escape[i], "", 0);
     close(p->socket);
     p->socket = -1;
     if (!p->said_end && !j->failure.kind && j->first_dead < 0 && !j->signal && !j->lost) j->first_dead = rank;
@@ -525,9 +543,11 @@ static void do_what_is_due(job *j) {
 /* Looks at rank 0's line: ranks that train begin it with their step (real/executor.c). */
 static void show_progress(const job *j) {
   char line[48];
-  long long step;
+  int64_t step;
+  const char *rest;
   snprintf(line, sizeof line, "%.47s", j->board);
-  if (sscanf(line, "step %lld,", &step) == 1) tws_progress_update(j->options->progress, (double)step);
+  if (strncmp(line, "step ", 5) == 0 && tws_text_integer(line + 5, &rest, 0, INT64_MAX, &step) && *rest == ',')
+    tws_progress_update(j->options->progress, (double)step);
 }
 
 /* Until a rank says something, or so many milliseconds at most that what is due is done and progress is shown. */
@@ -562,8 +582,8 @@ static void wait_for_all(job *j) {
 static void read_noise(const job *j, char *text, size_t size, int *rank) {
   ssize_t got = pread(j->noise, text, size - 1, 0);
   text[got > 0 ? got : 0] = '\0';
-  const char *line = strstr(text, "process rank ");
-  if (line) sscanf(line, "process rank %d", rank);
+  const char *line = strstr(text, "process rank "), *rest;
+  if (line) tws_text_int(line + strlen("process rank "), &rest, 0, INT32_MAX, rank);
   char *to = text; /* one line, without the rules around it */
   for (const char *from = text; *from; from++) {
     const int blank = isspace((unsigned char)*from) || (*from == '-' && from[1] == '-') ||

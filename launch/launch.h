@@ -71,6 +71,7 @@ const tws_rank_place *tws_worker_place(void);
 int tws_worker_is(void);                     /* 1 in a process started by tws_launch() */
 int tws_worker_rank(void);                   /* as mpirun numbers it; 0 outside */
 tws_code tws_worker_connect(tws_error *err); /* take over the launcher's output; call it first */
+char *tws_worker_argument(char *argument);   /* one of its command line, as the launcher was given it */
 char *tws_worker_activity(size_t *bytes);    /* where to say what this rank is doing; NULL outside */
 uint64_t tws_worker_news(void);              /* another number when some rank's line has changed; 0 outside */
 int tws_worker_asked_to_end(void);           /* 1 once the launcher was, with ends_itself */

@@ -179,6 +179,34 @@ static tws_code add_srun(words *w, const tws_launch_options *o, const char *path
   return TWS_OK;
 }
 
+/* Open MPI writes the folder that it is in, and the remote shell, into a command that a shell of each node reads. */
+static tws_code check_shell_words(const tws_launch_options *o, const char *mpirun, tws_error *err) {
+  static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._+-";
+  const char *shell = o->remote_shell ? o->remote_shell : "";
+  if (!tws_launch_is_far(o)) return TWS_OK;
+  if (mpirun[strspn(mpirun, plain)])
+    return tws_fail(err, TWS_ENVIRONMENT,
+                    "put an mpirun on PATH whose folder has letters, digits and . _ + - in its name",
+                    "%.400s: Open MPI would give the name of its folder to a shell of each node", mpirun);
+  if (strpbrk(shell, "\"$`\\\n;|&<>"))
+    return tws_fail(err, TWS_USAGE, "put what it is to do into a program, and name that",
+                    "--remote-shell: Open MPI would give \"%.200s\" to a shell of each node", shell);
+  return TWS_OK;
+}
+
+static int only_colons(const char *argument) {
+  return *argument && !argument[strspn(argument, ":")];
+}
+
+/* mpirun takes an argument ":" for the end of a command, wherever it stands: those of colons get one more. */
+static const char *launched_argument(const char *argument, tws_arena *arena) {
+  return only_colons(argument) ? tws_arena_printf(arena, ":%s", argument) : argument;
+}
+
+char *tws_worker_argument(char *argument) {
+  return argument[0] && only_colons(argument + 1) && argument[0] == ':' ? argument + 1 : argument;
+}
+
 tws_code tws_launch_command(const tws_launch_options *o, tws_arena *arena, const char ***command, tws_error *err) {
   const int srun = o->launcher == TWS_LAUNCHER_SRUN;
   int variables = 0;
@@ -196,6 +224,7 @@ tws_code tws_launch_command(const tws_launch_options *o, tws_arena *arena, const
   if (o->launcher == TWS_LAUNCHER_LOCAL && o->hosts && !tws_hosts_local(o->hosts))
     return tws_fail(err, TWS_USAGE, "leave out --launcher local, or name this machine only",
                     "--launcher local: the hosts are not this machine alone");
+  if (!srun) TWS_TRY(check_shell_words(o, path, err));
   w.word = tws_arena_alloc(arena, (size_t)w.capacity, sizeof *w.word);
   if (!w.word) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   if (srun)
@@ -204,7 +233,7 @@ tws_code tws_launch_command(const tws_launch_options *o, tws_arena *arena, const
     add_mpirun(&w, o, path, &file);
   add(&w, tws_arena_strdup(arena, tws_program_path(program, (int)sizeof program)));
   add(&w, "rank-worker");
-  for (int i = 0; i < o->argument_count; i++) add(&w, o->arguments[i]);
+  for (int i = 0; i < o->argument_count; i++) add(&w, launched_argument(o->arguments[i], arena));
   if (w.failed) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   w.word[w.count] = NULL;
   *command = w.word;

@@ -15,6 +15,7 @@
 #include <unistd.h>
 #include "base/fingerprint.h"
 #include "base/log.h"
+#include "base/number.h"
 #include "base/system.h"
 #include "launch/launch.h"
 #include "launch/protocol.h"
@@ -43,7 +44,8 @@ int tws_worker_is(void) {
 static int first_number(const char *const *names) {
   for (; *names; names++) {
     const char *text = getenv(*names);
-    if (text && *text >= '0' && *text <= '9') return atoi(text);
+    int number;
+    if (text && tws_text_int(text, NULL, 0, INT32_MAX, &number)) return number;
   }
   return -1;
 }
@@ -177,9 +179,13 @@ static int connect_within(const struct sockaddr_in *address, int milliseconds) {
 
 /* "@PORT/SECRET/ADDRESS,...": the first address that answers is the launcher's. */
 static int connect_far(const char *name, char secret[2 * TWS_SECRET + 1]) {
-  int port = 0, at = 0;
-  if (sscanf(name, "@%d/%32[0-9a-f]/%n", &port, secret, &at) != 2 || at == 0) return 0;
-  for (const char *list = name + at; *list && worker.socket < 0;) {
+  int port;
+  const char *at;
+  if (*name != '@' || !tws_text_int(name + 1, &at, 1, UINT16_MAX, &port) || *at++ != '/') return 0;
+  const size_t digits = strspn(at, "0123456789abcdef");
+  if (digits != 2 * TWS_SECRET || at[digits] != '/') return 0;
+  snprintf(secret, 2 * TWS_SECRET + 1, "%s", at);
+  for (const char *list = at + digits + 1; *list && worker.socket < 0;) {
     char text[64];
     const size_t length = strcspn(list, ",");
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};

@@ -182,7 +182,16 @@ static tws_op *emit(tws_builder *b, tws_op_kind kind, tws_stream stream, tws_cha
   tws_plan *plan = b->plan;
   if (b->failed != TWS_OK) return NULL;
   if (count > UINT16_MAX) {
-    tws_builder_fail(b, TWS_INTERNAL, "an operation has more than 65535 operands");
+    b->failed =
+        tws_fail(b->err, TWS_UNSUPPORTED,
+                 "lower zero_optimization's reduce_bucket_size, stage3_prefetch_bucket_size and "
+                 "stage3_param_persistence_threshold (to 0), use another stage, or fewer layers",
+                 "plan: operation %u, %s, has %d operands, one for each of its parameters and its parts, and %d "
+                 "is the most",
+                 plan->op_count,
+                 kind == TWS_OP_COLLECTIVE ? tws_collective_name((tws_collective)work->code)
+                                           : tws_kernel_name((tws_kernel)work->code),
+                 count, UINT16_MAX);
     return NULL;
   }
   size_t index = plan->op_count, operand = plan->operand_count;

@@ -1,5 +1,6 @@
 /* Routers and the slots of experts. Each rank routes its own tokens, and an expert has slots for the tokens of each
  * rank: what is dropped does not depend on which rank has which experts. */
+#include "base/number.h"
 #include "plan/lower.h"
 
 #include <math.h>
@@ -76,28 +77,29 @@ int64_t tws_expert_slots(const tws_lower *l, const tws_module *m) {
 
 /* Reads the next number of a list; NULL where there is none. */
 static const char *next_count(const char *text, double *count) {
-  char *end;
-  *count = strtod(text, &end);
-  if (end == text || !(*count >= 0) || *count > 1e15 || (*end && *end != ',')) return NULL;
+  const char *end;
+  if (!tws_text_number(text, &end, 0, 1e15, count) || (*end && *end != ',')) return NULL;
   return *end ? end + 1 : end;
+}
+
+static int read_zipf(const char *load, double *exponent) {
+  return strncmp(load, "zipf:", 5) == 0 && tws_text_number(load + 5, NULL, 0, 16, exponent);
 }
 
 /* What an expert's share is proportional to; `at` goes through a list. */
 static double load_of(const char *load, int64_t expert, const char **at) {
-  double count = 0;
-  if (strncmp(load, "zipf:", 5) == 0) return pow((double)expert + 1, -strtod(load + 5, NULL));
+  double count = 0, exponent;
+  if (read_zipf(load, &exponent)) return pow((double)expert + 1, -exponent);
   *at = next_count(*at, &count);
   return count;
 }
 
 tws_code tws_expert_load_check(const tws_network *network, const char *load, tws_error *err) {
   static const char hint[] = "give uniform, zipf:1, or as many counts as a layer has experts: 4,1,1,2";
-  char *end;
   int64_t counts = 0;
   double count, sum = 0;
   if (strncmp(load, "zipf:", 5) == 0) {
-    const double exponent = strtod(load + 5, &end);
-    if (end != load + 5 && !*end && exponent >= 0 && exponent <= 16) return TWS_OK;
+    if (read_zipf(load, &count)) return TWS_OK;
     return tws_fail(err, TWS_INVALID, hint, "twinspeed.expert_load: \"%.40s\" has no exponent from 0 to 16", load);
   }
   for (const char *at = load; at && *at; counts++) {

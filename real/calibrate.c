@@ -14,6 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/host_memory.h"
+#include "base/number.h"
 #include "models/collective.h"
 #include "real/calibrate_device.h"
 #include "real/case_operands.h"
@@ -382,9 +384,11 @@ static uint64_t cache_bytes(const bench *b) {
 /* Resident memory of this process: what libraries take beside the arenas. */
 static double resident_bytes(void) {
   double pages = 0;
-  FILE *file = fopen("/proc/self/statm", "r");
+  char line[128];
+  const char *rest;
+  FILE *file = fopen("/proc/self/statm", "r"); /* all of it, then what is resident */
   if (!file) return 0;
-  if (fscanf(file, "%*s %lf", &pages) != 1) pages = 0;
+  if (fgets(line, sizeof line, file)) tws_text_number(line + strcspn(line, " "), &rest, 0, 1e15, &pages);
   fclose(file);
   return pages * (double)sysconf(_SC_PAGESIZE);
 }
@@ -404,7 +408,8 @@ static tws_code prepare(bench *b, tws_error *err) {
   const int kernels = b->cuda ? b->world == 1 : b->world <= b->cores; /* beyond, ranks take turns on busy cores */
   if (kernels) TWS_TRY(add_cases(b, err));
   TWS_TRY(add_transfers(b, err));
-  return make_pools(b, err);
+  TWS_TRY(make_pools(b, err));
+  return tws_host_check_limit(err);
 }
 
 static void release(bench *b) {

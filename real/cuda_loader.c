@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/number.h"
 #include "build_interface.h"
 #include "real/mpi_comm.h"
 
@@ -52,7 +53,8 @@ tws_code tws_cuda_load(const tws_cuda_api **out, tws_error *err) {
 static int first_number(const char *const *names, int count) {
   for (int i = 0; i < count; i++) {
     const char *text = getenv(names[i]);
-    if (text && *text) return atoi(text);
+    int number;
+    if (text && tws_text_int(text, NULL, 0, INT32_MAX, &number)) return number;
   }
   return 0;
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/host_memory.h"
 #include "base/memory.h"
 #include "models/collective.h"
 #include "plan/collective.h"
@@ -434,6 +435,7 @@ tws_code tws_executor_create(const tws_executor_setup *setup, tws_executor **out
   tws_code code = x->arena ? allocate_all(x, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (int i = 0; i < setup->program_count && code == TWS_OK; i++)
     if (setup->programs[i]) code = prepare(x, &x->programs[i], err);
+  if (code == TWS_OK) code = tws_host_check_limit(err); /* with all arenas there */
   if (code != TWS_OK) {
     tws_executor_destroy(x);
     return code;

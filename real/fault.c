@@ -4,16 +4,19 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/number.h"
+
 tws_code tws_fault_parse(const char *text, int rank, tws_fault *fault, tws_error *err) {
   static const char *const kinds[] = {"none", "kill", "hang", "slow", "nan", "hold", "allocate"};
   *fault = (tws_fault){.kind = TWS_FAULT_NONE};
   if (!text || !*text) return TWS_OK;
-  int who = -1, end = 0;
-  long step = 1;
-  char kind[16] = "";
-  if (sscanf(text, "rank=%d,step=%ld,kind=%15[a-z]%n", &who, &step, kind, &end) == 3 && text[end] == '\0')
+  int who = -1;
+  int64_t step = 1;
+  const char *at = text;
+  if (strncmp(at, "rank=", 5) == 0 && tws_text_int(at + 5, &at, 0, INT32_MAX, &who) && strncmp(at, ",step=", 6) == 0 &&
+      tws_text_integer(at + 6, &at, 0, INT32_MAX, &step) && strncmp(at, ",kind=", 6) == 0)
     for (int k = 1; k < (int)(sizeof kinds / sizeof *kinds); k++)
-      if (strcmp(kind, kinds[k]) == 0) {
+      if (strcmp(at + 6, kinds[k]) == 0) {
         if (who == rank) *fault = (tws_fault){.kind = (tws_fault_kind)k, .step = step};
         return TWS_OK;
       }

@@ -387,6 +387,20 @@ static tws_code advance_scale(tws_training *t, int overflow, tws_step_report *r,
   return TWS_OK;
 }
 
+/* fp16 holds nothing below 6e-8: of a loss times a tiny scale no gradient is left, and nothing is trained. */
+static void warn_of_vanished(tws_training *t, const tws_step_report *r) {
+  if (t->vanished || r->skipped || t->config->dtype != TWS_F16 || r->gradient_norm != 0) return;
+  t->vanished = 1;
+  if (t->rank == 0)
+    tws_log_write(t->options->log, TWS_LOG_WARNING,
+                  "step %" PRId64
+                  ": the gradient norm is 0: at a loss scale of %.9g all gradients vanish in fp16, and no "
+                  "weight learns; %s",
+                  r->step, r->loss_scale,
+                  t->config->fp16.loss_scale > 0 ? "use a larger fp16.loss_scale, or 0 for one that adapts itself"
+                                                 : "use a larger fp16.initial_scale_power");
+}
+
 static tws_code check_finite(const tws_step_report *r, tws_error *err) {
   if (r->skipped) return TWS_OK;
   if (isfinite(r->loss) && isfinite(r->gradient_norm)) return TWS_OK;
@@ -455,6 +469,7 @@ tws_code tws_training_end_step(tws_training *t, const double metrics[TWS_METRIC_
   TWS_TRY(read_routed(t, report, err));
   TWS_TRY(advance_scale(t, metrics[TWS_METRIC_OVERFLOW] != 0, report, err));
   TWS_TRY(check_finite(report, err));
+  warn_of_vanished(t, report);
   t->counters->steps = report->step;
   return TWS_OK;
 }

@@ -56,6 +56,7 @@ typedef struct tws_training {
   int skipped;                       /* the last step was */
   int ended;                         /* asked to, before the last step */
   int warned[2];                     /* of a slower way, of steps that are not recorded */
+  int vanished;                      /* warned of gradients that are all 0 */
   double *routed;                    /* routes to experts, router by router; NULL without experts */
   tws_step_report *history;          /* rank 0: one per step of this run */
   tws_counters *counters;            /* of the plan's state */

@@ -191,12 +191,33 @@ START_TEST(stale_modules) {
 }
 END_TEST
 
+/* So many layers that a collective of stage 3 has more parts than an operation holds: said with its keys, which help. */
+START_TEST(more_operands_than_fit) {
+  static const char lower[] =
+      "--set zero_optimization.stage3_param_persistence_threshold=0 "
+      "--set zero_optimization.stage3_prefetch_bucket_size=100000 "
+      "--set zero_optimization.reduce_bucket_size=100000";
+  write_text(in_folder("deep.json"),
+             "{\"model_type\": \"gpt2\", \"vocab_size\": 9, \"n_positions\": 8, \"n_embd\": 8, "
+             "\"n_layer\": 2800, \"n_head\": 1}");
+  command_result r = twinspeed("check -m %s -n 4 --seq 8 --stage 3", in_folder("deep.json"));
+  assert_one_error(&r, 3, "operands");
+  ck_assert_msg(strstr(r.err, "all_gather, has 67208 operands") && strstr(r.err, "65535 is the most"), "%s", r.err);
+  ck_assert_msg(strstr(r.err, "hint: lower zero_optimization's reduce_bucket_size, stage3_prefetch"), "%s", r.err);
+  command_free(&r);
+  r = twinspeed("check -m %s -n 4 --seq 8 --stage 3 %s", in_folder("deep.json"), lower);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("cli_bad_input");
   TCase *bad = tcase_create("bad input");
   tcase_set_timeout(bad, 120);
   tcase_add_checked_fixture(bad, make_folder, remove_folder);
   tcase_add_test(bad, bad_files);
+  tcase_add_test(bad, more_operands_than_fit);
   tcase_add_test(bad, bad_sizes);
   tcase_add_test(bad, bad_configurations);
   tcase_add_test(bad, bad_models);

@@ -424,6 +424,41 @@ START_TEST(contradictions) {
 }
 END_TEST
 
+/* Only the first of thousands of unknown keys are compared with known ones, and the others say so; one that is close to a
+ * known key is a slip all the same. */
+START_TEST(thousands_of_unknown_keys) {
+  enum { KEYS = 40000 };
+  int count;
+  tws_text text = {0}, out = {0};
+  tws_json *json;
+  tws_config *c;
+  tws_text_add(&text, "{" B);
+  for (int i = 0; i < KEYS; i++) tws_text_add(&text, "%s\n\"made_up_%d\": 1", i ? "," : "", i);
+  tws_text_add(&text, "}");
+  ck_assert_int_eq(tws_json_parse(text.data, text.length, "ds.json", &json, &err), TWS_OK);
+  ck_assert_msg(tws_config_from_json(json, &c, &err) == TWS_OK, "%s", err.message);
+  ck_assert_int_eq(tws_config_no_effect(c, &out, &count, &err), TWS_OK);
+  ck_assert_int_eq(count, KEYS);
+  ck_assert_ptr_nonnull(strstr(out.data,
+                               "ds.json:257:1: unknown key \"made_up_255\" has no effect: DeepSpeed does not read "
+                               "it either\n"));
+  ck_assert_ptr_nonnull(strstr(out.data,
+                               "ds.json:258:1: unknown key \"made_up_256\" has no effect: DeepSpeed does not read "
+                               "it either; not compared with known keys, as 256 unknown ones"));
+  ck_assert_ptr_nonnull(strstr(out.data, "unknown key \"made_up_39999\" has no effect"));
+  tws_config_destroy(c);
+  tws_json_destroy(json);
+  tws_text_free(&out);
+  text.length = 0;
+  tws_text_add(&text, "{" B "\"a\": 1, \"b\": 2, \"wall_clock_breakdwon\": false}");
+  ck_assert_int_eq(tws_json_parse(text.data, text.length, "ds.json", &json, &err), TWS_OK);
+  ck_assert_int_eq(tws_config_from_json(json, &c, &err), TWS_INVALID);
+  ck_assert_ptr_nonnull(strstr(err.hint, "wall_clock_breakdown"));
+  tws_json_destroy(json);
+  tws_text_free(&text);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("config_refusals");
   TCase *all = tcase_create("all");
@@ -433,6 +468,7 @@ int main(void) {
   tcase_add_test(all, what_deepspeed_takes);
   tcase_add_test(all, all_refusals_at_once);
   tcase_add_test(all, check_without_ranks);
+  tcase_add_test(all, thousands_of_unknown_keys);
   suite_add_tcase(suite, all);
   return run_suite(suite);
 }

@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "tests/answers.h"
 #include "tests/folder.h"
+#include "tests/sanitized.h"
 #include "tests/suite.h"
 
 #define MODEL(more)                                                                                                   \
@@ -382,6 +383,28 @@ START_TEST(limits) {
 }
 END_TEST
 
+/* Whatever the limit of the address space: one message, and no process is aborted in a library. */
+START_TEST(little_address_space) {
+  if (TWS_SANITIZED) return; /* which takes terabytes of it */
+  for (int mib = 70 + _i; mib < 150; mib += 10) {
+    char line[512];
+    snprintf(line, sizeof line,
+             "ulimit -c 0; ulimit -v %d; exec %s/twinspeed train -m tiny-gpt2 --seq 32 --steps 2 --threads 2 --data "
+             "%s/text --quiet",
+             mib << 10, TWS_BUILD_DIR, folder);
+    char *argv[] = {"/bin/sh", "-c", line, NULL};
+    command_result r = command_execute(argv);
+    ck_assert_msg(r.status == 4 && count_lines_with(r.err, "twinspeed: ") == 1, "%d MiB: %d %s", mib, r.status, r.err);
+    if (mib >= 110) ck_assert_msg(strstr(r.err, "(ulimit -v), leaves less than the 128 MiB"), "%d MiB: %s", mib, r.err);
+    command_free(&r);
+  }
+  command_result r =
+      shell("ulimit -v 102400; %s/twinspeed train -m tiny-gpt2 -n 2 --seq 32 --steps 2 --data %s/text --quiet%s", "");
+  ck_assert_msg(r.status == 4 && strstr(r.err, "(ulimit -v)"), "%d %s", r.status, r.err);
+  command_free(&r);
+}
+END_TEST
+
 /* One line and the documented status, whatever the program was doing. */
 START_TEST(signals) {
   static const char *const lines[] = {
@@ -418,6 +441,7 @@ int main(void) {
   tcase_add_loop_test(tcase, numbers_out_of_range, 0, 5);
   tcase_add_loop_test(tcase, random_lines, 0, 4);
   tcase_add_test(tcase, limits);
+  tcase_add_loop_test(tcase, little_address_space, 0, 2);
   tcase_add_loop_test(tcase, signals, 0, 2);
   suite_add_tcase(suite, tcase);
   return run_suite(suite);

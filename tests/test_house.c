@@ -1,6 +1,8 @@
 /* The house: a folder uses only the folders below it, no header includes itself by way of others, files, functions
- * and lines keep to a size that one finds one's way in. Read from the sources. */
+ * and lines keep to a size that one finds one's way in, no shell is started,
+ * texts become numbers in one place. Read from the sources. */
 #include <check.h>
+#include <ctype.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -276,6 +278,50 @@ START_TEST(one_writer_of_files) {
 }
 END_TEST
 
+/* Where `word` begins in a line that has no letter before it: popen( is no part of my_popen(. */
+static const char *find_word(const char *line, const char *word) {
+  for (const char *at = strstr(line, word); at; at = strstr(at + 1, word))
+    if (at == line || !(isalnum((unsigned char)at[-1]) || at[-1] == '_') || !isalpha((unsigned char)*word)) return at;
+  return NULL;
+}
+
+/* Words that no line of the sources has, except in one file. */
+typedef struct refused {
+  const char *why, *except, *words[20];
+} refused;
+
+static void look_through(const char *path, const refused *rules, int rule_count) {
+  char name[640], line[1024];
+  snprintf(name, sizeof name, "%s%.127s", root, path);
+  FILE *file = fopen(name, "r");
+  ck_assert_msg(file != NULL, "%s", name);
+  for (int number = 1; fgets(line, sizeof line, file); number++)
+    for (int r = 0; r < rule_count; r++)
+      for (int k = 0; rules[r].words[k]; k++)
+        ck_assert_msg(strcmp(path, rules[r].except) == 0 || !find_word(line, rules[r].words[k]), "%s:%d: %s %s", path,
+                      number, rules[r].words[k], rules[r].why);
+  fclose(file);
+}
+
+/* Programs are started with argument vectors, and texts become numbers, in one place each. */
+START_TEST(no_shell_and_one_conversion) {
+  static const refused rules[] = {
+      {"starts a shell: base/process.h starts programs by argument vectors",
+       "",
+       {"system(", "popen(", "wordexp(", "execl(", "execlp(", "execle(", "sh -c", "/sh\"", "\"sh\"", "\"bash -",
+        "/bash\"", "/bin/env"}},
+      {"does not refuse what is out of range: base/number.h does",
+       "base/number.c",
+       {"atoi(", "atol(", "atoll(", "atof(", "strtol(", "strtoul(", "strtoll(", "strtoull(", "strtod(", "strtof(",
+        "strtold(", "strtoimax(", "strtoumax(", "sscanf(", "fscanf(", "vsscanf("}}};
+  char path[640];
+  read_house();
+  snprintf(path, sizeof path, "%sbench", root);
+  ck_assert_int_eq(nftw(path, add_file, 16, FTW_PHYS), 0);
+  for (int i = 0; i < count; i++) look_through(sources[i].path, rules, sizeof rules / sizeof *rules);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("house");
   TCase *tests = tcase_create("house");
@@ -283,6 +329,7 @@ int main(void) {
   tcase_add_test(tests, folders_use_what_is_below);
   tcase_add_test(tests, no_file_includes_itself);
   tcase_add_test(tests, one_writer_of_files);
+  tcase_add_test(tests, no_shell_and_one_conversion);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_set_fork_status(runner, CK_FORK);

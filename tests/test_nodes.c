@@ -269,6 +269,25 @@ START_TEST(faults) {
 }
 END_TEST
 
+/* What a command prints on another machine is no command for this one's terminal, in whatever parts it comes; and an
+ * argument that mpirun would take for its own reaches the command. */
+START_TEST(output_of_other_machines) {
+  write_text(in_folder("hosts"), "node2 slots=1\n");
+  write_text(in_folder("prints"),
+             "printf 'a\\033]0;x\\007\\302'; sleep 1; printf '\\2332J \\303\\244\\tb\\r\\n'; "
+             "printf '%s|' \"$@\"; printf '\\377\\303'; printf '\\033[2J' >&2\n");
+  command_result r = shell(
+      "sh %s/nodes.sh run node1 \"%s/twinspeed launch -q --hostfile %s --remote-shell '%s' -- sh %s a : "
+      ":: --\"",
+      TWS_TEST_DIR, TWS_BUILD_DIR, in_folder("hosts"), remote_shell, in_folder("prints"));
+  ck_assert_msg(r.status == 0, "status %d: %s", r.status, r.err);
+  ck_assert_str_eq(r.out, "a\\x1b]0;x\\x07\\u009b2J \xc3\xa4\tb\r\na|:|::|--|\\xff\\xc3");
+  ck_assert_msg(strstr(r.err, "\\x1b[2J") && !strchr(r.err, '\033'), "%s", r.err);
+  command_free(&r);
+  assert_alone();
+}
+END_TEST
+
 /* A link that is cut for a second is no harm; one that stays so is a lost node, which is named, and ends by itself. */
 START_TEST(cut_link) {
   char line[256] = "";
@@ -323,6 +342,7 @@ int main(void) {
   tcase_add_loop_test(tests, faults, 0, 3);
   tcase_add_test(tests, own_disks);
   tcase_add_test(tests, through_sshd);
+  tcase_add_test(tests, output_of_other_machines);
   tcase_add_test(tests, cut_link);
   tcase_add_test(tests, slow_link);
   suite_add_tcase(suite, tests);

@@ -3,9 +3,11 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "failing_allocator.h"
 #include "members.h"
+#include "sanitized.h"
 #include "suite.h"
 #include "tokens/tokenizer.h"
 
@@ -74,6 +76,9 @@ START_TEST(refusals) {
     const char *words;
   } cases[] = {
       {"[]", TWS_INVALID, "there is no \"model\" object"},
+      {"{\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[],\"end_of_word_suffix\":\""
+       "0123456789012345678901234567890123456789012345678901234567890123456789\"}}",
+       TWS_INVALID, "at most 64 bytes"},
       {"{\"model\":{\"type\":\"WordPiece\",\"vocab\":{}}}", TWS_UNSUPPORTED, "known are BPE and Unigram"},
       {"{\"model\":{\"type\":\"BPE\",\"vocab\":[],\"merges\":[]}}", TWS_INVALID, "\"vocab\" must be an object"},
       {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":-1},\"merges\":[]}}", TWS_INVALID, "must be below"},
@@ -154,13 +159,92 @@ START_TEST(no_memory) {
 }
 END_TEST
 
+/* A tokenizer with a normalizer, pre-tokenizer or decoder, and more members of its model. */
+static tws_code make_growing(const char *member, const char *content, size_t times, const char *more, tws_tokenizer **t,
+                             tws_error *err) {
+  tws_text text = {0};
+  tws_text_add(&text, "{\n%s", member);
+  for (size_t i = 0; i < times; i++) tws_text_add(&text, "%s", content);
+  tws_text_add(&text, "%s,\n\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}", more);
+  const tws_code code = tws_tokenizer_parse(text.data, text.length, "t.json", t, err);
+  tws_text_free(&text);
+  return code;
+}
+
+/* A small file and a small text make no gigabytes: each in a process that has not so much memory. */
+START_TEST(what_is_made_of_a_text_is_bounded) {
+  enum { MIB = 1 << 20, TEXT = 30000 };
+  static const struct {
+    const char *member;
+    size_t times;
+    const char *more, *says;
+  } cases[] = {{"\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"", MIB, "\"}",
+                "t.json:2:1: \"Replace\" makes more than 964096 bytes of 30000"},
+               {"\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"", 40, "\"}",
+                "\"Replace\" makes more than"},
+               {"\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"", MIB, "\"}", "\"Prepend\" makes more than"},
+               {"\"added_tokens\":[{\"id\":2,\"content\":\"b\",\"normalized\":false}],\"normalizer\":{\"type\":"
+                "\"Prepend\",\"prepend\":\"",
+                3000, "\"}", "\"Prepend\" makes more than"}};
+  struct rlimit memory = {(rlim_t)1 << 30, (rlim_t)1 << 30};
+  if (!TWS_SANITIZED) setrlimit(RLIMIT_AS, &memory);
+  char *text = malloc(TEXT);
+  for (int i = 0; i < TEXT; i++) text[i] = i % 2 ? 'b' : 'a';
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    tws_tokenizer *t = NULL;
+    tws_token_list list = {0};
+    tws_error err = {0};
+    ck_assert_msg(make_growing(cases[i].member, "a", cases[i].times, cases[i].more, &t, &err) == TWS_OK, "%s",
+                  err.message);
+    if (i < 3) memset(text, 'a', TEXT);
+    ck_assert_msg(tws_tokenizer_encode(t, text, TEXT, 0, &list, &err) == TWS_INVALID, "%zu", i);
+    ck_assert_msg(strstr(err.message, cases[i].says) && err.hint[0], "%s", err.message);
+    ck_assert_uint_le(list.count, 4096 + 32 * TEXT);
+    tws_token_free(&list);
+    tws_tokenizer_close(t);
+    for (int k = 0; k < TEXT; k++) text[k] = k % 2 ? 'b' : 'a';
+  }
+  free(text);
+}
+END_TEST
+
+START_TEST(what_is_made_of_tokens_is_bounded) {
+  enum { MIB = 1 << 20, TOKENS = 20000 };
+  static int32_t ids[TOKENS];
+  tws_tokenizer *t = NULL;
+  tws_error err = {0};
+  char *text = NULL;
+  size_t length = 0;
+  struct rlimit memory = {(rlim_t)1 << 30, (rlim_t)1 << 30};
+  if (!TWS_SANITIZED) setrlimit(RLIMIT_AS, &memory);
+  static const char replace[] = "\"decoder\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"";
+  ck_assert_int_eq(make_growing(replace, "c", MIB, "\"}", &t, &err), TWS_OK);
+  ck_assert_int_eq(tws_tokenizer_decode(t, ids, TOKENS, 0, &text, &length, &err), TWS_INVALID);
+  ck_assert_msg(strstr(err.message, "t.json:2:1: \"Replace\" makes more than") && err.hint[0], "%s", err.message);
+  tws_tokenizer_close(t);
+  static const char added[] = "\"added_tokens\":[{\"id\":0,\"content\":\"";
+  ck_assert_int_eq(make_growing(added, "c", MIB, "\"}]", &t, &err), TWS_OK);
+  ck_assert_int_eq(tws_tokenizer_decode(t, ids, TOKENS, 0, &text, &length, &err), TWS_INVALID);
+  ck_assert_msg(strstr(err.message, "more than 1024 bytes a token"), "%s", err.message);
+  tws_tokenizer_close(t);
+  static const char twice[] = "{\"type\":\"ByteLevel\"},";
+  ck_assert_int_eq(make_growing("\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[", twice, 3,
+                                "{\"type\":\"Whitespace\"}]}", &t, &err),
+                   TWS_INVALID);
+  ck_assert_msg(strstr(err.message, "\"ByteLevel\" more than 2 times"), "%s", err.message);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("tokens");
-  TCase *tests = tcase_create("tokens");
+  TCase *tests = tcase_create("tokens"), *growth = tcase_create("growth");
   tcase_add_test(tests, as_the_library);
   tcase_add_test(tests, refusals);
   tcase_add_test(tests, not_utf8);
   tcase_add_test(tests, no_memory);
+  tcase_add_test(growth, what_is_made_of_a_text_is_bounded);
+  tcase_add_test(growth, what_is_made_of_tokens_is_bounded);
+  suite_add_tcase(suite, growth);
   suite_add_tcase(suite, tests);
   return run_suite(suite);
 }

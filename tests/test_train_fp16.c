@@ -173,12 +173,31 @@ START_TEST(scales_that_never_fit) {
 }
 END_TEST
 
+/* No gradient is left of a loss times a tiny scale: told once, with the scale and what to do. */
+START_TEST(scales_so_small_that_gradients_vanish) {
+  static const struct {
+    const char *scale, *says, *remedy;
+  } cases[] = {{"fp16.loss_scale=1e-20", "a loss scale of 1e-20 all gradients vanish", "use a larger fp16.loss_scale"},
+               {"fp16.loss_scale=1024", NULL, NULL}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    command_result r =
+        twinspeed(JOB "%s --steps 3 --every 100 --quiet --dtype fp16 --set %s", text_path, cases[i].scale);
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    ck_assert_int_eq(count_lines_with(r.err, "warning: step 1: the gradient norm is 0"), cases[i].says != NULL);
+    ck_assert_int_eq(count_lines_with(r.err, "warning: step "), cases[i].says != NULL);
+    if (cases[i].says) ck_assert_msg(strstr(r.err, cases[i].says) && strstr(r.err, cases[i].remedy), "%s", r.err);
+    command_free(&r);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("train_fp16");
   TCase *tests = tcase_create("train_fp16");
   tcase_add_test(tests, fp16_trains);
   tcase_add_test(tests, skipped_steps);
   tcase_add_test(tests, scales_that_never_fit);
+  tcase_add_test(tests, scales_so_small_that_gradients_vanish);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);
   return run_training(suite);

@@ -4,6 +4,8 @@
 
 #include "tokens/internal.h"
 
+enum { MOST_DECORATION = 64 }; /* bytes; every character of a word gets it */
+
 /* ---- reading ---- */
 
 static tws_code read_vocabulary(const tws_json *json, const cJSON *list, tws_token_model *m, tws_error *err) {
@@ -68,6 +70,9 @@ tws_code tws_bpe_read(const tws_json *json, const cJSON *item, tws_token_model *
     return tws_json_fail(json, item, err, "set it to null", "\"dropout\": tokens would be others every time");
   if (m->prefix && !*m->prefix) m->prefix = NULL;
   if (m->suffix && !*m->suffix) m->suffix = NULL;
+  if ((m->prefix && strlen(m->prefix) > MOST_DECORATION) || (m->suffix && strlen(m->suffix) > MOST_DECORATION))
+    return tws_json_fail(json, item, err, "published ones have \"##\" and \"</w>\"",
+                         "what is written before or after a part of a word has at most %d bytes", MOST_DECORATION);
   m->unknown = unknown ? tws_vocabulary_find(&m->vocabulary, unknown, strlen(unknown)) : -1;
   return read_merges(json, cJSON_GetObjectItemCaseSensitive(item, "merges"), m, err);
 }

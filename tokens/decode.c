@@ -49,6 +49,7 @@ typedef struct decoder {
   const tws_token_step *step;
   tws_texts *texts;
   tws_arena *arena;
+  tws_growth growth; /* made: by this step */
 } decoder;
 
 /* A text of the arena in place of text i. */
@@ -148,6 +149,7 @@ static tws_code byte_fallback(decoder *d, tws_error *err) {
 }
 
 static tws_code replace_all(decoder *d, tws_error *err) {
+  const size_t size = strlen(d->step->content);
   tws_text made = {0};
   tws_code code = TWS_OK;
   for (size_t i = 0; i < d->texts->count && code == TWS_OK; i++) {
@@ -155,12 +157,15 @@ static tws_code replace_all(decoder *d, tws_error *err) {
     size_t begin = 0, end = 0;
     made.length = 0;
     for (size_t done = 0; code == TWS_OK && done < text.length; done = end) {
+      if (d->growth.made + made.length + size > d->growth.most) code = tws_growth_exceeded(d->step, &d->growth, err);
+      if (code != TWS_OK) break;
       code = tws_pattern_next(d->step->pattern, text.at, text.length, done, &begin, &end, err);
       if (code != TWS_OK) break;
       tws_text_add_bytes(&made, text.at + done, begin - done);
-      if (begin < text.length) tws_text_add_bytes(&made, d->step->content, strlen(d->step->content));
+      if (begin < text.length) tws_text_add_bytes(&made, d->step->content, size);
     }
     if (code == TWS_OK) code = put(d, i, &made, err);
+    d->growth.made += made.length;
   }
   tws_text_free(&made);
   return code;
@@ -222,11 +227,19 @@ static tws_code run_step(decoder *d, tws_error *err) {
   return TWS_OK;
 }
 
+static size_t bytes_of(const tws_texts *texts) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < texts->count; i++) bytes += texts->item[i].length;
+  return bytes;
+}
+
 tws_code tws_decode(const tws_token_steps *steps, int none, tws_texts *texts, tws_arena *arena, tws_text *out,
                     tws_error *err) {
+  const tws_growth growth = tws_growth_of(bytes_of(texts));
   for (int i = 0; i < steps->count; i++) {
-    decoder d = {&steps->step[i], texts, arena};
+    decoder d = {&steps->step[i], texts, arena, growth};
     TWS_TRY(run_step(&d, err));
+    if (bytes_of(texts) > growth.most) return tws_growth_exceeded(d.step, &growth, err);
   }
   tws_text_add_bytes(out, "", 0);
   for (size_t i = 0; i < texts->count; i++) {

@@ -72,8 +72,18 @@ typedef enum tws_behavior { /* of what separates */
                             TWS_CONTIGUOUS
 } tws_behavior;
 
+/* What steps may make of a text: the published ones make less than 16 times as much (NFKC of U+FDFA: 11 times), and a
+ * file that is not to be trusted could make gigabytes of a line. */
+enum { TWS_GROWTH = 32, TWS_GROWTH_BYTES = 4096, TWS_TOKEN_BYTES = 1024 /* a token, on average */ };
+typedef struct tws_growth {
+  size_t from, most, made; /* bytes: of the text, allowed, and so far */
+} tws_growth;
+tws_growth tws_growth_of(size_t length);
+
 typedef struct tws_token_step {
-  int kind; /* of its list */
+  int kind;             /* of its list */
+  const tws_json *json; /* with the item, for messages */
+  const cJSON *item;
   tws_pattern *pattern;
   const char *content; /* Replace, Prepend, Metaspace's replacement, Strip's character */
   tws_behavior behavior;
@@ -97,14 +107,18 @@ tws_code tws_steps_read(const tws_json *json, const cJSON *item, const char *mem
                         tws_step_reader reader, tws_token_steps *steps, tws_error *err);
 void tws_steps_free(tws_token_steps *steps);
 
+/* TWS_INVALID with the step's place. */
+tws_code tws_growth_exceeded(const tws_token_step *step, const tws_growth *growth, tws_error *err);
+
 /* A flag of an object, or its default. */
 tws_code tws_step_flag(const tws_json *json, const cJSON *item, const char *key, int fallback, int *value,
                        tws_error *err);
 
 /* ---- normalizers (tokens/normalize.c) ---- */
 tws_code tws_normalizers_read(const tws_json *json, const cJSON *item, tws_token_steps *steps, tws_error *err);
-/* out is emptied first. */
-tws_code tws_normalize(tws_token_steps *steps, const char *text, size_t length, tws_text *out, tws_error *err);
+/* out is emptied first. TWS_INVALID where more would be made than the growth allows, to which it is added. */
+tws_code tws_normalize(tws_token_steps *steps, const char *text, size_t length, tws_growth *growth, tws_text *out,
+                       tws_error *err);
 
 /* ---- pre-tokenizers (tokens/split.c) ---- */
 tws_code tws_splits_read(const tws_json *json, const cJSON *item, tws_token_steps *steps, tws_error *err);

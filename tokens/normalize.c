@@ -31,7 +31,7 @@ static tws_code read_step(const tws_json *json, const cJSON *item, const char *c
   for (int k = 0; kinds[k]; k++) {
     if (strcmp(kinds[k], type) != 0) continue;
     tws_token_step *step = &steps->step[steps->count++];
-    *step = (tws_token_step){.kind = k};
+    *step = (tws_token_step){.kind = k, .json = json, .item = item};
     return reader(json, item, step, err);
   }
   tws_text known = {0};
@@ -63,6 +63,19 @@ void tws_steps_free(tws_token_steps *steps) {
     tws_free(steps->step[i].units);
     tws_text_free(&steps->step[i].room);
   }
+}
+
+tws_growth tws_growth_of(size_t length) {
+  return (tws_growth){
+      length, length > (SIZE_MAX - TWS_GROWTH_BYTES) / TWS_GROWTH ? SIZE_MAX : TWS_GROWTH_BYTES + TWS_GROWTH * length,
+      0};
+}
+
+tws_code tws_growth_exceeded(const tws_token_step *s, const tws_growth *growth, tws_error *err) {
+  const cJSON *type = cJSON_GetObjectItemCaseSensitive(s->item, "type");
+  return tws_json_fail(s->json, s->item, err, "use a tokenizer whose steps add less to a text",
+                       "\"%.40s\" makes more than %zu bytes of %zu, and %d times as much is allowed",
+                       cJSON_IsString(type) ? type->valuestring : "?", growth->most, growth->from, TWS_GROWTH);
 }
 
 static int digit_of(char c) {
@@ -178,14 +191,18 @@ static void strip(const tws_token_step *s, const char *text, size_t length, tws_
   if (begin < end) tws_text_add_bytes(out, text + begin, end - begin);
 }
 
-static tws_code replace(const tws_token_step *s, const char *text, size_t length, tws_text *out, tws_error *err) {
+/* No more than `most` bytes, and then one too many: the caller sees it. */
+static tws_code replace(const tws_token_step *s, const char *text, size_t length, size_t most, tws_text *out,
+                        tws_error *err) {
+  const size_t size = strlen(s->content);
   size_t begin, end;
-  for (size_t done = 0;; done = end) {
+  for (size_t done = 0; out->length <= most; done = end) {
     TWS_TRY(tws_pattern_next(s->pattern, text, length, done, &begin, &end, err));
     tws_text_add_bytes(out, text + done, begin - done);
     if (begin == length) return TWS_OK;
-    tws_text_add_bytes(out, s->content, strlen(s->content));
+    tws_text_add_bytes(out, s->content, size <= most ? size : most + 1);
   }
+  return TWS_OK;
 }
 
 /* The text that the shortest prefix in the trie leads to; NULL: none. Darts' double array: a unit has a label, whether
@@ -213,13 +230,13 @@ static const char *look_up(const tws_token_step *s, const char *key, size_t leng
 
 /* Short graphemes are looked up as a whole, as the library does, which takes the first prefix for all of it; others
  * character by character. */
-static void map_grapheme(const tws_token_step *s, const char *text, size_t length, tws_text *out) {
+static void map_grapheme(const tws_token_step *s, const char *text, size_t length, size_t most, tws_text *out) {
   const char *mapped = length < 6 ? look_up(s, text, length) : NULL;
   if (mapped) {
     tws_text_add_bytes(out, mapped, strlen(mapped));
     return;
   }
-  for (size_t i = 0; i < length;) {
+  for (size_t i = 0; i < length && out->length <= most;) {
     const size_t n = (size_t)tws_utf8_length(text + i);
     mapped = look_up(s, text + i, n);
     if (mapped)
@@ -230,24 +247,25 @@ static void map_grapheme(const tws_token_step *s, const char *text, size_t lengt
   }
 }
 
-static void map_graphemes(const tws_token_step *s, const char *text, size_t length, tws_text *out) {
+static void map_graphemes(const tws_token_step *s, const char *text, size_t length, size_t most, tws_text *out) {
   utf8proc_int32_t state = 0;
   int32_t before = 0, c;
   size_t begin = 0;
   int bad;
-  for (size_t i = 0; i < length;) {
+  for (size_t i = 0; i < length && out->length <= most;) {
     const int n = tws_utf8_read(text + i, length - i, &c, &bad);
     if (i > 0 && utf8proc_grapheme_break_stateful(before, c, &state)) {
-      map_grapheme(s, text + begin, i - begin, out);
+      map_grapheme(s, text + begin, i - begin, most, out);
       begin = i;
     }
     before = c;
     i += (size_t)n;
   }
-  if (begin < length) map_grapheme(s, text + begin, length - begin, out);
+  if (begin < length) map_grapheme(s, text + begin, length - begin, most, out);
 }
 
-static tws_code run_step(const tws_token_step *s, const char *text, size_t length, tws_text *out, tws_error *err) {
+static tws_code run_step(const tws_token_step *s, const char *text, size_t length, size_t most, tws_text *out,
+                         tws_error *err) {
   switch ((enum kind)s->kind) {
     case NORMALIZE_NFC:
       return to_form(text, length, UTF8PROC_COMPOSE, out, err);
@@ -265,27 +283,31 @@ static tws_code run_step(const tws_token_step *s, const char *text, size_t lengt
       strip(s, text, length, out);
       return TWS_OK;
     case NORMALIZE_Replace:
-      return replace(s, text, length, out, err);
+      return replace(s, text, length, most, out, err);
     case NORMALIZE_Prepend:
       if (length > 0) tws_text_add_bytes(out, s->content, strlen(s->content));
       tws_text_add_bytes(out, text, length);
       return TWS_OK;
     case NORMALIZE_Precompiled:
-      map_graphemes(s, text, length, out);
+      map_graphemes(s, text, length, most, out);
   }
   return TWS_OK;
 }
 
-tws_code tws_normalize(tws_token_steps *steps, const char *text, size_t length, tws_text *out, tws_error *err) {
+tws_code tws_normalize(tws_token_steps *steps, const char *text, size_t length, tws_growth *growth, tws_text *out,
+                       tws_error *err) {
+  const size_t most = growth->most - growth->made;
   for (int i = 0; i < steps->count; i++) {
     tws_text *room = &steps->step[i].room;
     room->length = 0;
     tws_text_add_bytes(room, "", 0);
-    TWS_TRY(run_step(&steps->step[i], text, length, room, err));
+    TWS_TRY(run_step(&steps->step[i], text, length, most, room, err));
     if (room->failed) return tws_no_token_memory(err);
+    if (room->length > most) return tws_growth_exceeded(&steps->step[i], growth, err);
     text = room->data;
     length = room->length;
   }
+  growth->made += length;
   out->length = 0;
   tws_text_add_bytes(out, text, length);
   return out->failed ? tws_no_token_memory(err) : TWS_OK;

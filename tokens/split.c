@@ -84,8 +84,15 @@ static tws_code read_split(const tws_json *json, const cJSON *item, tws_token_st
   return TWS_OK;
 }
 
+/* Each makes two bytes of one. */
 tws_code tws_splits_read(const tws_json *json, const cJSON *item, tws_token_steps *steps, tws_error *err) {
-  return tws_steps_read(json, item, "pretokenizers", names, read_split, steps, err);
+  enum { MOST = 2 };
+  int doubling = 0;
+  TWS_TRY(tws_steps_read(json, item, "pretokenizers", names, read_split, steps, err));
+  for (int i = 0; i < steps->count; i++)
+    if (steps->step[i].kind == SPLIT_ByteLevel && ++doubling > MOST)
+      return tws_json_fail(json, steps->step[i].item, err, "one is enough", "\"ByteLevel\" more than %d times", MOST);
+  return TWS_OK;
 }
 
 /* ---- cutting ---- */

@@ -80,7 +80,8 @@ static tws_code normalize_added(tws_tokenizer *t, tws_error *err) {
   for (size_t i = 0; i < t->added_count; i++) {
     added_token *a = &t->added[i];
     if (a->normalized && t->normalizers.count > 0) {
-      TWS_TRY(tws_normalize(&t->normalizers, a->content, a->length, &t->normalized, err));
+      tws_growth growth = tws_growth_of(a->length);
+      TWS_TRY(tws_normalize(&t->normalizers, a->content, a->length, &growth, &t->normalized, err));
       char *copy = tws_calloc(t->normalized.length + 1, 1);
       if (!copy) return tws_no_token_memory(err);
       memcpy(copy, t->normalized.data, t->normalized.length);
@@ -108,9 +109,11 @@ static tws_code read_template(tws_tokenizer *t, const cJSON *item, tws_error *er
     if (!cJSON_IsArray(ids)) return tws_json_fail(t->json, one, err, NULL, "a special token without \"ids\"");
     cJSON_ArrayForEach(id, ids) {
       int *count = behind ? &t->behind_count : &t->before_count;
-      if (!cJSON_IsNumber(id) || !(id->valuedouble >= 0 && id->valuedouble < TWS_MOST_TOKENS) || *count == MOST_AROUND)
+      int64_t number;
+      if (!tws_json_integer(t->json, id, &number, NULL) || number < 0 || number >= TWS_MOST_TOKENS ||
+          *count == MOST_AROUND)
         return tws_json_fail(t->json, id, err, NULL, "expected at most %d tokens", MOST_AROUND);
-      (behind ? t->behind : t->before)[(*count)++] = (int32_t)id->valuedouble;
+      (behind ? t->behind : t->before)[(*count)++] = (int32_t)number;
     }
   }
   return TWS_OK;
@@ -119,9 +122,10 @@ static tws_code read_template(tws_tokenizer *t, const cJSON *item, tws_error *er
 static tws_code read_around(tws_tokenizer *t, const cJSON *item, const char *key, int32_t *to, int *count,
                             tws_error *err) {
   const cJSON *pair = cJSON_GetObjectItemCaseSensitive(item, key), *id = pair && pair->child ? pair->child->next : NULL;
-  if (!cJSON_IsNumber(id) || !(id->valuedouble >= 0 && id->valuedouble < TWS_MOST_TOKENS) || *count == MOST_AROUND)
+  int64_t number;
+  if (!tws_json_integer(t->json, id, &number, NULL) || number < 0 || number >= TWS_MOST_TOKENS || *count == MOST_AROUND)
     return tws_json_fail(t->json, item, err, NULL, "\"%s\" must be [token, number]", key);
-  to[(*count)++] = (int32_t)id->valuedouble;
+  to[(*count)++] = (int32_t)number;
   return TWS_OK;
 }
 
@@ -282,6 +286,7 @@ tws_code tws_add_bytes(const tws_token_model *m, const char *text, size_t length
 typedef struct encoder {
   tws_tokenizer *t;
   tws_token_list *list;
+  tws_growth growth; /* of all of the text */
 } encoder;
 
 static tws_code encode_word(void *user, const char *word, size_t length, tws_error *err) {
@@ -363,7 +368,7 @@ static tws_code encode_plain(encoder *e, const char *text, size_t length, int fi
 static tws_code encode_part(encoder *e, const char *text, size_t length, int first, tws_error *err) {
   tws_tokenizer *t = e->t;
   if (t->normalizers.count > 0) {
-    TWS_TRY(tws_normalize(&t->normalizers, text, length, &t->normalized, err));
+    TWS_TRY(tws_normalize(&t->normalizers, text, length, &e->growth, &t->normalized, err));
     text = t->normalized.data;
     length = t->normalized.length;
   }
@@ -372,7 +377,7 @@ static tws_code encode_part(encoder *e, const char *text, size_t length, int fir
 
 tws_code tws_tokenizer_encode(tws_tokenizer *t, const char *text, size_t length, int special, tws_token_list *list,
                               tws_error *err) {
-  encoder e = {t, list};
+  encoder e = {t, list, tws_growth_of(length)};
   const size_t bad = tws_utf8_check(text, length);
   if (bad != SIZE_MAX)
     return tws_fail(err, TWS_INVALID, "convert it to UTF-8, for example with iconv", "byte %zu is not UTF-8", bad);
@@ -383,6 +388,14 @@ tws_code tws_tokenizer_encode(tws_tokenizer *t, const char *text, size_t length,
 }
 
 /* ---- decoding ---- */
+
+static tws_code check_lengths(const tws_texts *texts, tws_error *err) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < texts->count; i++) bytes += texts->item[i].length;
+  if (bytes <= TWS_GROWTH_BYTES + TWS_TOKEN_BYTES * texts->count) return TWS_OK;
+  return tws_fail(err, TWS_INVALID, "use a tokenizer of shorter tokens",
+                  "%zu tokens are %zu bytes of text, more than %d bytes a token", texts->count, bytes, TWS_TOKEN_BYTES);
+}
 
 tws_code tws_tokenizer_decode(tws_tokenizer *t, const int32_t *id, size_t count, int skip_special, char **text,
                               size_t *length, tws_error *err) {
@@ -397,6 +410,7 @@ tws_code tws_tokenizer_decode(tws_tokenizer *t, const int32_t *id, size_t count,
     if (!one || (skip_special && t->special[id[i]])) continue; /* as the library does */
     texts.item[texts.count++] = (struct tws_text_range){one, strlen(one)};
   }
+  if (code == TWS_OK) code = check_lengths(&texts, err);
   if (code == TWS_OK) code = tws_decode(&t->decoders, t->no_decoder, &texts, arena, &out, err);
   tws_free(texts.item);
   tws_arena_destroy(arena);

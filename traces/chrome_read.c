@@ -3,6 +3,7 @@
 #include <string.h>
 #include "base/json.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "traces/timeline.h"
 
 enum { MAX_PROCESSES = 4096 };
@@ -21,9 +22,12 @@ static const char *text_of(const cJSON *object, const char *key) {
   return cJSON_IsString(item) ? item->valuestring : "";
 }
 
-static double number_of(const cJSON *object, const char *key) {
+/* A whole number from 0 to `most`; 0 where there is none. */
+static int64_t number_of(const cJSON *object, const char *key, int64_t most) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-  return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble < 1e15 ? item->valuedouble : 0;
+  int64_t value = 0;
+  if (cJSON_IsNumber(item)) tws_whole_number(item->valuedouble, 0, most, &value);
+  return value;
 }
 
 /* What an event cannot do without, in [0, high]. */
@@ -57,8 +61,11 @@ static void find_processes(const cJSON *events, const char *source, processes *f
     if (strcmp(text_of(event, "name"), "process_name") != 0 || found->count == MAX_PROCESSES) continue;
     const char *name = text_of(cJSON_GetObjectItemCaseSensitive(event, "args"), "name");
     int rank;
-    if (strncmp(name, source, length) != 0 || sscanf(name + length, " rank %d", &rank) != 1 || rank < 0) continue;
-    found->item[found->count].pid = (int64_t)number_of(event, "pid");
+    const char *rest;
+    if (strncmp(name, source, length) != 0 || strncmp(name + length, " rank ", 6) != 0 ||
+        !tws_text_int(name + length + 6, &rest, 0, UINT16_MAX, &rank))
+      continue;
+    found->item[found->count].pid = number_of(event, "pid", INT64_MAX);
     found->item[found->count++].rank = rank;
   }
 }
@@ -79,7 +86,7 @@ static tws_code add_events(const tws_json *json, const cJSON *events, const proc
                            tws_error *err) {
   const cJSON *item;
   cJSON_ArrayForEach(item, events) {
-    int rank = rank_of(found, (int64_t)number_of(item, "pid"));
+    int rank = rank_of(found, number_of(item, "pid", INT64_MAX));
     if (rank < 0 || strcmp(text_of(item, "ph"), "X") != 0) continue;
     const cJSON *args = cJSON_GetObjectItemCaseSensitive(item, "args");
     int phase = index_of(text_of(args, "phase"), timeline->phase_names, timeline->phase_count);
@@ -94,9 +101,9 @@ static tws_code add_events(const tws_json *json, const cJSON *events, const proc
                        .rank = (uint16_t)rank,
                        .stream = (uint8_t)stream,
                        .phase = (uint8_t)phase,
-                       .op = (uint32_t)number_of(args, "op"),
-                       .step = (uint32_t)number_of(args, "step"),
-                       .micro_batch = (uint32_t)number_of(args, "micro_batch"),
+                       .op = (uint32_t)number_of(args, "op", UINT32_MAX),
+                       .step = (uint32_t)number_of(args, "step", UINT32_MAX),
+                       .micro_batch = (uint32_t)number_of(args, "micro_batch", UINT32_MAX),
                        .start_s = start * 1e-6,
                        .end_s = (start + duration) * 1e-6};
     if (event.name == UINT32_MAX || tws_timeline_add(timeline, &event) != 0)

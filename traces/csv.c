@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "base/number.h"
 #include "traces/timeline.h"
 
 static void add_separator(tws_text *out) {
@@ -31,7 +32,8 @@ void tws_csv_number(tws_text *out, double value) {
   add_separator(out);
   for (int digits = 6; digits <= 17; digits++) {
     snprintf(text, sizeof text, "%.*g", digits, value);
-    if (!isfinite(value) || strtod(text, NULL) == value) break;
+    double back;
+    if (!isfinite(value) || (tws_text_number(text, NULL, -HUGE_VAL, HUGE_VAL, &back) && back == value)) break;
   }
   tws_text_add_bytes(out, text, strlen(text));
 }
@@ -140,10 +142,9 @@ static tws_code fill_table(tws_csv *csv, cells *all, const char *name, tws_error
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory while reading %.300s", name);
   memcpy(csv->heading, all->item, (size_t)csv->columns * sizeof(char *));
   for (size_t i = 0; i < count; i++) {
-    char *rest = NULL;
-    csv->cells[i] = all->item[(size_t)csv->columns + i];
-    csv->numbers[i] = strtod(csv->cells[i], &rest);
-    if (rest == csv->cells[i] || *rest) csv->numbers[i] = NAN;
+    const char *cell = csv->cells[i] = all->item[(size_t)csv->columns + i];
+    csv->numbers[i] = strcmp(cell, "inf") == 0 ? INFINITY : strcmp(cell, "-inf") == 0 ? -INFINITY : NAN;
+    tws_text_number(cell, NULL, -HUGE_VAL, HUGE_VAL, &csv->numbers[i]);
   }
   return TWS_OK;
 }

@@ -4,111 +4,123 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "base/json.h"
 #include "base/memory.h"
-
-extern char **environ;
+#include "base/process.h"
 
 int tws_plot_available(void) {
-  const char *path = getenv("PATH");
-  char file[4096];
-  while (path && *path) {
-    size_t length = strcspn(path, ":");
-    if (length < sizeof file - 16) {
-      snprintf(file, sizeof file, "%.*s/gnuplot", (int)length, path);
-      if (access(file, X_OK) == 0) return 1;
-    }
-    path += length + (path[length] == ':');
-  }
-  return 0;
+  char path[4096];
+  return tws_process_find("gnuplot", path, sizeof path) != NULL;
 }
 
 /* ---- running gnuplot ---- */
 
-/* A gnuplot string between single quotes: a quote is doubled, controls become blanks. */
-static void add_quoted(tws_text *text, const char *name, const char *value) {
-  tws_text_add(text, "%s = '", name);
+/* gnuplot doubles a quote inside quotes, but not at their beginning and not twice: it becomes an apostrophe. */
+void tws_plot_text(tws_text *settings, const char *name, const char *value) {
+  tws_text_add(settings, "%s = '", name);
   for (; *value; value++) {
-    char c = (unsigned char)*value < 32 ? ' ' : *value;
-    tws_text_add_bytes(text, &c, 1);
-    if (c == '\'') tws_text_add_bytes(text, &c, 1);
+    const char c = (unsigned char)*value < 32 || *value == 127 ? ' ' : *value;
+    if (c == '\'')
+      tws_text_add(settings, "\xe2\x80\x99");
+    else
+      tws_text_add_bytes(settings, &c, 1);
   }
-  tws_text_add(text, "'; ");
+  tws_text_add(settings, "'; ");
 }
 
-/* What the child wrote on standard error, its last words kept. */
-static void last_words(int fd, char *words, size_t size) {
-  char buffer[512];
-  size_t used = 0;
-  words[0] = '\0';
-  for (ssize_t got; (got = read(fd, buffer, sizeof buffer)) != 0;) {
-    if (got < 0) {
-      if (errno == EINTR) continue;
-      break;
-    }
-    for (ssize_t i = 0; i < got; i++) {
-      if (used + 1 >= size) {
-        memmove(words, words + size / 2, used - size / 2);
-        used -= size / 2;
-      }
-      words[used++] = buffer[i] == '\n' ? ' ' : buffer[i];
-    }
+void tws_plot_word(tws_text *text, const char *word, size_t length) {
+  tws_text_add(text, "\"");
+  for (size_t i = 0; i < length; i++) {
+    const int kept = (unsigned char)word[i] >= 32 && word[i] != 127 && word[i] != '"' && word[i] != '\\';
+    tws_text_add_bytes(text, kept ? &word[i] : " ", 1);
   }
-  words[used] = '\0';
+  tws_text_add(text, "\"");
 }
 
-static tws_code run_gnuplot(char *commands, char *script, tws_error *err) {
-  char *arguments[] = {"gnuplot", "-e", commands, script, 0};
-  int fds[2];
-  if (pipe2(fds, O_CLOEXEC) != 0) return tws_fail(err, TWS_IO, 0, "no pipe for gnuplot: %s", strerror(errno));
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, fds[1], 2);
-  pid_t child;
-  int failed = posix_spawnp(&child, "gnuplot", &actions, 0, arguments, environ);
-  posix_spawn_file_actions_destroy(&actions);
-  close(fds[1]);
-  if (failed) {
-    close(fds[0]);
-    return tws_fail(err, TWS_ENVIRONMENT, "install it (Debian: gnuplot-nox)", "gnuplot does not start: %s",
-                    strerror(failed));
+/* The data in memory, to be opened as a file: gnuplot reads it more than once. */
+static int data_file(const tws_text *data) {
+  const int file = memfd_create("twinspeed-figure", MFD_CLOEXEC);
+  for (size_t done = 0; file >= 0 && done < data->length;) {
+    const ssize_t n = write(file, data->data + done, data->length - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      close(file);
+      return -1;
+    }
+    done += (size_t)n;
   }
-  char words[400];
-  last_words(fds[0], words, sizeof words);
-  close(fds[0]);
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  return file;
+}
+
+/* gnuplot takes file names that begin with '|' or '<' for commands. It is given none: the folder of the scripts and the
+ * data are its descriptors 3 and 4, and the picture is what it writes to its standard output. */
+static tws_code run_gnuplot(const char *scripts, const char *script, const tws_text *data, tws_text *settings,
+                            tws_text *picture, tws_error *err) {
+  enum { MOST_BYTES = 64 << 20 };
+  char path[300];
+  const int folder = open(scripts, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0 || faccessat(folder, script, R_OK, 0) != 0) {
+    const int why = errno;
+    if (folder >= 0) close(folder);
+    return tws_fail(err, TWS_ENVIRONMENT, "set TWINSPEED_PLOTS to the folder of the .gp files", "%.1000s/%s: %s",
+                    scripts, script, strerror(why));
   }
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return TWS_OK;
-  return tws_fail(err, TWS_ENVIRONMENT, 0, "gnuplot failed on %s: %s", script, words);
+  snprintf(path, sizeof path, "/proc/self/fd/3/%s", script);
+  tws_plot_text(settings, "plots", "/proc/self/fd/3");
+  tws_plot_text(settings, "data", "/proc/self/fd/4");
+  const int file = data_file(data);
+  tws_process_end end = {0};
+  tws_code code = TWS_OK;
+  if (settings->failed) code = tws_fail(err, TWS_MEMORY, 0, "no memory for a figure");
+  if (file < 0) code = tws_fail(err, TWS_IO, 0, "no memory file for the data of a figure: %s", strerror(errno));
+  if (code == TWS_OK) {
+    const char *const arguments[] = {"gnuplot", "-e", settings->data, path, NULL};
+    const tws_process process = {
+        .arguments = arguments, .limit_s = 300, .most_bytes = MOST_BYTES, .files = {folder, file}, .file_count = 2};
+    code = tws_process_run(&process, &end, err);
+    if (code != TWS_OK && err) snprintf(err->hint, sizeof err->hint, "install it (Debian: gnuplot-nox)");
+  }
+  if (file >= 0) close(file);
+  close(folder);
+  if (code == TWS_OK && (end.status != 0 || end.timed_out || end.cut || end.output.length == 0))
+    code = tws_fail(err, TWS_ENVIRONMENT, 0, "gnuplot %s %s: %.400s",
+                    end.timed_out ? "did not end within 300 s on"
+                    : end.cut     ? "wrote more than 64 MiB on"
+                                  : "failed on",
+                    script, end.errors);
+  *picture = end.output;
+  return code;
+}
+
+/* "x.png": "x.dat", beside it. */
+static void name_of_data(const char *out, char *file, size_t size) {
+  const char *dot = strrchr(out, '.'), *slash = strrchr(out, '/');
+  const size_t stem = dot && (!slash || dot > slash) ? (size_t)(dot - out) : strlen(out);
+  snprintf(file, size, "%.*s.dat", (int)stem, out);
 }
 
 tws_code tws_plot_draw(const char *scripts, const char *script, tws_text *data, tws_text *settings, const char *title,
                        const char *out, tws_error *err) {
-  char file[4200], path[4200];
-  snprintf(path, sizeof path, "%s/%s", scripts, script);
-  const char *dot = strrchr(out, '.'), *slash = strrchr(out, '/');
-  int stem = dot && (!slash || dot > slash) ? (int)(dot - out) : (int)strlen(out);
-  snprintf(file, sizeof file, "%.*s.dat", stem, out);
-  add_quoted(settings, "plots", scripts);
-  add_quoted(settings, "data", file);
-  add_quoted(settings, "out", out);
-  add_quoted(settings, "title_text", title);
+  char file[4200];
+  struct stat status;
+  tws_text picture = {0};
+  const size_t length = strlen(out);
+  const int other = stat(out, &status) == 0 && !S_ISREG(status.st_mode); /* a device: nothing lies beside it */
+  name_of_data(out, file, sizeof file);
+  tws_plot_text(settings, "format", length > 4 && strcmp(out + length - 4, ".svg") == 0 ? "svg" : "png");
+  tws_plot_text(settings, "title_text", title);
   tws_code code = TWS_OK;
   if (data->failed || settings->failed) code = tws_fail(err, TWS_MEMORY, 0, "no memory for the figure %s", out);
-  if (code == TWS_OK && access(path, R_OK) != 0)
-    code = tws_fail(err, TWS_ENVIRONMENT, "set TWINSPEED_PLOTS to the folder of the .gp files", "%s: %s", path,
-                    strerror(errno));
-  if (code == TWS_OK) code = tws_write_file(file, data->data, data->length, err);
-  if (code == TWS_OK) code = run_gnuplot(settings->data, path, err);
+  if (code == TWS_OK) code = run_gnuplot(scripts, script, data, settings, &picture, err);
+  if (code == TWS_OK && !other) code = tws_write_file(file, data->data ? data->data : "", data->length, err);
+  if (code == TWS_OK) code = tws_write_file(out, picture.data, picture.length, err);
+  tws_text_free(&picture);
   tws_text_free(data);
   tws_text_free(settings);
   return code;
@@ -197,9 +209,14 @@ tws_code tws_plot_timelines(const char *scripts, const tws_timeline *const *time
   int row_count = find_rows(timelines, count, ranks, rows);
   if (row_count == 0) return tws_fail(err, TWS_INVALID, 0, "%s: the timeline has no events", out);
   tws_text data = {0}, settings = {0};
-  for (int r = 0; r < row_count; r++)
-    tws_text_add(&data, "%d \"%s, rank %d, %s\"\n", row_count - 1 - r, timelines[rows[r].timeline]->source,
-                 rows[r].rank, timelines[rows[r].timeline]->stream_names[rows[r].stream]);
+  for (int r = 0; r < row_count; r++) {
+    char label[300];
+    snprintf(label, sizeof label, "%.100s, rank %d, %.100s", timelines[rows[r].timeline]->source, rows[r].rank,
+             timelines[rows[r].timeline]->stream_names[rows[r].stream]);
+    tws_text_add(&data, "%d ", row_count - 1 - r);
+    tws_plot_word(&data, label, strlen(label));
+    tws_text_add(&data, "\n");
+  }
   double longest = 0, length;
   for (int t = 0; t < count; t++) {
     first_start(timelines[t], last_step(timelines[t]), &length);
@@ -234,21 +251,24 @@ static int has_phase(const char *csv, const char *phase) {
 }
 
 tws_code tws_plot_memory(const char *scripts, const char *csv, const char *title, const char *out, tws_error *err) {
-  tws_text data = {0}, settings = {0};
+  tws_text data = {0}, settings = {0}, names = {0};
   const char *end = strchr(csv, '\n'), *cell = csv;
   int column = 0, categories = 0;
-  tws_text_add(&settings, "names = \"");
   while (end && cell < end) {
     const char *stop = memchr(cell, ',', (size_t)(end - cell));
     if (!stop) stop = end;
     if (column >= 4 && stop < end) { /* between the name and the total */
-      tws_text_add(&settings, "%s'%.*s'", categories ? " " : "", (int)(stop - cell), cell);
+      if (categories) tws_text_add(&names, " ");
+      tws_plot_word(&names, cell, (size_t)(stop - cell));
       categories++;
     }
     column++;
     cell = stop + 1;
   }
-  tws_text_add(&settings, "\"; categories = %d; phases = '", categories);
+  tws_plot_text(&settings, "names", names.data ? names.data : "");
+  settings.failed |= names.failed;
+  tws_text_free(&names);
+  tws_text_add(&settings, "categories = %d; phases = '", categories);
   static const char *const phases[] = {"forward", "backward", "recompute", "step"};
   for (int i = 0; i < 4; i++)
     if (has_phase(csv, phases[i])) tws_text_add(&settings, "%s ", phases[i]);
@@ -271,8 +291,10 @@ tws_code tws_plot_accuracy(const char *scripts, const tws_plot_point *points, in
     const tws_plot_point *p = &points[i];
     double error = (p->predicted_s - p->measured_s) / p->measured_s * 100;
     bound = fmax(bound, fabs(error) * 1.1);
-    tws_text_add(&data, "%d \"%s\" %.6g %.6g %.6g %.6g %.4g\n", i, p->name, p->measured_s * 1e3, p->low_s * 1e3,
-                 p->high_s * 1e3, p->predicted_s * 1e3, error);
+    tws_text_add(&data, "%d ", i);
+    tws_plot_word(&data, p->name, strlen(p->name));
+    tws_text_add(&data, " %.6g %.6g %.6g %.6g %.4g\n", p->measured_s * 1e3, p->low_s * 1e3, p->high_s * 1e3,
+                 p->predicted_s * 1e3, error);
   }
   if (count == 0) return tws_fail(err, TWS_INVALID, 0, "%s: nothing was measured", out);
   tws_text_add(&settings, "rows = %d; bound = %.6g; height = 700; ", count, bound);

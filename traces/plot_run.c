@@ -9,22 +9,15 @@ static void end_block(tws_text *data, int any) {
   tws_text_add(data, any ? "\n\n" : "-1 -1\n\n\n");
 }
 
-static void add_name(tws_text *settings, const char *name, int number) {
-  tws_text_add(settings, "name%d = '", number);
-  for (; *name; name++)
-    if (*name != '\'' && (unsigned char)*name >= 32) tws_text_add_bytes(settings, name, 1);
-  tws_text_add(settings, "'; ");
-}
-
 /* Names of more than these would lie upon each other. */
 static void add_marks(tws_text *settings, const tws_mark *marks, int count) {
   enum { NAMED = 12, MOST = 200 };
-  char name[16];
+  char name[32];
   const int shown = count < MOST ? count : MOST;
   for (int i = 0; i < shown; i++) {
     snprintf(name, sizeof name, "mark%d", i + 1);
-    tws_text_add(settings, "%s = '%s'; %s_from = %.9g; %s_until = %.9g; ", name, count <= NAMED ? marks[i].name : "",
-                 name, marks[i].from_s, name, marks[i].until_s);
+    tws_plot_text(settings, name, count <= NAMED ? marks[i].name : "");
+    tws_text_add(settings, "%s_from = %.9g; %s_until = %.9g; ", name, marks[i].from_s, name, marks[i].until_s);
   }
   tws_text_add(settings, "marks = %d; ", shown);
 }
@@ -40,7 +33,9 @@ tws_code tws_plot_run(const char *scripts, const tws_plot_series *series, int co
       if (series[i].at_s[k] > longest) longest = series[i].at_s[k];
     }
     end_block(&data, series[i].count);
-    add_name(&settings, series[i].name, i + 1);
+    char name[32];
+    snprintf(name, sizeof name, "name%d", i + 1);
+    tws_plot_text(&settings, name, series[i].name);
   }
   add_marks(&settings, marks, mark_count);
   tws_text_add(&settings, "kinds = '");

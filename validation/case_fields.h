@@ -7,7 +7,8 @@
 #include "base/memory.h"
 
 const cJSON *tws_case_member(const cJSON *row, const char *section, const char *key); /* NULL: absent or null */
-double tws_case_number(const cJSON *row, const char *section, const char *key);       /* 0: absent */
+double tws_case_number(const cJSON *row, const char *section, const char *key);       /* 0: absent, or above 1e15 */
+int tws_case_int(const cJSON *row, const char *section, const char *key);             /* 0: the same, or above 1e9 */
 const char *tws_case_text(const cJSON *row, const char *section, const char *key);    /* "": absent */
 int tws_case_flag(const cJSON *row, const char *section, const char *key);
 

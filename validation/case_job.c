@@ -67,18 +67,18 @@ static const struct {
 
 static tws_code load_machine(const cJSON *row, int ranks, tws_job_parts_given *parts, tws_error *err) {
   const char *gpu = tws_case_text(row, "hardware", "gpu"), *network = tws_case_text(row, "hardware", "inter_link");
-  const int memory = (int)tws_case_number(row, "hardware", "gpu_mem_gb");
-  const double stated = tws_case_number(row, "hardware", "gpus_per_node");
+  const int memory = tws_case_int(row, "hardware", "gpu_mem_gb");
+  const int stated = tws_case_int(row, "hardware", "gpus_per_node");
   size_t at = 0;
   while (at < sizeof machines / sizeof *machines &&
          !(strstr(gpu, machines[at].gpu) && (!machines[at].memory || machines[at].memory == memory) &&
-           (!machines[at].devices || machines[at].devices == (int)stated)))
+           (!machines[at].devices || machines[at].devices == stated)))
     at++;
   if (!*gpu) return lacks(err, "the GPU is not stated");
   if (at == sizeof machines / sizeof *machines) return lacks(err, "there is no profile of the GPU");
   tws_cluster *c = &parts->cluster;
   TWS_TRY(tws_cluster_load(machines[at].cluster, c, err));
-  int devices = stated >= 1 ? (int)stated : c->devices_per_node;
+  int devices = stated >= 1 ? stated : c->devices_per_node;
   c->nics_per_node = devices < c->nics_per_node ? devices : c->nics_per_node;
   if (machines[at].domain) { /* whole trays of a rack, a port for each GPU */
     devices = ranks < machines[at].domain ? ranks : 64;
@@ -277,7 +277,7 @@ typedef struct division {
 } division;
 
 static int at_least_one(double value) {
-  return value >= 1 ? (int)value : 1;
+  return value >= 1 && value <= 1e9 ? (int)value : 1;
 }
 
 static tws_code read_batch(const cJSON *row, division *d, tws_error *err) {
@@ -309,7 +309,7 @@ static tws_code read_division(const cJSON *row, division *d, tws_error *err) {
   const cJSON *group = cJSON_GetObjectItemCaseSensitive(row, "group");
   if (d->ring && cJSON_IsString(group) && strncmp(group->valuestring, "mlm-golden", 10) == 0)
     return lacks(err, "context parallelism in Megatron's own tests");
-  if (d->ring) d->sequence = (int)tws_case_number(row, "parallel", "cp");
+  if (d->ring) d->sequence = tws_case_int(row, "parallel", "cp");
   const double held = tws_case_number(row, "parallel", "vp_layers_per_stage");
   if (held > 0) d->chunks = at_least_one(tws_case_number(row, "model", "layers") / d->stages / held);
   if (tws_case_one_layer_chunks(row))
@@ -317,8 +317,9 @@ static tws_code read_division(const cJSON *row, division *d, tws_error *err) {
   const double replica = (double)d->tensor * d->stages * d->sequence;
   if (!(dp > 0) && !(gpus > 0)) return lacks(err, "the number of GPUs is not stated");
   d->data = at_least_one(dp > 0 && d->sequence == 1 ? dp : gpus / replica);
+  if (replica * d->data > 1e6) return lacks(err, "more than 10^6 ranks");
   d->ranks = (int)replica * d->data;
-  if (gpus > 0 && d->ranks != (int)gpus) return lacks(err, "degrees of parallelism do not multiply to the GPUs");
+  if (gpus > 0 && d->ranks != gpus) return lacks(err, "degrees of parallelism do not multiply to the GPUs");
   return read_batch(row, d, err);
 }
 
@@ -437,7 +438,7 @@ static void write_recomputation(const cJSON *row, const tws_runtime *runtime, tw
 static void write_config(const cJSON *row, const division *d, tws_text *text) {
   const tws_runtime *runtime = runtime_of(row);
   const char *fsdp = tws_case_text(row, "parallel", "fsdp");
-  int stage = (int)tws_case_number(row, "parallel", "zero_stage");
+  int stage = tws_case_int(row, "parallel", "zero_stage");
   if (strncmp(tws_case_text(row, "parallel", "zero_stage"), "FSDP", 4) == 0) stage = 1; /* optimizer and gradients */
   if (strncmp(fsdp, "SHARD_GRAD_OP", 13) == 0) stage = 2;
   if (d->stages > 1 && stage > 1) stage = 1; /* of pipelines, what engines shard */

@@ -16,7 +16,12 @@ const cJSON *tws_case_member(const cJSON *row, const char *section, const char *
 
 double tws_case_number(const cJSON *row, const char *section, const char *key) {
   const cJSON *item = tws_case_member(row, section, key);
-  return cJSON_IsNumber(item) ? item->valuedouble : 0;
+  return cJSON_IsNumber(item) && fabs(item->valuedouble) <= 1e15 ? item->valuedouble : 0;
+}
+
+int tws_case_int(const cJSON *row, const char *section, const char *key) {
+  const double number = tws_case_number(row, section, key);
+  return number >= 0 && number <= 1e9 ? (int)number : 0;
 }
 
 const char *tws_case_text(const cJSON *row, const char *section, const char *key) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "models/collective.h"
 #include "models/hardware/profile_internal.h"
 
@@ -13,9 +14,20 @@ typedef struct row {
   int root;
 } row;
 
+/* The next word of this line, cut to its room. */
+static int read_word(const char **at, char *word, size_t size) {
+  const char *from = *at + strspn(*at, " \t");
+  const size_t length = strcspn(from, " \t\r\n");
+  snprintf(word, size, "%.*s", (int)(length < size ? length : size - 1), from);
+  *at = from + length;
+  return length > 0;
+}
+
 /* size, count, type, redop, root, then time of the test out of place. */
 static int read_row(const char *line, row *r) {
-  return sscanf(line, "%lf %lf %23s %15s %d %lf", &r->bytes, &r->count, r->type, r->redop, &r->root, &r->us) == 6;
+  return tws_text_number(line, &line, 0, 1e18, &r->bytes) && tws_text_number(line, &line, 0, 1e18, &r->count) &&
+         read_word(&line, r->type, sizeof r->type) && read_word(&line, r->redop, sizeof r->redop) &&
+         tws_text_int(line, &line, -1, INT32_MAX, &r->root) && tws_text_number(line, &line, 0, 1e15, &r->us);
 }
 
 static int is_summed(const row *r) {
@@ -63,11 +75,10 @@ static int named(const char *text, tws_collective *collective) {
 /* "#  Rank  0 Group  0 Pid   1234 on      host device  0 [0x07] NVIDIA A100-SXM4-80GB" */
 static int read_rank(const char *line, char *host, size_t size) {
   int rank;
-  const char *on = strstr(line, " on ");
-  if (sscanf(line, "# Rank %d", &rank) != 1 || !on) return 0;
-  char format[16];
-  snprintf(format, sizeof format, "%%%zus", size - 1);
-  return sscanf(on + 4, format, host) == 1;
+  const char *on = strstr(line, " on "), *at = line + 1 + strspn(line + 1, " \t"), *rest;
+  if (strncmp(at, "Rank", 4) != 0 || !tws_text_int(at + 4, &rest, 0, INT32_MAX, &rank) || !on) return 0;
+  on += 4;
+  return read_word(&on, host, size);
 }
 
 tws_code tws_nccl_tests_read(const char *text, const char *name, tws_nccl_log *out, tws_error *err) {
@@ -115,7 +126,7 @@ static void drop_same(cJSON *tables, const tws_nccl_log *log) {
     const cJSON *word = cJSON_GetObjectItemCaseSensitive(table, "collective");
     const cJSON *ranks = cJSON_GetObjectItemCaseSensitive(table, "ranks");
     if (cJSON_IsString(word) && strcmp(word->valuestring, tws_collective_name(log->collective)) == 0 &&
-        cJSON_IsNumber(ranks) && ranks->valueint == log->ranks)
+        cJSON_IsNumber(ranks) && ranks->valuedouble == (double)log->ranks)
       cJSON_DeleteItemFromArray(tables, i);
   }
 }

@@ -21,9 +21,8 @@ static tws_code read_counts(tws_network_builder *b, tws_gpt2 *g, int64_t interva
   for (int64_t layer = interval - 1; layer < layers; layer += interval) {
     if (cJSON_IsArray(list)) {
       item = item ? item->next : list->child;
-      if (!cJSON_IsNumber(item) || item->valuedouble < 1 || item->valuedouble > TWS_MAX_EXPERTS)
+      if (!tws_json_integer(json, item, &count, NULL) || count < 1 || count > TWS_MAX_EXPERTS)
         return tws_json_fail(json, item, err, NULL, "num_experts must be numbers from 1 to %d", TWS_MAX_EXPERTS);
-      count = (int64_t)item->valuedouble;
     }
     if (count < g->choices)
       return tws_json_fail(json, list, err, "let a token choose at most as many experts as there are",

@@ -17,9 +17,10 @@ static tws_code read_dense_layers(tws_network_builder *b, tws_decoder *d, tws_er
   d->dense = dense;
   if (list == NULL || cJSON_IsNull(list)) return TWS_OK;
   cJSON_ArrayForEach(item, list) {
-    if (!cJSON_IsNumber(item) || item->valuedouble < 0 || item->valuedouble >= (double)layers)
+    int64_t layer;
+    if (!tws_json_integer(json, item, &layer, NULL) || layer < 0 || layer >= layers)
       return tws_json_fail(json, item, err, "layers count from 0", "mlp_only_layers names a layer that is not there");
-    dense[(int64_t)item->valuedouble] = 1;
+    dense[layer] = 1;
   }
   return TWS_OK;
 }

@@ -21,7 +21,7 @@ static void check(tws_code code, const tws_hosts *hosts, const tws_error *err) {
   int ranks = 0;
   for (int h = 0; h < hosts->count; h++) {
     const tws_host *host = &hosts->host[h];
-    require(host->name && host->name[0] && host->count >= 0 && host->count <= TWS_MAX_SLOTS);
+    require(host->name && tws_is_host_name(host->name, strlen(host->name)) && host->count >= 0 && host->count <= TWS_MAX_SLOTS);
     for (int i = 0; i < host->count; i++)
       require(host->slot[i] >= 0 && host->slot[i] < TWS_MAX_SLOTS && (i == 0 || host->slot[i] > host->slot[i - 1]));
     for (int k = 0; k < h; k++) require(strcmp(host->name, hosts->host[k].name) != 0);
