@@ -56,6 +56,7 @@ typedef struct job {
   char secret[TWS_SECRET_TEXT + 1];
   tws_outlet outlets[2]; /* what ranks elsewhere print */
   int waited;            /* for whoever reads it, when events were last waited for */
+  double held_s;         /* when ranks were last told so */
   double silence_s;
   int news; /* a line has changed that ranks elsewhere have not heard of */
   double told_s;
@@ -410,12 +411,12 @@ static int missing_rank(const job *j) {
   return -1;
 }
 
-/* To every rank, as far as it takes it at once: one that does not read is late with it. News that wait need no more. */
+/* To every rank, as far as it takes it at once: one that does not read is late with it. What waits is news enough. */
 static void tell_all(job *j, tws_launch_word word) {
   const tws_launch_record record = {.kind = word};
   for (int r = 0; r < j->options->ranks; r++) {
     tws_link *link = &j->peers[r].link;
-    if (link->socket >= 0 && (word != TWS_RECORD_NEWS || link->pending == 0)) tws_link_tell(link, &record);
+    if (link->socket >= 0 && (word == TWS_RECORD_END || link->pending == 0)) tws_link_tell(link, &record);
   }
 }
 
@@ -516,8 +517,9 @@ static void show_progress(const job *j) {
 
 /* Until a rank says something, or so many milliseconds at most that what is due is done and progress is shown. */
 static int wait_for_news(const job *j) {
-  enum { PROGRESS_MS = 200 };
-  const int left = time_left(j);
+  enum { PROGRESS_MS = 200, HOLD_MS = 1000 };
+  int left = time_left(j);
+  if (j->waited && (left < 0 || left > HOLD_MS)) left = HOLD_MS;
   const nfds_t count = (nfds_t)j->options->ranks + OTHER_POLLS;
   if (!j->options->progress) return poll(j->polls, count, left);
   show_progress(j);
@@ -537,6 +539,9 @@ static void set_polls(job *j) {
     if (waits || j->waited) p->heard_s = tws_clock_s(); /* that nothing was heard of it is not its fault */
   }
   j->waited = waits;
+  if (!waits || tws_clock_s() - j->held_s < 1) return;
+  tell_all(j, TWS_RECORD_HOLD);
+  j->held_s = tws_clock_s();
 }
 
 static void hear_ranks(job *j) {

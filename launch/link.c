@@ -36,23 +36,13 @@ int tws_link_receive(tws_link *link, tws_launch_record *record) {
   }
 }
 
-static int send_all(int socket, const uint8_t *at, size_t left) {
-  while (left > 0) {
-    const ssize_t sent = send(socket, at, left, MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent <= 0) return 0;
-    at += sent;
-    left -= (size_t)sent;
-  }
-  return 1;
-}
-
 int tws_link_send(tws_link *link, const tws_launch_record *record) {
   const size_t bytes = tws_record_bytes(record);
-  if (link->socket < 0 || bytes > sizeof *record) return 0;
-  if (!link->far) return send_all(link->socket, (const uint8_t *)record, bytes);
-  const size_t sealed = tws_seal(&link->session, record, bytes, link->out);
-  return sealed > 0 && send_all(link->socket, link->out, sealed);
+  if (link->socket < 0 || link->far) return 0;
+  ssize_t sent;
+  do sent = send(link->socket, record, bytes, MSG_NOSIGNAL);
+  while (sent < 0 && errno == EINTR);
+  return sent == (ssize_t)bytes;
 }
 
 int tws_link_flush(tws_link *link) {

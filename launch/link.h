@@ -21,8 +21,8 @@ void tws_link_close(tws_link *link); /* forgets the keys */
 /* The next record, without waiting. 1: there is one; 0: not yet; -1: the other side has closed the connection, or has
  * sent what is no record of the session. A record may be larger than what was sent: what follows is undefined. */
 int tws_link_receive(tws_link *link, tws_launch_record *record);
-int tws_link_send(tws_link *link, const tws_launch_record *record); /* waits; 0: the other side is gone */
-/* Without waiting: what the socket does not take now stays pending. 0: too much is. */
+int tws_link_send(tws_link *link, const tws_launch_record *record); /* of a local one; 0: the other side is gone */
+/* Without waiting: what the socket does not take now stays pending. 0: too much is, or the other side is gone. */
 int tws_link_tell(tws_link *link, const tws_launch_record *record);
 int tws_link_flush(tws_link *link); /* 0: the other side is gone */
 

@@ -35,10 +35,10 @@ static struct {
   /* of a far one: what its standard output and error are, to be sent on */
   int output[2];
   int said_last;
-  pthread_mutex_t lock, turn; /* of what is sent; of whoever sends on and listens */
+  double held_until_s;  /* the launcher is there until then, whatever it reads; 0: it has not said so */
+  pthread_mutex_t turn; /* of whoever sends and listens */
   char line[TWS_BOARD_LINE];
-} worker = {
-    .link.socket = -1, .output = {-1, -1}, .lock = PTHREAD_MUTEX_INITIALIZER, .turn = PTHREAD_MUTEX_INITIALIZER};
+} worker = {.link.socket = -1, .output = {-1, -1}, .turn = PTHREAD_MUTEX_INITIALIZER};
 
 int tws_worker_is(void) {
   const char *name = getenv(TWS_LAUNCHER_VARIABLE);
@@ -86,11 +86,46 @@ const tws_rank_place *tws_worker_place(void) {
 
 /* ---- records ---- */
 
+static void give_up_after(double patience_s) {
+  const unsigned patience = (unsigned)(patience_s * 1000);
+  setsockopt(worker.link.socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof patience);
+}
+
+static int hear_parent(void) {
+  static tws_launch_record record;
+  const int got = tws_link_receive(&worker.link, &record);
+  if (got <= 0) return got == 0;
+  if (record.kind == TWS_RECORD_END) worker.asked = 1;
+  if (record.kind == TWS_RECORD_NEWS) worker.news++;
+  if (record.kind == TWS_RECORD_HOLD && worker.place.patience_s > 0) {
+    give_up_after(0);
+    worker.held_until_s = tws_clock_s() + worker.place.patience_s;
+  }
+  return 1;
+}
+
+static void end_hold(void) {
+  if (worker.held_until_s == 0 || tws_clock_s() < worker.held_until_s) return;
+  give_up_after(worker.place.patience_s);
+  worker.held_until_s = 0;
+}
+
+/* Through the network: what the launcher does not read at once waits, for as long as it says that it is there. */
+static int say_far(const tws_launch_record *record) {
+  end_hold();
+  int there = tws_link_tell(&worker.link, record);
+  while (there && worker.link.pending > 0) {
+    struct pollfd wait = {.fd = worker.link.socket, .events = POLLIN | POLLOUT};
+    if (poll(&wait, 1, 1000) < 0 && errno != EINTR) return 0;
+    if (wait.revents & ~POLLOUT) there = hear_parent();
+    end_hold();
+    there = there && tws_link_flush(&worker.link);
+  }
+  return there;
+}
+
 static int say_to_parent(const tws_launch_record *record) {
-  pthread_mutex_lock(&worker.lock);
-  const int said = tws_link_send(&worker.link, record);
-  pthread_mutex_unlock(&worker.lock);
-  return said;
+  return worker.link.far ? say_far(record) : tws_link_send(&worker.link, record);
 }
 
 /* Through the network, where the launcher has taken this connection for a rank's. */
@@ -162,15 +197,6 @@ static int forward(int stream) {
   return there;
 }
 
-static int hear_parent(void) {
-  static tws_launch_record record;
-  const int got = tws_link_receive(&worker.link, &record);
-  if (got <= 0) return got == 0;
-  if (record.kind == TWS_RECORD_END) worker.asked = 1;
-  if (record.kind == TWS_RECORD_NEWS) worker.news++;
-  return 1;
-}
-
 /* Nobody could say what becomes of this rank. Nor does anybody end mpirun's daemon on a node that was cut off. */
 static void end_without_launcher(void) {
   char path[64], name[16] = "";
@@ -208,8 +234,7 @@ static void *keep_in_touch(void *nothing) {
 /* A launcher whose machine is gone is noticed, whether this rank sends something or not. */
 static void watch_connection(double patience_s) {
   const int seconds = patience_s > 3 ? (int)patience_s / 3 : 1, yes = 1, tries = 3;
-  const unsigned patience = (unsigned)(patience_s * 1000);
-  setsockopt(worker.link.socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof patience);
+  give_up_after(patience_s);
   setsockopt(worker.link.socket, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
   setsockopt(worker.link.socket, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
   setsockopt(worker.link.socket, IPPROTO_TCP, TCP_KEEPCNT, &tries, sizeof tries);
