@@ -21,13 +21,13 @@
 #include "base/memory.h"
 #include "base/system.h"
 #include "launch/addresses.h"
-#include "launch/lines.h"
 #include "launch/link.h"
+#include "launch/printed.h"
 #include "launch/protocol.h"
 #include "launch/starter.h"
 #include "launch/strangers.h"
 
-enum { OTHER_POLLS = 4 }; /* signals, connections, two outputs; ranks follow */
+enum { OTHER_POLLS = 2 + TWS_PRINTED_POLLS }; /* signals, connections, output; ranks follow */
 
 /* mpirun ends the other ranks by itself when one dies, and its status then says how: it has `notice_s` for that before
  * it is asked to, and `reaction_s` after a failure that a rank has told of. Whoever was asked has `patience_s`, and is
@@ -39,10 +39,7 @@ typedef struct peer {
   int known;    /* it was connected */
   pid_t pid;    /* 0: of another machine */
   int said_end; /* DONE or FAILED came */
-  int log;      /* file, or -1 */
   double heard_s;
-  tws_outlet file;   /* the log's, of a rank elsewhere */
-  tws_line lines[2]; /* of its standard output and error, when it is elsewhere */
 } peer;
 
 typedef struct job {
@@ -54,9 +51,10 @@ typedef struct job {
   tws_strangers *strangers;
   char name[1024]; /* where ranks find it */
   char secret[TWS_SECRET_TEXT + 1];
-  tws_outlet outlets[2]; /* what ranks elsewhere print */
-  int waited;            /* for whoever reads it, when events were last waited for */
-  double held_s;         /* when ranks were last told so */
+  int *logs; /* of each rank: file, or -1 */
+  tws_printed *printed;
+  int waited;    /* for whoever reads it, when events were last waited for */
+  double held_s; /* when ranks were last told so */
   double silence_s;
   int news; /* a line has changed that ranks elsewhere have not heard of */
   double told_s;
@@ -178,8 +176,8 @@ static tws_code open_logs(job *j, tws_error *err) {
     return tws_fail(err, TWS_IO, NULL, "%s: %s", folder, strerror(errno));
   for (int r = 0; r < j->options->ranks; r++) {
     snprintf(path, sizeof path, "%s/rank-%d.log", folder, r);
-    j->peers[r].log = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
-    if (j->peers[r].log < 0) return tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
+    j->logs[r] = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+    if (j->logs[r] < 0) return tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
   }
   return TWS_OK;
 }
@@ -188,25 +186,22 @@ static tws_code set_up(job *j, tws_error *err) {
   size_t ranks = (size_t)j->options->ranks;
   j->peers = tws_calloc(ranks, sizeof *j->peers);
   j->polls = tws_calloc(ranks + OTHER_POLLS, sizeof *j->polls);
-  if (!j->peers || !j->polls) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  for (size_t r = 0; r < ranks; r++) j->peers[r].link.socket = j->peers[r].log = -1;
+  j->logs = tws_calloc(ranks, sizeof *j->logs);
+  if (!j->peers || !j->polls || !j->logs) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (size_t r = 0; r < ranks; r++) j->peers[r].link.socket = j->logs[r] = -1;
   TWS_TRY(check_limits(j->options->ranks, err));
   TWS_TRY(open_logs(j, err));
   TWS_TRY(open_listener(j, err));
   TWS_TRY(open_files(j, err));
-  for (int i = 0; i < 2; i++) tws_outlet_open(&j->outlets[i], j->files[i]);
-  for (size_t r = 0; r < ranks; r++) tws_outlet_open(&j->peers[r].file, j->peers[r].log);
+  TWS_TRY(tws_printed_open(j->options->ranks, j->files, j->logs, &j->printed, err));
   return open_signals(j, err);
 }
 
 static void tear_down(job *j) {
-  for (int r = 0; j->peers && r < j->options->ranks; r++) {
-    tws_link_close(&j->peers[r].link);
-    tws_outlet_close(&j->peers[r].file);
-    for (int i = 0; i < 2; i++) tws_free(j->peers[r].lines[i].text);
-    if (j->peers[r].log >= 0) close(j->peers[r].log);
-  }
-  for (int i = 0; i < 2; i++) tws_outlet_close(&j->outlets[i]);
+  for (int r = 0; j->peers && r < j->options->ranks; r++) tws_link_close(&j->peers[r].link);
+  tws_printed_close(j->printed);
+  for (int r = 0; j->logs && r < j->options->ranks; r++)
+    if (j->logs[r] >= 0) close(j->logs[r]);
   for (int i = 0; i < TWS_LAUNCH_FILES; i++)
     if (j->files[i] >= 0) close(j->files[i]);
   if (j->board) munmap(j->board, (size_t)j->options->ranks * TWS_BOARD_LINE);
@@ -218,6 +213,7 @@ static void tear_down(job *j) {
     sigprocmask(SIG_SETMASK, &j->old_mask, NULL);
   }
   tws_free(j->peers);
+  tws_free(j->logs);
   tws_free(j->polls);
 }
 
@@ -303,27 +299,32 @@ static tws_rank_place place_of(const job *j, int rank) {
   return p;
 }
 
-/* With it a local rank gets the files; its own log in place of the first two, where there is one. */
-static int send_welcome(const job *j, tws_link *link, int rank) {
-  tws_launch_record welcome = {.kind = TWS_RECORD_WELCOME, .rank = rank, .place = place_of(j, rank)};
-  int files[TWS_LAUNCH_FILES];
-  if (j->far) return tws_link_tell(link, &welcome);
-  memcpy(files, j->files, sizeof files);
-  if (j->peers[rank].log >= 0) files[0] = files[1] = j->peers[rank].log;
+/* With it a local rank gets the files. */
+static int send_files(const tws_link *link, tws_launch_record *welcome, const int files[TWS_LAUNCH_FILES]) {
   union {
     struct cmsghdr header;
-    char space[CMSG_SPACE(sizeof files)];
+    char space[CMSG_SPACE(TWS_LAUNCH_FILES * sizeof(int))];
   } control;
   memset(&control, 0, sizeof control);
-  struct iovec data = {&welcome, tws_record_bytes(&welcome)};
+  struct iovec data = {welcome, tws_record_bytes(welcome)};
   struct msghdr message = {
       .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
   struct cmsghdr *header = CMSG_FIRSTHDR(&message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof files);
-  memcpy(CMSG_DATA(header), files, sizeof files);
+  header->cmsg_len = CMSG_LEN(TWS_LAUNCH_FILES * sizeof(int));
+  memcpy(CMSG_DATA(header), files, TWS_LAUNCH_FILES * sizeof(int));
   return sendmsg(link->socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)data.iov_len;
+}
+
+static int send_welcome(job *j, tws_link *link, int rank) {
+  tws_launch_record welcome = {.kind = TWS_RECORD_WELCOME, .rank = rank, .place = place_of(j, rank)};
+  int files[TWS_LAUNCH_FILES] = {-1, -1, j->files[2]}, own;
+  if (j->far) return tws_link_tell(link, &welcome);
+  if (tws_printed_files(j->printed, rank, files, &own, NULL) != TWS_OK) return 0;
+  const int sent = send_files(link, &welcome, files);
+  for (int i = 0; own && i < 2; i++) close(files[i]);
+  return sent;
 }
 
 /* Ranks that have proved which they are. */
@@ -349,23 +350,6 @@ static void welcome_ranks(job *j) {
   tws_secret_wipe(new, sizeof new);
 }
 
-/* ---- what ranks elsewhere print ---- */
-
-static tws_outlet *outlet_of(job *j, peer *p, int stream) {
-  return p->log >= 0 ? &p->file : &j->outlets[stream];
-}
-
-/* Its rank writes no more. */
-static void end_lines(job *j, int rank) {
-  peer *p = &j->peers[rank];
-  for (int i = 0; i < 2; i++) tws_line_end(&p->lines[i], 2 * rank + i, outlet_of(j, p, i));
-}
-
-/* Whoever reads it is slow: ranks elsewhere are not listened to until it has been written. */
-static int output_waits(const job *j) {
-  return j->outlets[0].count > 0 || j->outlets[1].count > 0;
-}
-
 static void take_record(job *j, int rank, const tws_launch_record *record) {
   peer *p = &j->peers[rank];
   if (record->kind == TWS_RECORD_ACTIVITY) {
@@ -375,13 +359,12 @@ static void take_record(job *j, int rank, const tws_launch_record *record) {
     return;
   }
   if (record->kind == TWS_RECORD_OUTPUT) {
-    const int stream = record->stream;
-    tws_line_add(&p->lines[stream], 2 * rank + stream, outlet_of(j, p, stream), record->text, (size_t)record->bytes);
+    tws_printed_add(j->printed, rank, record->stream, record->text, (size_t)record->bytes);
     return;
   }
   p->said_end = 1;
   if (j->far) { /* the rank waits for this before it ends */
-    end_lines(j, rank);
+    tws_printed_end(j->printed, rank);
     tws_link_close(&p->link);
   }
   if (record->kind != TWS_RECORD_FAILED) return;
@@ -394,7 +377,7 @@ static void hear_rank(job *j, int rank) {
   tws_launch_record record;
   const int got = tws_link_receive(&p->link, &record);
   if (got < 0) { /* it is gone, or what it sends is no record of this job */
-    end_lines(j, rank);
+    if (j->far) tws_printed_end(j->printed, rank);
     tws_link_close(&p->link);
     if (!p->said_end && !j->failure.kind && j->first_dead < 0 && !j->signal && !j->lost) j->first_dead = rank;
     if (!p->said_end) ask_in(j, notice_s);
@@ -527,11 +510,10 @@ static int wait_for_news(const job *j) {
 }
 
 static void set_polls(job *j) {
-  const int waits = j->far && output_waits(j);
+  const int waits = j->far && tws_printed_waits(j->printed);
   j->polls[0] = (struct pollfd){.fd = j->signals, .events = POLLIN};
   j->polls[1] = (struct pollfd){.fd = tws_strangers_fd(j->strangers), .events = POLLIN};
-  for (int i = 0; i < 2; i++)
-    j->polls[2 + i] = (struct pollfd){.fd = j->outlets[i].count > 0 ? j->outlets[i].file : -1, .events = POLLOUT};
+  tws_printed_polls(j->printed, j->polls + 2);
   for (int r = 0; r < j->options->ranks; r++) {
     peer *p = &j->peers[r];
     const short out = p->link.pending > 0 ? POLLOUT : 0;
@@ -550,24 +532,24 @@ static void hear_ranks(job *j) {
     tws_link *link = &j->peers[r].link;
     if (!polled->revents || link->socket < 0) continue;
     if (polled->revents & POLLOUT) tws_link_flush(link);
-    if (polled->revents & ~POLLOUT && !(j->far && output_waits(j))) hear_rank(j, r);
+    if (polled->revents & ~POLLOUT && !(j->far && tws_printed_waits(j->printed))) hear_rank(j, r);
   }
 }
 
 /* All ranks have ended, and what they printed is written; a launcher that was asked to stop does not wait for whoever
  * reads it. */
 static int is_over(const job *j) {
-  return j->ended && !any_connected(j) && (j->signal || !output_waits(j));
+  return j->ended && !any_connected(j) && (tws_printed_done(j->printed) || j->signal);
 }
 
 static void wait_for_all(job *j) {
   while (!is_over(j)) {
     set_polls(j);
-    if (j->ended && !output_waits(j)) ask_in(j, reaction_s); /* mpirun is gone: its ranks follow at once */
+    if (j->ended && !tws_printed_waits(j->printed))
+      ask_in(j, reaction_s); /* mpirun is gone: its ranks follow at once */
     do_what_is_due(j);
     if (wait_for_news(j) <= 0) continue;
-    for (int i = 0; i < 2; i++)
-      if (j->polls[2 + i].revents) tws_outlet_write(&j->outlets[i]);
+    tws_printed_look(j->printed, j->polls + 2);
     hear_ranks(j);
     if (j->polls[1].revents) welcome_ranks(j);
     pass_on_news(j);
@@ -637,12 +619,10 @@ static void name_failed(const job *j, int rank) {
 
 /* Nothing else failed, but not all that the ranks printed has been written. */
 static tws_code explain_output(const job *j, tws_error *err) {
-  int failed = 0;
-  for (int i = 0; i < 2; i++)
-    if (j->outlets[i].failed) failed = j->outlets[i].failed;
-  for (int r = 0; r < j->options->ranks; r++)
-    if (j->peers[r].file.failed) failed = j->peers[r].file.failed;
-  if (failed) return tws_fail(err, TWS_IO, NULL, "not all that the ranks printed was written: %s", strerror(failed));
+  const int failed = tws_printed_failed(j->printed);
+  if (failed)
+    return tws_fail(err, TWS_IO, "is the disk full?", "not all that the ranks printed was written: %s",
+                    strerror(failed));
   if (!j->muted) return TWS_OK;
   return tws_fail(err, TWS_RANK, NULL, "the connection to rank %d was closed before all that it printed had come",
                   j->muted - 1);

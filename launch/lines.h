@@ -13,7 +13,7 @@ enum { TWS_LINE_MOST = 64 * 1024 };
 /* A file that several ranks write to. */
 typedef struct tws_outlet {
   int file;
-  int failed; /* errno of the first write that failed: something is lost */
+  int failed; /* errno of the first write that failed: something is lost; EPIPE: its reader wants no more */
   int kind;   /* how it is written without waiting */
   int writer; /* whose line has not ended, + 1; 0: the last one has */
   char *waiting;

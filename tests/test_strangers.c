@@ -281,9 +281,7 @@ START_TEST(on_this_machine) {
   command_result r = finish(job);
   end_strangers(others);
   ck_assert_msg(r.status == 0, "status %d: %s", r.status, r.err);
-  int lines = 0;
-  for (const char *c = r.out; *c; c++) lines += *c == '\n';
-  ck_assert_int_eq(lines, 2 * LINES);
+  assert_lines(r.out, 2);
   command_free(&r);
 }
 END_TEST
@@ -386,8 +384,7 @@ START_TEST(readers) {
   ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
   close(ends[0]);
   r = finish(launch_to(ends[1], shell, "echo text"));
-  ck_assert_msg(r.status == 4 && strstr(r.err, "not all that the ranks printed was written"), "status %d: %s", r.status,
-                r.err);
+  ck_assert_msg(r.status == 0, "status %d: %s", r.status, r.err); /* it wants no more */
   command_free(&r);
 }
 END_TEST
