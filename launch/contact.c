@@ -90,6 +90,7 @@ static int connect_within(const struct sockaddr_in *address) {
   return s;
 }
 
+/* 0: it takes too long; -1: the other side closes the connection. */
 static int receive_within(int s, void *to, size_t bytes) {
   const double until = tws_clock_s() + ANSWER_MS / 1000.0;
   for (size_t have = 0; have < bytes;) {
@@ -98,13 +99,14 @@ static int receive_within(int s, void *to, size_t bytes) {
     if (left <= 0 || poll(&wait, 1, (int)(left * 1000) + 1) < 1) return 0;
     const ssize_t got = recv(s, (char *)to + have, bytes - have, 0);
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return 0;
+    if (got <= 0) return -1;
     have += (size_t)got;
   }
   return 1;
 }
 
-typedef enum outcome { REFUSED, SILENT, CLOSED, STRANGER, FOUND } outcome;
+/* After the last two it is worth trying again. */
+typedef enum outcome { UNREACHABLE, STRANGER, SILENT, CLOSED, FOUND } outcome;
 
 /* Both sides prove that they know the secret. */
 static outcome prove(int s, const uint8_t secret[TWS_SECRET], int rank, tws_session *session) {
@@ -113,7 +115,8 @@ static outcome prove(int s, const uint8_t secret[TWS_SECRET], int rank, tws_sess
   uint8_t proof[TWS_RANDOM];
   if (!tws_hello_make(rank, &hello)) return SILENT;
   if (send(s, &hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello) return CLOSED;
-  if (!receive_within(s, &answer, sizeof answer)) return CLOSED;
+  const int got = receive_within(s, &answer, sizeof answer);
+  if (got <= 0) return got < 0 ? CLOSED : SILENT;
   if (!tws_answer_check(secret, &hello, &answer, session, proof)) return STRANGER;
   return send(s, proof, sizeof proof, MSG_NOSIGNAL) == (ssize_t)sizeof proof ? FOUND : CLOSED;
 }
@@ -143,20 +146,21 @@ static void wait_a_little(int rank, int tries) {
 }
 
 tws_code tws_contact_far(const char *name, const uint8_t secret[TWS_SECRET], int rank, tws_link *link, tws_error *err) {
-  static const char *const says[] = {"connection refused", "no answer", "it closes the connection",
-                                     "what answers there does not know the job's secret", ""};
+  const char *says[] = {"", "what answers there does not know the job's secret", "no answer",
+                        "it closes the connection"};
   const double until = tws_clock_s() + TRIES_S;
   *link = (tws_link){.socket = -1, .far = 1, .from_rank = -1};
   if (!tws_seal_available())
     return tws_fail(err, TWS_ENVIRONMENT, TWS_SEAL_HINT, "this program was built without libsodium");
   for (int tries = 0;; tries++) {
-    outcome best = REFUSED;
+    outcome best = UNREACHABLE;
     for (const char *at = name + 1; *at;) {
       struct sockaddr_in address;
       at = next_address(at, &address);
       if (!at) return tws_fail(err, TWS_ENVIRONMENT, NULL, "\"%.80s\" is no list of a launcher's addresses", name);
       const int s = connect_within(&address);
-      outcome now = s >= 0 ? prove(s, secret, rank, &link->session) : errno == ECONNREFUSED ? REFUSED : SILENT;
+      if (s < 0) says[UNREACHABLE] = strerror(errno);
+      const outcome now = s >= 0 ? prove(s, secret, rank, &link->session) : errno == ETIMEDOUT ? SILENT : UNREACHABLE;
       if (now == FOUND) {
         link->socket = s;
         return TWS_OK;
@@ -164,7 +168,7 @@ tws_code tws_contact_far(const char *name, const uint8_t secret[TWS_SECRET], int
       if (s >= 0) close(s);
       if (now > best) best = now;
     }
-    if (best != CLOSED || tws_clock_s() > until) return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", says[best]);
+    if (best < SILENT || tws_clock_s() > until) return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", says[best]);
     wait_a_little(rank, tries);
   }
 }

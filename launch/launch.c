@@ -104,7 +104,7 @@ static tws_code open_far_listener(job *j, tws_error *err) {
   if (!tws_secret_make(j->secret))
     return tws_fail(err, TWS_ENVIRONMENT, TWS_SEAL_HINT,
                     "ranks on several machines need libsodium, without which this program was built");
-  const int count = tws_addresses_towards(j->options->hosts, address, &unknown);
+  const int count = tws_addresses_towards(j->options->hosts, tws_starter_shell(j->options), address, &unknown);
   if (unknown)
     tws_log_write(j->options->log, TWS_LOG_DEBUG,
                   "this machine knows no address of %s: ranks may connect to all of its addresses", unknown);

@@ -41,6 +41,12 @@ int tws_starter_input(const char *secret) {
   return -1;
 }
 
+const char *tws_starter_shell(const tws_launch_options *o) {
+  if (o->launcher == TWS_LAUNCHER_SRUN) return NULL;
+  const char *given = o->remote_shell ? o->remote_shell : getenv("OMPI_MCA_plm_rsh_agent");
+  return given && *given ? given : "ssh -x";
+}
+
 static const char *find_program(const char *name, tws_arena *arena) {
   const char *list = getenv("PATH");
   char path[4096];
@@ -171,9 +177,8 @@ static void add_mpirun(words *w, const tws_launch_options *o, const char *path, 
   }
   if (far) { /* a batch system that mpirun finds by itself has no use for it */
     static const char *const agent[] = {"--mca", "plm_rsh_agent", NULL};
-    const char *given = o->remote_shell ? o->remote_shell : getenv("OMPI_MCA_plm_rsh_agent");
     add_all(w, agent);
-    add(w, agent_of(given && *given ? given : "ssh -x", w->arena));
+    add(w, agent_of(tws_starter_shell(o), w->arena));
   }
   if (far) {
     add(w, "--host");

@@ -382,6 +382,7 @@ static void make_nodes(void) {
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1); /* the nodes share their cores */
   command_result r = nodes("up 4");
   if (r.status != 0) snprintf(why_not, sizeof why_not, "%s%s", r.out, r.err);
+  if (!tws_seal_available()) snprintf(why_not, sizeof why_not, "built without libsodium");
   command_free(&r);
   snprintf(path, sizeof path, "%s/model.json", folder);
   write_text(path, MODEL);

@@ -48,12 +48,14 @@ static command_result finish(running job) {
                           command_slurp(job.err)};
 }
 
+static const char *two_hosts = "127.0.0.2 slots=1\n127.0.0.3 slots=1\n";
+
 /* A shell's words of each of two ranks. */
 static running launch_to(int out, const char *remote_shell, const char *command) {
   char hosts[128], shell[256];
   snprintf(hosts, sizeof hosts, "%s", in_folder("hosts"));
   snprintf(shell, sizeof shell, "%s", remote_shell);
-  write_text(hosts, "127.0.0.2 slots=1\n127.0.0.3 slots=1\n");
+  write_text(hosts, two_hosts);
   char *argv[] = {
       (char *)RUN, (char *)"launch", (char *)"-q", (char *)"--hostfile", hosts,           (char *)"--remote-shell",
       shell,       (char *)"--",     (char *)"sh", (char *)"-c",         (char *)command, NULL};
@@ -286,9 +288,12 @@ START_TEST(on_this_machine) {
 }
 END_TEST
 
-/* Only on the address from which the hosts are reached. */
+/* Only on the address from which the hosts are reached, also when their names are aliases that ssh alone knows. */
 START_TEST(interfaces) {
-  running job = launch(write_shell("shell", ":"), "sleep 0.2");
+  const char *addresses = two_hosts;
+  if (_i == 1) two_hosts = "alias-a slots=1\nalias-b slots=1\n";
+  running job = launch(write_shell("ssh", "test \"$1\" != -- || { echo hostname 127.0.0.2; exit; }"), "sleep 0.2");
+  two_hosts = addresses;
   const place p = find_listener(job.pid, 1);
   ck_assert_int_eq(p.count, 1);
   ck_assert_uint_eq(ntohl(p.in.sin_addr.s_addr) >> 24, 127);
@@ -444,7 +449,7 @@ int main(void) {
   tcase_add_loop_test(tests, on_this_machine, 0, 2);
   if (tws_seal_available()) {
     tcase_add_loop_test(tests, through_the_network, 0, 2);
-    tcase_add_test(tests, interfaces);
+    tcase_add_loop_test(tests, interfaces, 0, 2);
     tcase_add_loop_test(tests, ranks_without_the_secret, 0, 2);
     tcase_add_loop_test(tests, false_launchers, 0, 4);
     tcase_add_test(tests, readers);
