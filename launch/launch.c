@@ -53,7 +53,7 @@ typedef struct job {
   char secret[TWS_SECRET_TEXT + 1];
   int *logs; /* of each rank: file, or -1 */
   tws_printed *printed;
-  int waited;    /* for whoever reads it, when events were last waited for */
+  int waited;    /* the output was full when events were last waited for */
   double held_s; /* when ranks were last told so */
   double silence_s;
   int news; /* a line has changed that ranks elsewhere have not heard of */
@@ -536,8 +536,8 @@ static void hear_ranks(job *j) {
   }
 }
 
-/* All ranks have ended, and what they printed is written; a launcher that was asked to stop does not wait for whoever
- * reads it. */
+/* All ranks have ended, and what they printed is written; a launcher that was asked to stop does not wait for the
+ * reader of its output. */
 static int is_over(const job *j) {
   return j->ended && !any_connected(j) && (tws_printed_done(j->printed) || j->signal);
 }

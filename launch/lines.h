@@ -1,4 +1,4 @@
-/* What ranks print reaches the launcher's output in whole lines, and the launcher does not wait for whoever reads it.
+/* What ranks print reaches the launcher's output in whole lines, and the launcher does not wait for its reader.
  *
  * A line ends with a line feed, or with a carriage return that something follows (a bar of progress). One that grows
  * beyond TWS_LINE_MOST bytes is passed on in pieces; so is one that its rank has not ended when the rank ends. Where a

@@ -140,7 +140,7 @@ void tws_printed_look(tws_printed *o, const struct pollfd polls[TWS_PRINTED_POLL
   for (int i = 0; i < events && !tws_printed_waits(o); i++) read_pipe(o, (int)event[i].data.u32);
 }
 
-/* What is in the pipes now was printed before the ranks ended; a process that they left behind may print on. */
+/* What is in the pipes now was printed before the ranks ended; a process that they started may still print. */
 int tws_printed_done(tws_printed *o) {
   o->ended = 1;
   for (int at = 0; at < 2 * o->ranks; at++)

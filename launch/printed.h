@@ -20,7 +20,7 @@ tws_code tws_printed_files(tws_printed *o, int rank, int files[2], int *own, tws
 void tws_printed_add(tws_printed *o, int rank, int stream, const char *text, size_t count);
 void tws_printed_end(tws_printed *o, int rank); /* a rank elsewhere prints no more */
 
-/* Whoever reads it is slow: nothing more is to be added until it has been written. */
+/* 1: the output is full, and nothing more is to be added until it has been written. */
 int tws_printed_waits(const tws_printed *o);
 void tws_printed_polls(const tws_printed *o, struct pollfd polls[TWS_PRINTED_POLLS]);
 void tws_printed_look(tws_printed *o, const struct pollfd polls[TWS_PRINTED_POLLS]);

@@ -49,7 +49,7 @@ int tws_hello_rank(const tws_hello *hello, int ranks); /* -1: it is no HELLO of 
 int tws_hello_answer(const uint8_t secret[TWS_SECRET], const tws_hello *hello, tws_answer *answer,
                      tws_session *session);
 int tws_proof_check(tws_session *session, const uint8_t proof[TWS_RANDOM]);
-/* The rank: 0 when whoever answered does not know the secret; its own proof otherwise. */
+/* The rank: 0 when the sender of the answer does not know the secret; its own proof otherwise. */
 int tws_answer_check(const uint8_t secret[TWS_SECRET], const tws_hello *hello, const tws_answer *answer,
                      tws_session *session, uint8_t proof[TWS_RANDOM]);
 

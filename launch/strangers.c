@@ -207,7 +207,7 @@ int tws_strangers_look(tws_strangers *s, tws_newcomer out[TWS_NEWCOMERS]) {
 
 /* ---- opening and closing ---- */
 
-/* So many places as files may be open, besides those that the job needs. */
+/* As many places as files may be open in addition to those that the job needs. */
 static int most_strangers(int ranks) {
   struct rlimit files;
   const rlim_t others = 64 + 8 * (rlim_t)ranks;

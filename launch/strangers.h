@@ -1,9 +1,8 @@
-/* Where ranks connect to the launcher, and the connections that have not yet proved which rank they are.
+/* Where ranks connect to the launcher, and the connections that have not yet proved which rank they are (strangers).
  *
- * Nothing here waits, and whoever connects costs little: there are at most a few hundred such connections, fewer from
- * one address, and each has ten seconds. One more closes the oldest; a rank whose connection is closed so tries again
- * (launch/contact.h). All of them are watched by one file descriptor, and only a few events of it are handled at a
- * time, so that ranks that are known wait for none of this. */
+ * No function here blocks. The number of strangers is limited, that of one address more so, and each has ten seconds.
+ * One more closes the oldest; a rank whose connection is closed in this way connects again (launch/contact.h). One
+ * file descriptor watches all of them, and a call handles a few events at most, so that known ranks are not delayed. */
 #ifndef TWS_LAUNCH_STRANGERS_H
 #define TWS_LAUNCH_STRANGERS_H
 

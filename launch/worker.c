@@ -36,7 +36,7 @@ static struct {
   int output[2];
   int said_last;
   double held_until_s;  /* the launcher is there until then, whatever it reads; 0: it has not said so */
-  pthread_mutex_t turn; /* of whoever sends and listens */
+  pthread_mutex_t turn; /* to send and to listen */
   char line[TWS_BOARD_LINE];
 } worker = {.link.socket = -1, .output = {-1, -1}, .turn = PTHREAD_MUTEX_INITIALIZER};
 

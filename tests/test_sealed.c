@@ -217,7 +217,7 @@ START_TEST(lines) {
 }
 END_TEST
 
-/* One that nobody reads keeps what it cannot write, and does not wait. */
+/* One that is not read keeps what it cannot write, and does not block. */
 START_TEST(outlets) {
   int ends[2];
   tws_outlet outlet;

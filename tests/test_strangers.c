@@ -197,7 +197,7 @@ static int connect_stranger(const place *to, int number) {
   return s;
 }
 
-/* A process that keeps 200 connections, and makes new ones in place of the oldest as fast as it can, until nobody
+/* A process that keeps 200 connections, and makes new ones in place of the oldest as fast as it can, until no process
  * listens any more. It is another user's where the tests may do so. */
 static pid_t start_strangers(const place *to, int flood) {
   const pid_t pid = fork();
