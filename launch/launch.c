@@ -221,8 +221,8 @@ static void tear_down(job *j) {
 
 /* In the child: becomes mpirun, in a process group of its own, so that Ctrl-C reaches it through the launcher only. */
 static void become_mpirun(const job *j, const char **command, pid_t launcher) {
-  const int input =
-      j->far && j->options->launcher == TWS_LAUNCHER_SRUN ? tws_starter_input(j->secret) : open("/dev/null", O_RDONLY);
+  int input = j->far && j->options->launcher == TWS_LAUNCHER_SRUN ? tws_starter_input(j->secret) : -1;
+  if (input < 0) input = open("/dev/null", O_RDONLY);
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != launcher) _exit(127);

@@ -19,6 +19,7 @@ typedef struct line_pipe {
 struct tws_printed {
   int ranks, events, ended;
   int direct[2]; /* local ranks write to it themselves */
+  int same;      /* standard output and error are one file */
   tws_outlet outlets[2], *logs;
   line_pipe *streams; /* two a rank */
 };
@@ -36,6 +37,11 @@ static int is_direct(int file) {
          about.st_rdev == null.st_rdev;
 }
 
+static int is_same(int a, int b) {
+  struct stat one, other;
+  return fstat(a, &one) == 0 && fstat(b, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
 tws_code tws_printed_open(int ranks, const int files[2], const int *log, tws_printed **out, tws_error *err) {
   tws_printed *o = *out = tws_calloc(1, sizeof *o);
   if (!o) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
@@ -50,6 +56,7 @@ tws_code tws_printed_open(int ranks, const int files[2], const int *log, tws_pri
     tws_outlet_open(&o->outlets[i], files[i]);
     o->direct[i] = is_direct(files[i]);
   }
+  o->same = !o->direct[0] && !o->direct[1] && is_same(files[0], files[1]);
   o->events = epoll_create1(EPOLL_CLOEXEC);
   if (o->events < 0) return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot watch the ranks' output: %s", strerror(errno));
   return TWS_OK;
@@ -69,29 +76,34 @@ void tws_printed_close(tws_printed *o) {
   tws_free(o);
 }
 
+/* What is written to the file that this returns is read as that stream; -1. */
+static int open_pipe(tws_printed *o, int at) {
+  struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)at};
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return -1;
+  fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  epoll_ctl(o->events, EPOLL_CTL_ADD, ends[0], &event);
+  o->streams[at].pipe = ends[0];
+  return ends[1];
+}
+
 tws_code tws_printed_files(tws_printed *o, int rank, int files[2], int *own, tws_error *err) {
   *own = 0;
   files[0] = files[1] = o->logs[rank].file;
   if (files[0] >= 0) return TWS_OK;
-  for (int i = 0; i < 2; i++) files[i] = fcntl(o->outlets[i].file, F_DUPFD_CLOEXEC, 3);
-  *own = 1;
-  for (int i = 0; i < 2 && files[i] >= 0; i++) {
-    const int at = 2 * rank + i;
-    struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)at};
-    int ends[2];
-    if (o->direct[i]) continue;
-    if (pipe2(ends, O_CLOEXEC) != 0) break;
-    close(files[i]);
-    files[i] = ends[1];
-    if (o->streams[at].pipe >= 0) close(o->streams[at].pipe);
-    o->streams[at].pipe = ends[0];
-    fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    epoll_ctl(o->events, EPOLL_CTL_ADD, ends[0], &event);
+  for (int i = 0; i < 2; i++) {
+    const int same = i == 1 && o->same; /* one pipe: what a rank writes stays in its order */
+    if (o->direct[i] || same)
+      files[i] = fcntl(same ? files[0] : o->outlets[i].file, F_DUPFD_CLOEXEC, 3);
+    else
+      files[i] = open_pipe(o, 2 * rank + i);
   }
-  if (files[0] >= 0 && files[1] >= 0 && (o->direct[1] || o->streams[2 * rank + 1].pipe >= 0)) return TWS_OK;
+  *own = 1;
+  if (files[0] >= 0 && files[1] >= 0) return TWS_OK;
+  tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot open a pipe for what rank %d prints: %s", rank, strerror(errno));
   for (int i = 0; i < 2; i++)
     if (files[i] >= 0) close(files[i]);
-  return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot open a pipe for what rank %d prints: %s", rank, strerror(errno));
+  return TWS_ENVIRONMENT;
 }
 
 void tws_printed_add(tws_printed *o, int rank, int stream, const char *text, size_t count) {

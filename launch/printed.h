@@ -1,6 +1,6 @@
 /* What the ranks of a job print: from pipes of ranks on this machine and from records of others to the launcher's
  * standard output and error, or to a log of each rank, in whole lines (launch/lines.h). A local rank whose output is a
- * terminal, a log or nothing at all writes there itself. */
+ * terminal, a log or the null device writes there itself. */
 #ifndef TWS_LAUNCH_PRINTED_H
 #define TWS_LAUNCH_PRINTED_H
 

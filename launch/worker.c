@@ -184,11 +184,13 @@ static int take_over(const int files[TWS_LAUNCH_FILES]) {
 
 /* ---- through the network ---- */
 
-/* What has been written goes to the launcher; 0 when the launcher is gone. */
+/* What has been written goes to the launcher, as much as a pipe holds at most: a process that never stops to write does
+ * not keep this one from all else. 0 when the launcher is gone. */
 static int forward(int stream) {
+  enum { RECORDS = (1 << 17) / TWS_RECORD_TEXT };
   tws_launch_record record = {.kind = TWS_RECORD_OUTPUT, .rank = worker.rank, .stream = stream};
   int there = 1;
-  while (there) {
+  for (int i = 0; there && i < RECORDS; i++) {
     const ssize_t got = read(worker.output[stream], record.text, sizeof record.text);
     if (got <= 0) break;
     record.bytes = (int32_t)got;

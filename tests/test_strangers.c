@@ -288,6 +288,18 @@ START_TEST(on_this_machine) {
 }
 END_TEST
 
+/* Standard output and error that are one file keep the order in which a rank writes them. */
+START_TEST(one_file) {
+  char *argv[] = {
+      (char *)"/bin/sh", (char *)"-c",
+      (char *)RUN " launch -q -n 1 -- sh -c 'for i in 1 2 3 4 5 6 7 8 9; do echo $i; echo $i >&2; done' 2>&1", NULL};
+  command_result r = command_execute(argv);
+  ck_assert_msg(r.status == 0, "status %d: %s", r.status, r.out);
+  ck_assert_str_eq(r.out, "1\n1\n2\n2\n3\n3\n4\n4\n5\n5\n6\n6\n7\n7\n8\n8\n9\n9\n");
+  command_free(&r);
+}
+END_TEST
+
 /* Only on the address from which the hosts are reached, also when their names are aliases that ssh alone knows. */
 START_TEST(interfaces) {
   const char *addresses = two_hosts;
@@ -447,6 +459,7 @@ int main(void) {
   tcase_add_checked_fixture(tests, make_folder, remove_folder);
   signal(SIGPIPE, SIG_IGN);
   tcase_add_loop_test(tests, on_this_machine, 0, 2);
+  tcase_add_test(tests, one_file);
   if (tws_seal_available()) {
     tcase_add_loop_test(tests, through_the_network, 0, 2);
     tcase_add_loop_test(tests, interfaces, 0, 2);
