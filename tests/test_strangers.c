@@ -11,6 +11,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
+#include "launch/contact.h"
+#include "launch/link.h"
 #include "launch/seal.h"
 #include "tests/answers.h"
 #include "tests/folder.h"
@@ -69,9 +71,10 @@ static running launch(const char *remote_shell, const char *command) {
 /* A remote shell that runs the command here, after what `first` does with the secret on its standard input. The folders
  * of Open MPI's daemons are apart, as on two machines: they remove them at the same time. */
 static const char *write_shell(const char *name, const char *first) {
-  char text[512];
-  snprintf(text, sizeof text, "#!/bin/sh\nTMPDIR=$(mktemp -d %s/XXXXXX)\nexport TMPDIR\nshift\n%s\nexec sh -c \"$*\"\n",
-           folder, first);
+  char text[1024];
+  snprintf(text, sizeof text,
+           "#!/bin/sh\nlast=$1\nTMPDIR=$(mktemp -d %s/XXXXXX)\nexport TMPDIR\nshift\n%s\nexec sh -c \"$*\"\n", folder,
+           first);
   const char *path = in_folder(name);
   write_text(path, text);
   chmod(path, 0755);
@@ -376,6 +379,92 @@ START_TEST(false_launchers) {
 }
 END_TEST
 
+/* ---- a machine of the job that has been taken over ---- */
+
+enum { FALSE_RANKS = 7 };
+
+/* Sealed with the right key, or not, and none of it may do anything but end this rank's connection. */
+static size_t make_false_record(int kind, tws_session *session, uint8_t *wire) {
+  tws_launch_record r = {.kind = TWS_RECORD_OUTPUT, .rank = kind, .bytes = 5, .text = "text\n"};
+  size_t bytes = tws_record_bytes(&r);
+  switch (kind) {
+    case 0:
+      r = (tws_launch_record){.kind = TWS_RECORD_FAILED, .rank = INT32_MAX, .error = {.code = TWS_IO, .message = "no"}};
+      bytes = tws_record_bytes(&r);
+      break;
+    case 1:
+      r.bytes = INT32_MAX;
+      break;
+    case 2:
+      r.stream = -1;
+      break;
+    case 3:
+      r.kind = TWS_RECORD_ACTIVITY;
+      memset(r.text, 'Z', sizeof r.text);
+      bytes = tws_record_bytes(&r);
+      break;
+    case 4:
+      r.kind = 77;
+      break;
+    case 5:
+      session->sent++;
+      break; /* the number of another record */
+    default:
+      memset(wire, 0xff, 64);
+      return 64;
+  }
+  return tws_seal(session, &r, bytes, wire);
+}
+
+/* Becomes that rank, says a line, and then what it may not say: the launcher closes the connection. */
+static void be_false_rank(const char *name, const uint8_t *secret, int kind) {
+  static tws_launch_record record;
+  static uint8_t wire[TWS_LINK_BYTES];
+  static tws_link link;
+  tws_error err = {0};
+  ck_assert_msg(tws_contact_far(name, secret, kind, &link, &err) == TWS_OK, "%s", err.message);
+  struct pollfd wait = {.fd = link.socket, .events = POLLIN};
+  int got = 0;
+  while (got == 0 && poll(&wait, 1, 20000) == 1) got = tws_link_receive(&link, &record);
+  ck_assert(got == 1 && record.kind == TWS_RECORD_WELCOME && record.place.ranks == FALSE_RANKS + 1);
+  record = (tws_launch_record){.kind = TWS_RECORD_OUTPUT, .rank = kind, .bytes = 5, .text = "good\n"};
+  ck_assert(tws_link_tell(&link, &record));
+  const size_t bytes = make_false_record(kind, &link.session, wire);
+  ck_assert_int_eq(send(link.socket, wire, bytes, MSG_NOSIGNAL), bytes);
+  for (got = 0; got >= 0 && poll(&wait, 1, 20000) == 1;) got = tws_link_receive(&link, &record);
+  ck_assert_msg(got < 0, "record %d was accepted", kind);
+  tws_link_close(&link);
+}
+
+START_TEST(false_ranks) {
+  const char *addresses = two_hosts;
+  char first[512], name[256] = "", secret[TWS_SECRET_TEXT + 2] = "";
+  uint8_t bytes[TWS_SECRET];
+  const char *stolen = in_folder("stolen"), *stop = in_folder("stop");
+  snprintf(first, sizeof first,
+           "case $last in *.2) read s; printf '%%s\\n%%s\\n' $TWINSPEED_LAUNCHER $s >%s.new; mv %s.new %s; "
+           "while [ ! -e %s ]; do sleep 0.05; done; exit 1 ;; esac",
+           stolen, stolen, stolen, stop);
+  two_hosts = "127.0.0.2 slots=7\n127.0.0.3 slots=1\n";
+  running job = launch(write_shell("shell", first), "echo text; sleep 20");
+  two_hosts = addresses;
+  for (int tries = 0; tries < 1000 && access(stolen, R_OK) != 0; tries++) usleep(20000);
+  FILE *file = fopen(stolen, "r");
+  ck_assert(file && fgets(name, sizeof name, file) && fgets(secret, sizeof secret, file));
+  fclose(file);
+  name[strcspn(name, "\n")] = secret[strcspn(secret, "\n")] = '\0';
+  ck_assert(tws_secret_read(secret, bytes));
+  for (int kind = 0; kind < FALSE_RANKS; kind++) be_false_rank(name, bytes, kind);
+  write_text(stop, "");
+  command_result r = finish(job);
+  ck_assert_msg(r.status == 5 && strstr(r.err, "rank 0 ended "), "status %d: %s", r.status, r.err);
+  ck_assert_int_eq(count_lines_with(r.err, "twinspeed: "), 1);
+  ck_assert_int_eq(count_lines_with(r.out, "good\n"), FALSE_RANKS);
+  ck_assert_int_le(count_lines_with(r.out, "text\n"), 1); /* of the last rank, if it has started */
+  command_free(&r);
+}
+END_TEST
+
 /* Output whose reader begins late is complete; what nothing takes is lost, and the status says so. */
 START_TEST(readers) {
   const char *shell = write_shell("shell", ":");
@@ -465,6 +554,7 @@ int main(void) {
     tcase_add_loop_test(tests, interfaces, 0, 2);
     tcase_add_loop_test(tests, ranks_without_the_secret, 0, 2);
     tcase_add_loop_test(tests, false_launchers, 0, 4);
+    tcase_add_test(tests, false_ranks);
     tcase_add_test(tests, readers);
     tcase_add_test(tests, through_srun);
   } else {
