@@ -13,11 +13,19 @@
 #include <unistd.h>
 #include "base/log.h"
 
+static int is_loopback(struct in_addr address) {
+  return ntohl(address.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
+/* Loopback addresses last: on another machine a rank would ask that machine itself. */
 static int add(struct in_addr address, struct in_addr *out, int count) {
+  int at = count;
   for (int i = 0; i < count; i++)
     if (out[i].s_addr == address.s_addr) return count;
-  if (count < TWS_MOST_ADDRESSES) out[count++] = address;
-  return count;
+  if (count == TWS_MOST_ADDRESSES) return count;
+  for (; !is_loopback(address) && at > 0 && is_loopback(out[at - 1]); at--) out[at] = out[at - 1];
+  out[at] = address;
+  return count + 1;
 }
 
 /* The address that packets to `to` would carry; a datagram socket sends none to find out. */
