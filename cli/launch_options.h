@@ -21,7 +21,7 @@ typedef struct tws_launch_flags {
       TWS_INTEGER("num-gpus", 0, "N", type, field.num_gpus, 1, TWS_MAX_SLOTS, "the first N slots of each host"), \
       TWS_STRING("launcher", 0, "NAME", type, field.launcher, "who starts ranks: local, mpirun, ssh or srun"),   \
       TWS_STRING("remote-shell", 0, "PROGRAM", type, field.remote_shell,                                         \
-                 "called with a host and a command (default: ssh)"),                                             \
+                 "called with a host and a command; passes its input on (default: ssh)"),                        \
       TWS_STRING("logs", 0, "DIR", type, field.logs, "each rank's output into DIR/rank-N.log instead of the screen")
 
 /* Hosts and launcher into `launch`, and how many ranks that makes. `ranks`: asked for on this machine, or 0. Without a

@@ -54,7 +54,7 @@ static void set_environment(int rank, const tws_rank_place *p) {
   set_number("CROSS_SIZE", p->nodes);
   setenv("MASTER_ADDR", p->master, 0);
   setenv("MASTER_PORT", "29500", 0);
-  for (int i = 0; p->given && i < p->device_count; i++)
+  for (int i = 0; p->given && i < p->device_count && n < (int)sizeof devices; i++)
     n += snprintf(devices + n, sizeof devices - (size_t)n, "%s%d", i ? "," : "", p->device[i]);
   if (p->given) setenv("CUDA_VISIBLE_DEVICES", devices, 0);
 }
@@ -65,6 +65,7 @@ static void become_command(char **argv) {
   signal(SIGPIPE, SIG_DFL);
   signal(SIGXFSZ, SIG_DFL);
   set_environment(tws_worker_rank(), tws_worker_place());
+  unsetenv(TWS_SECRET_VARIABLE);
   unsetenv(TWS_LAUNCHER_VARIABLE); /* a twinspeed that the command starts is no rank of this job */
   execvp(argv[0], argv);
   _exit(127);

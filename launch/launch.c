@@ -1,10 +1,7 @@
 #include "launch/launch.h"
-#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -13,12 +10,10 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/escape.h"
@@ -28,8 +23,14 @@
 #include "base/output_file.h"
 #include "base/number.h"
 #include "base/system.h"
+#include "launch/addresses.h"
+#include "launch/link.h"
+#include "launch/printed.h"
 #include "launch/protocol.h"
 #include "launch/starter.h"
+#include "launch/strangers.h"
+
+enum { OTHER_POLLS = 2 + TWS_PRINTED_POLLS }; /* signals, connections, output; ranks follow */
 
 /* mpirun ends the other ranks by itself when one dies, and its status then says how: it has `notice_s` for that before
  * it is asked to, and `reaction_s` after a failure that a rank has told of. Whoever was asked has `patience_s`, and is
@@ -37,25 +38,27 @@
 static const double notice_s = 10.0, reaction_s = 2.0, patience_s = 5.0;
 
 typedef struct peer {
-  int socket;   /* -1: not connected (yet, or no more) */
-  int known;    /* it was */
+  tws_link link;
+  int known;    /* it was connected */
   pid_t pid;    /* 0: of another machine */
   int said_end; /* DONE or FAILED came */
-  int log;      /* file, or -1 */
   double heard_s;
-  size_t have;          /* bytes of the next record */
   tws_escape escape[2]; /* of its output and error, where they come through the network */
-  tws_launch_record *record;
 } peer;
 
 typedef struct job {
   const tws_launch_options *options;
   int files[TWS_LAUNCH_FILES]; /* for the ranks: output, error, board */
   char *board;
-  int listener, signals, noise; /* noise: what mpirun itself says */
-  int far;                      /* ranks come through the network */
-  char name[1024];              /* of the listener */
-  char secret[2 * TWS_SECRET + 1];
+  int signals, noise; /* noise: what mpirun itself says */
+  int far;            /* ranks come through the network */
+  tws_strangers *strangers;
+  char name[1024]; /* where ranks find it */
+  char secret[TWS_SECRET_TEXT + 1];
+  int *logs; /* of each rank: file, or -1 */
+  tws_printed *printed;
+  int waited;    /* the output was full when events were last waited for */
+  double held_s; /* when ranks were last told so */
   double silence_s;
   int news; /* a line has changed that ranks elsewhere have not heard of */
   double told_s;
@@ -70,6 +73,7 @@ typedef struct job {
   int late;                   /* that rank + 1 */
   int lost;                   /* a rank of a node of which nothing is heard, + 1 */
   int first_dead;             /* rank that ended without a word, or -1 */
+  int muted;                  /* a rank whose connection was closed before its last record came, + 1 */
   tws_launch_record failure;  /* the first that was reported; word 0: none */
   double ask_at_s, kill_at_s; /* 0: not set; kill_at_s is set when the ranks were asked to end */
 } job;
@@ -97,48 +101,23 @@ void tws_launch_set_threads(int threads) {
 
 /* ---- setting up ---- */
 
-/* Where nodes may find this one: all of its addresses. Whoever does not know the secret is turned away. */
+/* Where ranks elsewhere find this machine: the addresses from which it reaches their hosts. */
 static tws_code open_far_listener(job *j, tws_error *err) {
-  struct sockaddr_in address = {.sin_family = AF_INET};
-  socklen_t size = sizeof address;
-  struct ifaddrs *list = NULL;
-  unsigned char random[TWS_SECRET];
-  char text[INET_ADDRSTRLEN];
-  j->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (j->listener < 0 || bind(j->listener, (struct sockaddr *)&address, size) != 0 ||
-      listen(j->listener, j->options->ranks) != 0 ||
-      getsockname(j->listener, (struct sockaddr *)&address, &size) != 0 ||
-      getrandom(random, sizeof random, 0) != (ssize_t)sizeof random || getifaddrs(&list) != 0)
-    return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot open a port for ranks on other nodes: %s", strerror(errno));
-  for (int i = 0; i < TWS_SECRET; i++) snprintf(j->secret + 2 * i, 3, "%02x", random[i]);
-  int n = snprintf(j->name, sizeof j->name, "@%d/%s/", ntohs(address.sin_port), j->secret);
-  for (const struct ifaddrs *i = list; i; i = i->ifa_next) {
-    if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP) || i->ifa_flags & IFF_LOOPBACK)
-      continue;
-    const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)i->ifa_addr;
-    if (inet_ntop(AF_INET, &in->sin_addr, text, sizeof text) && n + 32 < (int)sizeof j->name)
-      n += snprintf(j->name + n, sizeof j->name - (size_t)n, "%s,", text);
-  }
-  freeifaddrs(list);
-  snprintf(j->name + n, sizeof j->name - (size_t)n, "127.0.0.1");
-  return TWS_OK;
+  struct in_addr address[TWS_MOST_ADDRESSES];
+  const char *unknown;
+  if (!tws_secret_make(j->secret))
+    return tws_fail(err, TWS_ENVIRONMENT, TWS_SEAL_HINT,
+                    "ranks on several machines need libsodium, without which this program was built");
+  const int count = tws_addresses_towards(j->options->hosts, tws_starter_shell(j->options), address, &unknown);
+  if (unknown)
+    tws_log_write(j->options->log, TWS_LOG_DEBUG,
+                  "this machine knows no address of %s: ranks may connect to all of its addresses", unknown);
+  return tws_strangers_far(j->options->ranks, address, count, j->secret, j->name, sizeof j->name, &j->strangers, err);
 }
 
 static tws_code open_listener(job *j, tws_error *err) {
   if (j->far) return open_far_listener(j, err);
-  struct sockaddr_un address = {.sun_family = AF_UNIX};
-  socklen_t size = sizeof(sa_family_t); /* the kernel chooses an abstract name: nothing is left in the file system */
-  j->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (j->listener < 0 || bind(j->listener, (struct sockaddr *)&address, size) != 0 ||
-      listen(j->listener, j->options->ranks) != 0)
-    return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot open a local socket: %s", strerror(errno));
-  size = sizeof address;
-  if (getsockname(j->listener, (struct sockaddr *)&address, &size) != 0)
-    return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot name a local socket: %s", strerror(errno));
-  size_t length = (size_t)size - offsetof(struct sockaddr_un, sun_path) - 1;
-  if (length >= sizeof j->name) length = sizeof j->name - 1;
-  memcpy(j->name, address.sun_path + 1, length);
-  return TWS_OK;
+  return tws_strangers_here(j->options->ranks, j->name, sizeof j->name, &j->strangers, err);
 }
 
 static tws_code open_files(job *j, tws_error *err) {
@@ -205,7 +184,7 @@ static tws_code open_logs(job *j, tws_error *err) {
     return tws_fail(err, TWS_IO, NULL, "%s: %s", folder, strerror(errno));
   for (int r = 0; r < j->options->ranks; r++) {
     snprintf(path, sizeof path, "%s/rank-%d.log", folder, r);
-    TWS_TRY(tws_growing_file(path, &j->peers[r].log, err));
+    TWS_TRY(tws_growing_file(path, &j->logs[r], err));
   }
   return TWS_OK;
 }
@@ -213,32 +192,35 @@ static tws_code open_logs(job *j, tws_error *err) {
 static tws_code set_up(job *j, tws_error *err) {
   size_t ranks = (size_t)j->options->ranks;
   j->peers = tws_calloc(ranks, sizeof *j->peers);
-  j->polls = tws_calloc(ranks + 2, sizeof *j->polls);
-  if (!j->peers || !j->polls) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  for (size_t r = 0; r < ranks; r++) j->peers[r].socket = j->peers[r].log = -1;
+  j->polls = tws_calloc(ranks + OTHER_POLLS, sizeof *j->polls);
+  j->logs = tws_calloc(ranks, sizeof *j->logs);
+  if (!j->peers || !j->polls || !j->logs) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (size_t r = 0; r < ranks; r++) j->peers[r].link.socket = j->logs[r] = -1;
   TWS_TRY(check_limits(j->options->ranks, err));
   TWS_TRY(open_logs(j, err));
   TWS_TRY(open_listener(j, err));
   TWS_TRY(open_files(j, err));
+  TWS_TRY(tws_printed_open(j->options->ranks, j->files, j->logs, &j->printed, err));
   return open_signals(j, err);
 }
 
 static void tear_down(job *j) {
-  for (int r = 0; j->peers && r < j->options->ranks; r++) {
-    if (j->peers[r].socket >= 0) close(j->peers[r].socket);
-    if (j->peers[r].log >= 0) close(j->peers[r].log);
-    tws_free(j->peers[r].record);
-  }
+  for (int r = 0; j->peers && r < j->options->ranks; r++) tws_link_close(&j->peers[r].link);
+  tws_printed_close(j->printed);
+  for (int r = 0; j->logs && r < j->options->ranks; r++)
+    if (j->logs[r] >= 0) close(j->logs[r]);
   for (int i = 0; i < TWS_LAUNCH_FILES; i++)
     if (j->files[i] >= 0) close(j->files[i]);
   if (j->board) munmap(j->board, (size_t)j->options->ranks * TWS_BOARD_LINE);
-  if (j->listener >= 0) close(j->listener);
+  tws_strangers_close(j->strangers);
+  tws_secret_wipe(j->secret, sizeof j->secret);
   if (j->noise >= 0) close(j->noise);
   if (j->signals >= 0) {
     close(j->signals);
     sigprocmask(SIG_SETMASK, &j->old_mask, NULL);
   }
   tws_free(j->peers);
+  tws_free(j->logs);
   tws_free(j->polls);
 }
 
@@ -246,14 +228,17 @@ static void tear_down(job *j) {
 
 /* In the child: becomes mpirun, in a process group of its own, so that Ctrl-C reaches it through the launcher only. */
 static void become_mpirun(const job *j, const char **command, pid_t launcher) {
-  int null = open("/dev/null", O_RDONLY);
+  int input = j->far && j->options->launcher == TWS_LAUNCHER_SRUN ? tws_starter_input(j->secret) : -1;
+  if (input < 0) input = open("/dev/null", O_RDONLY);
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != launcher) _exit(127);
-  if (null >= 0) dup2(null, STDIN_FILENO);
+  if (input >= 0) dup2(input, STDIN_FILENO);
   dup2(j->noise, STDOUT_FILENO); /* ranks get their output through the socket; what comes here is mpirun's */
   dup2(j->noise, STDERR_FILENO);
   setenv(TWS_LAUNCHER_VARIABLE, j->name, 1);
+  unsetenv(TWS_SECRET_VARIABLE);
+  if (j->far && j->options->launcher != TWS_LAUNCHER_SRUN) setenv(TWS_SECRET_VARIABLE, j->secret, 1);
   tws_launch_set_threads(j->options->threads);
   sigprocmask(SIG_SETMASK, &j->old_mask, NULL);
   signal(SIGPIPE, SIG_DFL);
@@ -294,10 +279,10 @@ static void ask_in(job *j, double seconds) {
 static void end_by_force(job *j) {
   for (int r = 0; r < j->options->ranks; r++) {
     peer *p = &j->peers[r];
-    if (p->socket >= 0 && p->pid > 0) kill(p->pid, SIGKILL);
-    if (p->socket < 0 || !j->far) continue;
-    close(p->socket); /* which ends it, as soon as it knows */
-    p->socket = -1;
+    if (p->link.socket >= 0 && p->pid > 0) kill(p->pid, SIGKILL);
+    if (p->link.socket < 0 || !j->far) continue;
+    if (!p->said_end && !j->muted) j->muted = r + 1;
+    tws_link_close(&p->link); /* which ends it, as soon as it knows */
   }
   if (!j->ended) kill(-j->mpirun, SIGKILL);
 }
@@ -321,84 +306,69 @@ static tws_rank_place place_of(const job *j, int rank) {
   return p;
 }
 
-/* With it a local rank gets the files; its own log in place of the first two, where there is one. */
-static int send_welcome(const job *j, int to, int rank) {
-  tws_launch_record welcome = {.kind = TWS_RECORD_WELCOME, .rank = rank, .place = place_of(j, rank)};
-  int files[TWS_LAUNCH_FILES];
-  memcpy(files, j->files, sizeof files);
-  if (j->peers[rank].log >= 0) files[0] = files[1] = j->peers[rank].log;
+/* With it a local rank gets the files. */
+static int send_files(const tws_link *link, tws_launch_record *welcome, const int files[TWS_LAUNCH_FILES]) {
   union {
     struct cmsghdr header;
-    char space[CMSG_SPACE(sizeof files)];
+    char space[CMSG_SPACE(TWS_LAUNCH_FILES * sizeof(int))];
   } control;
   memset(&control, 0, sizeof control);
-  struct iovec data = {&welcome, sizeof welcome};
-  struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
-  if (!j->far) {
-    message.msg_control = &control;
-    message.msg_controllen = sizeof control;
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof files);
-    memcpy(CMSG_DATA(header), files, sizeof files);
-  }
-  return sendmsg(to, &message, MSG_NOSIGNAL) == (ssize_t)sizeof welcome;
+  struct iovec data = {welcome, tws_record_bytes(welcome)};
+  struct msghdr message = {
+      .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(TWS_LAUNCH_FILES * sizeof(int));
+  memcpy(CMSG_DATA(header), files, TWS_LAUNCH_FILES * sizeof(int));
+  return sendmsg(link->socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)data.iov_len;
 }
 
-/* Who is it? A local process of the same user, or one that knows the secret. */
-static int is_one_of_us(const job *j, int s, const tws_launch_record *hello, pid_t *pid) {
-  struct ucred who = {0};
-  socklen_t size = sizeof who;
-  *pid = 0;
-  if (j->far) return strncmp(hello->text, j->secret, 2 * TWS_SECRET) == 0;
-  if (getsockopt(s, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 || who.uid != geteuid()) return 0;
-  *pid = who.pid;
-  return 1;
+static int send_welcome(job *j, tws_link *link, int rank) {
+  tws_launch_record welcome = {.kind = TWS_RECORD_WELCOME, .rank = rank, .place = place_of(j, rank)};
+  int files[TWS_LAUNCH_FILES] = {-1, -1, j->files[2]}, own;
+  if (j->far) return tws_link_tell(link, &welcome);
+  if (tws_printed_files(j->printed, rank, files, &own, NULL) != TWS_OK) return 0;
+  const int sent = send_files(link, &welcome, files);
+  for (int i = 0; own && i < 2; i++) close(files[i]);
+  return sent;
 }
 
-/* A rank knocks. Others are turned away. */
+/* Ranks that have proved which they are. */
 static void welcome_ranks(job *j) {
-  int s = accept4(j->listener, NULL, NULL, SOCK_CLOEXEC);
-  if (s < 0) return;
-  pid_t pid;
-  struct timeval limit = {.tv_sec = 2};
-  tws_launch_record *hello = tws_calloc(1, sizeof *hello);
-  setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-  if (!hello || recv(s, hello, sizeof *hello, MSG_WAITALL) != (ssize_t)sizeof *hello ||
-      hello->kind != TWS_RECORD_HELLO || hello->rank < 0 || hello->rank >= j->options->ranks ||
-      j->peers[hello->rank].known || !is_one_of_us(j, s, hello, &pid) || !send_welcome(j, s, hello->rank)) {
-    tws_free(hello);
-    close(s);
-    return;
+  tws_newcomer new[TWS_NEWCOMERS];
+  const int count = tws_strangers_look(j->strangers, new);
+  for (int i = 0; i < count; i++) {
+    peer *p = &j->peers[new[i].rank];
+    tws_link link = {.socket = new[i].socket,
+                     .far = j->far,
+                     .from_rank = new[i].rank,
+                     .ranks = j->options->ranks,
+                     .session = new[i].session};
+    if (p->known || !send_welcome(j, &link, new[i].rank)) {
+      tws_link_close(&link);
+      continue;
+    }
+    p->link = link;
+    p->known = 1;
+    p->pid = new[i].pid;
+    p->heard_s = tws_clock_s();
   }
-  peer *p = &j->peers[hello->rank];
-  *p = (peer){.socket = s, .known = 1, .pid = pid, .log = p->log, .heard_s = tws_clock_s(), .record = hello};
+  tws_secret_wipe(new, sizeof new);
 }
 
-static void write_all(int file, const char *text, size_t bytes) {
-  while (bytes > 0) {
-    const ssize_t written = write(file, text, bytes);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return; /* nobody reads it: as for a local rank */
-    text += written;
-    bytes -= (size_t)written;
-  }
-}
-
-/* What another machine sends is no command for the terminal of this one. */
-static void write_printable(int file, tws_escape *state, const char *text, size_t bytes) {
+/* What another machine sends is no command for the terminal of this one. bytes 0: nothing more comes. */
+static void print_escaped(job *j, int rank, int stream, const char *text, size_t bytes) {
+  tws_escape *state = &j->peers[rank].escape[stream];
   tws_text printable = {0};
   tws_escape_add(state, text, bytes, "\n\t\r", &printable);
   if (bytes == 0) tws_escape_end(state, &printable);
-  if (printable.length) write_all(file, printable.data, printable.length);
+  if (printable.length) tws_printed_add(j->printed, rank, stream, printable.data, printable.length);
   tws_text_free(&printable);
 }
 
-static void take_record(job *j, int rank) {
+static void take_record(job *j, int rank, const tws_launch_record *record) {
   peer *p = &j->peers[rank];
-  tws_launch_record *record = p->record;
   if (record->kind == TWS_RECORD_ACTIVITY) {
     char *line = j->board + (size_t)rank * TWS_BOARD_LINE;
     j->news |= strncmp(line, record->text, TWS_BOARD_LINE - 1) != 0;
@@ -406,51 +376,49 @@ static void take_record(job *j, int rank) {
     return;
   }
   if (record->kind == TWS_RECORD_OUTPUT) {
-    const int known = record->bytes > 0 && record->bytes <= (int)sizeof record->text && record->stream >= 0;
-    if (known && record->stream < 2)
-      write_printable(p->log >= 0 ? p->log : j->files[record->stream], &p->escape[record->stream], record->text,
-                      (size_t)record->bytes);
+    print_escaped(j, rank, record->stream, record->text, (size_t)record->bytes);
     return;
   }
   p->said_end = 1;
+  if (j->far) { /* the rank waits for this before it ends */
+    tws_printed_end(j->printed, rank);
+    tws_link_close(&p->link);
+  }
   if (record->kind != TWS_RECORD_FAILED) return;
-  record->error.message[sizeof record->error.message - 1] = record->error.hint[sizeof record->error.hint - 1] = '\0';
   if (!j->failure.kind && j->first_dead < 0 && !j->lost) j->failure = *record;
   ask_in(j, j->first_dead < 0 ? reaction_s : notice_s);
 }
 
 static void hear_rank(job *j, int rank) {
   peer *p = &j->peers[rank];
-  ssize_t got = recv(p->socket, (char *)p->record + p->have, sizeof *p->record - p->have, MSG_DONTWAIT);
-  /* A reset comes before the last words of a rank that has not read everything that it was told. */
-  if (got < 0 && (errno == EAGAIN || errno == EINTR || (errno == ECONNRESET && !j->far))) return;
-  if (got <= 0) { /* it is gone */
-    for (int i = 0; i < 2; i++) write_printable(p->log >= 0 ? p->log : j->files[i], &p->escape[i], "", 0);
-    close(p->socket);
-    p->socket = -1;
+  tws_launch_record record;
+  const int got = tws_link_receive(&p->link, &record);
+  if (got < 0) { /* it is gone, or what it sends is no record of this job */
+    for (int i = 0; i < 2 && j->far; i++) print_escaped(j, rank, i, "", 0);
+    if (j->far) tws_printed_end(j->printed, rank);
+    tws_link_close(&p->link);
     if (!p->said_end && !j->failure.kind && j->first_dead < 0 && !j->signal && !j->lost) j->first_dead = rank;
     if (!p->said_end) ask_in(j, notice_s);
     return;
   }
   p->heard_s = tws_clock_s();
-  p->have += (size_t)got;
-  if (p->have < sizeof *p->record) return;
-  p->have = 0;
-  take_record(j, rank);
+  if (got > 0) take_record(j, rank, &record);
 }
 
-/* The first rank that has not knocked yet, or, in a job with a deadline, not said what it does: or -1. */
+/* The first rank that has not connected yet, or, in a job with a deadline, not said what it does: or -1. */
 static int missing_rank(const job *j) {
   for (int r = 0; r < j->options->ranks; r++)
     if (!j->peers[r].known || (j->options->deadline_s > 0 && !j->board[(size_t)r * TWS_BOARD_LINE])) return r;
   return -1;
 }
 
-/* To every rank, as far as it takes it at once: whoever does not read is late with it. */
-static void tell_all(const job *j, tws_launch_word word) {
-  tws_launch_record record = {.kind = word};
-  for (int r = 0; r < j->options->ranks; r++)
-    if (j->peers[r].socket >= 0) send(j->peers[r].socket, &record, sizeof record, MSG_NOSIGNAL | MSG_DONTWAIT);
+/* To every rank, as far as it takes it at once: one that does not read is late with it. What waits is news enough. */
+static void tell_all(job *j, tws_launch_word word) {
+  const tws_launch_record record = {.kind = word};
+  for (int r = 0; r < j->options->ranks; r++) {
+    tws_link *link = &j->peers[r].link;
+    if (link->socket >= 0 && (word == TWS_RECORD_END || link->pending == 0)) tws_link_tell(link, &record);
+  }
 }
 
 static void pass_on_news(job *j) {
@@ -485,7 +453,7 @@ static void take_signals(job *j) {
 
 static int any_connected(const job *j) {
   for (int r = 0; r < j->options->ranks; r++)
-    if (j->peers[r].socket >= 0) return 1;
+    if (j->peers[r].link.socket >= 0) return 1;
   return 0;
 }
 
@@ -494,7 +462,7 @@ static double lost_at(const job *j, int *rank) {
   double at = 0;
   for (int r = 0; j->far && r < j->options->ranks; r++) {
     const peer *p = &j->peers[r];
-    if (p->socket < 0 || p->said_end || (at > 0 && p->heard_s + j->silence_s >= at)) continue;
+    if (p->link.socket < 0 || p->said_end || (at > 0 && p->heard_s + j->silence_s >= at)) continue;
     at = p->heard_s + j->silence_s;
     *rank = r;
   }
@@ -552,24 +520,57 @@ static void show_progress(const job *j) {
 
 /* Until a rank says something, or so many milliseconds at most that what is due is done and progress is shown. */
 static int wait_for_news(const job *j) {
-  enum { PROGRESS_MS = 200 };
-  const int left = time_left(j);
-  if (!j->options->progress) return poll(j->polls, (nfds_t)j->options->ranks + 2, left);
+  enum { PROGRESS_MS = 200, HOLD_MS = 1000 };
+  int left = time_left(j);
+  if (j->waited && (left < 0 || left > HOLD_MS)) left = HOLD_MS;
+  const nfds_t count = (nfds_t)j->options->ranks + OTHER_POLLS;
+  if (!j->options->progress) return poll(j->polls, count, left);
   show_progress(j);
-  return poll(j->polls, (nfds_t)j->options->ranks + 2, left < 0 || left > PROGRESS_MS ? PROGRESS_MS : left);
+  return poll(j->polls, count, left < 0 || left > PROGRESS_MS ? PROGRESS_MS : left);
+}
+
+static void set_polls(job *j) {
+  const int waits = j->far && tws_printed_waits(j->printed);
+  j->polls[0] = (struct pollfd){.fd = j->signals, .events = POLLIN};
+  j->polls[1] = (struct pollfd){.fd = tws_strangers_fd(j->strangers), .events = POLLIN};
+  tws_printed_polls(j->printed, j->polls + 2);
+  for (int r = 0; r < j->options->ranks; r++) {
+    peer *p = &j->peers[r];
+    const short out = p->link.pending > 0 ? POLLOUT : 0;
+    j->polls[OTHER_POLLS + r] = (struct pollfd){.fd = waits ? -1 : p->link.socket, .events = (short)(POLLIN | out)};
+    if (waits || j->waited) p->heard_s = tws_clock_s(); /* that nothing was heard of it is not its fault */
+  }
+  j->waited = waits;
+  if (!waits || tws_clock_s() - j->held_s < 1) return;
+  tell_all(j, TWS_RECORD_HOLD);
+  j->held_s = tws_clock_s();
+}
+
+static void hear_ranks(job *j) {
+  for (int r = 0; r < j->options->ranks; r++) {
+    const struct pollfd *polled = &j->polls[OTHER_POLLS + r];
+    tws_link *link = &j->peers[r].link;
+    if (!polled->revents || link->socket < 0) continue;
+    if (polled->revents & POLLOUT) tws_link_flush(link);
+    if (polled->revents & ~POLLOUT && !(j->far && tws_printed_waits(j->printed))) hear_rank(j, r);
+  }
+}
+
+/* All ranks have ended, and what they printed is written; a launcher that was asked to stop does not wait for the
+ * reader of its output. */
+static int is_over(const job *j) {
+  return j->ended && !any_connected(j) && (tws_printed_done(j->printed) || j->signal);
 }
 
 static void wait_for_all(job *j) {
-  int ranks = j->options->ranks;
-  while (!j->ended || any_connected(j)) {
-    j->polls[0] = (struct pollfd){.fd = j->signals, .events = POLLIN};
-    j->polls[1] = (struct pollfd){.fd = j->listener, .events = POLLIN};
-    for (int r = 0; r < ranks; r++) j->polls[2 + r] = (struct pollfd){.fd = j->peers[r].socket, .events = POLLIN};
-    if (j->ended) ask_in(j, reaction_s); /* mpirun is gone: its ranks follow at once */
+  while (!is_over(j)) {
+    set_polls(j);
+    if (j->ended && !tws_printed_waits(j->printed))
+      ask_in(j, reaction_s); /* mpirun is gone: its ranks follow at once */
     do_what_is_due(j);
     if (wait_for_news(j) <= 0) continue;
-    for (int r = 0; r < ranks; r++)
-      if (j->polls[2 + r].revents && j->peers[r].socket >= 0) hear_rank(j, r);
+    tws_printed_look(j->printed, j->polls + 2);
+    hear_ranks(j);
     if (j->polls[1].revents) welcome_ranks(j);
     pass_on_news(j);
     if (j->polls[0].revents) take_signals(j);
@@ -636,6 +637,17 @@ static void name_failed(const job *j, int rank) {
   if (j->options->failed_rank) *j->options->failed_rank = rank;
 }
 
+/* Nothing else failed, but not all that the ranks printed has been written. */
+static tws_code explain_output(const job *j, tws_error *err) {
+  const int failed = tws_printed_failed(j->printed);
+  if (failed)
+    return tws_fail(err, TWS_IO, "is the disk full?", "not all that the ranks printed was written: %s",
+                    strerror(failed));
+  if (!j->muted) return TWS_OK;
+  return tws_fail(err, TWS_RANK, NULL, "the connection to rank %d was closed before all that it printed had come",
+                  j->muted - 1);
+}
+
 static tws_code explain_failure(job *j, tws_error *err) {
   char noise[4096];
   int blamed = -1, ranks = j->options->ranks, code = WIFEXITED(j->status) ? WEXITSTATUS(j->status) : 128;
@@ -664,7 +676,7 @@ static tws_code explain_failure(job *j, tws_error *err) {
     name_failed(j, rank);
     return explain_death(j, rank, err);
   }
-  if (code == 0) return TWS_OK;
+  if (code == 0) return explain_output(j, err);
   int started = 0;
   for (int r = 0; r < ranks; r++) started += j->peers[r].known;
   if (started == ranks) return tws_fail(err, TWS_RANK, NULL, "mpirun ended with status %d", code);
@@ -675,7 +687,7 @@ static tws_code explain_failure(job *j, tws_error *err) {
 }
 
 tws_code tws_launch(const tws_launch_options *options, tws_error *err) {
-  job j = {.options = options, .files = {-1, -1, -1}, .listener = -1, .signals = -1, .noise = -1, .first_dead = -1};
+  job j = {.options = options, .files = {-1, -1, -1}, .signals = -1, .noise = -1, .first_dead = -1};
   if (options->ranks < 1) return tws_fail(err, TWS_INVALID, NULL, "no rank is left to start");
   j.far = tws_launch_is_far(options);
   j.silence_s = tws_failure_silence_s(options->deadline_s);

@@ -1,28 +1,35 @@
-/* What the launcher and its ranks say to each other: one record a message, all of one size. The environment variable
- * says where: the name of a local socket, or, where ranks are on several nodes, "@PORT/SECRET/ADDRESS,ADDRESS...".
+/* What the launcher and its ranks send to each other. The environment variable TWINSPEED_LAUNCHER says where the
+ * launcher listens: the name of a local socket, or, where ranks are on several nodes, "@ADDRESS:PORT,ADDRESS:PORT...".
  *
- * A rank says HELLO (with the secret and its host's name) and is answered with WELCOME. On the local socket that
- * carries three open files: standard output, standard error, and the board, in which every rank has one line to say
- * what it is doing. A rank elsewhere sends its output (OUTPUT) and its line (ACTIVITY, every second: a sign of life)
- * instead. END asks ranks that end by themselves to do so; FAILED and DONE are a rank's last words. */
+ * A rank sends HELLO (launch/seal.h). On the local socket each side asks the kernel whose process the other one is;
+ * through the network each side proves that it knows the job's secret, and every record after that is sealed. The
+ * launcher then sends WELCOME. On the local socket that carries three open files: standard output, standard error, and
+ * the board, in which every rank has one line to say what it is doing. A rank elsewhere sends its output (OUTPUT) and
+ * its line (ACTIVITY, every second: a sign of life) instead. HOLD, every second, tells it that the launcher reads
+ * nothing because its own output takes nothing. END asks ranks that end by themselves to do so; FAILED and DONE are a
+ * rank's last records, and the launcher closes a connection through the network when it has read one. */
 #ifndef TWS_LAUNCH_PROTOCOL_H
 #define TWS_LAUNCH_PROTOCOL_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include "launch/launch.h"
 
 #define TWS_LAUNCHER_VARIABLE "TWINSPEED_LAUNCHER"
-enum { TWS_BOARD_LINE = 256, TWS_LAUNCH_FILES = 3, TWS_SECRET = 16, TWS_RECORD_TEXT = 2048 };
+/* The job's secret, in the environment of the programs that start ranks, and of nothing else: on no command line, and
+ * on no connection that is not the remote shell's own. */
+#define TWS_SECRET_VARIABLE "TWINSPEED_LAUNCHER_SECRET"
+enum { TWS_BOARD_LINE = 256, TWS_LAUNCH_FILES = 3, TWS_RECORD_TEXT = 2048 };
 
 typedef enum tws_launch_word {
-  TWS_RECORD_HELLO = 1,
-  TWS_RECORD_WELCOME,
+  TWS_RECORD_WELCOME = 2,
   TWS_RECORD_FAILED,
   TWS_RECORD_DONE,
   TWS_RECORD_END,
   TWS_RECORD_OUTPUT,
   TWS_RECORD_ACTIVITY,
-  TWS_RECORD_NEWS
+  TWS_RECORD_NEWS,
+  TWS_RECORD_HOLD
 } tws_launch_word;
 
 /* Where a rank is in its job. */
@@ -30,11 +37,12 @@ struct tws_rank_place {
   int32_t ranks, local_rank, local_ranks, node, nodes;
   int32_t given;        /* the devices below were chosen by a hostfile or its filters */
   int32_t device_count; /* of the node */
-  int16_t device[256];
+  int16_t device[TWS_MAX_SLOTS];
   char master[256];  /* the first host */
   double patience_s; /* a launcher that has been silent for so long is gone; 0: as long as it takes */
 };
 
+/* Only the first tws_record_bytes() of it are sent. */
 typedef struct tws_launch_record {
   uint32_t kind;
   int32_t rank;
@@ -46,5 +54,10 @@ typedef struct tws_launch_record {
     char text[TWS_RECORD_TEXT];
   };
 } tws_launch_record;
+
+size_t tws_record_bytes(const tws_launch_record *record);
+/* 1: the first `bytes` bytes are a record that this side may take, and every number and text in it is within its
+ * bounds. from_rank: the sender is this rank of `ranks`; -1: the sender is the launcher. */
+int tws_record_check(const tws_launch_record *record, size_t bytes, int from_rank, int ranks);
 
 #endif

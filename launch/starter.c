@@ -1,4 +1,5 @@
 #include "launch/starter.h"
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,6 +7,7 @@
 #include "base/system.h"
 #include "launch/env_file.h"
 #include "launch/protocol.h"
+#include "launch/seal.h"
 
 extern char **environ;
 
@@ -24,6 +26,25 @@ tws_code tws_launcher_parse(const char *name, tws_launcher *out, tws_error *err)
 int tws_launch_is_far(const tws_launch_options *o) {
   if (o->launcher == TWS_LAUNCHER_LOCAL) return 0;
   return o->launcher == TWS_LAUNCHER_SRUN || (o->hosts && !tws_hosts_local(o->hosts));
+}
+
+int tws_starter_input(const char *secret) {
+  int ends[2];
+  char line[TWS_SECRET_TEXT + 2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return -1;
+  const int count = snprintf(line, sizeof line, "%s\n", secret);
+  const int written = write(ends[1], line, (size_t)count) == (ssize_t)count; /* a pipe has room for so much */
+  tws_secret_wipe(line, sizeof line);
+  close(ends[1]);
+  if (written) return ends[0];
+  close(ends[0]);
+  return -1;
+}
+
+const char *tws_starter_shell(const tws_launch_options *o) {
+  if (o->launcher == TWS_LAUNCHER_SRUN) return NULL;
+  const char *given = o->remote_shell ? o->remote_shell : getenv("OMPI_MCA_plm_rsh_agent");
+  return given && *given ? given : "ssh -x";
 }
 
 static const char *find_program(const char *name, tws_arena *arena) {
@@ -83,7 +104,8 @@ static void add_environment(words *w, const tws_env_file *file) {
   for (char **variable = environ; *variable; variable++) {
     const size_t length = strcspn(*variable, "=");
     int known = !is_passed_on(*variable) || tws_env_file_find(file, *variable, length) ||
-                strncmp(*variable, TWS_LAUNCHER_VARIABLE "=", sizeof TWS_LAUNCHER_VARIABLE) == 0;
+                strncmp(*variable, TWS_LAUNCHER_VARIABLE "=", sizeof TWS_LAUNCHER_VARIABLE) == 0 ||
+                strncmp(*variable, TWS_SECRET_VARIABLE "=", sizeof TWS_SECRET_VARIABLE) == 0;
     for (size_t i = 0; i < sizeof always / sizeof *always; i++)
       known |= strlen(always[i]) == length && strncmp(always[i], *variable, length) == 0;
     if (known) continue;
@@ -117,6 +139,15 @@ static const char *list_hosts(const tws_hosts *hosts, int counts, tws_arena *are
   return text;
 }
 
+/* Open MPI's word for a remote shell: this program, which starts the given one and passes the secret to it
+ * (cli/remote_shell.c). Open MPI separates words at blanks. */
+static const char *agent_of(const char *shell, tws_arena *arena) {
+  char program[4096];
+  int count = 0;
+  for (const char *at = shell + strspn(shell, " "); *at; at += strspn(at, " "), count++) at += strcspn(at, " ");
+  return tws_arena_printf(arena, "%s remote-shell %d %s", tws_program_path(program, (int)sizeof program), count, shell);
+}
+
 static void add_mpirun(words *w, const tws_launch_options *o, const char *path, const tws_env_file *file) {
   const int far = tws_launch_is_far(o);
   const int here = far ? o->hosts->host[0].count : o->ranks, busy = here * o->threads > tws_launch_cores();
@@ -141,9 +172,13 @@ static void add_mpirun(words *w, const tws_launch_options *o, const char *path, 
   add_all(w, fixed);
   add_all(w, far ? there : alone);
   if (far && o->launcher != TWS_LAUNCHER_MPIRUN) {
-    static const char *const shell[] = {"--mca", "plm", "rsh", "--mca", "plm_rsh_agent", NULL};
+    static const char *const shell[] = {"--mca", "plm", "rsh", NULL};
     add_all(w, shell);
-    add(w, o->remote_shell ? o->remote_shell : "ssh");
+  }
+  if (far) { /* a batch system that mpirun finds by itself has no use for it */
+    static const char *const agent[] = {"--mca", "plm_rsh_agent", NULL};
+    add_all(w, agent);
+    add(w, agent_of(tws_starter_shell(o), w->arena));
   }
   if (far) {
     add(w, "--host");
@@ -164,7 +199,7 @@ static tws_code add_srun(words *w, const tws_launch_options *o, const char *path
       return tws_fail(err, TWS_UNSUPPORTED, "choose equal numbers, or --launcher ssh",
                       "srun starts as many ranks on every node, and %s has %d slots where %s has %d",
                       o->hosts->host[h].name, o->hosts->host[h].count, o->hosts->host[0].name, o->hosts->host[0].count);
-  static const char *const fixed[] = {"--mpi=pmix", "--kill-on-bad-exit=1", "--input=none", NULL};
+  static const char *const fixed[] = {"--mpi=pmix", "--kill-on-bad-exit=1", "--input=all", NULL};
   const char *variables = NULL;
   TWS_TRY(export_list(file, w->arena, &variables, err));
   add(w, path);
@@ -225,6 +260,9 @@ tws_code tws_launch_command(const tws_launch_options *o, tws_arena *arena, const
     return tws_fail(err, TWS_USAGE, "leave out --launcher local, or name this machine only",
                     "--launcher local: the hosts are not this machine alone");
   if (!srun) TWS_TRY(check_shell_words(o, path, err));
+  if (tws_launch_is_far(o) && !srun && strpbrk(tws_program_path(program, (int)sizeof program), " :"))
+    return tws_fail(err, TWS_UNSUPPORTED, "move twinspeed to a path without them",
+                    "%s: Open MPI cannot start a program on other machines whose path has a blank or a colon", program);
   w.word = tws_arena_alloc(arena, (size_t)w.capacity, sizeof *w.word);
   if (!w.word) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   if (srun)

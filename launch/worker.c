@@ -1,7 +1,7 @@
 /* The rank's side of the launcher. */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
@@ -11,20 +11,23 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 #include "base/fingerprint.h"
 #include "base/log.h"
 #include "base/number.h"
 #include "base/system.h"
+#include "launch/contact.h"
 #include "launch/launch.h"
+#include "launch/link.h"
 #include "launch/protocol.h"
 
 static const double beat_s = 1.0, look_s = 0.2; /* between signs of life; and looks at what has changed */
+static const double welcome_s = 30.0;           /* for the launcher's first record */
 
 /* A process is a worker or it is not: the one connection it may have. */
 static struct {
-  int socket, rank, far; /* far: through the network */
+  int rank;
+  tws_link link;
   volatile int asked;
   char *activity;
   const char *board;      /* of a near one: every rank's line */
@@ -32,9 +35,11 @@ static struct {
   tws_rank_place place;
   /* of a far one: what its standard output and error are, to be sent on */
   int output[2];
-  pthread_mutex_t lock, order; /* of the socket; of what is sent on */
+  int said_last;
+  double held_until_s;  /* the launcher is there until then, whatever it reads; 0: it has not said so */
+  pthread_mutex_t turn; /* to send and to listen */
   char line[TWS_BOARD_LINE];
-} worker = {.socket = -1, .output = {-1, -1}, .lock = PTHREAD_MUTEX_INITIALIZER, .order = PTHREAD_MUTEX_INITIALIZER};
+} worker = {.link.socket = -1, .output = {-1, -1}, .turn = PTHREAD_MUTEX_INITIALIZER};
 
 int tws_worker_is(void) {
   const char *name = getenv(TWS_LAUNCHER_VARIABLE);
@@ -83,56 +88,86 @@ const tws_rank_place *tws_worker_place(void) {
 
 /* ---- records ---- */
 
-/* Whole or not at all: with a socket that has to be waited for, whatever happens to be free of it. */
-static int send_record(const tws_launch_record *record) {
-  const char *at = (const char *)record;
-  for (size_t left = sizeof *record; left > 0;) {
-    const ssize_t sent = send(worker.socket, at, left, MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent <= 0) return 0;
-    at += sent;
-    left -= (size_t)sent;
+static void give_up_after(double patience_s) {
+  const unsigned patience = (unsigned)(patience_s * 1000);
+  setsockopt(worker.link.socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof patience);
+}
+
+static int hear_parent(void) {
+  static tws_launch_record record;
+  const int got = tws_link_receive(&worker.link, &record);
+  if (got <= 0) return got == 0;
+  if (record.kind == TWS_RECORD_END) worker.asked = 1;
+  if (record.kind == TWS_RECORD_NEWS) worker.news++;
+  if (record.kind == TWS_RECORD_HOLD && worker.place.patience_s > 0) {
+    give_up_after(0);
+    worker.held_until_s = tws_clock_s() + worker.place.patience_s;
   }
   return 1;
 }
 
+static void end_hold(void) {
+  if (worker.held_until_s == 0 || tws_clock_s() < worker.held_until_s) return;
+  give_up_after(worker.place.patience_s);
+  worker.held_until_s = 0;
+}
+
+/* Through the network: what the launcher does not read at once waits, for as long as it says that it is there. */
+static int say_far(const tws_launch_record *record) {
+  end_hold();
+  int there = tws_link_tell(&worker.link, record);
+  while (there && worker.link.pending > 0) {
+    struct pollfd wait = {.fd = worker.link.socket, .events = POLLIN | POLLOUT};
+    if (poll(&wait, 1, 1000) < 0 && errno != EINTR) return 0;
+    if (wait.revents & ~POLLOUT) there = hear_parent();
+    end_hold();
+    there = there && tws_link_flush(&worker.link);
+  }
+  return there;
+}
+
 static int say_to_parent(const tws_launch_record *record) {
-  pthread_mutex_lock(&worker.lock);
-  const int said = send_record(record);
-  pthread_mutex_unlock(&worker.lock);
-  return said;
+  return worker.link.far ? say_far(record) : tws_link_send(&worker.link, record);
+}
+
+/* Through the network, where the launcher has taken this connection for a rank's. */
+static int wait_for_welcome(tws_launch_record *record) {
+  struct pollfd wait = {.fd = worker.link.socket, .events = POLLIN};
+  for (int got = 0; got == 0;) {
+    if (poll(&wait, 1, (int)(welcome_s * 1000)) == 0) return 0;
+    got = tws_link_receive(&worker.link, record);
+    if (got < 0) return 0;
+  }
+  return 1;
 }
 
 /* With the answer come files, on the local socket. */
-static int receive_welcome(int files[TWS_LAUNCH_FILES]) {
-  tws_launch_record record;
+static int receive_files(tws_launch_record *record, int files[TWS_LAUNCH_FILES]) {
   union {
     struct cmsghdr header;
     char space[CMSG_SPACE(TWS_LAUNCH_FILES * sizeof(int))];
   } control;
-  struct iovec data = {&record, sizeof record};
+  struct iovec data = {record, sizeof *record};
   struct msghdr message = {
       .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-  size_t have = 0;
-  if (worker.far) {
-    for (ssize_t got; have < sizeof record; have += (size_t)got) {
-      got = recv(worker.socket, (char *)&record + have, sizeof record - have, 0);
-      if (got < 0 && errno == EINTR)
-        got = 0;
-      else if (got <= 0)
-        return 0;
-    }
-  } else {
-    ssize_t got;
-    do got = recvmsg(worker.socket, &message, MSG_CMSG_CLOEXEC);
-    while (got < 0 && errno == EINTR);
-    struct cmsghdr *header = got == (ssize_t)sizeof record ? CMSG_FIRSTHDR(&message) : NULL;
-    if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(TWS_LAUNCH_FILES * sizeof(int)))
-      return 0;
-    memcpy(files, CMSG_DATA(header), TWS_LAUNCH_FILES * sizeof(int));
-  }
+  ssize_t got;
+  do got = recvmsg(worker.link.socket, &message, MSG_CMSG_CLOEXEC);
+  while (got < 0 && errno == EINTR);
+  struct cmsghdr *header = got > 0 && tws_record_check(record, (size_t)got, -1, 0) ? CMSG_FIRSTHDR(&message) : NULL;
+  if (!header || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS ||
+      header->cmsg_len != CMSG_LEN(TWS_LAUNCH_FILES * sizeof(int)))
+    return 0;
+  memcpy(files, CMSG_DATA(header), TWS_LAUNCH_FILES * sizeof(int));
+  return 1;
+}
+
+static int receive_welcome(int files[TWS_LAUNCH_FILES]) {
+  tws_launch_record record;
+  errno = 0;
+  if (!(worker.link.far ? wait_for_welcome(&record) : receive_files(&record, files))) return 0;
+  if (record.kind != TWS_RECORD_WELCOME || record.rank != worker.rank) return 0;
   worker.place = record.place;
-  return record.kind == TWS_RECORD_WELCOME;
+  return 1;
 }
 
 /* ---- on the launcher's machine ---- */
@@ -149,79 +184,21 @@ static int take_over(const int files[TWS_LAUNCH_FILES]) {
   return 1;
 }
 
-static int connect_here(const char *name) {
-  struct sockaddr_un address = {.sun_family = AF_UNIX};
-  const size_t length = strlen(name);
-  if (length >= sizeof address.sun_path) return 0;
-  memcpy(address.sun_path + 1, name, length); /* an abstract name: a zero byte first */
-  worker.socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  return worker.socket >= 0 && connect(worker.socket, (struct sockaddr *)&address,
-                                       (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length)) == 0;
-}
-
 /* ---- through the network ---- */
 
-static int connect_within(const struct sockaddr_in *address, int milliseconds) {
-  const int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  struct pollfd wait = {.fd = s, .events = POLLOUT};
-  int failed = 0, one = 1;
-  socklen_t size = sizeof failed;
-  if (s < 0) return -1;
-  if ((connect(s, (const struct sockaddr *)address, sizeof *address) != 0 && errno != EINPROGRESS) ||
-      poll(&wait, 1, milliseconds) != 1 || getsockopt(s, SOL_SOCKET, SO_ERROR, &failed, &size) != 0 || failed) {
-    close(s);
-    return -1;
-  }
-  fcntl(s, F_SETFL, fcntl(s, F_GETFL) & ~O_NONBLOCK);
-  setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  return s;
-}
-
-/* "@PORT/SECRET/ADDRESS,...": the first address that answers is the launcher's. */
-static int connect_far(const char *name, char secret[2 * TWS_SECRET + 1]) {
-  int port;
-  const char *at;
-  if (*name != '@' || !tws_text_int(name + 1, &at, 1, UINT16_MAX, &port) || *at++ != '/') return 0;
-  const size_t digits = strspn(at, "0123456789abcdef");
-  if (digits != 2 * TWS_SECRET || at[digits] != '/') return 0;
-  snprintf(secret, 2 * TWS_SECRET + 1, "%s", at);
-  for (const char *list = at + digits + 1; *list && worker.socket < 0;) {
-    char text[64];
-    const size_t length = strcspn(list, ",");
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    snprintf(text, sizeof text, "%.*s", (int)length, list);
-    if (inet_pton(AF_INET, text, &address.sin_addr) == 1) worker.socket = connect_within(&address, 5000);
-    list += length + (list[length] == ',');
-  }
-  return worker.socket >= 0;
-}
-
-/* What has been written goes to the launcher; 0 when the launcher is gone. */
+/* What has been written goes to the launcher, as much as a pipe holds at most: a process that never stops to write does
+ * not keep this one from all else. 0 when the launcher is gone. */
 static int forward(int stream) {
+  enum { RECORDS = (1 << 17) / TWS_RECORD_TEXT };
   tws_launch_record record = {.kind = TWS_RECORD_OUTPUT, .rank = worker.rank, .stream = stream};
   int there = 1;
-  pthread_mutex_lock(&worker.order);
-  while (there) {
+  for (int i = 0; there && i < RECORDS; i++) {
     const ssize_t got = read(worker.output[stream], record.text, sizeof record.text);
     if (got <= 0) break;
     record.bytes = (int32_t)got;
     there = say_to_parent(&record);
   }
-  pthread_mutex_unlock(&worker.order);
   return there;
-}
-
-static int hear_parent(void) {
-  static tws_launch_record record;
-  static size_t have;
-  const ssize_t got = recv(worker.socket, (char *)&record + have, sizeof record - have, MSG_DONTWAIT);
-  if (got < 0) return errno == EAGAIN || errno == EINTR;
-  have += (size_t)got;
-  if (have < sizeof record) return got > 0;
-  have = 0;
-  if (record.kind == TWS_RECORD_END) worker.asked = 1;
-  if (record.kind == TWS_RECORD_NEWS) worker.news++;
-  return 1;
 }
 
 /* Nobody could say what becomes of this rank. Nor does anybody end mpirun's daemon on a node that was cut off. */
@@ -239,10 +216,12 @@ static void *keep_in_touch(void *nothing) {
   for (double beat_at = tws_clock_s();;) {
     struct pollfd polls[] = {{.fd = worker.output[0], .events = POLLIN},
                              {.fd = worker.output[1], .events = POLLIN},
-                             {.fd = worker.socket, .events = POLLIN}};
+                             {.fd = worker.link.socket, .events = POLLIN}};
     int there = 1;
-    if (poll(polls, 3, (int)(look_s * 1000)) > 0)
-      there = forward(0) && forward(1) && (!polls[2].revents || hear_parent());
+    const int events = poll(polls, 3, (int)(look_s * 1000));
+    pthread_mutex_lock(&worker.turn);
+    if (worker.said_last) break;
+    if (events > 0) there = forward(0) && forward(1) && (!polls[2].revents || hear_parent());
     const int late = tws_clock_s() >= beat_at;
     if (there && (late || strncmp(beat.text, worker.line, sizeof worker.line - 1) != 0)) {
       memcpy(beat.text, worker.line, sizeof worker.line - 1);
@@ -250,12 +229,23 @@ static void *keep_in_touch(void *nothing) {
       beat_at = tws_clock_s() + beat_s;
     }
     if (!there) end_without_launcher();
+    pthread_mutex_unlock(&worker.turn);
   }
+  pthread_mutex_unlock(&worker.turn);
   return NULL;
 }
 
+/* A launcher whose machine is gone is noticed, whether this rank sends something or not. */
+static void watch_connection(double patience_s) {
+  const int seconds = patience_s > 3 ? (int)patience_s / 3 : 1, yes = 1, tries = 3;
+  give_up_after(patience_s);
+  setsockopt(worker.link.socket, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
+  setsockopt(worker.link.socket, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
+  setsockopt(worker.link.socket, IPPROTO_TCP, TCP_KEEPCNT, &tries, sizeof tries);
+  setsockopt(worker.link.socket, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+}
+
 static int start_forwarding(void) {
-  const unsigned patience = worker.place.patience_s > 0 ? (unsigned)(worker.place.patience_s * 1000) : 0;
   static const int standard[] = {STDOUT_FILENO, STDERR_FILENO};
   for (int i = 0; i < 2; i++) {
     int ends[2];
@@ -265,7 +255,7 @@ static int start_forwarding(void) {
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
   }
   setvbuf(stdout, NULL, _IOLBF, 0);
-  setsockopt(worker.socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof patience);
+  if (worker.place.patience_s > 0) watch_connection(worker.place.patience_s);
   worker.activity = worker.line;
   pthread_t thread;
   sigset_t before;
@@ -278,26 +268,38 @@ static int start_forwarding(void) {
 
 /* ---- both ---- */
 
+static tws_code connect_to_launcher(const char *name, tws_error *err) {
+  uint8_t secret[TWS_SECRET];
+  int files[TWS_LAUNCH_FILES];
+  tws_code code;
+  if (*name == '@') {
+    code = tws_contact_secret(secret, err);
+    if (code == TWS_OK) code = tws_contact_far(name, secret, worker.rank, &worker.link, err);
+    tws_secret_wipe(secret, sizeof secret);
+  } else {
+    code = tws_contact_here(name, worker.rank, &worker.link, err);
+  }
+  if (code != TWS_OK) return code;
+  if (receive_welcome(files) && (worker.link.far ? start_forwarding() : take_over(files))) return TWS_OK;
+  return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", errno ? strerror(errno) : "its first record is none");
+}
+
 tws_code tws_worker_connect(tws_error *err) {
   const char *name = getenv(TWS_LAUNCHER_VARIABLE);
-  int files[TWS_LAUNCH_FILES];
-  char secret[2 * TWS_SECRET + 1] = "", host[256] = "";
+  char host[256] = "";
   prctl(PR_SET_PDEATHSIG, SIGKILL); /* no rank outlives mpirun */
   if (!name || !*name)
     return tws_fail(err, TWS_USAGE, "start ranks with: twinspeed train -n 4 ...",
                     "rank-worker is started by twinspeed itself");
   worker.rank = tws_worker_rank();
-  worker.far = *name == '@';
   gethostname(host, sizeof host - 1);
-  tws_launch_record hello = {.kind = TWS_RECORD_HELLO, .rank = worker.rank};
-  int ok = worker.far ? connect_far(name, secret) : connect_here(name);
-  snprintf(hello.text, sizeof hello.text, "%s %s", secret, host);
-  ok = ok && say_to_parent(&hello) && receive_welcome(files) && (worker.far ? start_forwarding() : take_over(files));
-  if (ok) return TWS_OK;
-  return tws_fail(err, TWS_ENVIRONMENT,
-                  worker.far ? "is the launcher still running, and may nodes connect to its ports?"
-                             : "is the launcher still running?",
-                  "rank %d on %s cannot reach its launcher: %s", worker.rank, host, strerror(errno));
+  const tws_code code = connect_to_launcher(name, err);
+  if (code == TWS_OK) return TWS_OK;
+  if (err && !err->hint[0])
+    snprintf(err->hint, sizeof err->hint, "%s",
+             *name == '@' ? "is the launcher still running, and may nodes connect to its ports?"
+                          : "is the launcher still running?");
+  return tws_fail_in(err, code, "rank %d on %s cannot reach its launcher", worker.rank, host);
 }
 
 char *tws_worker_activity(size_t *bytes) {
@@ -312,17 +314,27 @@ uint64_t tws_worker_news(void) {
 
 int tws_worker_asked_to_end(void) {
   tws_launch_record record = {0};
-  if (worker.socket >= 0 && !worker.far && !worker.asked &&
-      recv(worker.socket, &record, sizeof record, MSG_DONTWAIT) == (ssize_t)sizeof record)
+  if (worker.link.socket >= 0 && !worker.link.far && !worker.asked && tws_link_receive(&worker.link, &record) == 1)
     worker.asked = record.kind == TWS_RECORD_END;
   return worker.asked;
 }
 
+/* Through the network a rank stays until the launcher has read all of it and closes the connection: what is still on
+ * its way would be lost with a process that ends before. */
 static void say_last(const tws_launch_record *record) {
+  static tws_launch_record ignored;
   fflush(stdout);
-  if (worker.socket < 0) return;
-  for (int i = 0; i < 2 && worker.output[i] >= 0; i++) forward(i);
-  say_to_parent(record);
+  if (worker.link.socket < 0) return;
+  pthread_mutex_lock(&worker.turn);
+  int there = !worker.said_last;
+  worker.said_last = 1; /* the thread has nothing to do any more, and one record is the last */
+  for (int i = 0; i < 2 && worker.output[i] >= 0; i++) there = there && forward(i);
+  there = there && say_to_parent(record);
+  while (there && worker.link.far) {
+    struct pollfd wait = {.fd = worker.link.socket, .events = POLLIN};
+    there = poll(&wait, 1, -1) >= 0 ? tws_link_receive(&worker.link, &ignored) >= 0 : errno == EINTR;
+  }
+  pthread_mutex_unlock(&worker.turn);
 }
 
 void tws_worker_fail(const tws_error *err) {

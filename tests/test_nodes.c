@@ -2,8 +2,15 @@
 /* Several machines: two to four nodes that are network namespaces with addresses, hostnames and links of their own
  * (tests/nodes.sh), reached through an agent of the tests and, where it is installed, through sshd. Where this machine
  * cannot make them the suite says why and tests nothing. */
+#include <arpa/inet.h>
 #include <check.h>
+#include <linux/if_ether.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include "base/memory.h"
+#include "launch/seal.h"
 #include "tests/answers.h"
 #include "tests/members.h"
 #include "train.h"
@@ -318,6 +325,73 @@ START_TEST(cut_link) {
 }
 END_TEST
 
+/* A process that records every packet of the first node's interfaces. */
+static pid_t start_recording(const char *path) {
+  int ready[2];
+  char byte;
+  ck_assert_int_eq(pipe(ready), 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    static char packet[1 << 17];
+    char name[96];
+    snprintf(name, sizeof name, "/var/run/netns/%s1", getenv("TWS_NODES"));
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const int node = open(name, O_RDONLY), room = 64 << 20;
+    FILE *file = fopen(path, "w");
+    if (node < 0 || !file || setns(node, CLONE_NEWNET) != 0) _exit(1);
+    const int s = socket(AF_PACKET, SOCK_RAW, htons(ETH_P_ALL));
+    if (s < 0) _exit(1);
+    setsockopt(s, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room);
+    if (write(ready[1], "r", 1) != 1) _exit(1);
+    for (ssize_t got; (got = recv(s, packet, sizeof packet, 0)) >= 0; fflush(file))
+      fwrite(packet, 1, (size_t)got, file);
+    _exit(0);
+  }
+  close(ready[1]);
+  ck_assert_msg(read(ready[0], &byte, 1) == 1, "the packets of a node cannot be recorded");
+  close(ready[0]);
+  return pid;
+}
+
+/* What crosses the network shows neither the secret nor what ranks print. */
+START_TEST(recorded) {
+  static const char text[] = "1235801567"; /* on no command line: the ranks' own arithmetic */
+  char spy[256], script[512], secret[TWS_SECRET_TEXT + 2] = "", *packets = NULL;
+  uint8_t bytes[TWS_SECRET];
+  size_t length = 0;
+  snprintf(spy, sizeof spy, "%s", in_folder("spy"));
+  snprintf(script, sizeof script, "#!/bin/sh\nread s\necho $s >%s\necho $s | sh %s/nodes.sh shell \"$@\"\n",
+           in_folder("secret"), TWS_TEST_DIR);
+  write_text(spy, script);
+  chmod(spy, 0755);
+  write_text(in_folder("command"), "echo text $((1234567 * 1001)) of rank $RANK; sleep 1.5\n");
+  write_text(in_folder("hosts"), "node1 slots=1\nnode2 slots=1\n");
+  const pid_t recorder = start_recording(in_folder("packets"));
+  command_result r =
+      shell("sh %s/nodes.sh run node1 \"%s/twinspeed launch -q --hostfile %s --remote-shell %s -- sh %s\"",
+            TWS_TEST_DIR, TWS_BUILD_DIR, in_folder("hosts"), spy, in_folder("command"));
+  usleep(200000);
+  kill(recorder, SIGKILL);
+  waitpid(recorder, NULL, 0);
+  ck_assert_msg(r.status == 0 && count_lines_with(r.out, "text 1235801567 of rank ") == 2, "status %d: %s%s", r.status,
+                r.out, r.err);
+  command_free(&r);
+  FILE *file = fopen(in_folder("secret"), "r");
+  ck_assert(file && fgets(secret, sizeof secret, file));
+  fclose(file);
+  secret[strcspn(secret, "\n")] = '\0';
+  ck_assert(tws_secret_read(secret, bytes));
+  ck_assert(tws_read_file(in_folder("packets"), 1 << 28, &packets, &length, NULL) == TWS_OK);
+  ck_assert_msg(memmem(packets, length, "twsrank2", 8) != NULL, "%zu bytes without a connection to the launcher",
+                length);
+  ck_assert_msg(!memmem(packets, length, text, strlen(text)), "what ranks print was sent in clear");
+  ck_assert_msg(!memmem(packets, length, secret, strlen(secret)), "the secret was sent as text");
+  ck_assert_msg(!memmem(packets, length, bytes, sizeof bytes), "the secret was sent");
+  tws_free(packets);
+  assert_alone();
+}
+END_TEST
+
 /* Namespaces are the machine's: they are taken away whatever becomes of a test. */
 static void make_nodes(void) {
   char name[32], path[96];
@@ -327,6 +401,7 @@ static void make_nodes(void) {
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1); /* the nodes share their cores */
   command_result r = nodes("up 4");
   if (r.status != 0) snprintf(why_not, sizeof why_not, "%s%s", r.out, r.err);
+  if (!tws_seal_available()) snprintf(why_not, sizeof why_not, "built without libsodium");
   command_free(&r);
   snprintf(path, sizeof path, "%s/model.json", folder);
   write_text(path, MODEL);
@@ -340,6 +415,7 @@ int main(void) {
   tcase_set_timeout(tests, 300);
   tcase_add_loop_test(tests, same_bits, 0, 3);
   tcase_add_loop_test(tests, faults, 0, 3);
+  tcase_add_test(tests, recorded);
   tcase_add_test(tests, own_disks);
   tcase_add_test(tests, through_sshd);
   tcase_add_test(tests, output_of_other_machines);

@@ -1,0 +1,46 @@
+/* Where ranks connect to the launcher, and the connections that have not yet proved which rank they are (strangers).
+ *
+ * No function here blocks. The number of strangers is limited, that of one address more so, and each has ten seconds.
+ * One more closes the oldest; a rank whose connection is closed in this way connects again (launch/contact.h). One
+ * file descriptor watches all of them, and a call handles a few events at most, so that known ranks are not delayed. */
+#ifndef TWS_LAUNCH_STRANGERS_H
+#define TWS_LAUNCH_STRANGERS_H
+
+#include <netinet/in.h>
+#include <sys/types.h>
+#include "base/status.h"
+#include "launch/seal.h"
+
+typedef struct tws_strangers tws_strangers;
+
+/* A rank that has proved what it is. The socket is the caller's. */
+typedef struct tws_newcomer {
+  int socket, rank;
+  pid_t pid;           /* of a local process of this user; 0: through the network */
+  tws_session session; /* through the network */
+} tws_newcomer;
+enum { TWS_NEWCOMERS = 32 };
+
+/* A local socket; `name` is what ranks need to find it. */
+tws_code tws_strangers_here(int ranks, char *name, size_t size, tws_strangers **out, tws_error *err);
+/* Ports of these addresses of this machine, for ranks that know the secret. */
+tws_code tws_strangers_far(int ranks, const struct in_addr *address, int count, const char *secret, char *name,
+                           size_t size, tws_strangers **out, tws_error *err);
+int tws_strangers_fd(const tws_strangers *s);                              /* readable: look */
+int tws_strangers_look(tws_strangers *s, tws_newcomer out[TWS_NEWCOMERS]); /* how many there are */
+void tws_strangers_close(tws_strangers *s);                                /* NULL is allowed */
+
+/* ---- the launcher's side of a connection until then, without its socket ---- */
+typedef struct tws_gate {
+  int rank; /* -1: HELLO has not come */
+  size_t have;
+  uint8_t in[sizeof(tws_hello)];
+  tws_session session;
+} tws_gate;
+/* Takes the bytes that came, at most tws_gate_wants(). 1: the rank is known; 0: more is to come; -1: it is none.
+ * *answers: `answer` is to be sent. secret NULL: a local socket, where HELLO is all. */
+int tws_gate_take(tws_gate *gate, const uint8_t *secret, int ranks, const uint8_t *bytes, size_t count,
+                  tws_answer *answer, int *answers);
+size_t tws_gate_wants(const tws_gate *gate);
+
+#endif
