@@ -348,9 +348,10 @@ tws_code tws_comm_barrier(tws_comm *comm, tws_error *err) {
 
 tws_code tws_comm_max(tws_comm *comm, double *value, tws_error *err) {
   if (comm->world_size == 1) return TWS_OK;
-  if (MPI_Allreduce(MPI_IN_PLACE, value, 1, MPI_DOUBLE, MPI_MAX, comm->world) != MPI_SUCCESS)
-    return tws_fail(err, TWS_RANK, NULL, "MPI all-reduce failed");
-  return TWS_OK;
+  waits(comm, 1);
+  const int failed = MPI_Allreduce(MPI_IN_PLACE, value, 1, MPI_DOUBLE, MPI_MAX, comm->world) != MPI_SUCCESS;
+  waits(comm, 0);
+  return failed ? tws_fail(err, TWS_RANK, NULL, "MPI all-reduce failed") : TWS_OK;
 }
 
 tws_code tws_mpi_broadcast(void **data, uint64_t *bytes, tws_error *err) {
@@ -366,8 +367,8 @@ tws_code tws_mpi_broadcast(void **data, uint64_t *bytes, tws_error *err) {
   return failed ? tws_fail(err, TWS_RANK, NULL, "MPI broadcast failed") : TWS_OK;
 }
 
-tws_code tws_comm_gather(tws_comm *comm, const void *data, uint64_t bytes, unsigned char **all, uint64_t **offset,
-                         tws_error *err) {
+static tws_code gather(tws_comm *comm, const void *data, uint64_t bytes, unsigned char **all, uint64_t **offset,
+                       tws_error *err) {
   int world = comm->world_size, root = comm->rank == 0;
   *all = NULL;
   *offset = NULL;
@@ -398,4 +399,12 @@ tws_code tws_comm_gather(tws_comm *comm, const void *data, uint64_t bytes, unsig
   *all = buffer;
   *offset = sizes;
   return TWS_OK;
+}
+
+tws_code tws_comm_gather(tws_comm *comm, const void *data, uint64_t bytes, unsigned char **all, uint64_t **offset,
+                         tws_error *err) {
+  waits(comm, 1);
+  const tws_code code = gather(comm, data, bytes, all, offset, err);
+  waits(comm, 0);
+  return code;
 }

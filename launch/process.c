@@ -1,0 +1,68 @@
+#include "launch/process.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+
+/* All of a file of /proc, or what `size` has room for, zero-terminated; its length. */
+static size_t read_proc(pid_t pid, const char *name, char *text, size_t size) {
+  char path[64];
+  size_t length = 0;
+  snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  while (fd >= 0 && length + 1 < size) {
+    const ssize_t got = read(fd, text + length, size - 1 - length);
+    if (got <= 0) break;
+    length += (size_t)got;
+  }
+  if (fd >= 0) close(fd);
+  text[length] = '\0';
+  return length;
+}
+
+/* "123 (any name) S 1 ..." */
+char tws_process_state(pid_t pid, pid_t *parent) {
+  char text[512], state = 0;
+  int of = 0;
+  if (read_proc(pid, "stat", text, sizeof text) == 0) return 0;
+  const char *end = strrchr(text, ')');
+  if (!end || sscanf(end + 1, " %c %d", &state, &of) != 2) return 0;
+  if (parent) *parent = (pid_t)of;
+  return state;
+}
+
+int tws_process_is_stopped(char state) {
+  return state == 'T' || state == 't';
+}
+
+int tws_process_variable(pid_t pid, const char *name, char *value, size_t size) {
+  enum { ENVIRONMENT = 1 << 20 };
+  const size_t letters = strlen(name);
+  char *text = tws_calloc(ENVIRONMENT, 1);
+  int found = 0;
+  if (!text) return 0;
+  const size_t length = read_proc(pid, "environ", text, ENVIRONMENT);
+  for (const char *at = text; !found && at < text + length; at += strlen(at) + 1) {
+    found = strncmp(at, name, letters) == 0 && at[letters] == '=' && strlen(at + letters + 1) < size;
+    if (found) snprintf(value, size, "%s", at + letters + 1);
+  }
+  tws_free(text);
+  return found;
+}
+
+int tws_process_children(pid_t parent, pid_t *children, int room) {
+  DIR *folder = opendir("/proc");
+  int count = 0;
+  for (const struct dirent *entry; folder && count < room && (entry = readdir(folder)) != NULL;) {
+    pid_t of = 0;
+    const int pid = entry->d_name[0] >= '1' && entry->d_name[0] <= '9' ? atoi(entry->d_name) : 0;
+    if (pid > 0 && tws_process_state((pid_t)pid, &of) && of == parent) children[count++] = (pid_t)pid;
+  }
+  if (folder) closedir(folder);
+  return count;
+}
