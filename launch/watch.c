@@ -238,8 +238,7 @@ static tws_code judge_missing(const tws_watch *w, int *rank, tws_error *err) {
   *rank = first;
   if (count > 1) snprintf(others, sizeof others, " (nor did %d other%s)", count - 1, count > 2 ? "s" : "");
   return tws_fail(err, TWS_HANG, "does `mpirun -n 2 hostname` work on this machine?",
-                  "rank %d did not start within %.3g s%s%s", first, w->setup.deadline_s, others,
-                  tws_process_is_stopped(w->mpirun_state) ? ": mpirun is stopped" : "");
+                  "rank %d did not start within %.3g s%s", first, w->setup.deadline_s, others);
 }
 
 /* "ranks 0, 1 and 3": those that have said the same as this one, where it is the first of them; how many. */
@@ -288,6 +287,10 @@ tws_code tws_watch_judge(const tws_watch *w, int *rank, tws_error *err) {
   *rank = -1;
   if (w->setup.deadline_s <= 0 || over < 0) return TWS_OK;
   tws_code code = tws_watch_stopped(w, rank, err);
+  if (code == TWS_OK && tws_process_is_stopped(w->mpirun_state))
+    code = tws_fail(err, TWS_HANG, "`kill -CONT` continues a stopped process, before the deadline",
+                    "nothing has happened for %.3g s: mpirun is stopped (process %d)", w->setup.deadline_s,
+                    (int)w->mpirun);
   if (code == TWS_OK && over >= far_grace_s) code = judge_silent(w, now, rank, err);
   if (code == TWS_OK) code = judge_missing(w, rank, err);
   if (code == TWS_OK && over >= report_grace_s) code = judge_unknown(w, err);
