@@ -14,7 +14,8 @@ typedef struct tws_guard {
 
 /* Splits this process, which has one thread, in two. The child returns at once. The parent passes signals on to it
  * (SIGTSTP too), and returns when it has ended: TWS_HANG when it was stopped for the deadline, and is killed. The child
- * is a process group of its own and ends when the parent is killed. */
+ * is a process group of its own and ends when the parent is killed. Where no process can be started this one does the
+ * work unwatched. */
 tws_code tws_guard_start(double deadline_s, tws_guard *guard, tws_error *err);
 
 #endif

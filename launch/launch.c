@@ -559,7 +559,7 @@ static void look_at_ranks(job *j) {
   const double away_s = tws_watch_look(j->watch);
   for (int r = 0; r < j->options->ranks; r++) {
     const pid_t pid = tws_watch_pid(j->watch, r);
-    j->peers[r].heard_s += away_s;
+    if (away_s > 0.0) j->peers[r].heard_s = tws_clock_s();
     if (!j->learned && pid > 0) j->learned = tws_remains_learn(&j->remains, pid);
   }
   if (is_ending(j) || j->signal || j->lost || j->failure.kind || j->first_dead >= 0) return;

@@ -10,8 +10,6 @@
 #include "base/system.h"
 #include "real/mpi_comm.h"
 
-/* Without a launcher a rank that waits speaks after twice the grace; with one, which knows more and speaks by then,
- * after four times. */
 static const double grace_s = TWS_FAILURE_GRACE_S, look_s = 0.25, beat_s = 1.0;
 
 struct tws_watchdog {
@@ -97,7 +95,9 @@ static double seconds_left(tws_watchdog *w, int *missing) {
   if (left > 0) return left;
   if (!w->phase[0]) *missing = tws_comm_missing(w->comm);
   if (*missing >= 0) return left + grace_s;
-  return left + (waits_for_others(w) ? (w->setup.activity ? 4 : 2) * grace_s : 0);
+  if (waits_for_others(w))
+    return w->setup.activity ? look_s : left + 2 * grace_s; /* the launcher speaks, or this rank */
+  return left;
 }
 
 static void *watch_thread(void *argument) {

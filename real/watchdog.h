@@ -5,8 +5,8 @@
  * take as long as it likes while something happens in it. All ranks of a job stop together, since they wait for the one
  * that is stuck. So a rank that computes speaks at the deadline; one that waits in a collective gives it two seconds
  * first, and names the rank of its node that has not come. One that waits and cannot say for whom leaves that to the
- * launcher, which sees every process (launch/watch.h), and speaks late, where there is none: after four seconds. A
- * process that was stopped and continues counts from then on. */
+ * launcher, which sees every process (launch/watch.h); where there is none it speaks after four seconds. A process that
+ * was stopped and continues counts from then on. */
 #ifndef TWS_REAL_WATCHDOG_H
 #define TWS_REAL_WATCHDOG_H
 

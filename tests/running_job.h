@@ -24,13 +24,12 @@ typedef struct running_job {
   char out[96], err[96];
 } running_job;
 
-/* `twinspeed LINE` of so many ranks, in a process group of its own, with output and errors in files of this name. */
-static inline void running_start(running_job *j, const char *name, int ranks, const char *line) {
-  char command[4096];
+/* A shell command that becomes a job of so many ranks, in a process group of its own, with output and errors in files
+ * of this name. */
+static inline void running_start_command(running_job *j, const char *name, int ranks, const char *command) {
   *j = (running_job){.ranks = ranks};
   snprintf(j->out, sizeof j->out, "%s/%.24s.out", folder, name);
   snprintf(j->err, sizeof j->err, "%s/%.24s.err", folder, name);
-  snprintf(command, sizeof command, "exec %s/twinspeed %s", TWS_BUILD_DIR, line);
   fflush(NULL);
   j->pid = fork();
   if (j->pid != 0) return;
@@ -41,6 +40,13 @@ static inline void running_start(running_job *j, const char *name, int ranks, co
   dup2(err, STDERR_FILENO);
   execl("/bin/sh", "sh", "-c", command, (char *)NULL);
   _exit(126);
+}
+
+/* `twinspeed LINE`. */
+static inline void running_start(running_job *j, const char *name, int ranks, const char *line) {
+  char command[4096];
+  snprintf(command, sizeof command, "exec %s/twinspeed %s", TWS_BUILD_DIR, line);
+  running_start_command(j, name, ranks, command);
 }
 
 static inline void running_find_below(running_job *j, pid_t parent, int depth) {
@@ -63,7 +69,7 @@ static inline void running_find_below(running_job *j, pid_t parent, int depth) {
 static inline int running_find(running_job *j) {
   int found = 0;
   for (int r = 0; r < j->ranks; r++) found += j->rank[r] > 0;
-  if (found < j->ranks) running_find_below(j, j->pid, 5);
+  if (found < j->ranks) running_find_below(j, j->pid, 12);
   return found == j->ranks;
 }
 
@@ -91,12 +97,25 @@ static inline void write_machines_shell(const char *path) {
   chmod(path, 0700);
 }
 
-/* Until it has printed a line that begins so, or has ended. */
+static inline void running_kill(const running_job *j) {
+  for (int r = 0; r < j->ranks; r++)
+    if (j->rank[r] > 0) kill(j->rank[r], SIGKILL);
+  kill(j->pid, SIGKILL);
+  waitpid(j->pid, NULL, 0);
+}
+
+/* Until all of its ranks are known and it has printed a line that begins so. */
 static inline void running_reach(running_job *j, const char *line) {
-  while (!(running_find(j) & running_has_line(j->out, line)) && tws_process_state(j->pid, NULL) != 'Z') usleep(10000);
+  const double until = tws_clock_s() + 60;
+  int there = 0, ended = 0;
+  for (; !there && !ended && tws_clock_s() < until; usleep(10000)) {
+    there = running_find(j) && running_has_line(j->out, line);
+    ended = tws_process_state(j->pid, NULL) == 'Z';
+  }
+  if (there && !ended) return;
   char *err = running_errors(j);
-  ck_assert_msg(tws_process_state(j->pid, NULL) != 'Z', "it has ended before \"%s\": %s", line, err);
-  free(err);
+  running_kill(j);
+  ck_abort_msg("%s \"%s\": %s", ended ? "it has ended before" : "it does not reach", line, err);
 }
 
 /* 1: it has ended, with *status, 128 and the signal where one ended it. */
@@ -105,13 +124,6 @@ static inline int running_has_ended(const running_job *j, int *status) {
   if (waitpid(j->pid, &how, WNOHANG) != j->pid) return 0;
   *status = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
   return 1;
-}
-
-static inline void running_kill(const running_job *j) {
-  for (int r = 0; r < j->ranks; r++)
-    if (j->rank[r] > 0) kill(j->rank[r], SIGKILL);
-  kill(j->pid, SIGKILL);
-  waitpid(j->pid, NULL, 0);
 }
 
 /* The status that it ends with; what hangs fails. */
