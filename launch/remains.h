@@ -1,5 +1,5 @@
-/* What Open MPI leaves on this machine when mpirun is killed: its folder below the temporary one, the ranks' segments of
- * shared memory, and processes. mpirun removes them itself when it ends by itself. */
+/* What Open MPI leaves on this machine when mpirun is killed: its folder below the temporary one, the ranks' segments
+ * of shared memory, and processes. mpirun removes them itself when it ends by itself. */
 #ifndef TWS_LAUNCH_REMAINS_H
 #define TWS_LAUNCH_REMAINS_H
 

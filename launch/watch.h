@@ -1,12 +1,12 @@
-/* The launcher's eye on a job with a deadline, from the start of its ranks to the end of the last process. The ranks'
- * own watchdogs (real/watchdog.h) know best who computes and who waits, but a stopped process says nothing, and when all
- * are stopped none does. So the launcher looks at what everyone has said (the board), at the states of the processes on
- * this machine, and at when it has heard of the others.
+/* The launcher's watch over a job with a deadline, from the start of its ranks to the end of the last process. The
+ * ranks' own watchdogs (real/watchdog.h) know best who computes and who waits, but a stopped process says nothing, and
+ * when all are stopped none does. So the launcher looks at what every rank has said last (the board), at the states of
+ * the processes on this machine, and at when it has heard of the others.
  *
- * When nothing has changed for the deadline, processes that are stopped are named. A rank of another machine is stopped,
- * as far as one can tell, when nothing is heard of it while its machine answers: it gets a second and a half more, so
- * that the others can give theirs. What ranks report themselves by two seconds past the deadline is believed; after
- * that the message says who is where, and that one of them does not continue. */
+ * When nothing has changed for the deadline, processes that are stopped are named. A rank of another machine is taken
+ * for stopped when nothing is heard of it while its machine answers: it gets a second and a half more, so that the
+ * others can give signs of life. What ranks report themselves by two seconds past the deadline is believed; after that
+ * the message says who is where, and that one of them does not continue. */
 #ifndef TWS_LAUNCH_WATCH_H
 #define TWS_LAUNCH_WATCH_H
 
