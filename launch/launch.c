@@ -538,7 +538,7 @@ static int time_left(const job *j) {
   int silent = -1;
   double due = j->kill_at_s > 0.0 ? j->kill_at_s : j->ask_at_s;
   if (due == 0.0) due = earlier(j->finish_s, lost_at(j, &silent));
-  const int watches = j->options->deadline_s > 0.0 || !j->learned;
+  const int watches = j->options->deadline_s > 0.0 || j->far || !j->learned;
   if (watches && !is_ending(j)) due = earlier(due, tws_watch_due(j->watch));
   if (due == 0.0) return -1;
   double left = due - tws_clock_s();

@@ -1,6 +1,7 @@
 #include "real/mpi_comm.h"
 #include <inttypes.h>
 #include <mpi.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,7 @@ struct tws_comm {
   tws_nodes *nodes;   /* NULL: there is one */
   tws_shared *shared; /* NULL: messages only */
   tws_messages *messages;
+  atomic_int waits; /* this rank, for messages */
 };
 
 /* The library's process-wide state is MPI's own: initialised or not. */
@@ -232,6 +234,7 @@ static void copy_segments(const tws_comm_segment *segments, int count) {
 
 /* Where ranks share memory, the others see that this one waits for messages, not computes. */
 static void waits(tws_comm *comm, int begins) {
+  atomic_store(&comm->waits, begins);
   if (comm->shared) tws_shared_waits(comm->shared, begins);
 }
 
@@ -337,7 +340,7 @@ int tws_comm_missing(const tws_comm *comm) {
 }
 
 int tws_comm_waits(const tws_comm *comm) {
-  return comm->shared ? tws_shared_is_waiting(comm->shared) : 0;
+  return atomic_load(&comm->waits) || (comm->shared && tws_shared_is_waiting(comm->shared));
 }
 
 /* ---- helpers outside plans ---- */

@@ -6,7 +6,7 @@
 #include <check.h>
 #include "running_job.h"
 
-enum { BEFORE = 3, TOGETHER = 8, TRIES = 4 };
+enum { BEFORE = 3, TOGETHER = 8, TRIES = 12 };
 static const double deadline_s = 2.0, slack_s = 5.0;
 
 typedef enum moment { START, STEP, SAVE, EVALUATION, END, MOMENTS } moment;
