@@ -114,7 +114,6 @@ static void *watch_thread(void *argument) {
     int missing;
     if (!w->running) {
       pthread_cond_wait(&w->changed, &w->lock);
-      w->looked_s = tws_clock_s();
       continue;
     }
     double left = seconds_left(w, &missing);
@@ -159,7 +158,10 @@ tws_code tws_watchdog_create(const tws_watchdog_setup *setup, tws_watchdog **out
 static void set_running(tws_watchdog *w, int running) {
   w->since_s = tws_clock_s();
   w->seen = NULL;
-  if (!w->running && running) pthread_cond_signal(&w->changed);
+  if (!w->running && running) {
+    w->looked_s = w->since_s;
+    pthread_cond_signal(&w->changed);
+  }
   w->running = running;
 }
 
