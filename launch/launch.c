@@ -565,7 +565,7 @@ static void look_at_ranks(job *j) {
   if (is_ending(j) || j->signal || j->lost || j->failure.kind || j->first_dead >= 0) return;
   tws_launch_record verdict = {.kind = TWS_RECORD_FAILED};
   if (tws_watch_judge(j->watch, &verdict.rank, &verdict.error) == TWS_OK) return;
-  if (verdict.rank < 0) verdict.rank = j->options->ranks - 1; /* whoever goes on does so without some rank */
+  if (verdict.rank < 0) verdict.rank = j->options->ranks - 1; /* a job that is started again leaves out some rank */
   j->failure = verdict;
   end_soon(j);
   tws_watch_kill_stopped(j->watch);

@@ -29,7 +29,7 @@ struct tws_watchdog {
   const void *seen; /* the operation that was running when it was looked at last */
   uint64_t heard;   /* of other ranks */
   double since_s;   /* when something happened */
-  double told_s;    /* when the others were told that a phase goes on */
+  double told_s;    /* when the others were told last that a phase continues */
   double looked_s;
 };
 

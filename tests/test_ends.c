@@ -1,6 +1,6 @@
 /* ctest: mpi */
 /* Jobs whose end is none of the ranks' own: mpirun is killed, stays or is stopped, Ctrl-C comes twice, processes are
- * stopped and continue, and nobody reads what they print. */
+ * stopped and continue, and what they print is not read. */
 #include <check.h>
 #include "launch/protocol.h"
 #include "launch/watch.h"
@@ -119,7 +119,7 @@ START_TEST(unread_output) {
 }
 END_TEST
 
-/* One rank behaves as if nobody watched over it. */
+/* One rank behaves as if it had no process that watches over it. */
 START_TEST(guarded) {
   static const struct { int number, status; } ends[] = {{SIGINT, 130}, {SIGTERM, 143}, {SIGKILL, 137}};
   running_job j;
@@ -135,7 +135,7 @@ START_TEST(guarded) {
 }
 END_TEST
 
-/* ---- what is said when nobody knows ---- */
+/* ---- what is said where the rank is not known ---- */
 
 static tws_code judge(const char *const *lines, int ranks, int came, tws_error *err) {
   char board[RUNNING_RANKS * TWS_BOARD_LINE] = "";

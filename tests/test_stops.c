@@ -98,7 +98,7 @@ static unsigned named_in(const char *text) {
   return named;
 }
 
-/* 1: it is to be tried again. It was too slow to start, with others beside it, or had already done everything. */
+/* 1: it is to be tried again. It was too slow to start, with others at the same time, or had already done everything. */
 static int missed(const situation *s) {
   return s->state != STOPPED || (s->when == END && s->status == 0);
 }

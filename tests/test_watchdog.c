@@ -20,7 +20,7 @@ typedef struct shared {
 
 typedef struct situation {
   tws_phase_kind kind;
-  int launcher, moves, full, stops; /* full: nobody reads its output; stops: for longer than the deadline */
+  int launcher, moves, full, stops; /* full: its output is not read; stops: for longer than the deadline */
   double seconds;                   /* that it lasts */
   int status;
   const char *says;
