@@ -129,7 +129,7 @@ static inline int running_has_ended(const running_job *j, int *status) {
 /* The status that it ends with; what hangs fails. */
 static inline int running_wait(const running_job *j) {
   int status = 0;
-  for (const double until = tws_clock_s() + 60; !running_has_ended(j, &status); usleep(5000)) {
+  for (const double until = tws_clock_s() + 120; !running_has_ended(j, &status); usleep(5000)) {
     if (tws_clock_s() < until) continue;
     char *err = running_errors(j);
     running_kill(j);
