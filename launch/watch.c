@@ -19,7 +19,7 @@
 
 /* Ranks elsewhere give a sign of life every second (launch/worker.c). */
 static const double look_s = 0.25, away_s = 1.0, far_grace_s = 1.5, report_grace_s = 3.25, beat_slack_s = 0.5;
-static const double answer_s = 2.0, state_ahead_s = 1.0;
+static const double answer_s = 2.0, state_ahead_s = 1.0, work_ahead_s = 1.5;
 
 typedef struct watched {
   pid_t pid;  /* 0: not known, or of another machine */
@@ -38,7 +38,7 @@ struct tws_watch {
   double since_s; /* when something changed */
   double looked_s, search_until_s;
   double began_s, worked_s; /* worked_s: when processes that start used processor time last */
-  unsigned long long ticks; /* that they had used by then */
+  unsigned long long ticks; /* that they had used by then; 0: not looked */
   pid_t *apart;             /* the ranks that have come, by rank */
 };
 
@@ -136,13 +136,15 @@ static int all_came(const tws_watch *w) {
  * time they are not late, up to four deadlines in all. Ranks that have come wait for the others, and do not count. */
 static void read_work(tws_watch *w, double now) {
   const double most_s = 4 * w->setup.deadline_s;
-  if (all_came(w) || w->mpirun <= 0 || now - w->began_s > most_s) return;
+  const int looks = now - w->since_s + work_ahead_s > w->setup.deadline_s; /* not before it matters */
+  if (!looks) w->ticks = 0;
+  if (!looks || all_came(w) || w->mpirun <= 0 || now - w->began_s > most_s) return;
   for (int r = 0; r < w->setup.ranks; r++) {
     w->apart[r] = w->rank[r].came ? w->rank[r].pid : 0;
     if (w->rank[r].came && w->rank[r].pid == 0) return; /* it is not known which processes are its own */
   }
-  const unsigned long long ticks = tws_process_ticks_below(getpid(), w->apart, w->setup.ranks);
-  if (ticks != w->ticks) w->worked_s = now;
+  const unsigned long long ticks = 1 + tws_process_ticks_below(getpid(), w->apart, w->setup.ranks);
+  if (w->ticks > 0 && ticks != w->ticks) w->worked_s = now;
   w->ticks = ticks;
 }
 
@@ -201,7 +203,7 @@ static const char *said(const tws_watch *w, int rank, char *text, size_t size) {
 }
 
 typedef struct sentence {
-  char text[400];
+  char text[1200];
   int length;
 } sentence;
 
