@@ -33,7 +33,7 @@
 /* mpirun ends the other ranks by itself when one dies, and its status then says how: it has `notice_s` for that before
  * it is asked to, and `reaction_s` after a failure that a rank has told of. Whoever was asked has `patience_s`, and is
  * then ended; `reaction_s` where they hang, or where all ranks have ended well and mpirun alone has not after
- * `patience_s`. */
+ * `patience_s`, with daemons on other machines `notice_s`. */
 static const double notice_s = 10.0, reaction_s = 2.0, patience_s = 5.0;
 
 typedef struct peer {
@@ -571,12 +571,17 @@ static void look_at_ranks(job *j) {
   tws_watch_kill_stopped(j->watch);
 }
 
+/* mpirun has daemons on other machines to end. */
+static double finish_s(const job *j) {
+  return j->far ? notice_s : patience_s;
+}
+
 /* All ranks have ended well, and the rest is mpirun's. */
 static void finish(job *j) {
   int done = 0;
   for (int r = 0; r < j->options->ranks; r++) done += j->peers[r].said_end;
   if (done < j->options->ranks || j->ended || j->failure.kind || is_ending(j)) return;
-  if (j->finish_s == 0.0) j->finish_s = tws_clock_s() + patience_s;
+  if (j->finish_s == 0.0) j->finish_s = tws_clock_s() + finish_s(j);
   if (tws_clock_s() < j->finish_s) return;
   j->finished = 1;
   end_soon(j);
@@ -698,7 +703,7 @@ static tws_code explain_failure(job *j, tws_error *err) {
                     j->signal == SIGTERM ? "asked to end" : "interrupted");
   if (j->finished) {
     tws_log_write(j->options->log, TWS_LOG_WARNING,
-                  "all ranks have ended well, but mpirun did not within %.3g s, and was ended", patience_s);
+                  "all ranks have ended well, but mpirun did not within %.3g s, and was ended", finish_s(j));
     return TWS_OK;
   }
   if (j->killed)
