@@ -40,8 +40,10 @@ static int wait_for_end(pid_t child, double deadline_s, const sigset_t *mask, in
     const int number = sigtimedwait(mask, NULL, &look);
     if (number == SIGTSTP)
       stop_together(child);
-    else if (number > 0 && number != SIGCHLD)
+    else if (number > 0 && number != SIGCHLD) {
       kill(child, number);
+      if (stopped) kill(child, SIGCONT); /* a stopped process takes no signal */
+    }
     for (;;) {
       const pid_t got = waitpid(child, status, WNOHANG | WUNTRACED | WCONTINUED);
       if (got < 0 && errno == EINTR) continue;

@@ -127,6 +127,10 @@ START_TEST(guarded) {
   start(&j, 1, "--steps 1000000");
   running_reach(&j, "     2  ");
   ck_assert_msg(j.rank[0] > 0 && getpgid(j.rank[0]) == j.rank[0], "no rank");
+  if (_i == 0) {
+    kill(j.rank[0], SIGSTOP);
+    usleep(700000);
+  }
   kill(j.pid, ends[_i].number);
   assert_end(&j, ends[_i].status, NULL, NULL);
   start(&j, 1, "--steps 1000000");
