@@ -19,7 +19,7 @@ tws_code tws_failure_death(int rank, int status, const char *doing, tws_error *e
   const char *hint = status == 128 + SIGKILL
                          ? "was the machine out of memory? `dmesg` says so; see `twinspeed estimate`"
                      : status == 128 + SIGTERM ? NULL
-                                               : "run with --verbose, or with -n 1 under a debugger";
+                                               : "run with --verbose, or with -n 1 --deadline 0 under a debugger";
   return tws_fail(err, TWS_RANK, hint, "rank %d %s: %s", rank, how, doing);
 }
 

@@ -1,8 +1,10 @@
 /* twinspeed train: real training on this machine, with what was predicted beside what was measured. */
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include "base/number.h"
 #include "base/units.h"
@@ -19,6 +21,7 @@
 #include "job/fit.h"
 #include "job/modules.h"
 #include "job/recovery.h"
+#include "launch/guard.h"
 
 typedef struct options {
   tws_job_spec job;
@@ -37,6 +40,7 @@ typedef struct options {
   int64_t since;      /* what was in the folder before, as tws_recovery_find() asks it */
   const char *origin; /* tag in that folder that it began from */
   tws_recovery_point point;
+  tws_guard guard;
 } options;
 
 /* ---- before: does it fit, are the ranks to be started? ---- */
@@ -329,6 +333,10 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                                .user = &p,
                                .log = &cli->log};
   request.activity = tws_worker_activity(&request.activity_bytes);
+  if (o->guard.inside) {
+    request.activity = o->guard.line;
+    request.activity_bytes = o->guard.room;
+  }
   tws_train_result result;
   char scratch[4096] = "";
   TWS_TRY(choose_trace(o, job, rank, scratch, sizeof scratch, &request, err));
@@ -556,12 +564,38 @@ static tws_code run_from_newest(tws_cli *cli, options *o, tws_error *err) {
   return code;
 }
 
+/* One rank that this process runs itself, unless a configuration with more of them is still to be read. */
+static int needs_guard(const options *o) {
+  int rank, world;
+  if (o->deadline_s <= 0 || o->job.ranks > 1 || o->launch.hosts || tws_rank_follows()) return 0;
+  if (tws_started_elsewhere(&rank, &world)) return 0;
+  return !o->job.config || strcmp(o->job.config, "-") != 0 || !isatty(STDIN_FILENO);
+}
+
+/* As the process that did the work has ended. */
+static void end_likewise(tws_cli *cli, const tws_guard *guard) {
+  const struct rlimit none = {0, 0};
+  cli->exit_code = guard->status;
+  if (!guard->signal) return;
+  setrlimit(RLIMIT_CORE, &none); /* there is one already */
+  signal(guard->signal, SIG_DFL);
+  raise(guard->signal);
+  cli->exit_code = 128 + guard->signal;
+}
+
 /* What a rank or a node takes with it is lost up to the last checkpoint, from where those that are left go on. */
 static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
   int idle;
   TWS_TRY(read_torchrun(cli, o, &idle, err));
   if (idle) return TWS_OK;
   TWS_TRY(place_ranks(o, err));
+  if (needs_guard(o)) {
+    TWS_TRY(tws_guard_start(o->deadline_s, &o->guard, err));
+    if (!o->guard.inside) {
+      end_likewise(cli, &o->guard);
+      return TWS_OK;
+    }
+  }
   o->launch.failed_rank = &o->failed_rank;
   o->since = o->save ? tws_folder_stamp(o->save, "latest") : 0;
   o->origin = o->save && o->resume && tws_folder_same(o->save, o->resume) ? o->tag : NULL;

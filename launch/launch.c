@@ -27,14 +27,17 @@
 #include "launch/link.h"
 #include "launch/printed.h"
 #include "launch/protocol.h"
+#include "launch/remains.h"
 #include "launch/starter.h"
 #include "launch/strangers.h"
+#include "launch/watch.h"
 
 enum { OTHER_POLLS = 2 + TWS_PRINTED_POLLS }; /* signals, connections, output; ranks follow */
 
 /* mpirun ends the other ranks by itself when one dies, and its status then says how: it has `notice_s` for that before
  * it is asked to, and `reaction_s` after a failure that a rank has told of. Whoever was asked has `patience_s`, and is
- * then ended. */
+ * then ended; `reaction_s` where they hang, or where all ranks have ended well and mpirun alone has not after
+ * `patience_s`, with daemons on other machines `notice_s`. */
 static const double notice_s = 10.0, reaction_s = 2.0, patience_s = 5.0;
 
 typedef struct peer {
@@ -66,11 +69,16 @@ typedef struct job {
   peer *peers;
   struct pollfd *polls;
   pid_t mpirun;
-  int status, ended;          /* of mpirun */
-  int signal;                 /* that asked the launcher to stop */
-  int passed_on;              /* SIGTERM was, to ranks that end by themselves */
-  double late_s;              /* when a rank that has not started yet is late; 0: never */
-  int late;                   /* that rank + 1 */
+  int status, ended; /* of mpirun */
+  int signal;        /* that asked the launcher to stop */
+  int passed_on;     /* SIGTERM was, to ranks that end by themselves */
+  tws_watch *watch;
+  tws_remains remains;
+  int learned;                /* what may remain of mpirun is known */
+  double finish_s;            /* when mpirun is late after all ranks have ended well; 0: they have not */
+  int finished;               /* it was, and was ended */
+  int killed;                 /* mpirun was ended by a signal that is not the launcher's */
+  double dead_s;              /* when the first rank ended without a word */
   int lost;                   /* a rank of a node of which nothing is heard, + 1 */
   int first_dead;             /* rank that ended without a word, or -1 */
   int muted;                  /* a rank whose connection was closed before its last record came, + 1 */
@@ -201,6 +209,8 @@ static tws_code set_up(job *j, tws_error *err) {
   TWS_TRY(open_listener(j, err));
   TWS_TRY(open_files(j, err));
   TWS_TRY(tws_printed_open(j->options->ranks, j->files, j->logs, &j->printed, err));
+  const tws_watch_setup watch = {.ranks = j->options->ranks, .deadline_s = j->options->deadline_s, .board = j->board};
+  TWS_TRY(tws_watch_create(&watch, &j->watch, err));
   return open_signals(j, err);
 }
 
@@ -219,6 +229,7 @@ static void tear_down(job *j) {
     close(j->signals);
     sigprocmask(SIG_SETMASK, &j->old_mask, NULL);
   }
+  tws_watch_destroy(j->watch);
   tws_free(j->peers);
   tws_free(j->logs);
   tws_free(j->polls);
@@ -254,10 +265,13 @@ static tws_code start_ranks(job *j, tws_error *err) {
   if (code == TWS_OK) {
     fflush(NULL);
     pid_t launcher = getpid();
+    tws_remains_begin(&j->remains);
     j->mpirun = fork();
     if (j->mpirun == 0) become_mpirun(j, command, launcher);
     if (j->mpirun < 0) code = tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a process: %s", strerror(errno));
     if (j->mpirun > 0) setpgid(j->mpirun, j->mpirun); /* also here: whichever comes first */
+    j->remains.mpirun = j->mpirun > 0 ? j->mpirun : 0;
+    tws_watch_started(j->watch, j->remains.mpirun);
   }
   tws_arena_destroy(arena);
   return code;
@@ -269,6 +283,12 @@ static void ask_to_end(job *j) {
   if (j->kill_at_s > 0.0) return;
   j->kill_at_s = tws_clock_s() + patience_s;
   if (!j->ended) kill(-j->mpirun, SIGTERM);
+}
+
+/* Whoever hangs does not end by itself either. */
+static void end_soon(job *j) {
+  ask_to_end(j);
+  j->kill_at_s = tws_clock_s() + reaction_s;
 }
 
 static void ask_in(job *j, double seconds) {
@@ -353,6 +373,7 @@ static void welcome_ranks(job *j) {
     p->known = 1;
     p->pid = new[i].pid;
     p->heard_s = tws_clock_s();
+    tws_watch_came(j->watch, new[i].rank, new[i].pid, j->far ? new[i].socket : -1);
   }
   tws_secret_wipe(new, sizeof new);
 }
@@ -380,12 +401,18 @@ static void take_record(job *j, int rank, const tws_launch_record *record) {
     return;
   }
   p->said_end = 1;
+  tws_watch_done(j->watch, rank);
   if (j->far) { /* the rank waits for this before it ends */
     tws_printed_end(j->printed, rank);
     tws_link_close(&p->link);
   }
   if (record->kind != TWS_RECORD_FAILED) return;
-  if (!j->failure.kind && j->first_dead < 0 && !j->lost) j->failure = *record;
+  if (!j->failure.kind && j->first_dead < 0 && !j->lost) {
+    int stopped = -1;
+    j->failure = *record;
+    if (record->error.code == TWS_HANG && tws_watch_stopped(j->watch, &stopped, &j->failure.error) != TWS_OK)
+      j->failure.rank = stopped; /* this process knows better */
+  }
   ask_in(j, j->first_dead < 0 ? reaction_s : notice_s);
 }
 
@@ -397,11 +424,16 @@ static void hear_rank(job *j, int rank) {
     for (int i = 0; i < 2 && j->far; i++) print_escaped(j, rank, i, "", 0);
     if (j->far) tws_printed_end(j->printed, rank);
     tws_link_close(&p->link);
-    if (!p->said_end && !j->failure.kind && j->first_dead < 0 && !j->signal && !j->lost) j->first_dead = rank;
+    if (!p->said_end && !j->failure.kind && j->first_dead < 0 && !j->signal && !j->lost) {
+      j->first_dead = rank;
+      j->dead_s = tws_clock_s();
+    }
     if (!p->said_end) ask_in(j, notice_s);
+    tws_watch_done(j->watch, rank);
     return;
   }
   p->heard_s = tws_clock_s();
+  tws_watch_heard(j->watch, rank);
   if (got > 0) take_record(j, rank, &record);
 }
 
@@ -437,11 +469,18 @@ static int pass_on(job *j) {
   return j->passed_on = 1;
 }
 
+/* A rank that has died for its own sake did so some time before mpirun was killed. */
+static void note_end(job *j) {
+  j->ended = 1;
+  j->killed = WIFSIGNALED(j->status) && j->kill_at_s == 0.0 && !j->failure.kind && !j->lost &&
+              (j->first_dead < 0 || tws_clock_s() - j->dead_s < 1.0);
+}
+
 static void take_signals(job *j) {
   struct signalfd_siginfo info;
   while (read(j->signals, &info, sizeof info) == (ssize_t)sizeof info) {
     if (info.ssi_signo == SIGCHLD) {
-      if (!j->ended && waitpid(j->mpirun, &j->status, WNOHANG) != 0) j->ended = 1;
+      if (!j->ended && waitpid(j->mpirun, &j->status, WNOHANG) != 0) note_end(j);
       continue;
     }
     if (info.ssi_signo == SIGTERM && !j->signal && pass_on(j)) continue;
@@ -457,24 +496,36 @@ static int any_connected(const job *j) {
   return 0;
 }
 
-/* When the rank that has been silent for longest is lost; 0: never. */
+/* When the rank that has been silent for longest is lost; 0: never. One whose machine answers is not lost. */
 static double lost_at(const job *j, int *rank) {
   double at = 0;
+  const double now = tws_clock_s();
   for (int r = 0; j->far && r < j->options->ranks; r++) {
     const peer *p = &j->peers[r];
     if (p->link.socket < 0 || p->said_end || (at > 0 && p->heard_s + j->silence_s >= at)) continue;
+    if (now >= p->heard_s + j->silence_s && tws_watch_answers(j->watch, r)) continue;
     at = p->heard_s + j->silence_s;
     *rank = r;
   }
   return at;
 }
 
+static double earlier(double a, double b) {
+  return a == 0.0 || (b > 0.0 && b < a) ? b : a;
+}
+
+/* Whether all that is left to do is to see the processes end. */
+static int is_ending(const job *j) {
+  return j->kill_at_s > 0.0 || j->ask_at_s > 0.0;
+}
+
 /* Milliseconds until something is due; -1: nothing is. */
 static int time_left(const job *j) {
   int silent = -1;
   double due = j->kill_at_s > 0.0 ? j->kill_at_s : j->ask_at_s;
-  if (due == 0.0) due = j->late_s;
-  if (due == 0.0) due = lost_at(j, &silent);
+  if (due == 0.0) due = earlier(j->finish_s, lost_at(j, &silent));
+  const int watches = j->options->deadline_s > 0.0 || j->far || !j->learned;
+  if (watches && !is_ending(j)) due = earlier(due, tws_watch_due(j->watch));
   if (due == 0.0) return -1;
   double left = due - tws_clock_s();
   return left > 0.0 ? (int)(left * 1000.0) + 1 : 0;
@@ -489,19 +540,46 @@ static int give_up_lost(job *j) {
   return 1;
 }
 
+/* This process may have been stopped itself: whoever could not be heard meanwhile is not lost for it. */
+static void look_at_ranks(job *j) {
+  const double away_s = tws_watch_look(j->watch);
+  for (int r = 0; r < j->options->ranks; r++) {
+    const pid_t pid = tws_watch_pid(j->watch, r);
+    if (away_s > 0.0) j->peers[r].heard_s = tws_clock_s();
+    if (!j->learned && pid > 0) j->learned = tws_remains_learn(&j->remains, pid);
+  }
+  if (is_ending(j) || j->signal || j->lost || j->failure.kind || j->first_dead >= 0) return;
+  tws_launch_record verdict = {.kind = TWS_RECORD_FAILED};
+  if (tws_watch_judge(j->watch, &verdict.rank, &verdict.error) == TWS_OK) return;
+  if (verdict.rank < 0) verdict.rank = j->options->ranks - 1; /* a job that is started again leaves out some rank */
+  j->failure = verdict;
+  end_soon(j);
+  tws_watch_kill_stopped(j->watch);
+}
+
+/* mpirun has daemons on other machines to end. */
+static double finish_s(const job *j) {
+  return j->far ? notice_s : patience_s;
+}
+
+/* All ranks have ended well, and the rest is mpirun's. */
+static void finish(job *j) {
+  int done = 0;
+  for (int r = 0; r < j->options->ranks; r++) done += j->peers[r].said_end;
+  if (done < j->options->ranks || j->ended || j->failure.kind || is_ending(j)) return;
+  if (j->finish_s == 0.0) j->finish_s = tws_clock_s() + finish_s(j);
+  if (tws_clock_s() < j->finish_s) return;
+  j->finished = 1;
+  end_soon(j);
+}
+
 static void do_what_is_due(job *j) {
-  if (j->late_s > 0.0 && missing_rank(j) < 0) j->late_s = 0.0;
-  if (give_up_lost(j)) {
-    ask_to_end(j);
-    j->kill_at_s = tws_clock_s() + reaction_s; /* mpirun would wait for a daemon that it cannot reach */
-  }
-  if (time_left(j) != 0) return;
-  if (j->late_s > 0.0 && tws_clock_s() >= j->late_s) {
-    if (!j->ended && !j->signal && j->first_dead < 0) j->late = missing_rank(j) + 1;
-    j->late_s = 0.0;
-  }
+  finish(j);
+  look_at_ranks(j);
+  if (give_up_lost(j)) end_soon(j); /* mpirun would wait for a daemon that it cannot reach */
+  if (!is_ending(j) || time_left(j) != 0) return;
   if (j->kill_at_s == 0.0) {
-    if (j->ask_at_s > 0.0 || j->late) ask_to_end(j);
+    ask_to_end(j);
     return;
   }
   end_by_force(j);
@@ -655,9 +733,16 @@ static tws_code explain_failure(job *j, tws_error *err) {
   if (j->signal)
     return tws_fail(err, j->signal == SIGTERM ? TWS_TERMINATED : TWS_INTERRUPTED, NULL, "%s; all ranks have ended",
                     j->signal == SIGTERM ? "asked to end" : "interrupted");
-  if (j->late)
-    return tws_fail(err, TWS_HANG, "does `mpirun -n 2 hostname` work on this machine?",
-                    "rank %d did not start within %.3g s", j->late - 1, j->options->deadline_s);
+  if (j->finished) {
+    tws_log_write(j->options->log, TWS_LOG_WARNING,
+                  "all ranks have ended well, but mpirun did not within %.3g s, and was ended", finish_s(j));
+    return TWS_OK;
+  }
+  if (j->killed)
+    return tws_fail(err, TWS_RANK,
+                    WTERMSIG(j->status) == SIGKILL ? "was the machine out of memory? `dmesg` says so" : NULL,
+                    "mpirun was ended by signal %d (%s), and all ranks with it", WTERMSIG(j->status),
+                    strsignal(WTERMSIG(j->status)));
   name_failed(j, j->lost ? j->lost - 1 : j->failure.kind ? j->failure.rank : j->first_dead);
   if (j->lost) return explain_loss(j, j->lost - 1, err);
   if (j->failure.kind) {
@@ -691,12 +776,12 @@ tws_code tws_launch(const tws_launch_options *options, tws_error *err) {
   if (options->ranks < 1) return tws_fail(err, TWS_INVALID, NULL, "no rank is left to start");
   j.far = tws_launch_is_far(options);
   j.silence_s = tws_failure_silence_s(options->deadline_s);
-  if (options->deadline_s > 0.0) j.late_s = tws_clock_s() + options->deadline_s;
   tws_code code = set_up(&j, err);
   if (code == TWS_OK) code = start_ranks(&j, err);
   if (code == TWS_OK) {
     wait_for_all(&j);
     code = explain_failure(&j, err);
+    tws_remains_clear(&j.remains, j.name);
   }
   tear_down(&j);
   return code;

@@ -4,9 +4,10 @@
  * The launcher keeps a socket to each rank. Through it a rank gets the launcher's standard output and error (so
  * mpirun's own chatter never mixes with them) and a line of shared memory in which it says what it is doing; where
  * ranks are on other nodes too, they send both through the network, every second. A rank that ends without saying
- * goodbye has died, and the launcher names it and what it was doing; a node of which nothing is heard is lost. The
- * first failure is reported once; then every rank is ended: SIGTERM, and SIGKILL after five seconds. Ranks also end
- * when the launcher disappears, so there are no orphans. */
+ * goodbye has died, and the launcher names it and what it was doing; a node of which nothing is heard is lost; a job in
+ * which nothing happens for the deadline is ended (launch/watch.h). The first failure is reported once; then every rank
+ * is ended: SIGTERM, and SIGKILL after five seconds. What a killed mpirun leaves is removed (launch/remains.h). Ranks
+ * also end when the launcher disappears, so there are no orphans. */
 #ifndef TWS_LAUNCH_LAUNCH_H
 #define TWS_LAUNCH_LAUNCH_H
 
@@ -34,7 +35,7 @@ typedef struct tws_launch_options {
   const char *log_folder;   /* what a rank writes goes into FOLDER/rank-N.log as well; NULL */
   const tws_log *log;       /* where every rank was, when one of them hangs; NULL */
   tws_progress *progress;   /* told of the step at which rank 0 says that it is; begun by the caller; NULL */
-  double deadline_s;        /* status 124 when a rank takes longer to start; 0: never */
+  double deadline_s;        /* status 124 when nothing happens for so long, from the start on; 0: never */
   int ranks;
   int threads;                  /* per rank: OMP_NUM_THREADS, OPENBLAS_NUM_THREADS */
   const char *const *arguments; /* what follows `twinspeed rank-worker`: the verb and its arguments */

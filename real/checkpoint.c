@@ -163,8 +163,16 @@ static tws_code share_pieces(tws_training *t, const tws_piece *held, uint32_t co
 static tws_code get_piece(void *user, const tws_piece *piece, uint64_t first, uint64_t count, void *to,
                           tws_error *err) {
   const tws_training *t = user;
+  tws_watchdog_moves(t->watchdog);
   return tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, t->checkpoint->buffer[piece->held], piece->at + first, to,
                           count, err);
+}
+
+static tws_code get_copied(void *user, const tws_piece *piece, uint64_t first, uint64_t count, void *to,
+                           tws_error *err) {
+  tws_training *t = user;
+  tws_watchdog_moves(t->watchdog);
+  return tws_snapshot_get(&t->checkpoint->snapshot, piece, first, count, to, err);
 }
 
 static tws_shard_request shard_of(tws_training *t) {
@@ -338,6 +346,13 @@ int tws_checkpoint_is_due(const tws_training *t, int64_t step) {
   return step == t->options->steps || (every > 0 && step % every == 0);
 }
 
+/* Inside a save: what this rank does, for its watchdog. */
+static void at(const tws_training *t, const char *what, tws_phase_kind kind) {
+  char text[112];
+  snprintf(text, sizeof text, "saving %.40s: %s", t->checkpoint->tag, what);
+  tws_training_at(t, t->counters->steps, text, kind);
+}
+
 /* What rank 0 needs to know for the index. */
 static void add_report(const tws_checkpoint *c, tws_text *message) {
   const tws_shard_written *w = &c->written;
@@ -399,8 +414,7 @@ static tws_code copy_and_write(void *user, tws_error *err) {
   tws_training *t = user;
   tws_checkpoint *c = t->checkpoint;
   tws_shard_request shard = shard_of(t);
-  shard.source = tws_snapshot_get;
-  shard.user = &c->snapshot;
+  shard.source = get_copied;
   if (c->snapshot.beside) TWS_TRY(tws_snapshot_take(&c->snapshot, err));
   tws_task_yield();
   while (c->hold && atomic_load(&c->step) < c->hold) usleep(1000);
@@ -412,6 +426,7 @@ static tws_code copy_and_write(void *user, tws_error *err) {
 
 static void note_saved(tws_training *t) {
   const tws_checkpoint *c = t->checkpoint;
+  at(t, "printing that it is saved", TWS_PHASE_WRITES);
   char bytes[32], seconds[32];
   if (t->rank == 0)
     tws_log_write(t->options->log, TWS_LOG_INFO, "saved %s/%s: %s in %s", t->options->save, c->tag,
@@ -424,9 +439,12 @@ static void note_saved(tws_training *t) {
 /* On from WRITING when every rank's file is on the disk, and from PUBLISHING: nothing is left to wait for. */
 static tws_code advance(tws_training *t, int waits, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
+  at(t, "waiting for its own file", TWS_PHASE_ALONE);
   TWS_TRY(tws_task_wait(&c->task, err));
   if (c->phase == WRITING && t->world > 1) {
+    at(t, "gathering what all ranks have written", TWS_PHASE_MEETS);
     TWS_TRY(gather_reports(t, err));
+    at(t, "writing the index", TWS_PHASE_ALONE);
     c->phase = PUBLISHING;
     if (t->rank == 0 && !waits) return tws_task_start(&c->task, publish, t, err);
     if (t->rank == 0) TWS_TRY(publish(t, err));
@@ -445,6 +463,7 @@ tws_code tws_checkpoint_poll(tws_training *t, tws_error *err) {
   const double start = tws_clock_s();
   atomic_store(&c->step, t->counters->steps);
   double busy = !tws_task_ended(&c->task);
+  at(t, "asking the others whether their files are written", TWS_PHASE_MEETS);
   tws_code code = TWS_OK;
   if (!(busy > 0) && c->task.code != TWS_OK) code = tws_task_wait(&c->task, err); /* nobody waits for the others */
   if (code == TWS_OK && c->phase == WRITING) code = tws_comm_max(t->comm, &busy, err);
@@ -478,6 +497,7 @@ static tws_code begin_alone(tws_training *t, tws_error *err) {
   c->counters = *t->counters;
   TWS_TRY(tws_training_sync(t, err));
   tws_tag_of_step(t->counters->steps, c->tag, sizeof c->tag);
+  at(t, "making its folder", TWS_PHASE_ALONE);
   c->work = tws_arena_create();
   if (!c->work) return tws_fail(err, TWS_MEMORY, NULL, "no memory to write a checkpoint with");
   if (t->rank != 0) return TWS_OK;
@@ -489,6 +509,7 @@ static tws_code begin_alone(tws_training *t, tws_error *err) {
 
 static tws_code begin(tws_training *t, tws_error *err) {
   TWS_TRY(begin_alone(t, err));
+  at(t, "meeting the others", TWS_PHASE_MEETS);
   return tws_comm_barrier(t->comm, err);
 }
 
@@ -498,6 +519,7 @@ static tws_code write_beside(tws_training *t, tws_error *err) {
   c->hold = held ? c->saved_step + 2 : 0;
   atomic_store(&c->step, c->saved_step);
   tws_snapshot_begin(&c->snapshot);
+  at(t, "copying its state", TWS_PHASE_ALONE);
   if (!c->snapshot.beside) TWS_TRY(tws_snapshot_take(&c->snapshot, err));
   c->phase = WRITING;
   c->times.beside++;
@@ -506,8 +528,11 @@ static tws_code write_beside(tws_training *t, tws_error *err) {
 
 static tws_code write_now(tws_training *t, tws_error *err) {
   const tws_shard_request shard = shard_of(t);
+  at(t, "writing its file", TWS_PHASE_ALONE);
   TWS_TRY(t->far_writers ? write_far(t, &shard, err) : write_shard(t, &shard, err));
+  at(t, "gathering what all ranks have written", TWS_PHASE_MEETS);
   TWS_TRY(gather_reports(t, err));
+  at(t, "writing the index", TWS_PHASE_ALONE);
   if (t->rank == 0) TWS_TRY(publish(t, err));
   note_saved(t);
   return TWS_OK;

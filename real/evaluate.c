@@ -61,13 +61,15 @@ tws_code tws_evaluation_run(tws_training *t, int64_t step, double *loss, double 
   tws_evaluation_sum sum = {0};
   const double start = tws_clock_s();
   for (int64_t batch = 0; batch < t->eval_batches; batch++) {
+    tws_training_at(t, step, "reading a batch to evaluate", TWS_PHASE_ALONE);
     TWS_TRY(tws_evaluation_put(t, batch, err));
+    tws_training_at(t, step, "meeting the others for an evaluation", TWS_PHASE_MEETS);
     TWS_TRY(tws_comm_barrier(t->comm, err));
     tws_watchdog_begin(t->watchdog, step);
     TWS_TRY(tws_executor_start(t->executor, TWS_PROGRAM_EVALUATE, step, NULL, NULL, NULL, err));
     TWS_TRY(put_following(t, step, batch, err));
     TWS_TRY(tws_executor_finish(t->executor, TWS_PROGRAM_EVALUATE, NULL, err));
-    tws_watchdog_end(t->watchdog);
+    tws_training_at(t, step, "reading what the evaluation computed", TWS_PHASE_ALONE);
     TWS_TRY(tws_evaluation_add(t, &sum, err));
   }
   *seconds = tws_clock_s() - start;

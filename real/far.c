@@ -104,6 +104,7 @@ tws_code tws_far_serve(tws_training *t, tws_error *err) {
 
 tws_code tws_far_write(void *training, const void *bytes, size_t count, tws_error *err) {
   const tws_training *t = training;
+  tws_watchdog_moves(t->watchdog);
   for (size_t done = 0; done < count;) {
     const uint64_t n = count - done < TWS_CHECKPOINT_BLOCK ? count - done : TWS_CHECKPOINT_BLOCK;
     TWS_TRY(send(t, 0, &n, sizeof n, err));
@@ -121,6 +122,7 @@ tws_code tws_far_write_end(tws_training *t, tws_error *err) {
 static tws_code receive_blocks(tws_training *t, int rank, int fd, const char *path, void *block, tws_error *err) {
   for (;;) {
     uint64_t n = 0;
+    tws_watchdog_moves(t->watchdog);
     TWS_TRY(receive(t, rank, &n, sizeof n, err));
     if (n == 0) return TWS_OK;
     if (n > TWS_CHECKPOINT_BLOCK) return tws_fail(err, TWS_INTERNAL, NULL, "%s: a block is too large", path);

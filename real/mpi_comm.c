@@ -1,6 +1,7 @@
 #include "real/mpi_comm.h"
 #include <inttypes.h>
 #include <mpi.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,7 @@ struct tws_comm {
   tws_nodes *nodes;   /* NULL: there is one */
   tws_shared *shared; /* NULL: messages only */
   tws_messages *messages;
+  atomic_int waits; /* this rank, for messages */
 };
 
 /* The library's process-wide state is MPI's own: initialised or not. */
@@ -232,6 +234,7 @@ static void copy_segments(const tws_comm_segment *segments, int count) {
 
 /* Where ranks share memory, the others see that this one waits for messages, not computes. */
 static void waits(tws_comm *comm, int begins) {
+  atomic_store(&comm->waits, begins);
   if (comm->shared) tws_shared_waits(comm->shared, begins);
 }
 
@@ -337,7 +340,7 @@ int tws_comm_missing(const tws_comm *comm) {
 }
 
 int tws_comm_waits(const tws_comm *comm) {
-  return comm->shared ? tws_shared_is_waiting(comm->shared) : 0;
+  return atomic_load(&comm->waits) || (comm->shared && tws_shared_is_waiting(comm->shared));
 }
 
 /* ---- helpers outside plans ---- */
@@ -348,9 +351,10 @@ tws_code tws_comm_barrier(tws_comm *comm, tws_error *err) {
 
 tws_code tws_comm_max(tws_comm *comm, double *value, tws_error *err) {
   if (comm->world_size == 1) return TWS_OK;
-  if (MPI_Allreduce(MPI_IN_PLACE, value, 1, MPI_DOUBLE, MPI_MAX, comm->world) != MPI_SUCCESS)
-    return tws_fail(err, TWS_RANK, NULL, "MPI all-reduce failed");
-  return TWS_OK;
+  waits(comm, 1);
+  const int failed = MPI_Allreduce(MPI_IN_PLACE, value, 1, MPI_DOUBLE, MPI_MAX, comm->world) != MPI_SUCCESS;
+  waits(comm, 0);
+  return failed ? tws_fail(err, TWS_RANK, NULL, "MPI all-reduce failed") : TWS_OK;
 }
 
 tws_code tws_mpi_broadcast(void **data, uint64_t *bytes, tws_error *err) {
@@ -366,8 +370,8 @@ tws_code tws_mpi_broadcast(void **data, uint64_t *bytes, tws_error *err) {
   return failed ? tws_fail(err, TWS_RANK, NULL, "MPI broadcast failed") : TWS_OK;
 }
 
-tws_code tws_comm_gather(tws_comm *comm, const void *data, uint64_t bytes, unsigned char **all, uint64_t **offset,
-                         tws_error *err) {
+static tws_code gather(tws_comm *comm, const void *data, uint64_t bytes, unsigned char **all, uint64_t **offset,
+                       tws_error *err) {
   int world = comm->world_size, root = comm->rank == 0;
   *all = NULL;
   *offset = NULL;
@@ -398,4 +402,12 @@ tws_code tws_comm_gather(tws_comm *comm, const void *data, uint64_t bytes, unsig
   *all = buffer;
   *offset = sizes;
   return TWS_OK;
+}
+
+tws_code tws_comm_gather(tws_comm *comm, const void *data, uint64_t bytes, unsigned char **all, uint64_t **offset,
+                         tws_error *err) {
+  waits(comm, 1);
+  const tws_code code = gather(comm, data, bytes, all, offset, err);
+  waits(comm, 0);
+  return code;
 }

@@ -396,6 +396,7 @@ tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error 
   result->median_step_s = median_step(t);
   result->tokens_per_s = (double)(t->shape.train_batch * t->data.sequence) / result->median_step_s;
   int wanted = t->options->result_path || t->options->on_result;
+  tws_training_at(t, 0, "writing the results", TWS_PHASE_WRITES);
   tws_code code = wanted ? write_summary(t, result, memory, err) : TWS_OK;
   tws_free(all);
   tws_free(offset);

@@ -245,6 +245,7 @@ static tws_code load_own(loader *l, const tws_piece *piece, tws_error *err) {
   }
   for (uint64_t done = 0; done < piece->count; done += CHUNK) {
     const uint64_t n = piece->count - done < CHUNK ? piece->count - done : CHUNK;
+    tws_watchdog_moves(t->watchdog);
     TWS_TRY(tws_saved_read(&l->reader, l->source, TWS_NONE, piece->copy, NULL, done, n, (tws_dtype)l->entry->dtype,
                            l->values, err));
     TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, l->buffer, piece->at + done, l->values, n, err));
@@ -273,6 +274,7 @@ static tws_code load_pieces(loader *l, const tws_piece *held, uint32_t count, tw
     }
     for (uint64_t done = 0; done < held[i].count; done += CHUNK) {
       const uint64_t left = held[i].count - done;
+      tws_watchdog_moves(l->t->watchdog);
       TWS_TRY(load_run(l, &held[i], done, left < CHUNK ? left : CHUNK, err));
     }
   }

@@ -231,6 +231,7 @@ static tws_code init_shard(tws_training *t, weight_maker *m, const weight_buffer
   const uint64_t chunk = quantized ? tws_quantized_chunk(plan, CHUNK) : CHUNK;
   for (uint64_t done = 0; done < shard->count; done += chunk) {
     uint64_t n = shard->count - done < chunk ? shard->count - done : chunk;
+    tws_watchdog_moves(t->watchdog);
     tws_init_part_with(m->threads, &plan->network->params[shard->param], shard->param, (uint64_t)t->config->seed, slice,
                        shard->param_first + done, n, m->values);
     if (quantized) TWS_TRY(tws_training_put_quantized(t, shard->storage_offset + done, m->values, n, err));
@@ -364,7 +365,7 @@ static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
   t->on_disk.read += after.read - before.read;
   t->on_disk.written += after.written - before.written;
   TWS_TRY(tws_comm_barrier(t->comm, err));
-  tws_watchdog_end(t->watchdog);
+  tws_training_at(t, step, "reading what the step computed", TWS_PHASE_ALONE);
   return TWS_OK;
 }
 
@@ -514,12 +515,16 @@ tws_code tws_training_sync(tws_training *t, tws_error *err) {
   return tws_executor_step(t->executor, TWS_PROGRAM_SYNC, t->counters->steps, NULL, NULL, NULL, err);
 }
 
+void tws_training_at(const tws_training *t, int64_t step, const char *what, tws_phase_kind kind) {
+  tws_watchdog_phase(t->watchdog, step, what, t->world > 1 || kind == TWS_PHASE_WRITES ? kind : TWS_PHASE_ALONE);
+}
+
 static tws_code apply(tws_training *t, tws_program program, int64_t step, tws_error *err) {
   TWS_TRY(tws_training_begin_apply(t, program, err));
   tws_watchdog_begin(t->watchdog, step);
   TWS_TRY(tws_executor_step(t->executor, (int)program, step, NULL, NULL, NULL, err));
   TWS_TRY(tws_comm_barrier(t->comm, err));
-  tws_watchdog_end(t->watchdog);
+  tws_training_at(t, step, "between steps", TWS_PHASE_ALONE);
   return TWS_OK;
 }
 
@@ -529,7 +534,9 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   tws_step_report report;
   tws_program behind;
   double metrics[TWS_METRIC_COUNT];
+  tws_training_at(t, step, "meeting the others before the step", TWS_PHASE_MEETS);
   TWS_TRY(tws_comm_barrier(t->comm, err));
+  tws_training_at(t, step, "reading the inputs", TWS_PHASE_ALONE);
   if (is_traced(t, step)) {
     t->trace_start_s = tws_clock_s();
     t->traced_step = step;
@@ -552,6 +559,7 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   }
   if (t->rank != 0) return TWS_OK;
   t->history[step - 1 - t->first_step] = report;
+  tws_training_at(t, step, "printing the step", TWS_PHASE_WRITES);
   TWS_TRY(tws_report_csv_step(t, &report, err));
   if (t->options->on_step) t->options->on_step(t->options->user, &report);
   return TWS_OK;
@@ -561,6 +569,7 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
 static tws_code ask_for_end(tws_training *t, tws_error *err) {
   const tws_train_options *o = t->options;
   double asked = o->should_end && o->should_end(o->user);
+  tws_training_at(t, t->counters->steps, "agreeing with the others whether to end", TWS_PHASE_MEETS);
   TWS_TRY(tws_comm_max(t->comm, &asked, err));
   t->ended = asked > 0 && t->counters->steps < o->steps;
   return TWS_OK;
@@ -624,38 +633,39 @@ tws_code tws_training_weights(tws_training *t, tws_error *err) {
 static tws_code train(tws_training *t, tws_train_result *result, tws_error *err) {
   TWS_TRY(tws_fault_parse(getenv("TWINSPEED_FAULT"), t->rank, &t->fault, err));
   TWS_TRY(start_watching(t, err));
-  tws_watchdog_phase(t->watchdog, "planning", 0);
+  tws_training_at(t, 0, "planning", TWS_PHASE_ALONE);
   if (t->fault.step == 0) tws_fault_strike(t->fault.kind);
   if (t->options->plan.backend == TWS_BACKEND_CUDA) TWS_TRY(tws_cuda_load(&t->cuda, err));
   TWS_TRY(check_options(t, err));
   double since = tws_clock_s();
   TWS_TRY(tws_training_plan(t, err));
   mark(t, "plan", &since);
-  tws_watchdog_phase(t->watchdog, "opening files", 0);
+  tws_training_at(t, 0, "opening files", t->options->resume ? TWS_PHASE_MEETS : TWS_PHASE_ALONE);
   TWS_TRY(tws_resume_open(t, err));
+  tws_training_at(t, 0, "opening files", TWS_PHASE_ALONE);
   if (t->resumed) TWS_TRY(tws_resume_counters(t, err));
   TWS_TRY(tws_training_open_data(t, err));
   mark(t, "data", &since);
   TWS_TRY(tws_checkpoint_lock(t, err));
   TWS_TRY(tws_report_csv_open(t, err));
-  tws_watchdog_phase(t->watchdog, "taking memory and meeting the others", 1);
+  tws_training_at(t, 0, "taking memory and meeting the others", TWS_PHASE_MEETS);
   tws_code code = make_executor(t, err);
   mark(t, "memory and communicator", &since);
   if (code == TWS_OK) {
     code = tws_training_agree(t, err);
     if (code != TWS_OK) return code; /* the same on every rank */
   }
-  tws_watchdog_phase(t->watchdog, t->resumed ? "loading the checkpoint" : "making weights", 0);
+  tws_training_at(t, 0, t->resumed ? "loading the checkpoint" : "making weights", TWS_PHASE_ALONE);
   if (code == TWS_OK) code = tws_training_weights(t, err);
   t->start_rss = tws_peak_rss_bytes();
   mark(t, t->resumed ? "checkpoint" : "initial weights", &since);
-  tws_watchdog_phase(t->watchdog, "meeting the others for the first step", 1);
+  tws_training_at(t, 0, "meeting the others for the first step", TWS_PHASE_MEETS);
   if (code == TWS_OK) code = tws_checkpoint_prepare(t, err);
   if (code != TWS_OK) return blame(t, tws_fail_in(err, code, "rank %d", t->rank), err);
   if (code == TWS_OK) code = tws_comm_barrier(t->comm, err);
-  tws_watchdog_end(t->watchdog);
   if (code == TWS_OK) code = run_steps(t, err);
   if (code != TWS_OK) return blame(t, code, err);
+  tws_training_at(t, 0, "gathering the results", TWS_PHASE_MEETS);
   if (t->traced_step > 0) TWS_TRY(tws_report_trace(t, err));
   return tws_report_result(t, result, err);
 }

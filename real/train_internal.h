@@ -81,6 +81,9 @@ tws_code tws_training_put_inputs(tws_training *t, tws_program program, const tws
  * What is wrong with the data is left to tws_training_put_inputs(). */
 tws_code tws_training_put_ahead(tws_training *t, const tws_data *data, int64_t batch, tws_error *err);
 
+/* What this rank does now, after or before a step (0: none), for its watchdog and for the launcher. */
+void tws_training_at(const tws_training *t, int64_t step, const char *what, tws_phase_kind kind);
+
 /* A step is: inputs and scalars into their buffers; the plan; metrics; the counters go on, or an error where the
  * numbers are none. */
 tws_code tws_training_begin_step(tws_training *t, int64_t step, tws_step_report *report, tws_error *err);

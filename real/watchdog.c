@@ -1,14 +1,17 @@
 #include "real/watchdog.h"
 #include <inttypes.h>
+#include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 #include "base/failure.h"
 #include "base/memory.h"
+#include "base/system.h"
 #include "real/mpi_comm.h"
 
-static const double grace_s = TWS_FAILURE_GRACE_S;
+static const double grace_s = TWS_FAILURE_GRACE_S, look_s = 0.25, beat_s = 1.0;
 
 struct tws_watchdog {
   tws_watchdog_setup setup;
@@ -19,20 +22,42 @@ struct tws_watchdog {
   pthread_cond_t changed;
   int stop, running;
   int64_t step;
-  const char *phase; /* NULL: in a step */
-  int meets;
+  char phase[160]; /* "": in a step */
+  tws_phase_kind kind;
+  atomic_uint_fast64_t moved; /* how often something happened inside phases */
+  uint64_t seen_moved;
   const void *seen; /* the operation that was running when it was looked at last */
   uint64_t heard;   /* of other ranks */
   double since_s;   /* when something happened */
+  double told_s;    /* when the others were told last that a phase continues */
+  double looked_s;
 };
+
+/* What this rank is at, in the line that others read. */
+static void write_line(const tws_watchdog *w, const char *what) {
+  const tws_watchdog_setup *s = &w->setup;
+  if (s->activity && w->step > 0)
+    snprintf(s->activity, s->activity_bytes, "step %" PRId64 ", %s", w->step, what);
+  else if (s->activity)
+    snprintf(s->activity, s->activity_bytes, "%s", what);
+}
+
+static int waits_for_others(const tws_watchdog *w) {
+  if (w->phase[0] && w->kind == TWS_PHASE_MEETS) return 1;
+  return w->comm && tws_comm_waits(w->comm);
+}
 
 static void report_hang(const tws_watchdog *w, int missing) {
   tws_error err = {0};
   char text[256];
   const double after = w->setup.deadline_s;
   const int rank = w->setup.rank;
-  const char *doing = w->phase ? w->phase : tws_executor_doing(w->executor, text, (int)sizeof text);
-  if (w->phase)
+  const char *doing = w->phase[0] ? w->phase : tws_executor_doing(w->executor, text, (int)sizeof text);
+  if (w->phase[0] && waits_for_others(w))
+    tws_fail(&err, TWS_HANG, TWS_FAILURE_HANG_HINT,
+             "nothing has happened for %.3g s: another rank does not continue, for which rank %d waits: %s", after,
+             rank, doing);
+  else if (w->phase[0])
     tws_fail(&err, TWS_HANG, TWS_FAILURE_HANG_HINT, "nothing has happened for %.3g s: rank %d is %s", after, rank,
              doing);
   else
@@ -41,20 +66,45 @@ static void report_hang(const tws_watchdog *w, int missing) {
   _exit(tws_code_exit(TWS_HANG));
 }
 
+/* Whoever reads what this rank prints has not done so: to a file nothing of the kind happens. */
+static int output_is_full(void) {
+  struct pollfd outputs[] = {{.fd = STDOUT_FILENO, .events = POLLOUT}, {.fd = STDERR_FILENO, .events = POLLOUT}};
+  return poll(outputs, 2, 0) >= 0 && (!outputs[0].revents || !outputs[1].revents);
+}
+
+/* Others hear of what happens in a phase once a second. */
+static void tell_moves(tws_watchdog *w, double now) {
+  char text[256];
+  const uint64_t moved = atomic_load(&w->moved);
+  const int writes = w->kind == TWS_PHASE_WRITES && output_is_full();
+  if (moved == w->seen_moved && !writes) return;
+  w->since_s = now;
+  w->seen_moved = moved;
+  if (now - w->told_s < beat_s) return;
+  w->told_s = now;
+  snprintf(text, sizeof text, "%s (%" PRIu64 "%s)", w->phase, writes ? (uint64_t)now : moved, writes ? " s" : "");
+  write_line(w, text);
+}
+
 /* Seconds until it is time to speak. */
 static double seconds_left(tws_watchdog *w, int *missing) {
-  const void *now = w->phase ? w->phase : tws_executor_at(w->executor);
-  *missing = -1;
+  const double now = tws_clock_s(), away = now - w->looked_s;
+  const void *at = w->phase[0] ? NULL : tws_executor_at(w->executor);
   const uint64_t heard = w->setup.news ? w->setup.news(w->setup.user) : 0;
-  if (now != w->seen || heard != w->heard) w->since_s = tws_clock_s();
-  w->seen = now;
+  *missing = -1;
+  w->looked_s = now;
+  if (away > 4 * look_s) w->since_s += away; /* this process was stopped itself */
+  if (at != w->seen || heard != w->heard) w->since_s = now;
+  w->seen = at;
   w->heard = heard;
-  const double left = w->since_s + w->setup.deadline_s - tws_clock_s();
+  if (w->phase[0]) tell_moves(w, now);
+  const double left = w->since_s + w->setup.deadline_s - now;
   if (left > 0) return left;
-  if (w->phase) return left + (w->meets ? grace_s : 0);
-  *missing = tws_comm_missing(w->comm);
+  if (!w->phase[0]) *missing = tws_comm_missing(w->comm);
   if (*missing >= 0) return left + grace_s;
-  return left + (tws_comm_waits(w->comm) ? 2 * grace_s : 0);
+  if (waits_for_others(w))
+    return w->setup.activity ? look_s : left + 2 * grace_s; /* the launcher speaks, or this rank */
+  return left;
 }
 
 static void *watch_thread(void *argument) {
@@ -68,7 +118,7 @@ static void *watch_thread(void *argument) {
     }
     double left = seconds_left(w, &missing);
     if (left <= 0.0) report_hang(w, missing);
-    if (left > 0.25) left = 0.25;
+    if (left > look_s) left = look_s;
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     long nanoseconds = until.tv_nsec + (long)(left * 1e9);
@@ -91,7 +141,12 @@ tws_code tws_watchdog_create(const tws_watchdog_setup *setup, tws_watchdog **out
   pthread_mutex_init(&w->lock, NULL);
   pthread_cond_init(&w->changed, &clock);
   pthread_condattr_destroy(&clock);
-  if (pthread_create(&w->thread, NULL, watch_thread, w) != 0) {
+  w->looked_s = tws_clock_s();
+  sigset_t before;
+  tws_hold_signals(&before);
+  const int failed = pthread_create(&w->thread, NULL, watch_thread, w);
+  tws_release_signals(&before);
+  if (failed) {
     tws_free(w);
     return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a thread");
   }
@@ -99,16 +154,15 @@ tws_code tws_watchdog_create(const tws_watchdog_setup *setup, tws_watchdog **out
   return TWS_OK;
 }
 
-static void set_state(tws_watchdog *w, int running, int64_t step, const char *phase, int meets) {
-  pthread_mutex_lock(&w->lock);
-  w->running = running;
-  w->step = step;
-  w->phase = phase;
-  w->meets = meets;
-  w->seen = NULL;
+/* The caller holds the lock. */
+static void set_running(tws_watchdog *w, int running) {
   w->since_s = tws_clock_s();
-  pthread_cond_signal(&w->changed);
-  pthread_mutex_unlock(&w->lock);
+  w->seen = NULL;
+  if (!w->running && running) {
+    w->looked_s = w->since_s;
+    pthread_cond_signal(&w->changed);
+  }
+  w->running = running;
 }
 
 void tws_watchdog_attach(tws_watchdog *w, const tws_executor *executor, const tws_comm *comm) {
@@ -119,26 +173,38 @@ void tws_watchdog_attach(tws_watchdog *w, const tws_executor *executor, const tw
   pthread_mutex_unlock(&w->lock);
 }
 
-void tws_watchdog_phase(tws_watchdog *w, const char *what, int meets) {
+void tws_watchdog_phase(tws_watchdog *w, int64_t step, const char *what, tws_phase_kind kind) {
   if (!w) return;
-  if (w->setup.activity) snprintf(w->setup.activity, w->setup.activity_bytes, "%s", what);
-  set_state(w, w->setup.deadline_s > 0.0, 0, what, meets);
+  pthread_mutex_lock(&w->lock);
+  snprintf(w->phase, sizeof w->phase, "%s", what);
+  w->step = step;
+  w->kind = kind;
+  w->told_s = tws_clock_s();
+  w->seen_moved = atomic_load(&w->moved);
+  write_line(w, w->phase);
+  set_running(w, w->setup.deadline_s > 0.0);
+  pthread_mutex_unlock(&w->lock);
 }
 
 void tws_watchdog_goes_on(tws_watchdog *w, const char *what) {
   if (!w) return;
-  if (w->setup.activity) snprintf(w->setup.activity, w->setup.activity_bytes, "%s", what);
   pthread_mutex_lock(&w->lock);
   w->since_s = tws_clock_s();
+  write_line(w, what);
   pthread_mutex_unlock(&w->lock);
 }
 
-void tws_watchdog_begin(tws_watchdog *w, int64_t step) {
-  if (w) set_state(w, w->setup.deadline_s > 0.0 && w->executor, step, NULL, 0);
+void tws_watchdog_moves(tws_watchdog *w) {
+  if (w) atomic_fetch_add_explicit(&w->moved, 1, memory_order_relaxed);
 }
 
-void tws_watchdog_end(tws_watchdog *w) {
-  if (w) set_state(w, 0, 0, NULL, 0);
+void tws_watchdog_begin(tws_watchdog *w, int64_t step) {
+  if (!w) return;
+  pthread_mutex_lock(&w->lock);
+  w->phase[0] = '\0';
+  w->step = step;
+  set_running(w, w->setup.deadline_s > 0.0 && w->executor);
+  pthread_mutex_unlock(&w->lock);
 }
 
 void tws_watchdog_destroy(tws_watchdog *w) {
@@ -148,6 +214,8 @@ void tws_watchdog_destroy(tws_watchdog *w) {
   pthread_cond_signal(&w->changed);
   pthread_mutex_unlock(&w->lock);
   pthread_join(w->thread, NULL);
+  w->step = 0;
+  write_line(w, "ending");
   pthread_cond_destroy(&w->changed);
   pthread_mutex_destroy(&w->lock);
   tws_free(w);

@@ -12,8 +12,8 @@
 #include "base/memory.h"
 #include "launch/seal.h"
 #include "tests/answers.h"
+#include "running_job.h"
 #include "tests/members.h"
-#include "train.h"
 
 #define MODEL "{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":4,\"n_embd\":64,\"n_positions\":64,\"vocab_size\":256}"
 #define TRAIN "train -m %s/model.json --seq 32 --micro-batch 2 --threads 1 --quiet --data %s"
@@ -392,6 +392,35 @@ START_TEST(recorded) {
 }
 END_TEST
 
+/* Processes of the second node that are stopped: a hang, not a lost node, since its machine answers. Who is silent is
+ * named, and no other. */
+START_TEST(stopped) {
+  static const struct {
+    int first;
+    const char *says, *never;
+  } cases[] = {{3, "rank 3 is silent, while its machine answers", "rank 2 is"},
+               {2, "rank 2 is silent, while its machine answers, since: step", "not been heard of"}};
+  char command[2048];
+  running_job job;
+  write_text(in_folder("hosts"), "node1 slots=2\nnode2 slots=2\n");
+  snprintf(command, sizeof command,
+           "exec sh %s/nodes.sh run node1 \"%s/twinspeed " TRAIN
+           " --steps 1000000 --every 1 --deadline 3 --hostfile %s --remote-shell '%s'\"",
+           TWS_TEST_DIR, TWS_BUILD_DIR, folder, text_path, in_folder("hosts"), remote_shell);
+  running_start_command(&job, "job", 4, command);
+  running_reach(&job, "     2  ");
+  for (int r = cases[_i].first; r < 4; r++) ck_assert_int_eq(kill(job.rank[r], SIGSTOP), 0);
+  const double since = tws_clock_s();
+  const int status = running_wait(&job);
+  char *err = running_errors(&job);
+  printf("nodes: ranks from %d on were stopped: %.1f s\n", cases[_i].first, tws_clock_s() - since);
+  ck_assert_msg(status == 124 && strstr(err, cases[_i].says) && !strstr(err, cases[_i].never), "status %d: %s", status,
+                err);
+  free(err);
+  assert_alone();
+}
+END_TEST
+
 /* Namespaces are the machine's: they are taken away whatever becomes of a test. */
 static void make_nodes(void) {
   char name[32], path[96];
@@ -420,6 +449,7 @@ int main(void) {
   tcase_add_test(tests, through_sshd);
   tcase_add_test(tests, output_of_other_machines);
   tcase_add_test(tests, cut_link);
+  tcase_add_loop_test(tests, stopped, 0, 2);
   tcase_add_test(tests, slow_link);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);

@@ -58,6 +58,8 @@ static tws_code read_result(const char *path, int traced, tws_trial *trial, tws_
   return code;
 }
 
+static const double deadline_s = 1800.0; /* train's own */
+
 static tws_code launch_train(const tws_trial_request *request, const char *trace, const char *result, tws_error *err) {
   const char *arguments[ARGUMENTS];
   int count = 0;
@@ -67,10 +69,11 @@ static tws_code launch_train(const tws_trial_request *request, const char *trace
   tws_arena *arena = tws_arena_create();
   if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   arguments[count++] = "train";
-  tws_code code = tws_job_spec_arguments(&spec, arena, arguments, ARGUMENTS - 8, &count, err);
+  tws_code code = tws_job_spec_arguments(&spec, arena, arguments, ARGUMENTS - 9, &count, err);
   arguments[count++] = tws_arena_printf(arena, "--data=%s", request->data);
   arguments[count++] = tws_arena_printf(arena, "--steps=%lld", (long long)request->steps);
   arguments[count++] = tws_arena_printf(arena, "--result=%s", result);
+  arguments[count++] = tws_arena_printf(arena, "--deadline=%g", deadline_s);
   if (trace) arguments[count++] = tws_arena_printf(arena, "--trace=%s", trace);
   arguments[count++] = "--quiet";
   for (int i = 0; i < count; i++)
@@ -79,6 +82,7 @@ static tws_code launch_train(const tws_trial_request *request, const char *trace
                                .threads = request->threads,
                                .arguments = arguments,
                                .argument_count = count,
+                               .deadline_s = deadline_s,
                                .silent = 1,
                                .progress = request->progress};
   if (request->progress) tws_progress_begin(request->progress, "training steps", (double)request->steps);

@@ -1,0 +1,143 @@
+#include "launch/remains.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "launch/process.h"
+#include "launch/protocol.h"
+
+static const double patience_s = 2.0;
+
+void tws_remains_begin(tws_remains *m) {
+  int adopts = 0;
+  prctl(PR_GET_CHILD_SUBREAPER, &adopts);
+  *m = (tws_remains){.adopts = adopts};
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+int tws_remains_learn(tws_remains *m, pid_t rank) {
+  char job[32];
+  if (!m->folder[0]) tws_process_variable(rank, "OMPI_MCA_orte_jobfam_session_dir", m->folder, sizeof m->folder);
+  if (!m->job && tws_process_variable(rank, "PMIX_NAMESPACE", job, sizeof job))
+    m->job = (unsigned)strtoul(job, NULL, 10);
+  return m->folder[0] && m->job;
+}
+
+/* ---- files ---- */
+
+/* A folder of this user, or -1. */
+static int open_own(int in, const char *name) {
+  struct stat info;
+  const int fd = openat(in, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd >= 0 && fstat(fd, &info) == 0 && info.st_uid == geteuid()) return fd;
+  if (fd >= 0) close(fd);
+  return -1;
+}
+
+static void remove_folder(int in, const char *name, int depth) {
+  const int fd = open_own(in, name);
+  DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+  if (!folder) {
+    if (fd >= 0) close(fd);
+    return;
+  }
+  for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+    if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+    if (unlinkat(fd, entry->d_name, 0) != 0 && (errno == EISDIR || errno == EPERM) && depth > 0)
+      remove_folder(fd, entry->d_name, depth - 1);
+  }
+  closedir(folder);
+  unlinkat(in, name, AT_REMOVEDIR);
+}
+
+/* Where Open MPI puts its folder when it is not told. */
+static void guess_folder(tws_remains *m) {
+  static const char *const names[] = {"OMPI_MCA_orte_tmpdir_base", "TMPDIR", "TEMP", "TMP"};
+  char host[256] = "";
+  const char *base = NULL;
+  for (size_t i = 0; !base && i < sizeof names / sizeof *names; i++) base = getenv(names[i]);
+  gethostname(host, sizeof host - 1);
+  snprintf(m->folder, sizeof m->folder, "%.400s/ompi.%.255s.%u/pid.%d", base && *base ? base : "/tmp", host,
+           (unsigned)geteuid(), (int)m->mpirun);
+}
+
+/* The folder, and the one that it shares with other jobs where it was the last. */
+static void remove_session(tws_remains *m) {
+  enum { DEPTH = 8 };
+  char name[32];
+  if (!m->folder[0]) guess_folder(m);
+  snprintf(name, sizeof name, "pid.%d", (int)m->mpirun);
+  char *own = strrchr(m->folder, '/');
+  if (!own || strcmp(own + 1, name) != 0) return;
+  *own = '\0';
+  char *shared = strrchr(m->folder, '/');
+  if (!shared || strncmp(shared + 1, "ompi.", 5) != 0) return;
+  *shared = '\0';
+  const int base = open(m->folder[0] ? m->folder : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int all = base >= 0 ? open_own(base, shared + 1) : -1;
+  if (all >= 0) {
+    remove_folder(all, name, DEPTH);
+    snprintf(name, sizeof name, "jf.%u",
+             m->job >> 16); /* of the ranks' daemon, where hosts are names of this machine */
+    if (m->job) remove_folder(all, name, DEPTH);
+    unlinkat(base, shared + 1, AT_REMOVEDIR);
+    close(all);
+  }
+  if (base >= 0) close(base);
+}
+
+/* "vader_segment.HOST.UID.JOB.RANK", JOB in hexadecimal: of this job's ranks. */
+static int is_segment(const tws_remains *m, const char *name) {
+  char middle[64];
+  snprintf(middle, sizeof middle, ".%u.%x.", (unsigned)geteuid(), m->job);
+  const char *last = strrchr(name, '.');
+  const size_t length = strlen(middle);
+  if (strncmp(name, "vader_segment.", 14) != 0 || !last || (size_t)(last + 1 - name) < length) return 0;
+  return strncmp(last + 1 - length, middle, length) == 0;
+}
+
+static void remove_segments(const tws_remains *m) {
+  struct stat info;
+  DIR *folder = m->job ? opendir("/dev/shm") : NULL;
+  for (const struct dirent *entry; folder && (entry = readdir(folder)) != NULL;)
+    if (is_segment(m, entry->d_name) && fstatat(dirfd(folder), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+        info.st_uid == geteuid())
+      unlinkat(dirfd(folder), entry->d_name, 0);
+  if (folder) closedir(folder);
+}
+
+/* ---- processes ---- */
+
+/* Ends the children that are the job's; how many there were. */
+static int end_processes(const char *value) {
+  enum { MOST = 1024 };
+  pid_t children[MOST];
+  char of[1024];
+  int left = 0;
+  const int count = tws_process_children(getpid(), children, MOST);
+  for (int i = 0; i < count; i++) {
+    if (!tws_process_variable(children[i], TWS_LAUNCHER_VARIABLE, of, sizeof of) || strcmp(of, value) != 0) continue;
+    kill(children[i], SIGKILL);
+    left++;
+    for (double until = tws_clock_s() + patience_s; tws_clock_s() < until && waitpid(children[i], NULL, WNOHANG) == 0;)
+      usleep(2000);
+  }
+  return left;
+}
+
+void tws_remains_clear(tws_remains *m, const char *value) {
+  for (int tries = 0; tries < 8 && end_processes(value) > 0; tries++) continue; /* theirs become children in turn */
+  if (m->mpirun > 0) remove_session(m);
+  remove_segments(m);
+  if (!m->adopts) prctl(PR_SET_CHILD_SUBREAPER, 0);
+}
