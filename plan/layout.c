@@ -6,8 +6,6 @@ typedef struct range {
   uint64_t begin, end;
 } range;
 
-typedef enum region { THE_REST, CHECKPOINTS, OF_END, REGIONS } region; /* of a tier */
-
 typedef struct space { /* free ranges by address, never adjacent */
   range *free;
   size_t count, capacity;
@@ -33,7 +31,6 @@ typedef struct layout {
   size_t slot_count, slot_capacity;
   space space;
   int tier;
-  region region;      /* of it */
   uint64_t alignment; /* in this tier: all sizes are multiples of it, so that all places are */
 } layout;
 
@@ -41,20 +38,9 @@ static uint64_t padded(const layout *l, uint64_t bytes) {
   return (tws_layout_bytes(bytes) + l->alignment - 1) / l->alignment * l->alignment;
 }
 
-/* On the host activation checkpoints, and what the step's end works with, lie apart: where the rest lies, and who waits
- * for memory at the end, does not depend on the passes. */
-static region region_of(const layout *l, uint32_t buffer) {
-  const tws_plan *plan = l->plan;
-  const tws_buffer *b = &plan->buffers[buffer];
-  if (b->tier == TWS_TIER_DEVICE || b->lifetime != TWS_LIFETIME_OPS || b->first_op == TWS_NONE) return THE_REST;
-  if (b->category == TWS_CATEGORY_CHECKPOINT) return CHECKPOINTS;
-  if (b->category == TWS_CATEGORY_GRADIENT) return THE_REST; /* passes begin them, unless a sample has none */
-  return plan->ops[b->first_op].phase == TWS_PHASE_STEP ? OF_END : THE_REST;
-}
-
 static int is_here(const layout *l, uint32_t buffer) {
   const tws_buffer *b = &l->plan->buffers[buffer];
-  return b->tier == l->tier && b->lifetime != TWS_LIFETIME_STATE && region_of(l, buffer) == l->region;
+  return b->tier == l->tier && b->lifetime != TWS_LIFETIME_STATE;
 }
 
 /* The operations from and until which a buffer has its memory. Messages have slots, which are waited for. */
@@ -370,7 +356,7 @@ static void classify_ends(layout *l, uint32_t part) {
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
     const tws_buffer *b = &plan->buffers[i];
     l->from_high[i] = b->lifetime == TWS_LIFETIME_OPS && b->last_op != TWS_NONE &&
-                      (l->region == OF_END || l->computed[b->last_op] - l->computed[b->first_op] <= ops / part);
+                      l->computed[b->last_op] - l->computed[b->first_op] <= ops / part;
   }
 }
 
@@ -409,10 +395,9 @@ static void lay_out_tier(layout *l) {
   for (uint32_t i = 0; i < l->plan->buffer_count; i++) {
     tws_buffer *b = &l->plan->buffers[i];
     if (!is_here(l, i)) continue;
-    if (b->lifetime == TWS_LIFETIME_PROGRAM || b->last_op != TWS_NONE)
-      b->offset = l->plan->arena_bytes[l->tier] + l->best[i];
+    if (b->lifetime == TWS_LIFETIME_PROGRAM || b->last_op != TWS_NONE) b->offset = l->best[i];
   }
-  l->plan->arena_bytes[l->tier] += best; /* behind what is there */
+  l->plan->arena_bytes[l->tier] = best;
   if (settled > l->plan->settled) l->plan->settled = settled;
 }
 
@@ -453,10 +438,8 @@ static int index_lifetimes(layout *l, tws_arena *scratch) {
 tws_code tws_layout_make(tws_builder *b, tws_arena *scratch) {
   layout l = {.b = b, .plan = b->plan};
   if (index_lifetimes(&l, scratch)) return tws_builder_fail(b, TWS_MEMORY, "no memory");
-  for (int at = 0; at < REGIONS * TWS_TIER_COUNT && b->failed == TWS_OK; at++) {
+  for (l.tier = 0; l.tier < TWS_TIER_COUNT && b->failed == TWS_OK; l.tier++) {
     int used = 0;
-    l.tier = at / REGIONS;
-    l.region = (region)(at % REGIONS);
     for (uint32_t i = 0; i < b->plan->buffer_count && !used; i++) used = is_here(&l, i);
     const int from_disk = b->plan->state && b->plan->state->arena_bytes[TWS_TIER_DISK] > 0;
     l.alignment = from_disk && (l.tier == TWS_TIER_PINNED || l.tier == TWS_TIER_HOST) ? TWS_DISK_ALIGNMENT : 1;
