@@ -269,15 +269,6 @@ static inline int tws_config_offloads(const tws_config *config) {
   const tws_zero_config *z = &config->zero;
   return (z->stage > 0 && z->offload_optimizer) || tws_config_fetches(config);
 }
-/* What goes to the host stays out of the passes: stage 1 copies gradients behind all that adds to them. */
-static inline int tws_config_offloads_behind(const tws_config *config) {
-  return config->zero.stage == 1 && config->zero.offload_optimizer;
-}
-/* Gradients of stages 2 and 3 go there micro-batch by micro-batch, parameters come from there. */
-static inline int tws_config_offloads_in_step(const tws_config *config) {
-  const tws_zero_config *z = &config->zero;
-  return z->stage >= 2 && (z->offload_optimizer || tws_config_fetches(config));
-}
 /* The folder for swap files; NULL: nothing is offloaded to a disk, or none is given. */
 static inline const char *tws_config_disk(const tws_config *config) {
   const tws_zero_config *z = &config->zero;

@@ -175,9 +175,9 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   }
   plan->accumulation_steps = l->accumulation;
   l->overlap = c->zero.overlap_comm && plan->position.ranks[TWS_AXIS_PIPE] == 1;
-  /* Without overlap_comm DeepSpeed issues gathers and reductions on the stream that computes. */
+  /* Without overlap_comm DeepSpeed issues gathers and reductions on the stream that computes; at stage 0 always. */
   l->gather_stream = l->overlap ? TWS_STREAM_GATHER : TWS_STREAM_COMPUTE;
-  l->reduce_stream = l->overlap ? TWS_STREAM_REDUCE : TWS_STREAM_COMPUTE;
+  l->reduce_stream = l->overlap && c->zero.stage > 0 ? TWS_STREAM_REDUCE : TWS_STREAM_COMPUTE;
   l->exchange_stream =
       plan->position.ranks[TWS_AXIS_MODEL] > 1 && c->tensor_overlap ? TWS_STREAM_EXCHANGE : TWS_STREAM_COMPUTE;
   l->exchanges_beside = l->exchange_stream != TWS_STREAM_COMPUTE || l->sharding.ring;

@@ -4,10 +4,7 @@
  *
  * Where streams keep step (tws_plan.in_step: ZeRO 2 and 3, overlapped or offloaded) what gathers and reduces, or comes
  * from the host, follows what computes, as DeepSpeed's streams do: it waits for the computation that was issued before
- * it, and every micro-batch and the step's end begin when all is reduced, and copied to the host and from there.
- *
- * What the end of a step copies to the host or from there, and what stage 0 reduces there, begins behind all that the
- * passes compute (tws_op_ends_passes()), so that nobody has to know when the last gradient was written.
+ * it, and every micro-batch and the step's end begin when all is reduced, and on several ranks copied to the host.
  *
  * Activation checkpoints that go to the host or come back wait for the computation that was issued before them. What
  * computes waits, when one is sent, for the one before it, so that two of them are on the device and not all; a pass
@@ -222,17 +219,18 @@ static tws_code prepare_sweep(finisher *f, tws_arena *scratch) {
   return TWS_OK;
 }
 
-static const uint8_t emptied[] = {TWS_STREAM_REDUCE, TWS_STREAM_COPY_OUT, TWS_STREAM_COPY_IN}; /* by micro-batches */
+static const uint8_t emptied[] = {TWS_STREAM_REDUCE, TWS_STREAM_COPY_OUT}; /* by micro-batches */
 enum { EMPTIED = sizeof emptied };
 
-/* What gathers and reduces in a micro-batch, or comes from the host, waits for what computes; what comes behind it, for
- * all that it reduced, and copied to the host and from there: left, the last of these (operation + 1). */
+/* What gathers and reduces in a micro-batch, or comes from the host, waits for what computes; what follows the
+ * micro-batch, for all that it reduced, and copied to the host: left, the last of these (operation + 1). */
 static void keep_step(finisher *f, uint32_t op, const uint32_t *last, uint32_t *left) {
   const tws_op *o = &f->plan->ops[op], *before = op > 0 ? o - 1 : o;
   const int ends = tws_op_is_of_end(f->plan, op), compute = f->stream_index[TWS_STREAM_COMPUTE];
-  const int moves = tws_stream_keeps_step(f->plan, o->stream);
+  const int moves = tws_stream_keeps_step(o->stream);
   const int begins = o->micro_batch != before->micro_batch || ends != tws_op_is_of_end(f->plan, op > 0 ? op - 1 : op);
   for (int i = 0; i < EMPTIED; i++) {
+    if (!tws_stream_ends_micro_batch(f->plan, emptied[i])) continue;
     if (begins && f->used[emptied[i]]) left[i] = last[f->stream_index[emptied[i]]];
     if (left[i]) require_place(f, f->stream[left[i] - 1], f->position[left[i] - 1]);
   }
@@ -273,8 +271,7 @@ static void keep_checkpoints(finisher *f, uint32_t op, const uint32_t *last, che
 
 static void sweep_operations(finisher *f) {
   tws_plan *plan = f->plan;
-  const uint32_t compute = f->stream_index[TWS_STREAM_COMPUTE];
-  uint32_t last[TWS_STREAM_COUNT], on_channel[TWS_CHANNEL_COUNT], left[EMPTIED] = {0}, passed = 0; /* operation + 1 */
+  uint32_t last[TWS_STREAM_COUNT], on_channel[TWS_CHANNEL_COUNT], left[EMPTIED] = {0}; /* operation + 1 */
   checkpoint_copies checkpoints = {.pass = 0};
   memset(last, 0, sizeof last);
   memset(on_channel, 0, sizeof on_channel);
@@ -305,11 +302,9 @@ static void sweep_operations(finisher *f) {
     }
     if (f->plan->in_step) keep_step(f, op, last, left);
     keep_checkpoints(f, op, last, &checkpoints);
-    if (passed && tws_op_ends_passes(plan, o)) require_place(f, compute, f->position[passed - 1]);
     wait_for_all(f, op);
     for (int i = 0; i < o->operand_count; i++) mark_operand(f, op, &operands[i]);
     last[stream] = op + 1;
-    if (o->stream == TWS_STREAM_COMPUTE && o->phase != TWS_PHASE_STEP) passed = op + 1;
     if (f->placed) release_ending(f, op);
   }
 }

@@ -7,8 +7,6 @@ typedef struct range {
   uint64_t begin, end;
 } range;
 
-typedef enum region { THE_REST, CHECKPOINTS, OF_END, REGIONS } region; /* of a tier */
-
 typedef struct space { /* free ranges by address, never adjacent */
   range *free;
   size_t count, capacity;
@@ -33,10 +31,9 @@ typedef struct layout {
   range *slots;        /* free ones, in the order in which they came free */
   size_t slot_count, slot_capacity;
   space space;
-  uint8_t *place; /* per buffer: place_number() of its tier and region, or NOWHERE */
+  uint8_t *place; /* per buffer: its tier, or NOWHERE for one of the state */
   uint8_t here;   /* of those that are laid out */
   int tier;
-  region region;      /* of it */
   uint64_t alignment; /* in this tier: all sizes are multiples of it, so that all places are */
 } layout;
 
@@ -44,21 +41,7 @@ static uint64_t padded(const layout *l, uint64_t bytes) {
   return (tws_layout_bytes(bytes) + l->alignment - 1) / l->alignment * l->alignment;
 }
 
-/* On the host activation checkpoints, and what the step's end works with, lie apart: where the rest lies, and who waits
- * for memory at the end, does not depend on the passes. */
-static region region_of(const layout *l, uint32_t buffer) {
-  const tws_plan *plan = l->plan;
-  const tws_buffer *b = &plan->buffers[buffer];
-  if (b->tier == TWS_TIER_DEVICE || b->lifetime != TWS_LIFETIME_OPS || b->first_op == TWS_NONE) return THE_REST;
-  if (b->category == TWS_CATEGORY_CHECKPOINT) return CHECKPOINTS;
-  if (b->category == TWS_CATEGORY_GRADIENT) return THE_REST; /* passes begin them, unless a sample has none */
-  return plan->ops[b->first_op].phase == TWS_PHASE_STEP ? OF_END : THE_REST;
-}
-
 enum { NOWHERE = 255 };
-static uint8_t place_number(int tier, int region_of_it) {
-  return (uint8_t)(tier * REGIONS + region_of_it);
-}
 
 static int is_here(const layout *l, uint32_t buffer) {
   return l->place[buffer] == l->here;
@@ -427,7 +410,7 @@ static void classify_ends(layout *l, uint32_t part) {
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
     const tws_buffer *b = &plan->buffers[i];
     l->from_high[i] = b->lifetime == TWS_LIFETIME_OPS && b->last_op != TWS_NONE &&
-                      (l->region == OF_END || l->computed[b->last_op] - l->computed[b->first_op] <= ops / part);
+                      l->computed[b->last_op] - l->computed[b->first_op] <= ops / part;
   }
 }
 
@@ -474,10 +457,9 @@ static void lay_out_tier(layout *l) {
   for (uint32_t i = 0; i < l->plan->buffer_count; i++) {
     tws_buffer *b = &l->plan->buffers[i];
     if (!is_here(l, i)) continue;
-    if (b->lifetime == TWS_LIFETIME_PROGRAM || b->last_op != TWS_NONE)
-      b->offset = l->plan->arena_bytes[l->tier] + l->best[i];
+    if (b->lifetime == TWS_LIFETIME_PROGRAM || b->last_op != TWS_NONE) b->offset = l->best[i];
   }
-  l->plan->arena_bytes[l->tier] += best; /* behind what is there */
+  l->plan->arena_bytes[l->tier] = best;
   keep_settled(l, unsettled);
 }
 
@@ -504,7 +486,7 @@ static int index_lifetimes(layout *l, tws_arena *scratch) {
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
     const int is_state = plan->buffers[i].lifetime == TWS_LIFETIME_STATE;
     l->has_messages |= l->message[i];
-    l->place[i] = is_state ? NOWHERE : place_number(plan->buffers[i].tier, (int)region_of(l, i));
+    l->place[i] = is_state ? NOWHERE : plan->buffers[i].tier;
   }
   if (l->has_messages) l->in_slots = tws_arena_alloc_unset(scratch, plan->buffer_count + 1u, sizeof *l->in_slots);
   if (l->has_messages && !l->in_slots) return -1;
@@ -522,7 +504,7 @@ static int index_lifetimes(layout *l, tws_arena *scratch) {
 tws_code tws_layout_messages(tws_builder *b, tws_arena *scratch) {
   layout l = {.b = b, .plan = b->plan, .alignment = 1};
   if (index_lifetimes(&l, scratch)) return tws_builder_fail(b, TWS_MEMORY, "no memory");
-  for (int at = 0; at < REGIONS * TWS_TIER_COUNT; at++) {
+  for (int at = 0; at < TWS_TIER_COUNT; at++) {
     int used = 0;
     l.here = (uint8_t)at;
     for (uint32_t i = 0; i < b->plan->buffer_count && !used; i++) used = l.message[i] && is_here(&l, i);
@@ -539,11 +521,9 @@ tws_code tws_layout_make(tws_builder *b, tws_arena *scratch) {
   layout l = {.b = b, .plan = b->plan};
   if (index_lifetimes(&l, scratch) || find_repetition(&l, &b->repeats, scratch))
     return tws_builder_fail(b, TWS_MEMORY, "no memory");
-  for (int at = 0; at < REGIONS * TWS_TIER_COUNT && b->failed == TWS_OK; at++) {
+  for (l.tier = 0; l.tier < TWS_TIER_COUNT && b->failed == TWS_OK; l.tier++) {
     int used = 0;
-    l.tier = at / REGIONS;
-    l.region = (region)(at % REGIONS);
-    l.here = place_number(l.tier, (int)l.region);
+    l.here = (uint8_t)l.tier;
     for (uint32_t i = 0; i < b->plan->buffer_count && !used; i++) used = is_here(&l, i);
     const int from_disk = b->plan->state && b->plan->state->arena_bytes[TWS_TIER_DISK] > 0;
     l.alignment = from_disk && (l.tier == TWS_TIER_PINNED || l.tier == TWS_TIER_HOST) ? TWS_DISK_ALIGNMENT : 1;

@@ -25,7 +25,6 @@
 #define TWS_PLAN_LOWER_H
 
 #include "models/network/module.h"
-#include "plan/bucket_turns.h"
 #include "plan/builder.h"
 #include "plan/pipeline_partition.h"
 #include "plan/pipeline_schedule.h"
@@ -107,6 +106,17 @@ typedef struct tws_zero_groups {
   uint32_t far_group, near_group;
 } tws_zero_groups;
 
+/* Buffers that buckets of gradients take turns in. A bucket that begins takes the place that came free first, but for
+ * that of the bucket which began before it, so that one is emptied while another is filled; or a new one. Micro-batches
+ * are alike, so the first of a step says which bucket comes after which. (plan/zero_turns.c) */
+typedef struct tws_bucket_turns {
+  uint32_t *place, *next; /* per bucket: its place; the bucket that has it then, or TWS_NONE */
+  uint32_t *first, *last; /* per place: the first bucket that has it, and the one that had it last */
+  uint32_t *freed;        /* likewise: 1 + how many buckets ended before that one; 0: it has not ended */
+  uint32_t places, ended;
+  uint32_t begun_last; /* bucket */
+} tws_bucket_turns;
+
 typedef struct tws_bucket_room { /* to reduce a bucket in: two operands of each parameter, twice */
   tws_operand *operands, *others;
   uint64_t *flat;
@@ -130,11 +140,9 @@ typedef struct tws_zero {
   uint32_t *unit;                      /* that a parameter belongs to, its first one's number; NULL: each for itself */
   uint32_t *gathered;                  /* stage 3: buffer of the gathered parameter (or its codes), or TWS_NONE */
   uint32_t (*gathered_parts)[TWS_QUANTIZED_PARTS]; /* likewise of all that a quantized one is kept as */
-  uint8_t *written;    /* gradient has a contribution (of this step, or this micro-batch for buckets) */
-  uint32_t *uses;      /* contributions to a parameter's gradient in one backward pass */
-  uint32_t *left;      /* of them, still to come in this micro-batch */
-  uint32_t *completed; /* parameters in the order in which their gradients become complete */
-  uint32_t completed_count;
+  uint8_t *written; /* gradient has a contribution (of this step, or this micro-batch for buckets) */
+  uint32_t *uses;   /* contributions to a parameter's gradient in one backward pass */
+  uint32_t *left;   /* of them, still to come in this micro-batch */
   tws_bucket *buckets;
   uint32_t bucket_count;
   uint32_t *bucket_params; /* grouped by bucket */
@@ -154,12 +162,6 @@ typedef struct tws_zero {
 
 static inline const tws_zero_class *tws_zero_class_of(const tws_zero *z, uint32_t param) {
   return &z->classes[z->class_of[param]];
-}
-/* Whether all classes are those of the same ranks: but for what is frozen there is one. */
-static inline int tws_zero_same_ranks(const tws_zero *z) {
-  for (uint32_t k = 1; k < z->class_count; k++)
-    if (z->classes[k].axes != z->classes[0].axes) return 0;
-  return z->trained_count == 1;
 }
 /* Where in the stored range of a class begins what this rank updates. */
 static inline uint64_t tws_zero_kept_first(const tws_zero *z, const tws_zero_class *c) {
@@ -238,7 +240,6 @@ typedef struct tws_offload {
   uint32_t gradients, hyper, metrics;        /* that the step reads */
   uint32_t arrived[2], arrivals;             /* buffers of the host that gradients come to in turn; how many did */
   tws_operand from, to;                      /* updated weights that wait to be copied; to.count 0: none */
-  uint32_t sent;                             /* 1 + the operation that copied the last out; 0: none did */
   const tws_staged *staged;                  /* of the disk, what the update at hand works on */
   tws_tier param_tier;                       /* of parameters between uses; the device's: they are not offloaded */
   tws_tier param_host;                       /* of what of them is in the host's memory, and on its way */

@@ -383,8 +383,6 @@ tws_operand tws_offload_weights(tws_lower *l, uint64_t first, uint64_t count, in
   const uint32_t buffer = tws_offload_buffer(l, "updated weights", TWS_CATEGORY_BUCKET, l->config->dtype, count);
   if (on_host || l->b.failed != TWS_OK) return tws_write(buffer, 0, count);
   l->b.plan->buffers[buffer].tier = TWS_TIER_DEVICE;
-  /* one is copied out while the next is updated */
-  if (l->b.plan->in_step && l->offload.sent) tws_builder_begin_after(&l->b, buffer, l->offload.sent - 1);
   return tws_write(buffer, 0, count);
 }
 
@@ -397,7 +395,6 @@ static void copy_updated(tws_lower *l) {
                      : to       ? TWS_STREAM_COPY_OUT
                                 : TWS_STREAM_COPY_IN,
                      o->from, o->to);
-    if (to && !from) o->sent = l->b.plan->op_count;
   }
   o->to.count = 0;
 }

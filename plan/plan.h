@@ -230,12 +230,12 @@ typedef struct tws_plan {
   int64_t micro_batch_size, sequence_length, accumulation_steps;
   int in_step;   /* ZeRO 2 and 3, overlapped or offloaded: in a micro-batch what gathers and reduces, or comes from the
                   host, waits for the computation that was issued before it; the next micro-batch and the step's end
-                  begin when all is reduced, and copied to the host and from there; and memory makes nobody wait, so
-                  that times do not depend on the layout */
+                  begin when all is reduced, and on several ranks copied to the host; and no operation waits for memory,
+                  so that times do not depend on the layout */
   uint32_t late; /* operations of the step's end before this one are those of the step before; 0: there are none */
-  uint32_t settled,
-      period; /* of a step that repeats (plan/fold.h): so many micro-batches show that its layout does, and
-                               after how many; 0: it does not */
+  /* of a step that repeats (plan/fold.h): so many micro-batches show that its layout does, and after how many; 0: it
+   * does not */
+  uint32_t settled, period;
   tws_op *ops;
   tws_operand *operands;
   uint32_t *deps; /* op indices, always on other streams and earlier in issue order */
@@ -313,17 +313,14 @@ static inline const tws_arguments *tws_op_arguments(const tws_plan *plan, const 
 static inline int tws_op_is_of_end(const tws_plan *plan, uint32_t op) {
   return plan->ops[op].phase == TWS_PHASE_STEP && op >= plan->late;
 }
-/* Whether operations of a stream wait for all computation that was issued before them, where streams keep step. A rank
- * that is alone reduces nothing between what it computes and what it copies to the host. */
-static inline int tws_stream_keeps_step(const tws_plan *plan, int stream) {
-  return stream == TWS_STREAM_GATHER || stream == TWS_STREAM_REDUCE || stream == TWS_STREAM_COPY_IN ||
-         (stream == TWS_STREAM_COPY_OUT && plan->world == 1);
+/* Whether operations of a stream wait for all computation that was issued before them, where streams keep step. */
+static inline int tws_stream_keeps_step(int stream) {
+  return stream == TWS_STREAM_GATHER || stream == TWS_STREAM_REDUCE || stream == TWS_STREAM_COPY_IN;
 }
-/* What the end of a step copies from the device or to it, or stage 0 reduces there beside what computes: it waits for
- * all that the passes compute. */
-static inline int tws_op_ends_passes(const tws_plan *plan, const tws_op *o) {
-  return ((o->stream == TWS_STREAM_COPY_OUT || o->stream == TWS_STREAM_COPY_IN) && o->phase == TWS_PHASE_STEP) ||
-         (o->stream == TWS_STREAM_REDUCE && plan->zero.stage == 0);
+/* Whether a micro-batch, and the step's end, then wait for all that the one before it did on the stream. What a single
+ * rank copies to the host has buffers of its own (plan/zero_turns.c). */
+static inline int tws_stream_ends_micro_batch(const tws_plan *plan, int stream) {
+  return stream == TWS_STREAM_REDUCE || (stream == TWS_STREAM_COPY_OUT && plan->world > 1);
 }
 /* Whether it takes an activation checkpoint to the host or brings it back, beside what computes (plan/finish.c). */
 static inline int tws_op_moves_checkpoint(const tws_plan *plan, const tws_op *o) {
@@ -334,7 +331,7 @@ static inline int tws_op_moves_checkpoint(const tws_plan *plan, const tws_op *o)
 /* What keeps step with checkpoints: it comes behind those of a pass that is over. */
 static inline int tws_op_follows_checkpoints(const tws_plan *plan, const tws_op *o) {
   return o->stream == TWS_STREAM_COMPUTE || tws_op_moves_checkpoint(plan, o) ||
-         (plan->in_step && tws_stream_keeps_step(plan, o->stream));
+         (plan->in_step && tws_stream_keeps_step(o->stream));
 }
 /* The pass that an operation belongs to: forward, backward (weight gradients that are put off, too) or the end of a
  * step. Chunks of a stage never do the same pass of a micro-batch one after the other. */

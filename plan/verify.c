@@ -138,43 +138,26 @@ static tws_code run_clocks(verifier *v) {
   return TWS_OK;
 }
 
-/* What ends a step comes behind the passes. */
-static tws_code check_ends(verifier *v) {
-  const tws_plan *plan = v->plan;
-  uint32_t passed = 0; /* place */
-  for (uint32_t op = 0; op < plan->op_count; op++) {
-    const tws_op *o = &plan->ops[op];
-    if (tws_op_ends_passes(plan, o) && v->clock[op].position[TWS_STREAM_COMPUTE] < passed)
-      return complain_of(v, op, "does not wait for the passes", TWS_NONE);
-    if (o->stream == TWS_STREAM_COMPUTE && o->phase != TWS_PHASE_STEP) passed = v->position[op];
-  }
-  return TWS_OK;
-}
-
-/* Of a plan in step: who moves parameters and gradients comes behind what computes, and micro-batches behind what those
- * before them reduced, and copied to the host and from there. All are places. */
+/* Of a plan in step: what moves parameters and gradients waits for what computes, and micro-batches for what those
+ * before them reduced, and on several ranks copied to the host. All are places. */
 static tws_code check_pace(verifier *v) {
   const tws_plan *plan = v->plan;
-  uint32_t computed = 0, reduced = 0, all_reduced = 0, copied = 0, all_copied = 0, brought = 0, all_brought = 0;
+  uint32_t computed = 0, reduced = 0, all_reduced = 0, copied = 0, all_copied = 0;
   for (uint32_t op = 0; op < plan->op_count && plan->in_step; op++) {
     const tws_op *o = &plan->ops[op], *before = op > 0 ? o - 1 : o;
-    const int ends = tws_op_is_of_end(plan, op), moves = tws_stream_keeps_step(plan, o->stream);
+    const int ends = tws_op_is_of_end(plan, op), moves = tws_stream_keeps_step(o->stream);
     const int begins = o->micro_batch != before->micro_batch || ends != tws_op_is_of_end(plan, op > 0 ? op - 1 : op);
     if (begins) all_reduced = reduced;
-    if (begins) all_copied = copied;
-    if (begins) all_brought = brought;
+    if (begins && plan->world > 1) all_copied = copied;
     if (moves && !ends && v->clock[op].position[TWS_STREAM_COMPUTE] < computed)
       return complain_of(v, op, "does not wait for what computes", TWS_NONE);
     if (v->clock[op].position[TWS_STREAM_REDUCE] < all_reduced)
       return complain_of(v, op, "does not wait for what was reduced", TWS_NONE);
     if (v->clock[op].position[TWS_STREAM_COPY_OUT] < all_copied)
       return complain_of(v, op, "does not wait for what was copied to the host", TWS_NONE);
-    if (v->clock[op].position[TWS_STREAM_COPY_IN] < all_brought)
-      return complain_of(v, op, "does not wait for what was copied from the host", TWS_NONE);
     if (o->stream == TWS_STREAM_COMPUTE) computed = v->position[op];
     if (o->stream == TWS_STREAM_REDUCE) reduced = v->position[op];
     if (o->stream == TWS_STREAM_COPY_OUT) copied = v->position[op];
-    if (o->stream == TWS_STREAM_COPY_IN) brought = v->position[op];
   }
   return TWS_OK;
 }
@@ -358,7 +341,6 @@ tws_code tws_plan_verify(const tws_plan *plan, tws_error *err) {
   if (code == TWS_OK) code = check_lifetimes(&v);
   if (code == TWS_OK) code = run_clocks(&v);
   if (code == TWS_OK) code = check_channels(&v);
-  if (code == TWS_OK) code = check_ends(&v);
   if (code == TWS_OK) code = check_pace(&v);
   if (code == TWS_OK) code = check_checkpoints(&v);
   if (code == TWS_OK) code = make_pieces(&v);

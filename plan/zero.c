@@ -514,23 +514,15 @@ static int reduces_now(const tws_lower *l) {
   return l->overlap && l->b.micro_batch + 1u == (uint32_t)l->accumulation;
 }
 
-/* Where gradients are whole until the step ends what goes to the host touches nothing on the device that does not stay.
- */
-static int copies_behind(const tws_lower *l) {
-  if (tws_config_offloads_behind(l->config)) return 1;
-  return l->zero.flat_gradients && tws_config_offloads_in_step(l->config);
-}
-
-/* Who waits for memory: nobody where what moves is in two buckets or has buffers of its own, or stays out of the
- * passes. */
+/* ZeRO 2 and 3 that overlap, or offload, keep step where they move anything. There, where exchanges run while others
+ * compute, and where activation checkpoints wait on the host, no operation waits for memory: a bucket is filled while
+ * the one before it is reduced or copied, or has buffers of its own. */
 static void keep_in_step(tws_lower *l) {
   const tws_zero *z = &l->zero;
-  const tws_config *c = l->config;
-  const int copies = tws_config_offloads(c), checkpoints = l->checkpoints.on && l->checkpoints.tier != TWS_TIER_DEVICE;
+  const int checkpoints = l->checkpoints.on && l->checkpoints.tier != TWS_TIER_DEVICE;
   const int moves = z->ranks > 1 || !z->flat_gradients || l->offload.param_tier != TWS_TIER_DEVICE;
-  l->b.plan->in_step = z->stage >= 2 && moves && (copies ? tws_config_offloads_in_step(c) : l->overlap);
-  l->b.nobody_waits_for_memory =
-      l->b.plan->in_step || ((l->exchanges_beside || checkpoints) && (!copies || copies_behind(l)));
+  l->b.plan->in_step = z->stage >= 2 && moves && (tws_config_offloads(l->config) || l->overlap);
+  l->b.nobody_waits_for_memory = l->b.plan->in_step || l->exchanges_beside || checkpoints;
 }
 
 tws_code tws_zero_begin(tws_lower *l) {

@@ -12,12 +12,11 @@ void tws_zero_make_classes(tws_lower *l);
 static inline uint64_t tws_zero_numel(const tws_lower *l, uint32_t param) {
   return l->zero.uses[param] ? (uint64_t)tws_param_numel(&l->network->params[param]) : 0;
 }
-/* Which gradients are reduced together, in the order in which they become complete; again for another size. */
+/* Which gradients are reduced together, in the order in which they become complete. */
 void tws_zero_make_buckets(tws_lower *l);
-/* zero_turns.c: whether buckets take turns in buffers; brings what a bucket's gradients have been so far. The buffer
- * of a bucket that begins; when it has been copied out. */
+/* zero_turns.c: whether buckets take turns in buffers. The buffer of a bucket that begins; when it has been copied out.
+ */
 int tws_zero_takes_turns(const tws_lower *l);
-void tws_zero_bring_sums(tws_lower *l, const tws_bucket *bucket, uint32_t buffer);
 uint32_t tws_zero_turn_begin(tws_lower *l, uint32_t bucket);
 void tws_zero_turn_end(tws_lower *l, uint32_t bucket);
 /* Stage 3: when what is gathered and released, once storage is laid out. (plan/zero3_gathers.c) */

@@ -98,10 +98,17 @@ static int gathered_alike(const tws_zero *z, uint32_t p, uint32_t q) {
          tws_secondary_has(z, p) == tws_secondary_has(z, q);
 }
 
+/* Whether all classes are those of the same ranks: but for what is frozen there is one. */
+static int are_of_same_ranks(const tws_zero *z) {
+  for (uint32_t k = 1; k < z->class_count; k++)
+    if (z->classes[k].axes != z->classes[0].axes) return 0;
+  return z->trained_count == 1;
+}
+
 /* Together what the same ranks share and stands together. */
 static void gather_params(tws_lower *l, const uint32_t *params, uint32_t count) {
   const uint32_t most = l->config->zero.allgather_sequential ? 1 : count;
-  const int alike = tws_zero_same_ranks(&l->zero) && l->zero.secondary.buffer == TWS_NONE;
+  const int alike = are_of_same_ranks(&l->zero) && l->zero.secondary.buffer == TWS_NONE;
   for (uint32_t i = 0, n; i < count; i += n) {
     for (n = alike && i + most <= count ? most : 1;
          n < most && i + n < count && gathered_alike(&l->zero, params[i + n], params[i]);)

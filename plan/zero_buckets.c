@@ -88,17 +88,13 @@ void tws_zero_make_buckets(tws_lower *l) {
   tws_zero *z = &l->zero;
   uint32_t n = l->network->param_count;
   if (l->b.failed != TWS_OK || !has_buckets(l)) return;
-  if (!z->completed) {
-    z->completed = tws_lower_memory(l, n, sizeof *z->completed);
-    z->buckets = tws_lower_memory(l, n, sizeof *z->buckets);
-    z->bucket_params = tws_lower_memory(l, n, sizeof *z->bucket_params);
-    z->bucket_of = tws_lower_memory(l, n, sizeof *z->bucket_of);
-    z->slot = tws_lower_memory(l, n, sizeof *z->slot);
-    if (l->b.failed != TWS_OK) return;
-    z->completed_count = completion_order(l, z->completed);
-  }
-  z->bucket_count = 0;
-  for (uint32_t k = 0, first = 0; k < z->trained_count; k++)
-    first = fill_buckets(l, k, z->completed, z->completed_count, first);
+  uint32_t *completed = tws_lower_memory(l, n, sizeof *completed);
+  z->buckets = tws_lower_memory(l, n, sizeof *z->buckets);
+  z->bucket_params = tws_lower_memory(l, n, sizeof *z->bucket_params);
+  z->bucket_of = tws_lower_memory(l, n, sizeof *z->bucket_of);
+  z->slot = tws_lower_memory(l, n, sizeof *z->slot);
+  if (l->b.failed != TWS_OK) return;
+  const uint32_t count = completion_order(l, completed);
+  for (uint32_t k = 0, first = 0; k < z->trained_count; k++) first = fill_buckets(l, k, completed, count, first);
   for (uint32_t i = 0; i < z->bucket_count; i++) close_bucket(l, &z->buckets[i]);
 }

@@ -6,11 +6,47 @@
 #include "plan/offload.h"
 #include "plan/zero.h"
 
+/* Of so many buckets; 0: no memory. */
+static int make_turns(uint32_t buckets, tws_arena *arena, tws_bucket_turns *out) {
+  uint32_t *all = tws_arena_alloc(arena, 5 * ((size_t)buckets + 1), sizeof *all);
+  *out = (tws_bucket_turns){.begun_last = TWS_NONE};
+  if (!all) return 0;
+  uint32_t **const of[] = {&out->place, &out->next, &out->first, &out->last, &out->freed};
+  for (size_t i = 0; i < sizeof of / sizeof *of; i++) *of[i] = all + i * ((size_t)buckets + 1);
+  return 1;
+}
+
+static uint32_t find_place(const tws_bucket_turns *t) {
+  uint32_t best = TWS_NONE;
+  for (uint32_t i = 0; i < t->places; i++)
+    if (t->freed[i] && t->last[i] != t->begun_last && (best == TWS_NONE || t->freed[i] < t->freed[best])) best = i;
+  return best;
+}
+
+static void begin_turn(tws_bucket_turns *t, uint32_t bucket) {
+  uint32_t place = find_place(t);
+  if (place == TWS_NONE) {
+    place = t->places++;
+    t->first[place] = bucket;
+  } else {
+    t->next[t->last[place]] = bucket;
+  }
+  t->place[bucket] = place;
+  t->next[bucket] = TWS_NONE;
+  t->last[place] = bucket;
+  t->freed[place] = 0;
+  t->begun_last = bucket;
+}
+
+static void end_turn(tws_bucket_turns *t, uint32_t bucket) {
+  t->freed[t->place[bucket]] = 1 + t->ended++;
+}
+
 int tws_zero_takes_turns(const tws_lower *l) {
   return l->zero.ranks == 1 && !l->zero.flat_gradients;
 }
 
-void tws_zero_bring_sums(tws_lower *l, const tws_bucket *bucket, uint32_t buffer) {
+static void bring_sums(tws_lower *l, const tws_bucket *bucket, uint32_t buffer) {
   const tws_zero *z = &l->zero;
   const uint32_t *params = z->bucket_params + bucket->first, module = l->b.module;
   l->b.module = TWS_NONE;
@@ -30,7 +66,7 @@ void tws_zero_bring_sums(tws_lower *l, const tws_bucket *bucket, uint32_t buffer
 
 static void bring(tws_lower *l, uint32_t bucket) {
   tws_zero *z = &l->zero;
-  tws_zero_bring_sums(l, &z->buckets[bucket], z->turn_buffers[z->turns.place[bucket]]);
+  bring_sums(l, &z->buckets[bucket], z->turn_buffers[z->turns.place[bucket]]);
   z->brought[bucket] = 1;
 }
 
@@ -39,7 +75,7 @@ static int begin_turns(tws_lower *l) {
   if (z->turn_buffers || l->b.failed != TWS_OK) return l->b.failed == TWS_OK;
   z->turn_buffers = tws_lower_memory(l, z->bucket_count, sizeof *z->turn_buffers);
   z->brought = tws_lower_memory(l, z->bucket_count, 1);
-  if (z->turn_buffers && z->brought && tws_bucket_turns_make(z->bucket_count, l->scratch, &z->turns)) return 1;
+  if (z->turn_buffers && z->brought && make_turns(z->bucket_count, l->scratch, &z->turns)) return 1;
   tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   return 0;
 }
@@ -63,7 +99,7 @@ uint32_t tws_zero_turn_begin(tws_lower *l, uint32_t bucket) {
     return z->turn_buffers[z->turns.place[bucket]];
   }
   const uint32_t places = z->turns.places;
-  tws_bucket_turns_begin(&z->turns, bucket);
+  begin_turn(&z->turns, bucket);
   uint32_t *buffer = &z->turn_buffers[z->turns.place[bucket]];
   if (z->turns.places > places)
     *buffer = tws_builder_buffer(&l->b, "gradient bucket", TWS_CATEGORY_BUCKET, z->grad_dtype, b->elements,
@@ -76,7 +112,7 @@ void tws_zero_turn_end(tws_lower *l, uint32_t bucket) {
   tws_bucket_turns *t = &l->zero.turns;
   if (l->b.failed != TWS_OK) return;
   if (l->b.micro_batch == 0)
-    tws_bucket_turns_end(t, bucket);
+    end_turn(t, bucket);
   else if (t->next[bucket] != TWS_NONE)
     bring(l, t->next[bucket]);
 }
