@@ -15,7 +15,7 @@
 tws_code tws_folder_look(const char *folder, int64_t keep, tws_text *remarks, tws_error *err);
 /* begin: removes leftovers and makes the temporary folder for the tag. publish: the temporary folder, whose files are
  * on the disk, becomes DIR/<tag> (what had that name before is removed), then DIR/latest names it; then all but the
- * `keep` newest up to it go (0: all stay). An error means that `latest` names what it named before. */
+ * `keep` newest up to it go (0: all stay). What goes wrong after `latest` was written is a remark. */
 tws_code tws_folder_begin(const char *folder, const char *tag, tws_text *remarks, tws_error *err);
 tws_code tws_folder_publish(const char *folder, const char *tag, int64_t keep, tws_text *remarks, tws_error *err);
 
