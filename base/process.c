@@ -205,3 +205,18 @@ int tws_process_line(const tws_process *program, char *line, size_t size) {
   tws_text_free(&end.output);
   return line[0] != '\0';
 }
+
+void tws_process_quote(tws_text *out, const char *word) {
+  static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=,./:@+%";
+  if (*word && !word[strspn(word, plain)]) {
+    tws_text_add(out, "%s", word);
+    return;
+  }
+  tws_text_add(out, "'");
+  for (; *word; word++)
+    if (*word == '\'')
+      tws_text_add(out, "'\\''");
+    else
+      tws_text_add_bytes(out, word, 1);
+  tws_text_add(out, "'");
+}
