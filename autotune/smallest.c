@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/number.h"
+#include "base/process.h"
 #include "base/units.h"
 
 enum { MOST_COUNTS = 1024, ARGUMENTS = 96, LARGEST_MICRO = 16 };
@@ -222,7 +223,7 @@ static tws_code write_arguments(kind_search *s, tws_error *err) {
   const char *argv[ARGUMENTS];
   char cluster[300];
   int argc = 0;
-  size_t used = 0;
+  tws_text line = {0};
   tws_variant_text text;
   cluster_word(s, cluster, sizeof cluster);
   tws_job_spec spec = tws_variant_spec(s->request->spec, &s->answer->best.variant, &text);
@@ -231,11 +232,13 @@ static tws_code write_arguments(kind_search *s, tws_error *err) {
   tws_code code = arena ? tws_job_spec_arguments(&spec, arena, argv, ARGUMENTS, &argc, err)
                         : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (int i = 0; code == TWS_OK && i < argc; i++) {
-    const int quote = strpbrk(argv[i], " \"'$&;|<>*?()") != NULL;
-    const int length = snprintf(s->answer->arguments + used, sizeof s->answer->arguments - used,
-                                quote ? "%s'%s'" : "%s%s", i ? " " : "", argv[i]);
-    if (length > 0 && used + (size_t)length < sizeof s->answer->arguments) used += (size_t)length;
+    if (i) tws_text_add(&line, " ");
+    tws_process_quote(&line, argv[i]);
   }
+  if (line.failed && code == TWS_OK) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  if (code == TWS_OK && line.length < sizeof s->answer->arguments)
+    snprintf(s->answer->arguments, sizeof s->answer->arguments, "%s", line.data ? line.data : "");
+  tws_text_free(&line);
   tws_arena_destroy(arena);
   return code;
 }

@@ -28,7 +28,8 @@ typedef struct tws_smallest_answer {
   tws_evidence evidence; /* of the time */
   int tried, most;       /* numbers of devices: how many were tried, the largest */
   char reason[256];      /* why there is none */
-  char arguments[1024];  /* of another verb, for this very job: "-m gpt2 --cluster dgx-a100:2 --stage 3 ..." */
+  /* of another verb, for this very job, quoted for a shell ("-m gpt2 --cluster dgx-a100:2 ..."); "": too long */
+  char arguments[1024];
 } tws_smallest_answer;
 
 /* Fills answers[TWS_SMALLEST_KINDS], the smallest first, then those without one. Numbers of devices that divide

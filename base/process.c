@@ -127,7 +127,7 @@ static int has_ended(pid_t child) {
   return waitid(P_PID, (id_t)child, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == child;
 }
 
-/* What is there of one of both; closed at its end. */
+/* Reads what one pipe has; at its end the descriptor is closed and becomes -1. */
 static void read_some(int *from, int errors, size_t most, tws_process_end *end) {
   char buffer[16384];
   const ssize_t got = read(*from, buffer, sizeof buffer);
@@ -159,7 +159,7 @@ static void read_all(const tws_process *program, pipes *p, pid_t child, tws_proc
   }
 }
 
-/* Its end, for which it has the rest of its time: it may have closed its output and gone on. */
+/* Waits for the exit within the rest of the time limit: a program may close its output and still run. */
 static void wait_for(pid_t child, tws_process_end *end, double until_s) {
   const struct timespec nap = {.tv_nsec = 2000000};
   int status = 0;
@@ -204,4 +204,19 @@ int tws_process_line(const tws_process *program, char *line, size_t size) {
     snprintf(line, size, "%.*s", (int)strcspn(end.output.data, "\n"), end.output.data);
   tws_text_free(&end.output);
   return line[0] != '\0';
+}
+
+void tws_process_quote(tws_text *out, const char *word) {
+  static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=,./:@+%";
+  if (*word && !word[strspn(word, plain)]) {
+    tws_text_add(out, "%s", word);
+    return;
+  }
+  tws_text_add(out, "'");
+  for (; *word; word++)
+    if (*word == '\'')
+      tws_text_add(out, "'\\''");
+    else
+      tws_text_add_bytes(out, word, 1);
+  tws_text_add(out, "'");
 }

@@ -31,6 +31,10 @@ typedef struct tws_process_end {
  * not start (`end` is empty then). An exit status that is not 0 and a time limit are no errors here: see `end`. */
 tws_code tws_process_run(const tws_process *program, tws_process_end *end, tws_error *err);
 
+/* Appends a word as a shell reads it: for commands that a person copies, and for those that a shell of another machine
+ * gets. Quoted where it has other characters than those of names, so that it is the same word there. */
+void tws_process_quote(tws_text *out, const char *word);
+
 /* First line of what a program writes (as tws_process_run()), without its end; 0 when it fails or writes nothing. */
 int tws_process_line(const tws_process *program, char *line, size_t size);
 

@@ -256,21 +256,6 @@ static void read_shell(const char *given, remote_shell *shell) {
   if (ssh) shell->words[shell->count++] = "--";
 }
 
-/* The host's own shell reads the command there: a path with other characters than those of names goes in quotes, which
- * leave it as it is. */
-static const char *quoted(const char *path, char *text, size_t size) {
-  size_t used = 0;
-  if (!path[strspn(path, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._+-")]) return path;
-  text[used++] = '\'';
-  for (; *path && used + 8 < size; path++)
-    if (*path == '\'')
-      used += (size_t)snprintf(text + used, size - used, "'\\''");
-    else
-      text[used++] = *path;
-  snprintf(text + used, size - used, "'");
-  return text;
-}
-
 static int ask_host(const remote_shell *shell, const char *host, const char *program, const char *argument, char *line,
                     size_t size) {
   const char *words[SHELL_WORDS + 16];
@@ -285,7 +270,7 @@ static int ask_host(const remote_shell *shell, const char *host, const char *pro
 
 /* Each host of a hostfile: is it reached without a password, is the same program there, does its clock agree? */
 static void examine_host(patient *p, const options *o, const char *host) {
-  char line[256], program[512], path[2100], mine[256];
+  char line[256], program[512], mine[256];
   struct timespec before, after;
   remote_shell shell;
   read_shell(o->flags.remote_shell, &shell);
@@ -303,7 +288,10 @@ static void examine_host(patient *p, const options *o, const char *host) {
   const double first = (double)before.tv_sec + 1e-9 * (double)before.tv_nsec;
   const double last = (double)after.tv_sec + 1e-9 * (double)after.tv_nsec;
   const double skew = there < first ? there - first : there > last ? there - last : 0; /* beyond what the way took */
-  const int same = ask_host(&shell, host, quoted(program, path, sizeof path), "--version", line, sizeof line);
+  tws_text path = {0};                                                                 /* for the shell of the host */
+  tws_process_quote(&path, program);
+  const int same = path.data && ask_host(&shell, host, path.data, "--version", line, sizeof line);
+  tws_text_free(&path);
   const char *const own[] = {program, "--version", NULL};
   ask_program(own, 0, mine, sizeof mine);
   if (!same || strcmp(line, mine) != 0)

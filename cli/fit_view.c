@@ -85,7 +85,7 @@ tws_code tws_fit_answer(tws_cli *cli, const tws_smallest_request *request, tws_e
     if (code == TWS_OK && answers[0].found) tws_evidence_print(cli, &answers[0].evidence);
     if (answers[0].found) {
       tws_out("\n");
-      tws_out_wrapped(2, "look closer: twinspeed estimate %s", answers[0].arguments);
+      if (answers[0].arguments[0]) tws_out_wrapped(2, "look closer: twinspeed estimate %s", answers[0].arguments);
     }
   }
   if (code == TWS_OK && !answers[0].found)

@@ -1,5 +1,6 @@
 /* twinspeed launch: run any command once per rank; which host and device each rank gets is printed first. */
 #include <string.h>
+#include "base/process.h"
 #include "cli/cli.h"
 #include "launch/command.h"
 #include "cli/launch_options.h"
@@ -14,13 +15,13 @@ typedef struct options {
 static tws_code show_command(const tws_launch_options *launch, tws_arena *arena, tws_error *err) {
   const char **words;
   TWS_TRY(tws_launch_command(launch, arena, &words, err));
+  tws_text line = {0};
   for (int i = 0; words[i]; i++) {
-    const int plain =
-        words[i][strspn(words[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=,./:@+")] == '\0';
-    tws_out(plain && *words[i] ? "%s%s" : "%s'%s'", i ? " " : "", words[i]);
+    if (i) tws_text_add(&line, " ");
+    tws_process_quote(&line, words[i]);
   }
-  tws_out("\n");
-  return TWS_OK;
+  tws_text_add(&line, "\n");
+  return tws_out_text(&line, err);
 }
 
 static tws_code start_command(tws_cli *cli, const options *o, int argc, char **argv, tws_arena *arena, tws_error *err) {

@@ -130,7 +130,7 @@ static tws_code unknown_key(tws_walk *walk, const cJSON *item) {
   char hint[sizeof walk->err->hint];
   if (foreign_arguments(walk)) return TWS_OK;
   if (walk->unknown++ >= COMPARED) {
-    snprintf(hint, sizeof hint, "not compared with known keys, as %d unknown ones stand before it", COMPARED);
+    snprintf(hint, sizeof hint, "not compared with known keys, because %d unknown keys precede it", COMPARED);
     if (!left_alone(walk)) return refuse_item(walk, item, hint, "unknown key");
     return walk->ignored ? walk->ignored(walk, item, hint) : TWS_OK;
   }

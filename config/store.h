@@ -56,7 +56,7 @@ typedef struct tws_walk {
   tws_code (*visit)(struct tws_walk *walk, const tws_key *key, const cJSON *item);
   /* Told of keys that nobody knows and DeepSpeed leaves alone; NULL: not of interest. */
   tws_code (*ignored)(struct tws_walk *walk, const cJSON *item, const char *hint);
-  int unknown;            /* keys so far that nobody knows */
+  int unknown;            /* unknown keys so far */
   tws_refusals *refusals; /* the walk goes on after a refusal, which is kept there; NULL: it ends */
   void *user;
 } tws_walk;

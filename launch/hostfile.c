@@ -106,7 +106,7 @@ static tws_code add_node(const char *name, const char **tasks, int *times, tws_a
   return TWS_OK;
 }
 
-/* "first" or "first-last" at *at, which is moved behind it; the digits of the first are the width of all. */
+/* "first" or "first-last" at *at, which is advanced past it; the digits of the first are the width of all. */
 static int read_range(const char **at, int *width, int *first, int *last) {
   enum { MOST = 999999999 };
   *width = (int)strspn(*at, "0123456789");

@@ -233,7 +233,7 @@ static int only_colons(const char *argument) {
   return *argument && !argument[strspn(argument, ":")];
 }
 
-/* mpirun takes an argument ":" for the end of a command, wherever it stands: those of colons get one more. */
+/* mpirun treats an argument ":" as the end of a command at any position: arguments of colons get one more colon. */
 static const char *launched_argument(const char *argument, tws_arena *arena) {
   return only_colons(argument) ? tws_arena_printf(arena, ":%s", argument) : argument;
 }

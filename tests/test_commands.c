@@ -53,6 +53,33 @@ START_TEST(arguments_stay_arguments) {
 }
 END_TEST
 
+/* Commands that are printed to be copied have words that a shell leaves as they are. */
+START_TEST(printed_words_are_quoted) {
+  static const char *const words[] = {
+      "plain-1.5_x/y:z@h", "", "a b", "it's", "$(touch x)", "`touch x`;#", "a\\", "\"q\"", "~", "*", "'';touch x;''"};
+  tws_text line = {0}, expected = {0};
+  ck_assert_int_eq(chdir(folder), 0);
+  tws_text_add(&line, "printf '<%%s>'");
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+    tws_text_add(&line, " ");
+    tws_process_quote(&line, words[i]);
+    tws_text_add(&expected, "<%s>", words[i]);
+  }
+  const char *const shell[] = {"sh", "-c", line.data, NULL};
+  const tws_process process = {.arguments = shell, .limit_s = 30};
+  tws_process_end end;
+  ck_assert_msg(tws_process_run(&process, &end, &err) == TWS_OK, "%s", err.message);
+  ck_assert_str_eq(end.output.data, expected.data);
+  ck_assert(!is_there("x"));
+  tws_text_free(&end.output);
+  tws_text_free(&line);
+  tws_text_free(&expected);
+  command_result r = twinspeed("launch --print-command -n 2 -- echo it's");
+  ck_assert_msg(r.status == 0 && strstr(r.out, " -- echo 'it'\\''s'\n"), "%s", r.out);
+  command_free(&r);
+}
+END_TEST
+
 START_TEST(programs_are_bounded) {
   const char *const lines[] = {"sh", "-c", "echo one; echo two; echo why >&2; exit 7", NULL};
   tws_process process = {.arguments = lines, .limit_s = 30, .most_bytes = 5};
@@ -365,6 +392,7 @@ int main(void) {
   tcase_add_checked_fixture(tcase, make_folder, remove_folder);
   tcase_add_test(tcase, arguments_stay_arguments);
   tcase_add_test(tcase, programs_are_bounded);
+  tcase_add_test(tcase, printed_words_are_quoted);
   tcase_add_test(tcase, descriptors_are_passed_on);
   tcase_add_test(tcase, host_names_are_checked_where_they_are_read);
   tcase_add_test(tcase, doctor_runs_no_host_name);

@@ -444,7 +444,7 @@ START_TEST(thousands_of_unknown_keys) {
                                "it either\n"));
   ck_assert_ptr_nonnull(strstr(out.data,
                                "ds.json:258:1: unknown key \"made_up_256\" has no effect: DeepSpeed does not read "
-                               "it either; not compared with known keys, as 256 unknown ones"));
+                               "it either; not compared with known keys, because 256 unknown keys"));
   ck_assert_ptr_nonnull(strstr(out.data, "unknown key \"made_up_39999\" has no effect"));
   tws_config_destroy(c);
   tws_json_destroy(json);

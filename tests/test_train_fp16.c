@@ -173,7 +173,7 @@ START_TEST(scales_that_never_fit) {
 }
 END_TEST
 
-/* No gradient is left of a loss times a tiny scale: told once, with the scale and what to do. */
+/* All gradients vanish at a tiny loss scale: one warning names the scale and the remedy. */
 START_TEST(scales_so_small_that_gradients_vanish) {
   static const struct {
     const char *scale, *says, *remedy;

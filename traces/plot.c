@@ -98,7 +98,7 @@ static tws_code run_gnuplot(const char *scripts, const char *script, const tws_t
   return code;
 }
 
-/* "x.png": "x.dat", beside it. */
+/* "x.png" gives "x.dat", in the same folder. */
 static void name_of_data(const char *out, char *file, size_t size) {
   const char *dot = strrchr(out, '.'), *slash = strrchr(out, '/');
   const size_t stem = dot && (!slash || dot > slash) ? (size_t)(dot - out) : strlen(out);
@@ -111,7 +111,7 @@ tws_code tws_plot_draw(const char *scripts, const char *script, tws_text *data, 
   struct stat status;
   tws_text picture = {0};
   const size_t length = strlen(out);
-  const int other = stat(out, &status) == 0 && !S_ISREG(status.st_mode); /* a device: nothing lies beside it */
+  const int other = stat(out, &status) == 0 && !S_ISREG(status.st_mode); /* a device: no data file is written */
   name_of_data(out, file, sizeof file);
   tws_plot_text(settings, "format", length > 4 && strcmp(out + length - 4, ".svg") == 0 ? "svg" : "png");
   tws_plot_text(settings, "title_text", title);
