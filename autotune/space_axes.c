@@ -54,7 +54,8 @@ static void fill_neighbours(const tws_config *config, tws_axes_space *axes, int 
       if (axes->devices % ranks == 0) axes->exchange[i][axes->exchange_count[i]++] = 1 + ranks;
 }
 
-/* Whoever names lists of ZeRO's knobs says what is tried of them. */
+/* Whoever names lists of ZeRO's knobs asks for a large space already: of sequence ranks, neighbours and experts too
+ * only what is named is tried then. */
 static int names_knobs(const tws_tune_space *space) {
   int named = space->overlap_count + space->offload_count + space->reduce_bucket_count;
   for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) named += space->zero3_count[i];
@@ -66,7 +67,8 @@ static void fill_thorough(const tws_tune_request *request, tws_axes_space *axes)
   int layers = request->job->network->layers < 1 << 20 ? (int)request->job->network->layers : 1 << 20;
   axes->pipeline_count = divisors_up_to(largest_of(request), layers, axes->pipeline);
   axes->tensor_count = divisors_up_to(axes->devices, axes->devices, axes->tensor);
-  if (axes->sequence_length >= LONG_SEQUENCE)
+  const int named = names_knobs(&request->space);
+  if (axes->sequence_length >= LONG_SEQUENCE && !named)
     axes->sequence_count = divisors_up_to(axes->devices, axes->devices, axes->sequence);
   axes->schedules[0] = (tws_variant_schedule){TWS_PIPELINE_1F1B, 1};
   axes->schedules[1] = (tws_variant_schedule){TWS_PIPELINE_INTERLEAVED, 2};
@@ -75,8 +77,8 @@ static void fill_thorough(const tws_tune_request *request, tws_axes_space *axes)
   axes->sequence_parallel[0] = 1;
   axes->sequence_parallel[1] = 0;
   axes->sequence_parallel_count = 2;
-  if (!names_knobs(&request->space)) fill_neighbours(request->job->config, axes, request->job->cluster.nodes);
-  if (!tws_network_has_experts(axes->network) || axes->expert[0] > 1) return;
+  if (!named) fill_neighbours(request->job->config, axes, request->job->cluster.nodes);
+  if (!tws_network_has_experts(axes->network) || named || axes->expert[0] > 1) return;
   axes->expert_count = 0;
   for (int degree = 1; degree <= axes->devices && axes->expert_count < TWS_TUNE_LIST; degree++)
     if (axes->devices % degree == 0 && tws_expert_parallel_check(axes->network, degree, NULL) == TWS_OK)

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
+#include "base/number.h"
 #include "checkpoint/index.h"
 
 static const char saving[] = ".saving-", removing[] = ".removing-";
@@ -88,9 +89,10 @@ static int lists(const tws_saved_index *index, const char *name) {
 /* What a save that was cut off has written, of which no index tells: files with these names, in a folder with the name
  * of such a save. */
 static int is_unfinished(const char *name) {
-  unsigned rank;
-  int end = 0;
-  if (sscanf(name, "rank-%9u.safetensors%n", &rank, &end) == 1 && end > 0 && name[end] == '\0') return 1;
+  const char *end;
+  int rank;
+  if (begins(name, "rank-") && tws_text_int(name + 5, &end, 0, INT32_MAX, &rank) && strcmp(end, ".safetensors") == 0)
+    return 1;
   return strcmp(name, TWS_CHECKPOINT_INDEX) == 0 || begins(name, ".new-");
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/number.h"
 #include "cli/cli.h"
 #include "launch/protocol.h"
 #include "launch/starter.h"
@@ -14,17 +15,16 @@
 #define READ_SECRET "read " TWS_SECRET_VARIABLE " && export " TWS_SECRET_VARIABLE " && "
 
 static tws_code run_remote_shell(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
-  char *end = NULL;
-  const long words = argc > 0 ? strtol(argv[0], &end, 10) : 0;
+  int words = 0;
   const char *secret = getenv(TWS_SECRET_VARIABLE);
   (void)cli, (void)raw;
-  if (words < 1 || *end || words > argc - 3 || !secret)
+  if (argc < 4 || !tws_text_int(argv[0], NULL, 1, argc - 3, &words) || !secret)
     return tws_fail(err, TWS_USAGE, "start ranks with: twinspeed train --hostfile FILE ...",
                     "remote-shell is called by mpirun");
   tws_arena *arena = tws_arena_create();
   char **command = arena ? tws_arena_alloc(arena, (size_t)argc + 1, sizeof *command) : NULL;
   const int input = tws_starter_input(secret);
-  const int host = (int)words + 1;
+  const int host = words + 1;
   char *first = arena ? tws_arena_printf(arena, "%s%s", READ_SECRET, argv[host + 1]) : NULL;
   tws_code code = TWS_OK;
   if (!command || !first) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 
 /* All of a file of /proc, or what `size` has room for, zero-terminated; its length. */
 static size_t read_proc(pid_t pid, const char *name, char *text, size_t size) {
@@ -25,18 +26,26 @@ static size_t read_proc(pid_t pid, const char *name, char *text, size_t size) {
   return length;
 }
 
+/* The number of a process that a name in /proc is, or 0. */
+static pid_t pid_of(const char *name) {
+  int pid;
+  return tws_text_int(name, NULL, 1, INT32_MAX, &pid) ? (pid_t)pid : 0;
+}
+
 /* "123 (any name) S 1 ..."; ticks may be NULL: user and system time, the 14th and 15th of its words. */
 static char read_stat(pid_t pid, pid_t *parent, unsigned long long *ticks) {
-  char text[512], state = 0;
-  int of = 0;
-  unsigned long long user = 0, system = 0;
+  enum { PARENT = 1, USER = 11, SYSTEM = 12 }; /* words after the state */
+  char text[512];
+  int64_t of[SYSTEM + 1] = {0};
   if (read_proc(pid, "stat", text, sizeof text) == 0) return 0;
   const char *end = strrchr(text, ')');
-  if (!end || sscanf(end + 1, " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &state, &of, &user, &system) != 4)
-    return 0;
-  if (parent) *parent = (pid_t)of;
-  if (ticks) *ticks = user + system;
-  return state;
+  if (!end || end[1] != ' ' || !end[2] || end[3] != ' ') return 0;
+  const char *at = end + 4;
+  for (int word = PARENT; word <= SYSTEM; word++, at += *at == ' ')
+    if (!tws_text_integer(at, &at, INT64_MIN, INT64_MAX, &of[word])) return 0;
+  if (parent) *parent = (pid_t)of[PARENT];
+  if (ticks) *ticks = (unsigned long long)(of[USER] + of[SYSTEM]);
+  return end[2];
 }
 
 char tws_process_state(pid_t pid, pid_t *parent) {
@@ -79,7 +88,7 @@ static int list_processes(process *all, int room) {
   int count = 0;
   for (const struct dirent *entry; folder && count < room && (entry = readdir(folder)) != NULL;) {
     process *p = &all[count];
-    p->pid = entry->d_name[0] >= '1' && entry->d_name[0] <= '9' ? (pid_t)atoi(entry->d_name) : 0;
+    p->pid = pid_of(entry->d_name);
     if (p->pid > 0 && read_stat(p->pid, &p->parent, &p->ticks)) count++;
   }
   if (folder) closedir(folder);
@@ -118,8 +127,8 @@ int tws_process_children(pid_t parent, pid_t *children, int room) {
   int count = 0;
   for (const struct dirent *entry; folder && count < room && (entry = readdir(folder)) != NULL;) {
     pid_t of = 0;
-    const int pid = entry->d_name[0] >= '1' && entry->d_name[0] <= '9' ? atoi(entry->d_name) : 0;
-    if (pid > 0 && tws_process_state((pid_t)pid, &of) && of == parent) children[count++] = (pid_t)pid;
+    const pid_t pid = pid_of(entry->d_name);
+    if (pid > 0 && tws_process_state(pid, &of) && of == parent) children[count++] = pid;
   }
   if (folder) closedir(folder);
   return count;

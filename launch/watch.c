@@ -14,6 +14,7 @@
 #include "base/fingerprint.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "launch/process.h"
 #include "launch/protocol.h"
 
@@ -114,8 +115,9 @@ static void find_processes(tws_watch *w) {
   for (int i = 0; i < count; i++) {
     char number[16];
     if (!tws_process_variable(children[i], "OMPI_COMM_WORLD_RANK", number, sizeof number)) continue;
-    const int rank = atoi(number);
-    if (rank >= 0 && rank < w->setup.ranks && w->rank[rank].pid == 0) w->rank[rank].pid = children[i];
+    int rank;
+    if (!tws_text_int(number, NULL, 0, w->setup.ranks - 1, &rank)) continue;
+    if (w->rank[rank].pid == 0) w->rank[rank].pid = children[i];
   }
 }
 
