@@ -43,7 +43,7 @@ static int check_job(const tws_plan_request *job, const tws_machine *machine, ui
   tws_rank_set set;
   tws_estimate estimate;
   double step_s;
-  ck_assert(tws_representatives(&job->topology, &mapping, job->config->zero.stage, &set, &err) == TWS_OK);
+  ck_assert(tws_representatives(&job->topology, &mapping, job->config, &set, &err) == TWS_OK);
   tws_plan **plans = calloc((size_t)set.count, sizeof *plans);
   tws_path_result *paths = calloc((size_t)set.count, sizeof *paths);
   tws_ledger fullest = {0};
