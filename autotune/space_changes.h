@@ -13,7 +13,7 @@ typedef struct tws_change {
   int tiles;                     /* in which the largest linear layer is gathered */
   int groups;                    /* so many of mics_shard_size are one; -1: all are */
 } tws_change;
-/* From the least intrusive to the most: number `index`, or NULL behind the last. */
+/* From the least intrusive to the most: number `index`, or NULL after the last. */
 const tws_change *tws_change_at(size_t index);
 
 /* The options with a change, and the flags that say it. */
