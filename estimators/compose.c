@@ -241,12 +241,20 @@ static void add_totals(const tws_plan_request *request, const tws_machine *machi
   out->mfu = out->step_s > 0 && peak > 0 ? out->model_flops / out->step_s / peak : 0;
 }
 
+<<<<<<< HEAD
 /* With the optimizer on the host ranks of stages 1 and 2 copy their gradients out at different times, and wait for each
  * other. */
 static int every_rank_counts(const tws_plan_request *request) {
   enum { FEW = 16 };
   const tws_zero_config *z = &request->config->zero;
   return z->offload_optimizer && (z->stage == 1 || z->stage == 2) && tws_topology_world(&request->topology) <= FEW;
+=======
+/* In a sweep one stands for all. */
+static int every_rank_counts(const tws_plan_request *request) {
+  enum { FEW = 16 };
+  return !tws_replicas_keep_time(request->config) && request->max_accumulation == 0 &&
+         tws_topology_world(&request->topology) <= FEW;
+>>>>>>> strip
 }
 
 /* Most ranks that differ along an axis do so in arguments alone, or in a bias that the first has: of those that are
@@ -281,7 +289,7 @@ tws_code tws_estimate_ranks(const tws_plan_request *request, const tws_machine *
   const int world = tws_topology_world(&request->topology);
   const tws_node_mapping mapping = tws_machine_mapping(machine, world);
   if (every_rank_counts(request)) return tws_every_rank(world, out, err);
-  return tws_representatives(&request->topology, &mapping, request->config->zero.stage, out, err);
+  return tws_representatives(&request->topology, &mapping, request->config, out, err);
 }
 
 static tws_code estimate_program(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
@@ -314,9 +322,9 @@ static void keep_larger(tws_ledger *ledger, const tws_ledger *other) {
 
 tws_code tws_estimate_between(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                               tws_error *err) {
-  const int between = request->config->zenflow.on && request->program == TWS_PROGRAM_TRAIN;
   memset(out, 0, sizeof *out);
-  for (int p = TWS_PROGRAM_APPLY; p < TWS_PROGRAM_COUNT && between; p++) {
+  for (int p = 0; p < TWS_PROGRAM_COUNT && request->program == TWS_PROGRAM_TRAIN; p++) {
+    if (!tws_program_runs_between(request->config, (tws_program)p)) continue;
     const double share = tws_program_share(request->config, (tws_program)p);
     tws_plan_request r = *request;
     tws_estimate one;

@@ -269,12 +269,10 @@ int tws_job_stage_rank(const tws_job *job, int stage) {
 }
 
 tws_code tws_job_representatives(const tws_job *job, int every_up_to, tws_rank_set *out, tws_error *err) {
-  /* At stages 1 and 2 ranks copy their gradients out at different times, and wait for each other. */
   enum { FEW = 16 };
-  const tws_zero_config *z = &job->config->zero;
-  if (z->offload_optimizer && (z->stage == 1 || z->stage == 2) && every_up_to < FEW) every_up_to = FEW;
+  if (!tws_replicas_keep_time(job->config) && every_up_to < FEW) every_up_to = FEW;
   if (job->ranks <= every_up_to) return tws_every_rank(job->ranks, out, err);
-  return tws_representatives(&job->topology, &job->mapping, job->config->zero.stage, out, err);
+  return tws_representatives(&job->topology, &job->mapping, job->config, out, err);
 }
 
 int64_t tws_job_sequence(const tws_job *job) {

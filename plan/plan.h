@@ -193,6 +193,10 @@ static inline int tws_plan_has_program(const tws_config *config, tws_program pro
   if (program == TWS_PROGRAM_TRAIN || program == TWS_PROGRAM_EVALUATE) return 1;
   return config->zenflow.on || (config->delayed_update && program == TWS_PROGRAM_APPLY);
 }
+/* Whether a training runs a program between its steps, however rarely. */
+static inline int tws_program_runs_between(const tws_config *config, tws_program program) {
+  return config->zenflow.on && program > TWS_PROGRAM_EVALUATE;
+}
 /* How often a program runs for each training step, on average over a long training: 0 of EVALUATE and SYNC. */
 double tws_program_share(const tws_config *config, tws_program program);
 

@@ -35,19 +35,25 @@ static void add_group(tws_rank_set *set, const tws_topology *topology, int rank,
 /* Ranks that differ in samples alone do the same. Tensor-parallel ranks differ in who holds which bias, which is more
  * than constants where parameters are gathered; sequence-parallel ones in which rows of a table of positions they leave
  * to others. */
-static tws_axes axes_that_differ(const tws_topology *t, int zero_stage) {
+static tws_axes axes_that_differ(const tws_topology *t, const tws_config *config) {
   tws_axes axes = 0;
   for (int i = 0; i < t->axes; i++) {
     const tws_divides divides = tws_axis_divides(t->axis[i]);
-    if (divides == TWS_DIVIDES_TOKENS || (divides == TWS_DIVIDES_WEIGHTS && zero_stage == 3)) axes |= 1u << t->axis[i];
+    if (divides == TWS_DIVIDES_TOKENS || (divides == TWS_DIVIDES_WEIGHTS && config->zero.stage == 3))
+      axes |= 1u << t->axis[i];
   }
   return axes;
 }
 
-tws_code tws_representatives(const tws_topology *topology, const tws_node_mapping *mapping, int zero_stage,
+int tws_replicas_keep_time(const tws_config *config) {
+  const tws_zero_config *z = &config->zero;
+  return !z->offload_optimizer || (z->stage != 1 && z->stage != 2);
+}
+
+tws_code tws_representatives(const tws_topology *topology, const tws_node_mapping *mapping, const tws_config *config,
                              tws_rank_set *out, tws_error *err) {
   const int even = tws_mapping_is_even(mapping, topology), stages = tws_topology_size(topology, TWS_AXES_PIPE);
-  const tws_axes axes = axes_that_differ(topology, zero_stage);
+  const tws_axes axes = axes_that_differ(topology, config);
   TWS_TRY(make_room(out, even ? stages * tws_topology_size(topology, axes) : mapping->ranks, err));
   for (int stage = 0; stage < stages; stage++) { /* by stage, in each the first of the axes first */
     const int first = tws_topology_member(topology, 0, TWS_AXES_PIPE, stage);

@@ -12,6 +12,7 @@
 #ifndef TWS_PLAN_REPRESENTATIVES_H
 #define TWS_PLAN_REPRESENTATIVES_H
 
+#include "config/ds_config.h"
 #include "plan/node_mapping.h"
 
 /* Ranks that the caller frees, also on failure. */
@@ -21,8 +22,12 @@ typedef struct tws_rank_set {
 void tws_rank_set_free(tws_rank_set *set);
 
 /* Those that stand for all, ordered by stage; the first of each stage is that of tws_pipeline_grid_stage(). */
-tws_code tws_representatives(const tws_topology *topology, const tws_node_mapping *mapping, int zero_stage,
+tws_code tws_representatives(const tws_topology *topology, const tws_node_mapping *mapping, const tws_config *config,
                              tws_rank_set *out, tws_error *err);
+/* Whether ranks that see different samples do the same at the same time. They do not where each copies its own part of
+ * the gradients to the host when a bucket is reduced (the optimizer on the host at stages 1 and 2): each waits for the
+ * others there, and one that stands for all is too fast. */
+int tws_replicas_keep_time(const tws_config *config);
 /* Every rank in order. */
 tws_code tws_every_rank(int ranks, tws_rank_set *out, tws_error *err);
 

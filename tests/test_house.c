@@ -153,6 +153,7 @@ START_TEST(no_file_includes_itself) {
 }
 END_TEST
 
+<<<<<<< HEAD
 /* ---- one writer of files ---- */
 
 /* A call that makes, changes, renames or removes files. Those with flags or a mode count where these say so. */
@@ -320,6 +321,104 @@ START_TEST(no_shell_and_one_conversion) {
   snprintf(path, sizeof path, "%sbench", root);
   ck_assert_int_eq(nftw(path, add_file, 16, FTW_PHYS), 0);
   for (int i = 0; i < count; i++) look_through(sources[i].path, rules, sizeof rules / sizeof *rules);
+=======
+/* ---- techniques: what a job does is asked of its plan ---- */
+
+/* Members of the configuration that say how training is done. */
+static const char *const techniques[] = {"zero.stage",    "zero->stage", "overlap_comm", "offload_optimizer",
+                                         "offload_param", "zenflow",     "hpz",          "secondary_ranks"};
+/* Who may not ask for them, and who of these may: flops profiles tell what a configuration says, a search's space turns
+ * it. */
+static const char *const readers[] = {"estimators/", "sim/", "models/", "autotune/"};
+static const char *const may_ask[] = {"estimators/flops_profile.", "autotune/space", "autotune/product.",
+                                      "autotune/deepspeed_space.", "autotune/search.c"};
+
+static int begins_with_one(const char *path, const char *const *with, size_t many) {
+  for (size_t i = 0; i < many; i++)
+    if (strncmp(path, with[i], strlen(with[i])) == 0) return 1;
+  return 0;
+}
+
+/* Comments and strings become spaces. */
+static void keep_code(char *text) {
+  while (*text) {
+    const char *closed = text[0] == '/' && text[1] == '*' ? strstr(text + 2, "*/") : NULL;
+    size_t length = closed ? (size_t)(closed + 2 - text) : 0;
+    if (text[0] == '/' && text[1] == '/') length = strcspn(text, "\n");
+    if (*text == '"' || *text == '\'') {
+      for (length = 1; text[length] && text[length] != *text; length++)
+        if (text[length] == '\\' && text[length + 1]) length++;
+      length += text[length] != '\0';
+    }
+    memset(text, ' ', length);
+    text += length ? length : 1;
+  }
+}
+
+static int is_of_name(char c) {
+  return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+/* The technique that a file of one of the readers asks for, or the section of ZeRO as a whole; NULL: none. */
+static const char *technique_in(const char *path, char *text) {
+  if (!begins_with_one(path, readers, sizeof readers / sizeof *readers)) return NULL;
+  if (begins_with_one(path, may_ask, sizeof may_ask / sizeof *may_ask)) return NULL;
+  keep_code(text);
+  for (size_t i = 0; i < sizeof techniques / sizeof *techniques; i++)
+    if (strstr(text, techniques[i])) return techniques[i];
+  for (const char *at = strstr(text, "zero"); at; at = strstr(at + 1, "zero"))
+    if (at > text && (at[-1] == '.' || at[-1] == '>') && !is_of_name(at[4])) return "zero";
+  return NULL;
+}
+
+START_TEST(techniques_are_known_to_plans) {
+  int seen = 0;
+  read_house();
+  for (int i = 0; i < count; i++) {
+    char path[640];
+    snprintf(path, sizeof path, "%s%.127s", root, sources[i].path);
+    FILE *file = fopen(path, "r");
+    ck_assert(file != NULL && fseek(file, 0, SEEK_END) == 0);
+    const long size = ftell(file);
+    char *text = calloc((size_t)size + 1, 1);
+    rewind(file);
+    ck_assert(text && fread(text, 1, (size_t)size, file) == (size_t)size);
+    fclose(file);
+    const char *asked = technique_in(sources[i].path, text);
+    ck_assert_msg(!asked,
+                  "%s asks the configuration for %s: ask the plan, or a function of plan/ that says what it means",
+                  sources[i].path, asked);
+    seen += begins_with_one(sources[i].path, readers, sizeof readers / sizeof *readers);
+    free(text);
+  }
+  ck_assert_int_gt(seen, 100);
+}
+END_TEST
+
+/* One line more in a reader is noticed; in a comment, a string, a file that may ask or another folder it is none. */
+START_TEST(techniques_that_are_asked_for_are_noticed) {
+  static const struct {
+    const char *path, *text;
+    int noticed;
+  } mutants[] = {{"estimators/compose.c", "if (request->config->zero.stage == 3) return 0;\n", 1},
+                 {"estimators/path.c", "const tws_zero_config *z = &request->config->zero;\n", 1},
+                 {"sim/executor.c", "  late = plan->zero.overlap_comm; /* beside */\n", 1},
+                 {"models/hardware/costs.c", "/* a */ busy += config->zero.offload_param_pinned;\n", 1},
+                 {"models/hardware/costs.c", "x = '\"'; y = c->zero.offload_optimizer_ratio;\n", 1},
+                 {"autotune/knee.c", "\n\nfor (; job->config->zenflow.on;) {}\n", 1},
+                 {"autotune/report.c", "s = tws_config_secondary_ranks(c);", 1},
+                 {"estimators/compose.c", "/* zero.stage 3: zenflow */ puts(\"overlap_comm\"); // hpz\n", 0},
+                 {"estimators/compose.c", "puts(\"\\\"zenflow\"); x.zeros = p->zeroed;\n", 0},
+                 {"estimators/flops_profile.c", "stage = config->zero.stage;\n", 0},
+                 {"autotune/space_axes.c", "stage = config->zero.stage;\n", 0},
+                 {"plan/zero.c", "stage = config->zero.stage;\n", 0}};
+  for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++) {
+    char text[160];
+    snprintf(text, sizeof text, "%s", mutants[i].text);
+    ck_assert_msg((technique_in(mutants[i].path, text) != NULL) == mutants[i].noticed, "%s: %s", mutants[i].path,
+                  mutants[i].text);
+  }
+>>>>>>> strip
 }
 END_TEST
 
@@ -329,8 +428,13 @@ int main(void) {
   tcase_add_test(tests, files_have_a_size);
   tcase_add_test(tests, folders_use_what_is_below);
   tcase_add_test(tests, no_file_includes_itself);
+<<<<<<< HEAD
   tcase_add_test(tests, one_writer_of_files);
   tcase_add_test(tests, no_shell_and_one_conversion);
+=======
+  tcase_add_test(tests, techniques_are_known_to_plans);
+  tcase_add_test(tests, techniques_that_are_asked_for_are_noticed);
+>>>>>>> strip
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_set_fork_status(runner, CK_FORK);
