@@ -36,9 +36,9 @@ enum { OTHER_POLLS = 2 + TWS_PRINTED_POLLS }; /* signals, connections, output; r
 
 /* mpirun ends the other ranks by itself when one dies, and its status then says how: it has `notice_s` for that before
  * it is asked to, and `reaction_s` after a failure that a rank has told of. Whoever was asked has `patience_s`, and is
- * then ended; `reaction_s` where they hang, or where all ranks have ended well and mpirun alone has not after
+ * then ended; `hang_s` where they hang, or where all ranks have ended well and mpirun alone has not after
  * `patience_s`, with daemons on other machines `notice_s`. */
-static const double notice_s = 10.0, reaction_s = 2.0, patience_s = 5.0;
+static const double notice_s = 10.0, reaction_s = 2.0, patience_s = 5.0, hang_s = 1.5;
 
 typedef struct peer {
   tws_link link;
@@ -288,7 +288,7 @@ static void ask_to_end(job *j) {
 /* Whoever hangs does not end by itself either. */
 static void end_soon(job *j) {
   ask_to_end(j);
-  j->kill_at_s = tws_clock_s() + reaction_s;
+  j->kill_at_s = tws_clock_s() + hang_s;
 }
 
 static void ask_in(job *j, double seconds) {

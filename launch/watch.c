@@ -19,7 +19,7 @@
 #include "launch/protocol.h"
 
 /* Ranks elsewhere give a sign of life every second (launch/worker.c). */
-static const double look_s = 0.25, away_s = 1.0, far_grace_s = 1.5, report_grace_s = 3.25, beat_slack_s = 0.5;
+static const double look_s = 0.25, away_s = 1.0, far_grace_s = 1.25, report_grace_s = 3.25, beat_slack_s = 0.5;
 static const double answer_s = 2.0, state_ahead_s = 1.0, work_ahead_s = 1.5;
 
 typedef struct watched {

@@ -4,8 +4,8 @@
  * the processes on this machine, and at when it has heard of the others.
  *
  * When nothing has changed for the deadline, processes that are stopped are named. A rank of another machine is taken
- * for stopped when nothing is heard of it while its machine answers: it gets a second and a half more, so that the
- * others can give signs of life. What ranks report themselves by two seconds past the deadline is believed; after that
+ * for stopped when nothing is heard of it while its machine answers: it gets 1.25 s more, so that the others
+ * can give signs of life. What ranks report themselves by two seconds past the deadline is believed; after that
  * the message says who is where, and that one of them does not continue. */
 #ifndef TWS_LAUNCH_WATCH_H
 #define TWS_LAUNCH_WATCH_H
