@@ -241,20 +241,9 @@ static void add_totals(const tws_plan_request *request, const tws_machine *machi
   out->mfu = out->step_s > 0 && peak > 0 ? out->model_flops / out->step_s / peak : 0;
 }
 
-<<<<<<< HEAD
-/* With the optimizer on the host ranks of stages 1 and 2 copy their gradients out at different times, and wait for each
- * other. */
 static int every_rank_counts(const tws_plan_request *request) {
   enum { FEW = 16 };
-  const tws_zero_config *z = &request->config->zero;
-  return z->offload_optimizer && (z->stage == 1 || z->stage == 2) && tws_topology_world(&request->topology) <= FEW;
-=======
-/* In a sweep one stands for all. */
-static int every_rank_counts(const tws_plan_request *request) {
-  enum { FEW = 16 };
-  return !tws_replicas_keep_time(request->config) && request->max_accumulation == 0 &&
-         tws_topology_world(&request->topology) <= FEW;
->>>>>>> strip
+  return !tws_replicas_keep_time(request->config) && tws_topology_world(&request->topology) <= FEW;
 }
 
 /* Most ranks that differ along an axis do so in arguments alone, or in a bias that the first has: of those that are

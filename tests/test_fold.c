@@ -48,11 +48,7 @@ static planned check_job(const tws_plan_request *job, const tws_machine *machine
   tws_rank_set set;
   tws_estimate estimate, between;
   double step_s;
-<<<<<<< HEAD
   ck_assert(tws_estimate_ranks(job, machine, &set, &err) == TWS_OK);
-=======
-  ck_assert(tws_representatives(&job->topology, &mapping, job->config, &set, &err) == TWS_OK);
->>>>>>> strip
   tws_plan **plans = calloc((size_t)set.count, sizeof *plans);
   tws_path_result *paths = calloc((size_t)set.count, sizeof *paths);
   tws_ledger fullest = {0};

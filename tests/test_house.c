@@ -153,7 +153,6 @@ START_TEST(no_file_includes_itself) {
 }
 END_TEST
 
-<<<<<<< HEAD
 /* ---- one writer of files ---- */
 
 /* A call that makes, changes, renames or removes files. Those with flags or a mode count where these say so. */
@@ -321,7 +320,9 @@ START_TEST(no_shell_and_one_conversion) {
   snprintf(path, sizeof path, "%sbench", root);
   ck_assert_int_eq(nftw(path, add_file, 16, FTW_PHYS), 0);
   for (int i = 0; i < count; i++) look_through(sources[i].path, rules, sizeof rules / sizeof *rules);
-=======
+}
+END_TEST
+
 /* ---- techniques: what a job does is asked of its plan ---- */
 
 /* Members of the configuration that say how training is done. */
@@ -355,10 +356,6 @@ static void keep_code(char *text) {
   }
 }
 
-static int is_of_name(char c) {
-  return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-}
-
 /* The technique that a file of one of the readers asks for, or the section of ZeRO as a whole; NULL: none. */
 static const char *technique_in(const char *path, char *text) {
   if (!begins_with_one(path, readers, sizeof readers / sizeof *readers)) return NULL;
@@ -367,7 +364,7 @@ static const char *technique_in(const char *path, char *text) {
   for (size_t i = 0; i < sizeof techniques / sizeof *techniques; i++)
     if (strstr(text, techniques[i])) return techniques[i];
   for (const char *at = strstr(text, "zero"); at; at = strstr(at + 1, "zero"))
-    if (at > text && (at[-1] == '.' || at[-1] == '>') && !is_of_name(at[4])) return "zero";
+    if (at > text && (at[-1] == '.' || at[-1] == '>') && !is_name(at[4])) return "zero";
   return NULL;
 }
 
@@ -418,7 +415,6 @@ START_TEST(techniques_that_are_asked_for_are_noticed) {
     ck_assert_msg((technique_in(mutants[i].path, text) != NULL) == mutants[i].noticed, "%s: %s", mutants[i].path,
                   mutants[i].text);
   }
->>>>>>> strip
 }
 END_TEST
 
@@ -428,13 +424,10 @@ int main(void) {
   tcase_add_test(tests, files_have_a_size);
   tcase_add_test(tests, folders_use_what_is_below);
   tcase_add_test(tests, no_file_includes_itself);
-<<<<<<< HEAD
   tcase_add_test(tests, one_writer_of_files);
   tcase_add_test(tests, no_shell_and_one_conversion);
-=======
   tcase_add_test(tests, techniques_are_known_to_plans);
   tcase_add_test(tests, techniques_that_are_asked_for_are_noticed);
->>>>>>> strip
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_set_fork_status(runner, CK_FORK);
