@@ -42,8 +42,9 @@ typedef struct tws_tune_space {
   int oversubscribe; /* hosts: also rank counts beyond the cores (powers of two up to twice the cores) */
   /* Axes of ranks besides replicas. Empty lists are what the configuration says, or, when `axes` is set: all legal
    * pipelines; tensor ranks within a node, with and without sequence_parallel; sequence ranks that share a node with
-   * the tensor ranks, for sequences of 8192 tokens or more where no list of ZeRO's knobs is given; 1f1b, interleaved with two chunks, zb-h1; all devices; and
-   * no ZeRO stage where nothing is left to divide, no pipeline with fewer micro-batches than stages. */
+   * the tensor ranks, for sequences of 8192 tokens or more where no list of ZeRO's knobs is given; 1f1b,
+   * interleaved with two chunks, zb-h1; all devices; and no ZeRO stage where nothing is left to divide, no pipeline
+   * with fewer micro-batches than stages. */
   int axes;
   int pipeline[TWS_TUNE_LIST], pipeline_count;
   int tensor[TWS_TUNE_LIST], tensor_count;

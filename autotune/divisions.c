@@ -183,6 +183,8 @@ typedef struct looker {
   tws_tally *tally;
   double until_s;
   int64_t families;
+  tws_job *job; /* of the division before, which differs in its batch alone; or NULL */
+  tws_variant of;
 } looker;
 
 static void note_closest(looker *w, int64_t number, const tws_tune_candidate *c) {
@@ -196,20 +198,40 @@ static void note_closest(looker *w, int64_t number, const tws_tune_candidate *c)
   if (*count < TWS_CLOSEST) (*count)++;
 }
 
+/* The job of a division, whose batch is set in `config`: of divisions that differ in it alone one is derived. */
+static tws_code job_of(looker *w, tws_tune_candidate *c, tws_config *config, int *refused, tws_error *err) {
+  const tws_variant *v = &c->variant;
+  tws_variant like = *v;
+  like.micro = w->of.micro;
+  like.accumulation = w->of.accumulation;
+  *refused = 0;
+  if (!w->job || memcmp(&like, &w->of, sizeof like) != 0) {
+    tws_job_destroy(w->job);
+    w->job = NULL;
+    TWS_TRY(tws_tune_derive(w->d->points->request, c, &w->job, refused, err));
+    w->of = *v;
+    if (*refused) return TWS_OK;
+  }
+  *config = *w->job->config;
+  config->micro_batch_size = v->micro;
+  config->accumulation_steps = v->accumulation;
+  config->train_batch_size = (int64_t)tws_variant_samples(v);
+  return TWS_OK;
+}
+
 /* What the passes of a division take and need, by the first of its points that may be lowered. */
 static tws_code bound_division(looker *w, int64_t division, tws_tune_candidate *c, tws_error *err) {
-  const tws_tune_request *request = w->d->points->request;
   tws_division_bound *record = &w->d->records[division];
+  tws_config config;
   tws_bound passes = {.step_s = 0};
   tws_error why = {0};
-  tws_job *job;
   int refused;
   if (record->known == TWS_DIVISION_BOUNDED) return TWS_OK;
-  TWS_TRY(tws_tune_derive(request, c, &job, &refused, err));
+  TWS_TRY(job_of(w, c, &config, &refused, err));
   if (refused) return TWS_OK;
-  const tws_plan_request plan = tws_job_request(job, 0);
-  const tws_code code = tws_bound_passes(&plan, &job->machine, &passes, &why);
-  tws_job_destroy(job);
+  tws_plan_request plan = tws_job_request(w->job, 0);
+  plan.config = &config;
+  const tws_code code = tws_bound_passes(&plan, &w->job->machine, &passes, &why);
   TWS_TRY(tws_tune_refusal(c, code, &why, &refused, err));
   if (refused) return TWS_OK;
   record->step_s = passes.step_s;
@@ -308,6 +330,7 @@ static void work(void *user, int index) {
   w.worker = index;
   w.tally = &own->tally;
   own->code = look_at_families(&w, &own->err);
+  tws_job_destroy(w.job);
 }
 
 static tws_code run_workers(lookers *l, int workers, double *cpu_s, tws_error *err) {

@@ -90,6 +90,21 @@ tws_code tws_tune_bound(const tws_tune_request *request, tws_tune_candidate *c, 
   return tws_tune_refusal(c, code, &why, &refused, err);
 }
 
+tws_code tws_tune_bound_layers(const tws_tune_request *request, tws_tune_candidate *c, tws_error *err) {
+  tws_error why = {0};
+  tws_bound bound = {.step_s = 0};
+  tws_job *job;
+  int refused;
+  TWS_TRY(tws_tune_derive(request, c, &job, &refused, err));
+  if (refused) return TWS_OK;
+  const tws_plan_request plan = tws_job_request(job, 0);
+  const tws_code code = tws_bound_layers(&plan, &job->machine, &bound, &why);
+  c->estimate.step_s = bound.step_s;
+  c->estimate.model_flops = model_flops(job);
+  tws_job_destroy(job);
+  return tws_tune_refusal(c, code, &why, &refused, err);
+}
+
 tws_code tws_tune_estimate(const tws_tune_request *request, tws_tune_candidate *c, tws_error *err) {
   tws_error why = {0};
   tws_job *job;

@@ -20,6 +20,8 @@ void tws_tune_judge_ledger(const tws_capacity *capacity, const tws_ledger *ledge
 /* A lower bound of its step, and whether the least that it needs is too much: estimate has step_s and the ledger, and
  * model_flops. */
 tws_code tws_tune_bound(const tws_tune_request *request, tws_tune_candidate *candidate, tws_error *err);
+/* The same by what its layers alone take, whatever the knobs of ZeRO are: estimate has step_s and model_flops. */
+tws_code tws_tune_bound_layers(const tws_tune_request *request, tws_tune_candidate *candidate, tws_error *err);
 /* By the request's objective, larger is better: with bounds for step_s and bytes no plan of the point has more. */
 double tws_tune_score(const tws_tune_request *request, const tws_tune_candidate *candidate);
 

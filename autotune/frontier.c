@@ -11,10 +11,15 @@ enum { BATCH = 32, BATCH_OF_PLANS = 8 };
 
 /* ---- what is to be looked at ---- */
 
-typedef enum level { DIVISION, POINT, BOUNDED } level;
+typedef enum level {
+  DIVISION, /* by what its passes take on the first stage */
+  PIPELINE, /* likewise, but by what the layers of all stages take, with the fill and the drain */
+  POINT,
+  BOUNDED
+} level;
 typedef struct entry {
   double score;   /* promised */
-  int64_t number; /* of the point; of a division's first */
+  int64_t number; /* of the point; of a division's first that may fit */
   uint64_t print; /* of one that is bounded: points of a division with equal ones have the same plan */
   level level;
 } entry;
@@ -152,6 +157,7 @@ static tws_code look_closer(void *user, int item, void *answer, tws_error *err) 
   const tws_variant v = tws_points_variant(s->points, e->number);
   const int planned = e->level == BOUNDED;
   *c = tws_tune_candidate_of(&v);
+  if (e->level == DIVISION) return tws_tune_bound_layers(s->request, c, err);
   if (!tws_search_state_find(s->state, e->number, planned, c))
     TWS_TRY(planned ? tws_tune_estimate(s->request, c, err) : tws_tune_bound(s->request, c, err));
   c->number = e->number;
@@ -167,9 +173,16 @@ static tws_code read_answer(void *user, int item, const void *answer, int *stop,
   (void)stop;
   memcpy(&c, answer, sizeof c); /* of another process: */
   c.estimate.path.bottleneck = c.estimate.path.text;
+  if (e->level == DIVISION) { /* of memory nothing new is known; and what is refused is, point by point */
+    c.needed_bytes = 0;
+    const double promised = s->request->goal == TWS_GOAL_MEMORY || c.verdict == TWS_TUNE_NOT_SUPPORTED
+                                ? e->score
+                                : tws_tune_score(s->request, &c);
+    return push(f, (entry){promised > 0 && promised < e->score ? promised : e->score, e->number, 0, PIPELINE}, err);
+  }
   tws_search_state_keep(s->state, e->number, &c);
   s->swept->plans += e->level == BOUNDED;
-  s->swept->bounds += e->level != BOUNDED;
+  s->swept->bounds += e->level == POINT;
   if (c.verdict != TWS_TUNE_FITS) return add_reject(s, &c, err);
   if (e->level == BOUNDED) return add_fit(s, &c, err);
   /* in an order that was asked for, a bound is no reason to come later */
@@ -180,16 +193,25 @@ static tws_code read_answer(void *user, int item, const void *answer, int *stop,
 
 /* ---- the search ---- */
 
-/* A division's points promise what it does. */
-static tws_code expand(frontier *f, const entry *e, tws_error *err) {
+/* The points of a division that may fit: with `first` the first of them alone, else all, which promise what it does. */
+static tws_code expand(frontier *f, const entry *e, int64_t *first, tws_error *err) {
   tws_search *s = f->s;
-  for (int64_t i = 0; i < s->points->knobs; i++) {
+  const int64_t begin = e->number - e->number % s->points->knobs;
+  for (int64_t number = begin; number < begin + s->points->knobs; number++) {
     tws_variant v;
     int may_fit;
-    TWS_TRY(tws_divisions_may_fit(s->divisions, e->number + i, &v, &may_fit, err));
-    if (may_fit) TWS_TRY(push(f, (entry){e->score, e->number + i, 0, POINT}, err));
+    TWS_TRY(tws_divisions_may_fit(s->divisions, number, &v, &may_fit, err));
+    if (may_fit && first) {
+      *first = number;
+      return TWS_OK;
+    }
+    if (may_fit) TWS_TRY(push(f, (entry){e->score, number, 0, POINT}, err));
   }
   return TWS_OK;
+}
+
+static int has_stages(const tws_search *s, int64_t number) {
+  return tws_points_variant(s->points, number).pipeline > 1;
 }
 
 /* What is looked at next: the entries that promise most. */
@@ -198,9 +220,12 @@ static tws_code take_batch(frontier *f, int *count, tws_error *err) {
   *count = 0;
   while (*count < BATCH && f->count && may_be_best(f->s, f->heap[0].score)) {
     if (f->heap[0].level == BOUNDED && plans == BATCH_OF_PLANS) return TWS_OK;
-    const entry e = pop(f);
-    if (e.level == DIVISION) {
-      TWS_TRY(expand(f, &e, err));
+    entry e = pop(f);
+    const int ordered = f->s->request->tuner != TWS_TUNER_MODEL_BASED;
+    if (e.level == DIVISION && has_stages(f->s, e.number) && !ordered)
+      TWS_TRY(expand(f, &e, &e.number, err));
+    else if (e.level == DIVISION || e.level == PIPELINE) {
+      TWS_TRY(expand(f, &e, NULL, err));
       continue;
     }
     int is_new = 1;
@@ -311,11 +336,13 @@ static tws_code count_rest(frontier *f, tws_error *err) {
   if (f->count && (may_be_best(s, f->heap[0].score) || ordered)) s->left_score = f->heap[0].score;
   while (f->count) {
     const entry e = pop(f);
-    int64_t points = e.level != DIVISION;
-    for (int64_t i = 0; i < s->points->knobs && e.level == DIVISION; i++) {
+    const int whole = e.level == DIVISION || e.level == PIPELINE;
+    int64_t points = !whole;
+    for (int64_t i = 0; i < s->points->knobs && whole; i++) {
+      const int64_t number = e.number - e.number % s->points->knobs + i;
       tws_variant v;
       int may_fit;
-      TWS_TRY(tws_divisions_may_fit(s->divisions, e.number + i, &v, &may_fit, err));
+      TWS_TRY(tws_divisions_may_fit(s->divisions, number, &v, &may_fit, err));
       points += may_fit;
     }
     *(ordered || may_be_best(s, e.score) ? &s->swept->left : &s->swept->ruled_out) += points;

@@ -1,7 +1,8 @@
 /* Best first: of all points that may fit, those that promise most are looked at more closely, until the best plans
  * promise no less than everything that is left.
  *
- *   a division (what its passes take) -> its points -> a bound (tws_bound_step) -> the plan (tws_job_estimate)
+ *   a division: what its passes take; of a pipeline, what the layers of all stages take (tws_bound_layers)
+ *   -> its points -> a bound of each (tws_bound_step) -> the plan (tws_job_estimate)
  *
  * Each step costs more than the one before it and never promises more, so what has been planned when it comes first
  * again is better than everything else, and what never comes first is never planned. Equal requests look at the same

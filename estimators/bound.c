@@ -24,6 +24,7 @@ typedef struct bounder {
   const tws_bound_costs *costs;
   int64_t wanted, built; /* micro-batches: of the step, of the plans */
   int stages, serial;
+  int layers_alone;  /* what is not of layers takes no time */
   stage_plan *plans; /* one of each stage */
   tws_run *run;
   tws_run_start *order; /* what started, in that order: each a rendezvous or an operation */
@@ -75,12 +76,21 @@ static tws_code find_costs(bounder *b, stage_plan *s, tws_error *err) {
   return TWS_OK;
 }
 
+/* Kernels of the passes, and collectives among ranks that see the same samples. */
+static int is_of_layers(const tws_plan *plan, const tws_op *o) {
+  const tws_axes layers = 1u << TWS_AXIS_MODEL | 1u << TWS_AXIS_SEQUENCE;
+  if (o->phase == TWS_PHASE_STEP) return 0;
+  if (o->kind == TWS_OP_COMPUTE) return o->place == TWS_PLACE_DEVICE;
+  return o->kind == TWS_OP_COLLECTIVE && !(plan->groups[plan->works[o->work].group].axes & ~layers);
+}
+
 static double seconds_of(const bounder *b, uint32_t stage, uint32_t op) {
   const tws_plan *plan = b->plans[stage].plan;
   const tws_op *o = &plan->ops[op];
   if (o->kind == TWS_OP_SEND || o->kind == TWS_OP_RECV)
     return b->costs ? b->costs->message(b->costs->user, plan, o->peer, o->work)
                     : tws_plan_message_seconds(plan, o->peer, o->work, b->machine);
+  if (b->layers_alone && !is_of_layers(plan, o)) return 0;
   return b->plans[stage].seconds[o->work];
 }
 
@@ -366,22 +376,20 @@ tws_code tws_bound_step_at(const tws_plan_request *request, const tws_bound_cost
   return bound_request((bounder){.request = request, .costs = costs, .serial = costs->serial}, out, err);
 }
 
-/* ---- parts of it ---- */
-
-/* Kernels, and collectives among ranks that see the same samples. */
-static int is_of_layers(const tws_plan *plan, const tws_op *o) {
-  if (o->kind == TWS_OP_COMPUTE) return o->place == TWS_PLACE_DEVICE;
-  return o->kind == TWS_OP_COLLECTIVE &&
-         !(plan->groups[plan->works[o->work].group].axes & ~(1u << TWS_AXIS_MODEL | 1u << TWS_AXIS_SEQUENCE));
+tws_code tws_bound_layers(const tws_plan_request *request, const tws_machine *machine, tws_bound *out, tws_error *err) {
+  const int serial = tws_profile_serial_streams(machine->profile);
+  const bounder b = {.request = request, .machine = machine, .serial = serial, .layers_alone = 1};
+  return bound_request(b, out, err);
 }
+
+/* ---- parts of it ---- */
 
 /* The least of what layers take for a micro-batch on the stream that computes. */
 static double passes_seconds(const tws_plan *plan, const tws_machine *machine, double *each) {
   double least = 0;
   for (uint32_t op = 0; op < plan->op_count; op++) {
     const tws_op *o = &plan->ops[op];
-    if (o->stream != TWS_STREAM_COMPUTE || o->phase == TWS_PHASE_STEP || o->micro_batch >= plan->accumulation_steps ||
-        !is_of_layers(plan, o))
+    if (o->stream != TWS_STREAM_COMPUTE || o->micro_batch >= plan->accumulation_steps || !is_of_layers(plan, o))
       continue;
     each[o->micro_batch] += tws_plan_work_seconds(plan, o->work, machine, 1);
   }

@@ -36,6 +36,11 @@ tws_code tws_bound_step(const tws_plan_request *request, const tws_machine *mach
 tws_code tws_bound_step_at(const tws_plan_request *request, const tws_bound_costs *costs, tws_bound *out,
                            tws_error *err);
 
+/* The same of what layers do alone: kernels of the passes, what tensor and sequence ranks exchange, and messages
+ * between stages; all else takes no time. It does not depend on how parameters, gradients and the optimizer's states
+ * are partitioned, reduced and offloaded. */
+tws_code tws_bound_layers(const tws_plan_request *request, const tws_machine *machine, tws_bound *out, tws_error *err);
+
 /* What the forward and backward passes of the first stage take on the stream that computes, kernels and what tensor and
  * sequence ranks exchange there, and what activations, checkpoints, their gradients, workspaces and inputs need: the
  * part of a step that does not depend on how parameters, gradients and the optimizer's states are partitioned, reduced

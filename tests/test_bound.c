@@ -152,6 +152,8 @@ static double check_job(uint64_t seed, int random, int64_t longer) {
   if (!random) {
     ck_assert(tws_bound_passes(&j.request, &j.machine, &passes, &err) == TWS_OK);
     no_more(passes.step_s, whole.step_s, "seconds of kernels", seed);
+    ck_assert(tws_bound_layers(&j.request, &j.machine, &passes, &err) == TWS_OK);
+    no_more(passes.step_s, bound.step_s, "seconds of layers", seed);
   }
   drop_job(&j);
   return bound.step_s / whole.step_s;
