@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/number.h"
 #include "launch/process.h"
 #include "launch/protocol.h"
 
@@ -27,9 +28,11 @@ void tws_remains_begin(tws_remains *m) {
 
 int tws_remains_learn(tws_remains *m, pid_t rank) {
   char job[32];
+  int64_t number;
   if (!m->folder[0]) tws_process_variable(rank, "OMPI_MCA_orte_jobfam_session_dir", m->folder, sizeof m->folder);
-  if (!m->job && tws_process_variable(rank, "PMIX_NAMESPACE", job, sizeof job))
-    m->job = (unsigned)strtoul(job, NULL, 10);
+  if (!m->job && tws_process_variable(rank, "PMIX_NAMESPACE", job, sizeof job) &&
+      tws_text_integer(job, NULL, 1, UINT32_MAX, &number))
+    m->job = (unsigned)number;
   return m->folder[0] && m->job;
 }
 

@@ -331,8 +331,8 @@ static const char *const techniques[] = {"zero.stage",    "zero->stage", "overla
 /* Who may not ask for them, and who of these may: flops profiles tell what a configuration says, a search's space turns
  * it. */
 static const char *const readers[] = {"estimators/", "sim/", "models/", "autotune/"};
-static const char *const may_ask[] = {"estimators/flops_profile.", "autotune/space", "autotune/product.",
-                                      "autotune/deepspeed_space.", "autotune/search.c"};
+static const char *const may_ask[] = {"estimators/flops_profile.", "autotune/space", "autotune/points.",
+                                      "autotune/deepspeed_space."};
 
 static int begins_with_one(const char *path, const char *const *with, size_t many) {
   for (size_t i = 0; i < many; i++)
