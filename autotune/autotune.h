@@ -191,6 +191,7 @@ int tws_tune_needs_axes(const tws_tune_request *request);
 double tws_tune_least_devices(const tws_tune_request *request);
 
 /* The points of a space, in order; the caller frees *points with tws_free. */
+int tws_tune_has_points(const tws_tune_request *request); /* 0: there is none, or the space is wrong */
 tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err);
 
 /* Whether a point fits and the longest path of its plan, or why it is rejected. */

@@ -303,8 +303,16 @@ static tws_code look_at_families(looker *w, tws_error *err) {
   for (int64_t i; (i = atomic_fetch_add(&w->d->found->next, 1)) < w->families;) {
     if (request->parts > 1 && i % request->parts != request->part) continue;
     if (w->until_s > 0 && tws_clock_s() >= w->until_s) return TWS_OK;
+    const int64_t family = family_at(w, i);
+    tws_variant v;
     int implied = 0;
-    for (int64_t m = 0; m < micros; m++) TWS_TRY(look_at_division(w, family_at(w, i) * micros + m, &implied, err));
+    const tws_standing all = tws_points_family(p, family, &v);
+    if (all != TWS_POINT_OWN) {
+      w->tally->considered += micros * p->knobs;
+      *(all == TWS_POINT_ILLEGAL ? &w->tally->illegal : &w->tally->equal) += micros * p->knobs;
+    }
+    for (int64_t m = 0; m < micros && all == TWS_POINT_OWN; m++)
+      TWS_TRY(look_at_division(w, family * micros + m, &implied, err));
     atomic_fetch_add(&w->d->found->considered, micros * p->knobs);
   }
   return TWS_OK;

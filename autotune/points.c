@@ -229,18 +229,32 @@ tws_variant tws_points_variant(const tws_points *p, int64_t number) {
   return variant_of(p, digit);
 }
 
-/* A list's first item stands for all where the list has no effect. */
+/* What does not depend on the batch. A list's first item stands for all where the list has no effect. */
+static tws_standing family_standing(const tws_points *p, const int *d, const tws_variant *v) {
+  if (v->ranks % (v->pipeline * v->tensor * v->sequence) || !threads_suit(p, v)) return TWS_POINT_ILLEGAL;
+  if (v->pipeline == 1 && d[TWS_DIGIT_SCHEDULE] > 0) return TWS_POINT_EQUAL;
+  if (v->tensor == 1 && d[TWS_DIGIT_TOKENS] > 0) return TWS_POINT_EQUAL;
+  if (v->expert < 2 && d[TWS_DIGIT_EXCHANGE + TWS_EXCHANGE_EXPERT_NODES] > 0) return TWS_POINT_EQUAL;
+  return TWS_POINT_OWN;
+}
+
+tws_standing tws_points_family(const tws_points *p, int64_t family, tws_variant *v) {
+  const int64_t first = family * p->count[TWS_DIGIT_MICRO] * p->knobs;
+  int d[TWS_DIGITS];
+  *v = tws_points_variant(p, first);
+  if (p->listed) return TWS_POINT_OWN;
+  find_digits(p, first, d);
+  return family_standing(p, d, v);
+}
+
 tws_standing tws_points_division(const tws_points *p, int64_t division, tws_variant *v) {
   int d[TWS_DIGITS];
   *v = tws_points_variant(p, division * p->knobs);
   if (p->listed) return TWS_POINT_OWN;
   find_digits(p, division * p->knobs, d);
-  if (v->ranks % (v->pipeline * v->tensor * v->sequence) || v->accumulation < 1) return TWS_POINT_ILLEGAL;
-  if (!threads_suit(p, v) || !tws_axes_division_legal(&p->axes, v)) return TWS_POINT_ILLEGAL;
-  if (v->pipeline == 1 && d[TWS_DIGIT_SCHEDULE] > 0) return TWS_POINT_EQUAL;
-  if (v->tensor == 1 && d[TWS_DIGIT_TOKENS] > 0) return TWS_POINT_EQUAL;
-  if (v->expert < 2 && d[TWS_DIGIT_EXCHANGE + TWS_EXCHANGE_EXPERT_NODES] > 0) return TWS_POINT_EQUAL;
-  return TWS_POINT_OWN;
+  const tws_standing family = family_standing(p, d, v);
+  if (family != TWS_POINT_OWN) return family;
+  return v->accumulation > 0 && tws_axes_division_legal(&p->axes, v) ? TWS_POINT_OWN : TWS_POINT_ILLEGAL;
 }
 
 /* Where nothing is divided, and nothing reduced, a stage is what goes to the host then, and comes from there: 1: what
@@ -287,15 +301,24 @@ tws_standing tws_points_knobs(const tws_points *p, int64_t number, tws_variant *
   return v->pipeline > 1 && d[TWS_DIGIT_OVERLAP] > 0 ? TWS_POINT_EQUAL : TWS_POINT_OWN;
 }
 
+/* 0: visit() wants no more. */
+static int each_of_division(const tws_points *p, int64_t division,
+                            int (*visit)(void *user, int64_t number, const tws_variant *variant), void *user) {
+  tws_variant v;
+  if (tws_points_division(p, division, &v) != TWS_POINT_OWN) return 1;
+  for (int64_t number = division * p->knobs; number < (division + 1) * p->knobs; number++)
+    if (tws_points_knobs(p, number, &v) == TWS_POINT_OWN && !visit(user, number, &v)) return 0;
+  return 1;
+}
+
 void tws_points_each(const tws_points *p, int (*visit)(void *user, int64_t number, const tws_variant *variant),
                      void *user) {
+  const int64_t micros = p->count[TWS_DIGIT_MICRO], families = p->points / p->knobs / micros;
   tws_variant v;
-  for (int64_t division = 0; division < p->points / p->knobs; division++) {
-    if (tws_points_division(p, division, &v) != TWS_POINT_OWN) continue;
-    for (int64_t i = 0; i < p->knobs; i++) {
-      const int64_t number = division * p->knobs + i;
-      if (tws_points_knobs(p, number, &v) == TWS_POINT_OWN && !visit(user, number, &v)) return;
-    }
+  for (int64_t family = 0; family < families; family++) {
+    if (tws_points_family(p, family, &v) != TWS_POINT_OWN) continue;
+    for (int64_t m = 0; m < micros; m++)
+      if (!each_of_division(p, family * micros + m, visit, user)) return;
   }
 }
 

@@ -62,6 +62,8 @@ static inline double tws_variant_samples(const tws_variant *v) {
 /* ILLEGAL: no such division, batch or combination, or one that is not worth trying where none was named; EQUAL: another
  * point has the same plan. */
 typedef enum tws_standing { TWS_POINT_ILLEGAL, TWS_POINT_EQUAL, TWS_POINT_OWN } tws_standing;
+/* Of a family, divisions that differ in their micro batch alone: what they share. */
+tws_standing tws_points_family(const tws_points *points, int64_t family, tws_variant *variant);
 /* Of a division: what all combinations of its knobs share. */
 tws_standing tws_points_division(const tws_points *points, int64_t division, tws_variant *variant);
 /* Of a point of a division that stands for itself. */

@@ -147,14 +147,10 @@ static tws_code try_devices(kind_search *s, int devices, int settle, int *does, 
 /* ---- one kind ---- */
 
 static int can_be_divided(kind_search *s, int devices) {
-  tws_variant *points = NULL;
-  int count = 0;
   use_devices(s, devices);
   tws_tune_request ask = ask_tuner(s, devices);
   narrow_to_least(&ask.space);
-  if (tws_tune_enumerate(&ask, &points, &count, NULL) != TWS_OK) return 0;
-  tws_free(points);
-  return count > 0;
+  return tws_tune_has_points(&ask);
 }
 
 /* Numbers of nodes that are tried first: all to 16, then eight to each doubling, which batches and layers divide. */

@@ -15,6 +15,13 @@ static int add_point(void *user, int64_t number, const tws_variant *variant) {
   return !list->failed;
 }
 
+int tws_tune_has_points(const tws_tune_request *request) {
+  tws_points p;
+  const int has = tws_points_fill(request, &p, NULL) == TWS_OK && tws_points_own(&p, 1) > 0;
+  tws_points_free(&p);
+  return has;
+}
+
 tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err) {
   tws_points p;
   point_list list = {0};

@@ -34,8 +34,6 @@ typedef struct tws_fingerprint {
  * results of different models, configurations or plans can be told apart although they look alike. Neither names nor
  * paths of files count, nor padding of the vocabulary for the model, nor keys without effect for the configuration. */
 tws_code tws_fingerprint_read(const tws_plan_request *request, tws_fingerprint *out, tws_error *err);
-/* Of the plans of all pipeline stages, for jobs that differ in keys of ZeRO alone: equal ones do the same. */
-tws_code tws_fingerprint_stages(const tws_plan_request *request, uint64_t *out, tws_error *err);
 /* Of the plan of request->rank, of two micro-batches: ranks of a stage with equal ones take as long and hold as much.
  */
 tws_code tws_fingerprint_shape(const tws_plan_request *request, uint64_t *out, tws_error *err);

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include "estimators/estimators.h"
-#include "plan/pipeline_grid.h"
 
 /* The model as its file describes it: rows that padding adds for the sake of ranks are not part of it. */
 uint64_t tws_network_fingerprint(const tws_network *n) {
@@ -93,23 +92,6 @@ tws_code tws_fingerprint_shape(const tws_plan_request *request, uint64_t *out, t
     hash = tws_fingerprint_integer(hash, (int64_t)tws_plan_bytes(plan, (tws_tier)tier));
   tws_plan_destroy(plan);
   *out = hash;
-  return TWS_OK;
-}
-
-tws_code tws_fingerprint_stages(const tws_plan_request *request, uint64_t *out, tws_error *err) {
-  const int stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
-  *out = tws_fingerprint_integer(TWS_FINGERPRINT_START, request->config->accumulation_steps);
-  for (int stage = 0; stage < stages; stage++) {
-    tws_plan_request r = *request;
-    tws_plan *plan;
-    r.rank = tws_pipeline_grid_stage(&r.topology, 0, stage);
-    r.max_accumulation = stages > 2 ? stages : 2;
-    TWS_TRY(tws_plan_build(&r, &plan, err));
-    *out = tws_fingerprint_integer(*out, (int64_t)of_plan(plan, 1));
-    for (int tier = 0; tier < TWS_TIER_COUNT; tier++)
-      *out = tws_fingerprint_integer(*out, (int64_t)tws_plan_bytes(plan, (tws_tier)tier));
-    tws_plan_destroy(plan);
-  }
   return TWS_OK;
 }
 

@@ -74,16 +74,6 @@ static const char *exchange_value(const tws_variant *variant, int key, char *tex
   return exchange[key].most > 1 ? text : value ? "true" : "false";
 }
 
-void tws_variant_set_limits(const tws_variant *variant, tws_config *config) {
-  int64_t *const fields[TWS_ZERO3_LIMIT_COUNT] = {
-#define X(key, field, word, flag) &config->zero.field,
-      TWS_ZERO3_LIMITS(X)
-#undef X
-  };
-  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++)
-    if (variant->zero3[i]) *fields[i] = variant->zero3[i] - 1;
-}
-
 void tws_variant_name(const tws_variant *variant, char *buffer, int size) {
   tws_ds_setting settings[20 + TWS_EXCHANGE_COUNT] = {
       {"gradient_accumulation_steps", TWS_DS_NUMBER, (double)variant->accumulation, 0},

@@ -58,8 +58,6 @@ typedef struct tws_variant {
   int exchange[TWS_EXCHANGE_COUNT];     /* 1 + a value of TWS_EXCHANGE_KEYS */
   int64_t zero3[TWS_ZERO3_LIMIT_COUNT]; /* 1 + a limit of TWS_ZERO3_LIMITS, in elements */
 } tws_variant;
-/* Sets them in a configuration that was resolved without them. */
-void tws_variant_set_limits(const tws_variant *variant, tws_config *config);
 
 /* Where the optimizer and, at stage 3, parameters are kept between uses: X(word, offload_optimizer's device,
  * offload_param's, what people say). */

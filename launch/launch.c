@@ -736,7 +736,7 @@ static tws_code explain_failure(job *j, tws_error *err) {
   if (j->finished) {
     tws_log_write(j->options->log, TWS_LOG_WARNING,
                   "all ranks have ended well, but mpirun did not within %.3g s, and was ended", finish_s(j));
-    return TWS_OK;
+    return explain_output(j, err);
   }
   if (j->killed)
     return tws_fail(err, TWS_RANK,
