@@ -43,7 +43,7 @@ $(BUILD)-check/build.ninja:
 	  -DTWINSPEED_FUZZ_RUNS=1000 $(CMAKE_FLAGS)
 
 $(BUILD)-sanitize/build.ninja:
-	$(CONFIGURE_CLANG) -B $(BUILD)-sanitize $(SANITIZED) -DTWINSPEED_HOST_ISAS=base $(CMAKE_FLAGS)
+	$(CONFIGURE_CLANG) -B $(BUILD)-sanitize $(SANITIZED) "-DTWINSPEED_HOST_ISAS=base;avx2" $(CMAKE_FLAGS)
 
 $(BUILD)-all/build.ninja:
 	$(CONFIGURE) -B $(BUILD)-all -DTWINSPEED_DEBUG_INFO=-g1 $(CMAKE_FLAGS)

@@ -203,9 +203,10 @@ static void fill_swept(const tws_search *s, tws_tune_result *result) {
   if (!s->every)
     w->left = w->considered - w->illegal - w->equal - w->refused - w->too_large - w->ruled_out - w->planned;
   const double best = s->fit_count ? tws_tune_score(s->request, &s->fits[0]) : 0;
-  const int known = best > 0 && s->left_score < 1e299 && s->request->tuner == TWS_TUNER_MODEL_BASED;
-  w->left_better = w->left == 0 ? 0 : known && s->left_score > 0 ? s->left_score / best - 1 : -1;
-  if (w->left_better < 0 && w->left_better > -1) w->left_better = 0;
+  const int seen = s->every || s->tally->considered == s->points->points; /* all divisions were looked at */
+  const int known = seen && best > 0 && s->left_score < 1e299 && s->request->tuner == TWS_TUNER_MODEL_BASED;
+  w->left_better = w->left == 0 ? 0 : known ? s->left_score / best - 1 : -1;
+  if (known && w->left_better < 0) w->left_better = 0;
 }
 
 /* ---- parts ---- */

@@ -378,14 +378,26 @@ static void welcome_ranks(job *j) {
   tws_secret_wipe(new, sizeof new);
 }
 
-/* What another machine sends is no command for the terminal of this one. bytes 0: nothing more comes. */
+static void print_and_free(job *j, int rank, int stream, tws_text *printable) {
+  if (printable->length) tws_printed_add(j->printed, rank, stream, printable->data, printable->length);
+  tws_text_free(printable);
+}
+
+/* What another machine sends is no command for the terminal of this one. */
 static void print_escaped(job *j, int rank, int stream, const char *text, size_t bytes) {
-  tws_escape *state = &j->peers[rank].escape[stream];
   tws_text printable = {0};
-  tws_escape_add(state, text, bytes, "\n\t\r", &printable);
-  if (bytes == 0) tws_escape_end(state, &printable);
-  if (printable.length) tws_printed_add(j->printed, rank, stream, printable.data, printable.length);
-  tws_text_free(&printable);
+  tws_escape_add(&j->peers[rank].escape[stream], text, bytes, "\n\t\r", &printable);
+  print_and_free(j, rank, stream, &printable);
+}
+
+/* A rank of another machine prints no more: what is left of a character that its output ended in is printed too. */
+static void end_printed(job *j, int rank) {
+  for (int i = 0; i < 2; i++) {
+    tws_text printable = {0};
+    tws_escape_end(&j->peers[rank].escape[i], &printable);
+    print_and_free(j, rank, i, &printable);
+  }
+  tws_printed_end(j->printed, rank);
 }
 
 static void take_record(job *j, int rank, const tws_launch_record *record) {
@@ -403,7 +415,7 @@ static void take_record(job *j, int rank, const tws_launch_record *record) {
   p->said_end = 1;
   tws_watch_done(j->watch, rank);
   if (j->far) { /* the rank waits for this before it ends */
-    tws_printed_end(j->printed, rank);
+    end_printed(j, rank);
     tws_link_close(&p->link);
   }
   if (record->kind != TWS_RECORD_FAILED) return;
@@ -421,8 +433,7 @@ static void hear_rank(job *j, int rank) {
   tws_launch_record record;
   const int got = tws_link_receive(&p->link, &record);
   if (got < 0) { /* it is gone, or what it sends is no record of this job */
-    for (int i = 0; i < 2 && j->far; i++) print_escaped(j, rank, i, "", 0);
-    if (j->far) tws_printed_end(j->printed, rank);
+    if (j->far) end_printed(j, rank);
     tws_link_close(&p->link);
     if (!p->said_end && !j->failure.kind && j->first_dead < 0 && !j->signal && !j->lost) {
       j->first_dead = rank;
