@@ -5,7 +5,7 @@ set(TWS_MODULE_INSTALL_DIR ${CMAKE_INSTALL_LIBDIR}/twinspeed)
 install(TARGETS twinspeed ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 # The contracts; what a folder keeps to itself is not installed.
 set(TWS_PUBLIC_HEADERS
-    base/dtype.h base/host_memory.h base/json.h base/log.h base/memory.h base/random.h base/status.h base/strings.h base/units.h
+    base/dtype.h base/host_memory.h base/json.h base/log.h base/memory.h base/output_file.h base/random.h base/status.h base/strings.h base/unfinished.h base/units.h
     compat/deepspeed_autotuner.h compat/deepspeed_grid.h compat/deepspeed_instructions.h compat/deepspeed_memory.h
     config/axes.def config/axes.h config/cluster.h config/ds_config.h config/loss_scale.h
     config/optimizer.h config/optimizers.def
