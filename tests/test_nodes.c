@@ -399,7 +399,7 @@ START_TEST(stopped) {
     int first;
     const char *says, *never;
   } cases[] = {{3, "rank 3 is silent, while its machine answers", "rank 2 is"},
-               {2, "rank 2 is silent, while its machine answers, since: step", "not been heard of"}};
+               {2, "rank 2 is silent, while its machine answers, since: ", "not been heard of"}};
   char command[2048];
   running_job job;
   write_text(in_folder("hosts"), "node1 slots=2\nnode2 slots=2\n");
