@@ -39,9 +39,7 @@ enum { OTHER_POLLS = 2 + TWS_PRINTED_POLLS }; /* signals, connections, output; r
  * then ended; `hang_s` where they hang, or where all ranks have ended well and mpirun alone has not after
  * `patience_s`, with daemons on other machines `notice_s`. */
 static const double notice_s = 10.0, reaction_s = 2.0, patience_s = 5.0, hang_s = 1.5;
-/* TCP counts a launcher that is stopped, and so reads nothing, among those that are gone: ranks give it this much
- * more. */
-static const double stop_s = 4.0;
+static const double stop_s = 4.0; /* more, since to TCP a launcher that is stopped and reads nothing is gone */
 
 typedef struct peer {
   tws_link link;
