@@ -12,7 +12,9 @@ int tws_zero_casts(const tws_lower *l) {
   return z->ranks > 1 && tws_config_communication_dtype(l->config) != z->grad_dtype;
 }
 
+/* What is cast once a step is of no micro-batch. */
 static void cast(tws_lower *l, tws_operand from, tws_operand to) {
+  const uint32_t micro_batch = l->b.micro_batch;
   if (l->b.failed != TWS_OK || from.count == 0) return;
   tws_work work = tws_kernel_work(TWS_KERNEL_CAST, (tws_dtype)l->b.plan->buffers[from.buffer].dtype, 0);
   work.dtype2 = l->b.plan->buffers[to.buffer].dtype;
@@ -20,7 +22,9 @@ static void cast(tws_lower *l, tws_operand from, tws_operand to) {
   from.access = TWS_READ;
   to.access = TWS_WRITE;
   const tws_operand operands[2] = {from, to};
+  if (l->zero.flat_gradients) l->b.micro_batch = (uint32_t)l->accumulation;
   tws_builder_compute(&l->b, l->reduce_stream, &work, operands, 2);
+  l->b.micro_batch = micro_batch;
 }
 
 static int touches(const tws_operand *range, const tws_operand *next) {
