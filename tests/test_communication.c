@@ -46,10 +46,9 @@ START_TEST(words) {
        "\"seq_parallel_communication_data_type\": \"bfp16\"",
        TWS_BF16, "\"bf16\"",
        "\"communication_data_type\" has no effect: seq_parallel_communication_data_type replaces"},
-      {"bf16", ",\"prescale_gradients\": true", TWS_BF16, NULL,
-       "gradients are divided by the number of ranks before any"},
+      {"bf16", ",\"prescale_gradients\": true", TWS_BF16, NULL, "divides gradients by the number of ranks before any"},
       {"bf16", ",\"gradient_predivide_factor\": 2", TWS_BF16, NULL,
-       "gradients are divided by the number of ranks before any"},
+       "divides gradients by the number of ranks before any"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char text[400];
