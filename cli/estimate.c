@@ -158,9 +158,11 @@ static tws_code print_ledger(const tws_cli *cli, const tws_job *job, const tws_l
   for (int i = 0; i < count; i++) {
     char label[160];
     const tws_ledger_tier *tier = &ledger->tier[tiers[i]];
-    if (tier->peak_op < plan->op_count)
-      tws_out("peak of %s: %s, micro-batch %u\n", name[i], tws_op_label(plan, tier->peak_op, label, sizeof label),
-              plan->ops[tier->peak_op].micro_batch + 1);
+    if (tier->peak_op >= plan->op_count) continue;
+    const uint32_t micro_batch = plan->ops[tier->peak_op].micro_batch;
+    tws_out("peak of %s: %s, %s %u\n", name[i], tws_op_label(plan, tier->peak_op, label, sizeof label),
+            micro_batch < plan->accumulation_steps ? "micro-batch" : "after micro-batch",
+            micro_batch < plan->accumulation_steps ? micro_batch + 1 : micro_batch);
   }
   return TWS_OK;
 }

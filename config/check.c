@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/number.h"
 
@@ -163,7 +164,10 @@ static void read_other_words(const tws_walk *walk, const tws_key *key, const cJS
   const int checked = tws_key_checked_section(walk->segments[0]), number = cJSON_IsNumber(item);
   const char *words = checked && cJSON_IsString(item) ? item->valuestring : NULL;
   if (strcmp(walk->segments[0], "twinspeed") == 0) return;
-  if (key->type == TWS_KEY_BOOL) {
+  if (strstr(key->path, "communication_data_type") && cJSON_IsString(item) &&
+      strcasecmp(item->valuestring, "bfp16") == 0) { /* as DeepSpeed's manual spells bf16 */
+    memcpy(item->valuestring, "bf16", sizeof "bf16");
+  } else if (key->type == TWS_KEY_BOOL) {
     if (number && (item->valuedouble == 0 || item->valuedouble == 1))
       become_number(item, item->valuedouble == 1 ? cJSON_True : cJSON_False, 0);
     else if (words && tws_key_word("true|t|yes|y|on|1", words, 1) >= 0)

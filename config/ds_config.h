@@ -112,6 +112,8 @@ typedef struct tws_config {
   double gradient_clipping;       /* 0: none */
   tws_dtype dtype;                /* from fp16.enabled, bf16.enabled */
   tws_dtype accumulation_dtype;   /* data_types.grad_accum_dtype or dtype */
+  int communication_dtype;        /* communication_data_type: 1 + a tws_dtype, 0: not given; */
+  int sequence_communication;     /* seq_parallel_communication_data_type likewise: tws_config_communication_dtype() */
   int bf16_masters, bf16_moments; /* read by tws_config_bf16_masters(), _moments() */
   int dropout;                    /* twinspeed.dropout: what the model's file says of dropout is done in training */
   int stochastic_rounding;        /* twinspeed.stochastic_rounding: of what is updated without a float32 copy */
@@ -252,6 +254,13 @@ typedef struct tws_division {
 } tws_division;
 tws_division tws_config_division(const tws_config *config);
 
+/* The type in which gradients are reduced among replicas, and among sequence ranks with them: the model's unless a key
+ * gives another. DeepSpeed takes fp32 in place of the model's where there are sequence ranks. */
+static inline tws_dtype tws_config_communication_dtype(const tws_config *config) {
+  const int apart = config->sequence_ranks > 1 && config->sequence_communication;
+  const int given = apart ? config->sequence_communication : config->communication_dtype;
+  return given ? (tws_dtype)(given - 1) : config->dtype;
+}
 /* Whether activation checkpoints wait in the host's memory. */
 static inline int tws_config_checkpoints_on_host(const tws_config *config) {
   return config->cpu_checkpointing && config->recompute == TWS_RECOMPUTE_FULL;

@@ -163,6 +163,14 @@ static const char *scheduler_name(tws_scheduler scheduler) {
   return names[scheduler];
 }
 
+/* 1 + a type; 0: none was given. */
+static void put_type(builder *b, const char *path, int given) {
+  if (given)
+    put_at(b, path, cJSON_CreateString(tws_dtype_name((tws_dtype)(given - 1))));
+  else
+    drop_at(b, path);
+}
+
 static void put_special(builder *b, const tws_config *config) {
   char order[TWS_AXIS_ORDER_TEXT];
   const tws_optimizer_row *optimizer = tws_optimizer_of(config->optimizer);
@@ -177,6 +185,8 @@ static void put_special(builder *b, const tws_config *config) {
   put_at(b, "fp16.enabled", cJSON_CreateBool(config->dtype == TWS_F16));
   put_at(b, "bf16.enabled", cJSON_CreateBool(config->dtype == TWS_BF16));
   put_at(b, "data_types.grad_accum_dtype", cJSON_CreateString(tws_dtype_name(config->accumulation_dtype)));
+  put_type(b, "communication_data_type", config->communication_dtype);
+  put_type(b, "seq_parallel_communication_data_type", config->sequence_communication);
   put_at(b, "optimizer.type", cJSON_CreateString(optimizer->type));
   if (tws_optimizer_takes(optimizer, "betas"))
     put_at(b, "optimizer.params.betas", betas);
@@ -586,6 +596,15 @@ static const char *idle_at_stage(const tws_config *c, const char *path) {
   return NULL;
 }
 
+/* Of the two types of reductions one is in use. */
+static const char *idle_type(const tws_config *c, const char *path) {
+  if (c->sequence_ranks < 2 && c->sequence_communication && strcmp(path, "seq_parallel_communication_data_type") == 0)
+    return "it needs sequence_parallel_size above 1";
+  if (c->sequence_ranks > 1 && c->sequence_communication && strcmp(path, "communication_data_type") == 0)
+    return "seq_parallel_communication_data_type replaces it where sequence_parallel_size is above 1";
+  return idle_at_stage(c, path);
+}
+
 /* Keys that go with others which are not in use. Defaults are no wish, so nothing is said of them. */
 static const char *idle_reason(const tws_config *c, const char *path) {
   const int pipe = c->pipeline_stages > 1, tensor = c->tensor_ranks > 1, alone = tws_config_model_ranks(c) == 1;
@@ -666,7 +685,7 @@ static const char *idle_reason(const tws_config *c, const char *path) {
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (rows[i].idle && strcmp(rows[i].path, path) == 0) return rows[i].reason;
-  return idle_at_stage(c, path);
+  return idle_type(c, path);
 }
 
 static void report_place(report *r, const tws_walk *walk, const cJSON *item) {
@@ -708,8 +727,24 @@ static int divides_by_zero(const tws_config *c, const char *path) {
   return strcmp(path, "optimizer.params.eps") == 0 && tws_optimizer_takes(row, "eps") && c->epsilon < (double)FLT_MIN;
 }
 
+/* Reductions in half precision of gradients that no loss scale brings into its range. */
+static int reduces_unscaled(const tws_config *c, const char *path) {
+  const int type = strcmp(path, "communication_data_type") == 0                ? c->communication_dtype
+                   : strcmp(path, "seq_parallel_communication_data_type") == 0 ? c->sequence_communication
+                                                                               : 0;
+  return type == 1 + TWS_F16 && tws_config_communication_dtype(c) == TWS_F16 && c->dtype != TWS_F16;
+}
+
 static tws_code report_key(tws_walk *walk, const tws_key *key, const cJSON *item) {
   report *r = walk->user;
+  if (reduces_unscaled(r->config, key->path) && !idle_reason(r->config, key->path)) {
+    report_place(r, walk, item);
+    tws_text_add(r->out,
+                 "\"%s\" is fp16, and without fp16.enabled there is no loss scale: gradients below 6e-8 become 0, and "
+                 "beyond 65504 a step is skipped; bf16 has their range\n",
+                 key->path);
+    return TWS_OK;
+  }
   if (divides_by_zero(r->config, key->path)) {
     report_place(r, walk, item);
     tws_text_add(r->out,

@@ -275,7 +275,8 @@ static tws_code check_reduction(const rules *r) {
       return REFUSE(r, "prescale_gradients", TWS_INVALID, "set one of them to false",
                     "prescale_gradients does not go with reduce_scatter at stage %d", stage);
     if (cJSON_IsNumber(factor.item) && factor.item->valuedouble != 1)
-      return REFUSE(r, "gradient_predivide_factor", TWS_INVALID, NULL,
+      return REFUSE(r, "gradient_predivide_factor", TWS_INVALID,
+                    "leave it out, or set zero_optimization.reduce_scatter to false",
                     "gradient_predivide_factor must be 1 with reduce_scatter at stage %d", stage);
   }
   int64_t size;

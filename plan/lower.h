@@ -12,7 +12,8 @@
  *   float8.c     products in 8 bits
  *   zero.c       where parameters and gradients live and move, by ZeRO stage; zero3_gathers.c: whole parameters of
  *                stage 3; zero_secondary.c: what neighbours keep of them; zero_codes.c: those that travel in few bits;
- *                zero_hops.c: gradients that do; zero_groups.c: ranks in groups that each have all of it
+ *                zero_hops.c: gradients that do; zero_communication.c: gradients that travel in another type;
+ *                zero_groups.c: ranks in groups that each have all of it
  *   dropout.c    where random bits of dropout come from
  *   running.c    running statistics of modules
  *   offload.c    what lives on the host and is done there; fetch.c: parameters that do; delayed.c: an update that is
