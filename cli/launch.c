@@ -26,10 +26,10 @@ static tws_code show_command(const tws_launch_options *launch, tws_arena *arena,
 
 static tws_code start_command(tws_cli *cli, const options *o, int argc, char **argv, tws_arena *arena, tws_error *err) {
   tws_hosts hosts;
-  tws_launch_options launch = {.to_stderr = cli->json, .log = &cli->log};
+  tws_launch_options launch = {.to_stderr = cli->json, .log = &cli->log, .printed_only = o->print_command};
   TWS_TRY(tws_launch_flags_read(&o->flags, o->ranks, arena, &hosts, &launch, err));
   launch.threads = tws_launch_threads(o->threads, launch.ranks);
-  if (!o->dry_run) TWS_TRY(tws_command_find(argv[0], err));
+  if (!o->dry_run && !o->print_command) TWS_TRY(tws_command_find(argv[0], err));
   const char **command = tws_arena_alloc(arena, (size_t)argc + 2, sizeof *command);
   if (!command) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   command[launch.argument_count++] = "launch";

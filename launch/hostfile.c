@@ -160,7 +160,7 @@ typedef struct selection { /* per host: listed with slots, or as a whole */
 } selection;
 
 /* "NAME" or "NAME:0,2" */
-static tws_code select_one(const tws_hosts *hosts, const char *word, size_t length, const char *option, int known_only,
+static tws_code select_one(const tws_hosts *hosts, const char *word, size_t length, const char *option,
                            selection *chosen, tws_error *err) {
   const char *colon = memchr(word, ':', length);
   size_t name = colon ? (size_t)(colon - word) : length;
@@ -184,8 +184,12 @@ static tws_code select_one(const tws_hosts *hosts, const char *word, size_t leng
                       (int)(length < 200 ? length : 200), word);
     int there = 0;
     for (int i = 0; i < host->count; i++) there |= host->slot[i] == slot;
-    if (known_only && !there)
-      return tws_fail(err, TWS_INVALID, NULL, "%s: no slot %d on host %s", option, slot, host->name);
+    if (!there) {
+      char hint[96];
+      snprintf(hint, sizeof hint, "its slots are 0 to %d", host->count - 1);
+      return tws_fail(err, TWS_INVALID, host->count ? hint : NULL, "%s: no slot %d on host %s", option, slot,
+                      host->name);
+    }
     mine->slot[slot] = 1;
     if (after == end) return TWS_OK;
     c = after + 1;
@@ -222,8 +226,7 @@ tws_code tws_hosts_filter(tws_hosts *hosts, const char *include, const char *exc
   tws_code code = TWS_OK;
   for (const char *word = including ? include : exclude; code == TWS_OK;) {
     size_t length = strcspn(word, "@");
-    /* DeepSpeed takes slots that an include names even when the hostfile does not have them. */
-    code = select_one(hosts, word, length, including ? "--include" : "--exclude", !including, chosen, err);
+    code = select_one(hosts, word, length, including ? "--include" : "--exclude", chosen, err);
     if (!word[length]) break;
     word += length + 1;
   }

@@ -1,5 +1,5 @@
-/* Hostfiles ("worker-0 slots=4") and the include and exclude filters of DeepSpeed's launcher: which hosts and devices
- * a job uses. Differs from it where its documentation does: a bare host in --include means all of its slots. */
+/* Hostfiles ("worker-0 slots=4") and the include and exclude filters of DeepSpeed's launcher (0.19.8): which hosts and
+ * devices a job uses. Differs from it where its documentation does: a bare host in --include means all of its slots. */
 #ifndef TWS_LAUNCH_HOSTFILE_H
 #define TWS_LAUNCH_HOSTFILE_H
 

@@ -46,12 +46,14 @@ typedef struct tws_launch_options {
   int *failed_rank; /* becomes the rank that failed, or one of the node that was lost; NULL: not of interest */
   int silent;       /* the ranks' standard output is dropped */
   int to_stderr;    /* it goes to standard error: standard output has another document */
+  int printed_only; /* tws_launch_command() is for a person to read, and mpirun or srun need not be installed */
 } tws_launch_options;
 
 /* Runs to the end of all ranks. TWS_RANK: a rank failed (err names rank and operation); TWS_HANG, TWS_INVALID ...: the
  * code a rank reported; TWS_INTERRUPTED after Ctrl-C; TWS_ENVIRONMENT: mpirun is missing or does not start. */
 tws_code tws_launch(const tws_launch_options *options, tws_error *err);
-/* The words of the command that tws_launch() would run, in the arena, NULL behind the last. */
+/* The words of the command that tws_launch() runs, in the arena, NULL after the last. With `printed_only` in the options
+ * it begins with the plain name of a program that is not installed here. */
 tws_code tws_launch_command(const tws_launch_options *options, tws_arena *arena, const char ***words, tws_error *err);
 
 /* Threads of a host rank when the configuration leaves them open: cores / ranks, at least 1. */

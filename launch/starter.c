@@ -249,13 +249,14 @@ tws_code tws_launch_command(const tws_launch_options *o, tws_arena *arena, const
   tws_env_file file = {0};
   if (tws_launch_is_far(o)) TWS_TRY(tws_env_file_read(arena, &file, err));
   words w = {.arena = arena, .capacity = o->argument_count + 2 * (variables + file.count) + 64};
-  const char *path = find_program(srun ? "srun" : "mpirun", arena);
+  const char *name = srun ? "srun" : "mpirun", *path = find_program(name, arena);
   char program[4096];
+  if (!path && o->printed_only) path = name;
   if (!path)
     return tws_fail(
         err, TWS_ENVIRONMENT,
         srun ? "--launcher ssh needs no Slurm" : "install Open MPI (Debian: openmpi-bin), or use one rank: -n 1",
-        "%s was not found in PATH%s", srun ? "srun" : "mpirun", srun ? "" : ": more than one rank needs it");
+        "%s was not found in PATH%s", name, srun ? "" : ": more than one rank needs it");
   if (o->launcher == TWS_LAUNCHER_LOCAL && o->hosts && !tws_hosts_local(o->hosts))
     return tws_fail(err, TWS_USAGE, "leave out --launcher local, or name this machine only",
                     "--launcher local: the hosts are not this machine alone");
