@@ -259,30 +259,6 @@ tws_code tws_nodes_parse(const char *text, int elastic, int64_t *least, int64_t 
                   "--num-nodes: MIN:MAX is for training that goes on with fewer nodes");
 }
 
-const char *tws_hosts_world_info(const tws_hosts *hosts, tws_arena *arena) {
-  static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-  tws_text text = {0};
-  for (int h = 0; h < hosts->count; h++) {
-    tws_text_add(&text, "%s\"%s\": [", h ? ", " : "{", hosts->host[h].name);
-    for (int i = 0; i < hosts->host[h].count; i++) tws_text_add(&text, "%s%d", i ? ", " : "", hosts->host[h].slot[i]);
-    tws_text_add(&text, "]");
-  }
-  tws_text_add(&text, hosts->count ? "}" : "{}");
-  char *out = text.failed ? NULL : tws_arena_alloc(arena, (text.length + 2) / 3 * 4 + 1, 1), *to = out;
-  for (size_t i = 0; out && i < text.length; i += 3) {
-    const size_t left = text.length - i;
-    const unsigned char *from = (const unsigned char *)text.data + i;
-    const unsigned three =
-        (unsigned)from[0] << 16 | (left > 1 ? (unsigned)from[1] << 8 : 0) | (left > 2 ? (unsigned)from[2] : 0);
-    *to++ = digits[three >> 18];
-    *to++ = digits[three >> 12 & 63];
-    *to++ = left > 1 ? digits[three >> 6 & 63] : '=';
-    *to++ = left > 2 ? digits[three & 63] : '=';
-  }
-  tws_text_free(&text);
-  return out;
-}
-
 static tws_code local_host(const tws_hosts_request *o, tws_arena *arena, tws_hosts *hosts, tws_error *err) {
   static char name[256];
   if (gethostname(name, sizeof name - 1) != 0) snprintf(name, sizeof name, "localhost");
@@ -292,6 +268,34 @@ static tws_code local_host(const tws_hosts_request *o, tws_arena *arena, tws_hos
   hosts->host[0].name = name;
   for (short i = 0; i < ranks; i++) hosts->host[0].slot[hosts->host[0].count++] = i;
   return TWS_OK;
+}
+
+static int is_local(const char *name) {
+  char mine[256];
+  if (strcmp(name, "localhost") == 0 || strcmp(name, "127.0.0.1") == 0) return 1;
+  return gethostname(mine, sizeof mine) == 0 && strcmp(name, mine) == 0;
+}
+
+/* Without a hostfile the devices of this machine can be chosen: "localhost:1". A list of slots is taken as it is, as
+ * only the ranks know how many devices there are; what a bare host and --exclude mean depends on that number. */
+static tws_code filtered_local_host(const tws_hosts_request *o, tws_arena *arena, tws_hosts *hosts, tws_error *err) {
+  const char *option = o->include ? "--include" : "--exclude", *filter = o->include ? o->include : o->exclude;
+  const size_t name = strcspn(filter, ":@");
+  tws_host *host = tws_arena_alloc(arena, 1, sizeof *host);
+  char *own = host ? tws_arena_printf(arena, "%.*s", (int)(name < 256 ? name : 255), filter) : NULL;
+  if (!own) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  if (o->include && o->exclude)
+    return tws_fail(err, TWS_INVALID, "give one of the two", "--include and --exclude exclude each other");
+  if (!is_local(own))
+    return tws_fail(err, TWS_USAGE, "give --hostfile FILE, or localhost:0,1", "%s: %s is not this machine", option,
+                    own);
+  if (strchr(filter, '@') || filter[name] != ':' || !o->include)
+    return tws_fail(err, TWS_USAGE, "name the devices of this machine: --include localhost:0,1",
+                    "%s %.100s needs a hostfile, which says how many devices there are", option, filter);
+  host->name = own;
+  for (short i = 0; i < TWS_MAX_SLOTS; i++) host->slot[host->count++] = i;
+  *hosts = (tws_hosts){.host = host, .count = 1};
+  return tws_hosts_filter(hosts, o->include, NULL, err);
 }
 
 static tws_code read_hostfile(const char *path, tws_arena *arena, tws_hosts *hosts, tws_error *err) {
@@ -312,8 +316,7 @@ tws_code tws_hosts_find(const tws_hosts_request *o, tws_arena *arena, tws_hosts 
     if (o->num_nodes > 1)
       return tws_fail(err, TWS_USAGE, "give --hostfile FILE", "--num-nodes %lld needs a hostfile",
                       (long long)o->num_nodes);
-    if (o->include || o->exclude)
-      return tws_fail(err, TWS_USAGE, "give --hostfile FILE", "--include and --exclude need a hostfile");
+    if (o->include || o->exclude) return filtered_local_host(o, arena, hosts, err);
     return local_host(o, arena, hosts, err);
   }
   const char *source = o->hostfile ? o->hostfile : "the allocation";
@@ -335,12 +338,6 @@ tws_code tws_hosts_find(const tws_hosts_request *o, tws_arena *arena, tws_hosts 
     host->count = (int)o->num_gpus;
   }
   return TWS_OK;
-}
-
-static int is_local(const char *name) {
-  char mine[256];
-  if (strcmp(name, "localhost") == 0 || strcmp(name, "127.0.0.1") == 0) return 1;
-  return gethostname(mine, sizeof mine) == 0 && strcmp(name, mine) == 0;
 }
 
 int tws_hosts_local(const tws_hosts *hosts) {

@@ -12,15 +12,17 @@
 extern char **environ;
 
 tws_code tws_launcher_parse(const char *name, tws_launcher *out, tws_error *err) {
-  static const char *const names[] = {"auto", "local", "mpirun", "ssh", "srun"};
+  static const char *const names[] = {"auto",    "local", "mpirun", "ssh",     "srun", "pdsh",
+                                      "openmpi", "mpich", "impi",   "mvapich", "slurm"};
   *out = TWS_LAUNCHER_AUTO;
   for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
     if (strcmp(name, names[i]) == 0) {
       *out = (tws_launcher)i;
       return TWS_OK;
     }
-  return name ? tws_fail(err, TWS_USAGE, "use local, mpirun, ssh or srun", "--launcher: no launcher \"%.80s\"", name)
-              : TWS_OK;
+  if (!name) return TWS_OK;
+  return tws_fail(err, TWS_USAGE, "use local, mpirun, ssh, srun, pdsh, openmpi, mpich, impi, mvapich or slurm",
+                  "--launcher: no launcher \"%.80s\"", name);
 }
 
 int tws_launch_is_far(const tws_launch_options *o) {
@@ -233,8 +235,7 @@ static int only_colons(const char *argument) {
   return *argument && !argument[strspn(argument, ":")];
 }
 
-/* mpirun treats an argument ":" as the end of a command at any position: arguments of colons get one more colon. */
-static const char *launched_argument(const char *argument, tws_arena *arena) {
+const char *tws_launched_argument(const char *argument, tws_arena *arena) {
   return only_colons(argument) ? tws_arena_printf(arena, ":%s", argument) : argument;
 }
 
@@ -272,7 +273,7 @@ tws_code tws_launch_command(const tws_launch_options *o, tws_arena *arena, const
     add_mpirun(&w, o, path, &file);
   add(&w, tws_arena_strdup(arena, tws_program_path(program, (int)sizeof program)));
   add(&w, "rank-worker");
-  for (int i = 0; i < o->argument_count; i++) add(&w, launched_argument(o->arguments[i], arena));
+  for (int i = 0; i < o->argument_count; i++) add(&w, tws_launched_argument(o->arguments[i], arena));
   if (w.failed) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   w.word[w.count] = NULL;
   *command = w.word;
