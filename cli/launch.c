@@ -127,6 +127,7 @@ static tws_code start_command(tws_cli *cli, const options *o, int argc, char **a
   tws_hosts world, hosts;
   tws_launch_options launch = {.to_stderr = cli->json, .log = &cli->log, .printed_only = o->print_command};
   TWS_TRY(find_hosts(o, arena, &world, &launch, err));
+  if (!o->world_info) tws_launch_flags_say(cli, &o->flags, o->ranks);
   const int one_node = o->no_ssh || o->world_info;
   tws_launch_flags_choose_devices(cli, &o->flags);
   hosts = world;

@@ -69,6 +69,11 @@ tws_code tws_launch_flags_read(const tws_launch_flags *f, int64_t ranks, tws_are
   return TWS_OK;
 }
 
+void tws_launch_flags_say(const tws_cli *cli, const tws_launch_flags *f, int64_t ranks) {
+  const char *hostfile = tws_launch_flags_hostfile(f, ranks);
+  if (hostfile && !f->hostfile) tws_say(cli, "the hosts are those of %s (-n N: this machine alone)", hostfile);
+}
+
 int tws_launch_flags_choose_devices(const tws_cli *cli, const tws_launch_flags *f) {
   const char *present = getenv("CUDA_VISIBLE_DEVICES");
   if (!f->include && !f->exclude && !f->num_gpus) return 0;

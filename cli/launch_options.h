@@ -42,6 +42,8 @@ tws_code tws_launch_flags_read(const tws_launch_flags *flags, int64_t ranks, tws
 const char *tws_launch_flags_hostfile(const tws_launch_flags *flags, int64_t ranks);
 /* 1: some flag says that ranks are to be started on given hosts. */
 int tws_launch_flags_given(const tws_launch_flags *flags);
+/* Narrates that the hosts are those of the default hostfile, where they are. */
+void tws_launch_flags_say(const tws_cli *cli, const tws_launch_flags *flags, int64_t ranks);
 /* 1: devices were chosen, and CUDA_VISIBLE_DEVICES of this environment says nothing about the ranks. As DeepSpeed's
  * launcher does, narration tells who sets it. */
 int tws_launch_flags_choose_devices(const tws_cli *cli, const tws_launch_flags *flags);

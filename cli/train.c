@@ -490,6 +490,7 @@ static tws_code place_ranks(const tws_cli *cli, options *o, tws_error *err) {
   o->flags.elastic = o->restarts > 0;
   TWS_TRY(tws_launch_flags_read(&o->flags, o->job.ranks, o->arena, &o->hosts, &o->launch, err));
   if (!o->launch.hosts) return TWS_OK;
+  tws_launch_flags_say(cli, &o->flags, o->job.ranks);
   const int chosen = tws_launch_flags_choose_devices(cli, &o->flags);
   if (chosen && o->hosts.count == 1 && tws_hosts_local(&o->hosts)) use_devices(o->hosts.host);
   return use_hosts(o, err);

@@ -98,7 +98,7 @@ static const char *master_of(const tws_handover *h) {
 
 /* What is started for a rank, or, with a node, for all of its ranks. */
 static void add_rank(words *w, const tws_handover *h, const char *node) {
-  static char program[4096];
+  char program[4096];
   add(w, tws_arena_strdup(w->arena, tws_program_path(program, (int)sizeof program)));
   add(w, "launch");
   add(w, tws_arena_printf(w->arena, "--world_info=%s", tws_hosts_world_info(h->hosts, w->arena)));

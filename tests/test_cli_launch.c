@@ -421,6 +421,7 @@ START_TEST(without_hostfile) {
   write_text(in_folder("hosts"), "worker-0 slots=2\nworker-1 slots=2\n");
   setenv("TWINSPEED_HOSTFILE", in_folder("hosts"), 1);
   r = twinspeed("launch --num_gpus 1 --dry-run");
+  ck_assert_msg(strstr(r.err, "the hosts are those of /tmp/") != NULL, "%s", r.err);
   ck_assert_str_eq(r.out, "rank 0 -> worker-0 -> device 0\nrank 1 -> worker-1 -> device 0\n");
   command_free(&r);
   r = twinspeed("launch --num_nodes=1 --num_accelerators=1 --dry-run");
