@@ -337,26 +337,42 @@ static char *replaced(const char *text, const char *from, const char *to) {
   return out.data;
 }
 
+/* In the test's folder, with an environment in which no launcher is installed. */
+static command_result bare(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static command_result bare(const char *format, ...) {
+  char home[64], line[1024], *rest = NULL;
+  va_list list;
+  va_start(list, format);
+  vsnprintf(line, sizeof line, format, list);
+  va_end(list);
+  snprintf(home, sizeof home, "HOME=%s", folder);
+  char *argv[64] = {(char *)"/usr/bin/env",
+                    (char *)"-i",
+                    (char *)"-C",
+                    folder,
+                    (char *)"PATH=/none",
+                    home,
+                    (char *)"NCCL_DEBUG=INFO",
+                    (char *)"OMPI_MCA_mpi_yield_when_idle=0",
+                    (char *)TWS_BUILD_DIR "/twinspeed"};
+  int count = 9;
+  for (char *word = strtok_r(line, " ", &rest); word && count < 63; word = strtok_r(NULL, " ", &rest))
+    argv[count++] = word;
+  return command_execute(argv);
+}
+
 /* What --print-command prints of every launcher, none of which is installed, nor is the command. */
 START_TEST(command_lines) {
   tws_json *golden = golden_file("launch_commands.json");
   const cJSON *one;
   int count = 0;
-  char path[4096];
-  snprintf(path, sizeof path, "%s", getenv("PATH"));
-  ck_assert_int_eq(chdir(folder), 0);
   write_text(in_folder("hosts"), "worker-0 slots=2\nworker-1 slots=2\n");
   write_text(in_folder(".deepspeed_env"), "A=b c\n");
-  clearenv();
-  setenv("PATH", "/none", 1);
-  setenv("HOME", folder, 1);
-  setenv("NCCL_DEBUG", "INFO", 1);
-  setenv("OMPI_MCA_mpi_yield_when_idle", "0", 1);
   cJSON_ArrayForEach(one, cJSON_GetObjectItem(golden->root, "commands")) {
     const char *launcher = cJSON_GetObjectItem(one, "launcher")->valuestring;
     char *options = replaced(cJSON_GetObjectItem(one, "options")->valuestring, "{folder}", folder);
     command_result r =
-        twinspeed("launch --launcher %s %s --threads 1 --print-command -- echo it's 100%%n :", launcher, options);
+        bare("launch --launcher %s %s --threads 1 --print-command -- echo it's 100%%n :", launcher, options);
     ck_assert_msg(r.status == 0, "%s: %s", launcher, r.err);
     char *program = replaced(r.out, TWS_BUILD_DIR "/twinspeed", "twinspeed");
     char *root = replaced(program, " --allow-run-as-root", ""), *got = replaced(root, folder, "{folder}");
@@ -370,18 +386,23 @@ START_TEST(command_lines) {
   }
   ck_assert_int_ge(count, 11);
   tws_json_destroy(golden);
-  assert_says("launch --launcher pdsh --hostfile hosts -- /bin/true", 4, "pdsh was not found in PATH");
-  assert_says("launch --launcher rsh --hostfile hosts --dry-run", 2, "openmpi, mpich, impi, mvapich or slurm");
-  assert_says("train -m tiny-gpt2 --data hosts --launcher impi --hostfile hosts", 2, "cannot start ranks of Open MPI");
-  write_text(in_folder("hosts"), "worker-0 slots=2\nworker-1 slots=1\n");
-  static const char *const equal[] = {"mpich", "impi", "mvapich", "slurm"};
-  for (size_t i = 0; i < sizeof equal / sizeof *equal; i++) {
-    command_result r = twinspeed("launch --launcher %s --hostfile hosts --print-command -- x", equal[i]);
-    assert_one_error(&r, 3, equal[i]);
-    ck_assert_msg(strstr(r.err, "worker-1 has 1 slots where worker-0 has 2") != NULL, "%s", r.err);
+  const struct {
+    const char *line;
+    int status;
+    const char *says;
+  } bad[] = {{"launch --launcher pdsh --hostfile hosts -- /bin/true", 4, "pdsh was not found in PATH"},
+             {"launch --launcher rsh --hostfile hosts --dry-run", 2, "openmpi, mpich, impi, mvapich or slurm"},
+             {"train -m tiny-gpt2 --data hosts --launcher impi --hostfile hosts", 2, "cannot start ranks of Open MPI"},
+             {"launch --launcher mpich --hostfile unequal --print-command -- x", 3, "worker-1 has 1 slots where"},
+             {"launch --launcher impi --hostfile unequal --print-command -- x", 3, "worker-1 has 1 slots where"},
+             {"launch --launcher mvapich --hostfile unequal --print-command -- x", 3, "worker-1 has 1 slots where"},
+             {"launch --launcher slurm --hostfile unequal --print-command -- x", 3, "worker-1 has 1 slots where"}};
+  write_text(in_folder("unequal"), "worker-0 slots=2\nworker-1 slots=1\n");
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    command_result r = bare("%s", bad[i].line);
+    ck_assert_msg(r.status == bad[i].status && strstr(r.err, bad[i].says), "%s: %d %s", bad[i].line, r.status, r.err);
     command_free(&r);
   }
-  setenv("PATH", path, 1); /* for who removes the folder */
 }
 END_TEST
 
