@@ -88,6 +88,7 @@ static tws_code hand_over(const options *o, const tws_launch_options *launch, co
                                  .hostfile = whole ? tws_launch_flags_hostfile(f, o->ranks) : NULL,
                                  .job = job_of(o, NULL),
                                  .command = command,
+                                 .to_stderr = launch->to_stderr,
                                  .threads = launch->threads,
                                  .printed_only = o->print_command};
   const char **words;

@@ -47,6 +47,7 @@ tws_code tws_launch_flags_read(const tws_launch_flags *f, int64_t ranks, tws_are
                                      .include = f->include,
                                      .exclude = f->exclude,
                                      .ranks = ranks,
+                                     .devices = tws_devices_here(),
                                      .num_nodes = least,
                                      .most_nodes = most,
                                      .num_gpus = f->num_gpus};
@@ -61,7 +62,7 @@ tws_code tws_launch_flags_read(const tws_launch_flags *f, int64_t ranks, tws_are
     return tws_fail(err, TWS_USAGE, "salloc or sbatch makes one; or give --hostfile FILE",
                     "--launcher %s: this is no Slurm allocation (SLURM_JOB_NODELIST is not set)", f->launcher);
   TWS_TRY(tws_hosts_find(&request, arena, hosts, err));
-  launch->hosts = hostfile || request.nodelist || f->include ? hosts : NULL;
+  launch->hosts = hostfile || request.nodelist || f->include || f->exclude ? hosts : NULL;
   launch->least_nodes = most > 0 ? (int)least : 0;
   launch->remote_shell = f->remote_shell;
   launch->log_folder = f->logs;

@@ -327,12 +327,13 @@ tws_code tws_handover_command(const tws_handover *h, tws_arena *arena, const cha
 
 /* ---- running it ---- */
 
-static void become_launcher(const char **command, const sigset_t *mask, pid_t parent) {
+static void become_launcher(const tws_handover *h, const char **command, const sigset_t *mask, pid_t parent) {
   setpgid(0, 0); /* Ctrl-C reaches it once, through this process */
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(127);
   const int input = open("/dev/null", O_RDONLY); /* a process group in the background cannot read a terminal */
   if (input >= 0) dup2(input, STDIN_FILENO);
+  if (h->to_stderr) dup2(STDERR_FILENO, STDOUT_FILENO);
   sigprocmask(SIG_SETMASK, mask, NULL);
   signal(SIGPIPE, SIG_DFL);
   signal(SIGXFSZ, SIG_DFL);
@@ -373,7 +374,7 @@ tws_code tws_handover_run(const tws_handover *h, tws_error *err) {
   fflush(NULL);
   if (!h->job.bind_cores) tws_launch_set_threads(h->threads);
   const pid_t parent = getpid(), child = fork();
-  if (child == 0) become_launcher(command, &before, parent);
+  if (child == 0) become_launcher(h, command, &before, parent);
   if (child < 0) code = tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a process: %s", strerror(errno));
   int asked = 0;
   if (child > 0) {

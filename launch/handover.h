@@ -16,6 +16,7 @@ typedef struct tws_handover {
   const char *hostfile; /* one that has these hosts and slots, without a filter; NULL: the hosts are named */
   tws_command_job job;  /* world and node are not read */
   char *const *command; /* ends with NULL */
+  int to_stderr;        /* what it prints goes to standard error: standard output has another document */
   int threads;          /* per rank, where cores are not bound */
   int printed_only;     /* for a person to read: the launcher need not be installed */
 } tws_handover;

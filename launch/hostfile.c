@@ -1,5 +1,6 @@
 #include "launch/hostfile.h"
 #include <ctype.h>
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -276,8 +277,16 @@ static int is_local(const char *name) {
   return gethostname(mine, sizeof mine) == 0 && strcmp(name, mine) == 0;
 }
 
-/* Without a hostfile the devices of this machine can be chosen: "localhost:1". A list of slots is taken as it is, as
- * only the ranks know how many devices there are; what a bare host and --exclude mean depends on that number. */
+int64_t tws_devices_here(void) {
+  DIR *folder = opendir("/proc/driver/nvidia/gpus");
+  int64_t count = 0;
+  for (const struct dirent *entry; folder && (entry = readdir(folder)) != NULL;) count += entry->d_name[0] != '.';
+  if (folder) closedir(folder);
+  return count < TWS_MAX_SLOTS ? count : TWS_MAX_SLOTS;
+}
+
+/* Without a hostfile the devices of this machine can be chosen: "localhost:1". Where their number is not known, a list
+ * of slots is taken as it is; what a bare host and --exclude mean depends on that number. */
 static tws_code filtered_local_host(const tws_hosts_request *o, tws_arena *arena, tws_hosts *hosts, tws_error *err) {
   const char *option = o->include ? "--include" : "--exclude", *filter = o->include ? o->include : o->exclude;
   const size_t name = strcspn(filter, ":@");
@@ -289,13 +298,14 @@ static tws_code filtered_local_host(const tws_hosts_request *o, tws_arena *arena
   if (!is_local(own))
     return tws_fail(err, TWS_USAGE, "give --hostfile FILE, or localhost:0,1", "%s: %s is not this machine", option,
                     own);
-  if (strchr(filter, '@') || filter[name] != ':' || !o->include)
+  if (!o->devices && (strchr(filter, '@') || filter[name] != ':' || !o->include))
     return tws_fail(err, TWS_USAGE, "name the devices of this machine: --include localhost:0,1",
                     "%s %.100s needs a hostfile, which says how many devices there are", option, filter);
   host->name = own;
-  for (short i = 0; i < TWS_MAX_SLOTS; i++) host->slot[host->count++] = i;
+  const int64_t devices = o->devices > 0 ? o->devices : TWS_MAX_SLOTS;
+  for (short i = 0; i < devices && i < TWS_MAX_SLOTS; i++) host->slot[host->count++] = i;
   *hosts = (tws_hosts){.host = host, .count = 1};
-  return tws_hosts_filter(hosts, o->include, NULL, err);
+  return tws_hosts_filter(hosts, o->include, o->exclude, err);
 }
 
 static tws_code read_hostfile(const char *path, tws_arena *arena, tws_hosts *hosts, tws_error *err) {

@@ -45,11 +45,13 @@ typedef struct tws_hosts_request {
   const char *hostfile, *include, *exclude; /* NULL: not given */
   const char *nodelist, *tasks;             /* of Slurm, in place of a hostfile: "gpu[1-3,7]", "4(x3),2"; or NULL */
   int64_t ranks, num_nodes, num_gpus;       /* 0: not given */
+  int64_t devices;                          /* of this machine, for filters without a hostfile; 0: not known */
   int64_t most_nodes;                       /* > 0: from num_nodes to so many, as there are */
 } tws_hosts_request;
 /* TWS_USAGE for filters together with numbers, and for those of other machines without a hostfile; TWS_INVALID for more
  * hosts or slots than there are. */
 tws_code tws_hosts_find(const tws_hosts_request *request, tws_arena *arena, tws_hosts *hosts, tws_error *err);
+int64_t tws_devices_here(void);              /* NVIDIA's, as the driver lists them; 0: not known */
 int tws_hosts_local(const tws_hosts *hosts); /* 1: all of them are this machine */
 /* The host of a rank, and the place of its slot there. */
 const tws_host *tws_hosts_of_rank(const tws_hosts *hosts, int rank, int *slot);

@@ -410,22 +410,52 @@ static const char report[] =
     "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $CROSS_RANK/$CROSS_SIZE $MASTER_ADDR:$MASTER_PORT "
     "devices $CUDA_VISIBLE_DEVICES $*\n";
 
+/* Where the driver says how many devices this machine has, no others are taken, and all filters have a meaning. */
+START_TEST(devices_of_this_machine) {
+  tws_arena *arena = tws_arena_create();
+  const struct {
+    const char *include, *exclude;
+    int count, first; /* 0: refused */
+  } cases[] = {{"localhost:1", NULL, 1, 1},
+               {"localhost:3", NULL, 1, 3},
+               {"localhost:4", NULL, 0, 0},
+               {"localhost", NULL, 4, 0},
+               {NULL, "localhost:0", 3, 1},
+               {NULL, "localhost:7", 0, 0},
+               {"localhost:2@localhost:0", NULL, 2, 0},
+               {"elsewhere:0", NULL, 0, 0},
+               {"localhost:0", "localhost:1", 0, 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const tws_hosts_request request = {.include = cases[i].include, .exclude = cases[i].exclude, .devices = 4};
+    tws_hosts hosts;
+    const tws_code code = tws_hosts_find(&request, arena, &hosts, NULL);
+    ck_assert_msg((code == TWS_OK) == (cases[i].count > 0), "case %zu: %d", i, (int)code);
+    if (code != TWS_OK) continue;
+    ck_assert_int_eq(hosts.host[0].count, cases[i].count);
+    ck_assert_int_eq(hosts.host[0].slot[0], cases[i].first);
+  }
+  tws_arena_destroy(arena);
+}
+END_TEST
+
 /* Without a hostfile: devices of this machine, and the default hostfile. */
 START_TEST(without_hostfile) {
+  const int known = tws_devices_here() > 0; /* then other devices are refused */
   write_text(in_folder("report"), report);
   unsetenv("CUDA_VISIBLE_DEVICES");
-  command_result r = twinspeed("launch -q --include localhost:1 -- sh %s", in_folder("report"));
+  command_result r = twinspeed("launch -q --include localhost:%d -- sh %s", !known, in_folder("report"));
   ck_assert_msg(r.status == 0, "%s", r.err);
-  ck_assert_str_eq(r.out, "0/1 0/1 0/1 127.0.0.1:29500 devices 1\n");
+  ck_assert_str_eq(r.out,
+                   known ? "0/1 0/1 0/1 127.0.0.1:29500 devices 0\n" : "0/1 0/1 0/1 127.0.0.1:29500 devices 1\n");
   command_free(&r);
   setenv("CUDA_VISIBLE_DEVICES", "7", 1); /* says nothing where devices are named */
-  r = twinspeed("launch --include localhost:1 -- sh %s", in_folder("report"));
-  ck_assert_str_eq(r.out, "0/1 0/1 0/1 127.0.0.1:29500 devices 1\n");
+  r = twinspeed("launch --include localhost:0 -- sh %s", in_folder("report"));
+  ck_assert_str_eq(r.out, "0/1 0/1 0/1 127.0.0.1:29500 devices 0\n");
   ck_assert_msg(strstr(r.err, "CUDA_VISIBLE_DEVICES=7 is left out") != NULL, "%s", r.err);
   command_free(&r);
   unsetenv("CUDA_VISIBLE_DEVICES");
   r = twinspeed("launch --include 127.0.0.1:2,5 --dry-run");
-  ck_assert_str_eq(r.out, "rank 0 -> 127.0.0.1 -> device 2\nrank 1 -> 127.0.0.1 -> device 5\n");
+  if (!known) ck_assert_str_eq(r.out, "rank 0 -> 127.0.0.1 -> device 2\nrank 1 -> 127.0.0.1 -> device 5\n");
   command_free(&r);
   static const char *const bad[] = {"--include elsewhere:1",
                                     "--include localhost",
@@ -434,7 +464,7 @@ START_TEST(without_hostfile) {
                                     "--include localhost:1@localhost:2",
                                     "--include localhost:256",
                                     "-n 2 --include localhost:1"};
-  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+  for (size_t i = 0; !known && i < sizeof bad / sizeof *bad; i++) {
     r = twinspeed("launch %s --dry-run", bad[i]);
     assert_one_error(&r, strstr(bad[i], "localhost:256") || bad[i][strlen(bad[i]) - 1] == ':' ? 3 : 2, bad[i]);
     command_free(&r);
@@ -530,6 +560,12 @@ START_TEST(given_to_openmpi) {
   ck_assert_int_eq(count_lines_with(r.out, "0/2 0/2 0/1 localhost:29600 devices 1,3 b c :"), 1);
   ck_assert_int_eq(count_lines_with(r.out, "1/2 1/2 0/1 localhost:29600 devices 1,3 b c :"), 1);
   command_free(&r);
+  r = twinspeed("launch --json --launcher openmpi --hostfile %s --num_gpus 2 -- echo rank", hosts);
+  ck_assert_msg(r.status == 0 && count_lines_with(r.err, "rank") == 2, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-ranks-1");
+  ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "ranks")), 2);
+  cJSON_Delete(json);
+  command_free(&r);
   r = twinspeed("launch -q --launcher openmpi --hostfile %s -- sh -c 'exit 3'", hosts);
   ck_assert_msg(r.status == 5 && strstr(r.err, " ended with status 3\n"), "%d %s", r.status, r.err);
   command_free(&r);
@@ -548,6 +584,7 @@ int main(void) {
   tcase_add_test(launch, environment_files);
   tcase_add_test(launch, environment);
   tcase_add_test(launch, command_lines);
+  tcase_add_test(launch, devices_of_this_machine);
   tcase_add_test(launch, without_hostfile);
   tcase_add_test(launch, one_node_of_several);
   tcase_add_test(launch, bound_cores);
