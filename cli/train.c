@@ -454,6 +454,15 @@ static tws_code read_torchrun(tws_cli *cli, options *o, int *idle, tws_error *er
   return TWS_OK;
 }
 
+/* The devices of this machine that --include and its like name, for all ranks. */
+static void use_devices(const tws_host *host) {
+  char devices[1024] = "";
+  int n = 0;
+  for (int i = 0; i < host->count && n < (int)sizeof devices; i++)
+    n += snprintf(devices + n, sizeof devices - (size_t)n, "%s%d", i ? "," : "", host->slot[i]);
+  setenv("CUDA_VISIBLE_DEVICES", devices, 1);
+}
+
 /* A job that says nothing of its cluster has as many nodes; several names of this machine are one. */
 static tws_code use_hosts(options *o, tws_error *err) {
   int most = 1;
@@ -468,7 +477,7 @@ static tws_code use_hosts(options *o, tws_error *err) {
 }
 
 /* Where ranks go, and how many that makes. */
-static tws_code place_ranks(options *o, tws_error *err) {
+static tws_code place_ranks(const tws_cli *cli, options *o, tws_error *err) {
   int rank, world;
   if (tws_started_elsewhere(&rank, &world)) {
     if (tws_launch_flags_given(&o->flags) || o->flags.launcher)
@@ -481,6 +490,9 @@ static tws_code place_ranks(options *o, tws_error *err) {
   o->flags.elastic = o->restarts > 0;
   TWS_TRY(tws_launch_flags_read(&o->flags, o->job.ranks, o->arena, &o->hosts, &o->launch, err));
   if (!o->launch.hosts) return TWS_OK;
+  tws_launch_flags_say(cli, &o->flags, o->job.ranks);
+  const int chosen = tws_launch_flags_choose_devices(cli, &o->flags);
+  if (chosen && o->hosts.count == 1 && tws_hosts_local(&o->hosts)) use_devices(o->hosts.host);
   return use_hosts(o, err);
 }
 
@@ -588,7 +600,7 @@ static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
   int idle;
   TWS_TRY(read_torchrun(cli, o, &idle, err));
   if (idle) return TWS_OK;
-  TWS_TRY(place_ranks(o, err));
+  TWS_TRY(place_ranks(cli, o, err));
   if (needs_guard(o)) {
     TWS_TRY(tws_guard_start(o->deadline_s, &o->guard, err));
     if (!o->guard.inside) {

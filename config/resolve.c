@@ -122,6 +122,15 @@ static tws_elastic read_elastic(const struct tws_config_store *store) {
   return e;
 }
 
+tws_code tws_config_elastic(const tws_config *config, tws_elastic *out, tws_error *err) {
+  const struct tws_config_store *store = config->store;
+  const tws_given enabled = tws_store_at(store, "elasticity.enabled");
+  *out = read_elastic(store);
+  if (tws_given_true(enabled)) return TWS_OK;
+  return tws_store_fail(store, enabled, TWS_INVALID, err, "\"elasticity\": {\"enabled\": true, ...}",
+                        enabled.item ? "elasticity is switched off" : "there is no elasticity that is enabled");
+}
+
 /* The batch triple as elasticity chooses it; derived anew for other ranks. */
 static tws_code resolve_elastic(tws_config *config, int64_t ranks, int64_t replicas, tws_error *err) {
   struct tws_config_store *store = config->store;
