@@ -334,6 +334,9 @@ static tws_code check_measurable(const session *s, tws_error *err) {
                     "--validate trains on this machine, and cluster %s is another", s->job->cluster.name);
   TWS_TRY(check_gpus(s, err));
   if (!s->o->data) return tws_fail(err, TWS_USAGE, "give --data FILE", "--validate: no data to train on");
+  tws_job_spec started = s->o->job;
+  started.config = NULL; /* trials are given files of the search's */
+  TWS_TRY(tws_job_spec_check_shared(&started, err));
   if (s->o->last_step < s->o->first_step)
     return tws_fail(err, TWS_USAGE, "--end-profile-step is the last step that is measured",
                     "--end-profile-step %lld comes before --start-profile-step %lld", (long long)s->o->last_step,

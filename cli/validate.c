@@ -207,6 +207,7 @@ static tws_code run_validate(tws_cli *cli, void *raw, int argc, char **argv, tws
   if (!o->data)
     return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",
                     "validate: no data to train on");
+  TWS_TRY(tws_job_spec_check_shared(&o->job, err));
   if (o->sweep) return tws_validate_sweep(cli, o, err);
   if (o->ranks) { /* a list is for the sweep */
     double ranks;
