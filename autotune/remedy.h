@@ -4,8 +4,8 @@
 
 #include "job/fit.h"
 
-/* "it fits with --stage 2: 31.4 GiB", in the flags that people give; 0 when no change that is tried helps, with what to
+/* Of a job that is to run that program: "it fits with --stage 2: 31.4 GiB", in the flags that people give; 0 when no change that is tried helps, with what to
  * do instead. */
-int tws_remedy_find(const tws_job_spec *spec, char *text, size_t size);
+int tws_remedy_find(const tws_job_spec *spec, tws_program program, char *text, size_t size);
 
 #endif

@@ -287,6 +287,7 @@ tws_plan_request tws_job_request(const tws_job *job, int rank) {
                             .topology = job->topology,
                             .rank = rank,
                             .program = job->program,
+                            .parameters_only = job->program == TWS_PROGRAM_EVALUATE,
                             .backend = job->backend,
                             .threads = job->threads};
 }
@@ -305,6 +306,7 @@ tws_code tws_job_program(const tws_job *job, int rank, tws_program program, tws_
                          tws_error *err) {
   tws_plan_request request = tws_job_request(job, rank);
   request.program = program;
+  request.parameters_only = program == TWS_PROGRAM_EVALUATE && !state;
   request.state = state;
   return tws_plan_build(&request, out, err);
 }

@@ -53,6 +53,38 @@ START_TEST(estimate_says_no) {
 }
 END_TEST
 
+/* A forward pass alone has parameters and no state of an optimizer, and no hint speaks of one. */
+START_TEST(evaluation_alone) {
+  static const char *const more[] = {"--dtype bf16 --stage 0", "--dtype fp16 --stage 1", "--dtype fp32 --stage 2",
+                                     "--dtype bf16 --stage 2 --set zero_optimization.offload_optimizer.device=cpu"};
+  static const double element[] = {2, 2, 4, 2};
+  for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+    command_result r = twinspeed("estimate -m gpt2 --cluster dgx-a100 --program evaluate --json %s", more[i]);
+    cJSON *json = assert_json(&r, "twinspeed-estimate-1");
+    const cJSON *memory = member(json, "memory"), *categories = member(member(memory, "device"), "categories"), *one;
+    cJSON_ArrayForEach(one, categories) {
+      ck_assert_msg(strcmp(one->string, "master weights") != 0 && strcmp(one->string, "optimizer moments") != 0 &&
+                        strcmp(one->string, "gradients") != 0,
+                    "%s: %s", more[i], one->string);
+    }
+    const double parameters = number(categories, "parameters") - element[i] * number(json, "parameters");
+    ck_assert_msg(parameters >= 0 && parameters < 4096, "%s: %g", more[i], parameters); /* padding */
+    ck_assert_msg(cJSON_GetArraySize(memory) == 1, "%s: %s", more[i], r.out);           /* nothing is on the host */
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+  assert_says("estimate -m llama-2-70b --cluster dgx-a100 --stage 0 --dtype bf16 --program evaluate", 1,
+              "hint: it fits with --stage 3: ");
+  assert_says("estimate -m llama-3-405b --cluster dgx-a100 --stage 0 --dtype bf16 --program evaluate", 1,
+              "hint: it fits with --stage 3 --set zero_optimization.offload_param.device=cpu: ");
+  assert_says(
+      "check -m gpt2 --cluster dgx-a100 --stage 3 --program evaluate --set "
+      "zero_optimization.offload_param.device=cpu --set zero_optimization.offload_optimizer.device=cpu",
+      0, "verified together");
+  assert_says("simulate -m gpt2 --cluster dgx-a100 --stage 1 --program evaluate", 0, "Simulated step");
+}
+END_TEST
+
 /* The remedy in the hint must be true: applying it makes the answer yes. */
 START_TEST(estimate_remedy_works) {
   static const struct {
@@ -610,6 +642,7 @@ int main(void) {
   tcase_add_test(answers, one_name_for_two_models);
   tcase_add_test(answers, deepspeed_tables);
   tcase_add_test(answers, estimate_says_no);
+  tcase_add_test(answers, evaluation_alone);
   tcase_add_test(answers, estimate_remedy_works);
   tcase_add_test(answers, categories_add_up);
   tcase_add_test(answers, precedence);
