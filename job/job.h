@@ -14,9 +14,9 @@
 typedef struct tws_job {
   const tws_network *network;
   tws_config *config; /* resolved when `ranks` is known; of an open job the caller may change it */
-  tws_program
-      program; /* that plans are made of: a training step; the caller may choose another. An evaluation is one alone, with the model's
-                          parameters and without what training keeps of them */
+  /* That plans are made of: a training step; the caller may choose another. An evaluation has the parameters of the
+   * model and nothing that training keeps of them. */
+  tws_program program;
   tws_cluster cluster; /* of an open job the caller may change it */
   const tws_profile *profile;
   tws_machine machine; /* the two */

@@ -1,5 +1,6 @@
 /* What verbs answer: numbers that add up, hints that are true, results that other verbs read. */
 #include <check.h>
+#include <math.h>
 #include "base/memory.h"
 #include "tests/answers.h"
 #include "tests/folder.h"
@@ -107,6 +108,43 @@ START_TEST(estimate_remedy_works) {
     command_free(&yes);
     command_free(&r);
   }
+}
+END_TEST
+
+static double tokens_per_s(const char *job, const char *words) {
+  command_result r = twinspeed("%s %s --json", job, words);
+  cJSON *json = assert_json(&r, "twinspeed-estimate-1");
+  const double rate = number(member(json, "time"), "tokens_per_s");
+  cJSON_Delete(json);
+  command_free(&r);
+  return rate;
+}
+
+/* A hint says what its whole change costs, as estimates of the job with it and without it have it: not what a part of the
+ * change, such as offloading, costs beside the rest of it. */
+START_TEST(remedies_say_what_they_cost) {
+  static const char *const jobs[] = {
+      "estimate -m llama-2-7b --cluster dgx-a100 --stage 2 --dtype bf16 --micro-batch 8 --seq 4096",
+      "estimate -m llama-2-7b --cluster dgx1-v100 --stage 0 --dtype fp16 --micro-batch 4 --seq 4096",
+      "estimate -m llama-2-7b --cluster dgx-a100 -n 1 --stage 0 --dtype bf16 --micro-batch 4 --seq 4096"};
+  int recomputed = 0, offloaded = 0;
+  for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+    command_result r = twinspeed("%s", jobs[i]);
+    char words[256] = "", rest[128] = "";
+    const char *hint = strstr(r.err, "it fits with ");
+    ck_assert_msg(r.status == 1 && hint, "%s: %s", jobs[i], r.err);
+    ck_assert_int_eq(sscanf(hint, "it fits with %255[^:]: %127[^\n]", words, rest), 2);
+    const double slower = 100 * (tokens_per_s(jobs[i], "") / tokens_per_s(jobs[i], words) - 1);
+    const char *said = strrchr(rest, ',');
+    ck_assert_msg(said && strstr(said, " % slower"), "%s: %s: %s", jobs[i], words, rest);
+    ck_assert_msg(fabs(strtod(said + 1, NULL) - slower) <= 0.5 + 1e-9, "%s: %s: %s, and it is %g", jobs[i], words, rest,
+                  slower);
+    if (strstr(words, "--recompute full")) ck_assert_double_ge(slower, 15); /* a forward pass more */
+    recomputed += strstr(words, "--recompute full") != NULL;
+    offloaded += strstr(words, "offload") && strstr(rest, "on the host");
+    command_free(&r);
+  }
+  ck_assert(recomputed > 0 && offloaded > 0);
 }
 END_TEST
 
@@ -644,6 +682,7 @@ int main(void) {
   tcase_add_test(answers, estimate_says_no);
   tcase_add_test(answers, evaluation_alone);
   tcase_add_test(answers, estimate_remedy_works);
+  tcase_add_test(answers, remedies_say_what_they_cost);
   tcase_add_test(answers, categories_add_up);
   tcase_add_test(answers, precedence);
   tcase_add_test(answers, check_covers_what_it_says);
