@@ -120,6 +120,13 @@ static void tell_winner(const tws_tune_report *r, tws_document *d) {
                          whole_text(count[1], (double)swept->planned),
                          whole_text(count[2], (double)(swept->too_large + swept->refused)), r->result->simulated,
                          r->trials ? ", some trained" : "");
+  tws_document_paragraph(d, "Runtime %s, %s, sequences of %s tokens.", tws_profile_runtime(job->profile)->name,
+                         tws_dtype_name(job->config->dtype), whole_text(count[0], (double)tws_job_sequence(job)));
+  tws_assumption list[TWS_ASSUMPTIONS];
+  tws_text assumed = {0};
+  tws_assumptions_text(list, tws_tune_assumed(r->request, list), &assumed);
+  if (assumed.length) tws_document_paragraph(d, "Assumed: %s.", assumed.data);
+  tws_text_free(&assumed);
   tws_document_paragraph(d, "Costs: %s (%s).", tws_profile_name(job->profile), tws_profile_provenance(job->profile));
 }
 

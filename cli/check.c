@@ -161,7 +161,7 @@ static tws_code run_check(tws_cli *cli, void *raw, int argc, char **argv, tws_er
   if (o->job.model) {
     tws_job *job;
     TWS_TRY(tws_job_load(&o->job, &job, err));
-    tws_job_assumptions(cli, o->job.model, job);
+    tws_model_remark(cli, o->job.model, job);
     tws_code code = tws_job_choose_program(job, o->program, err);
     if (code == TWS_OK) code = check_all(cli, o, job, job->config, err);
     tws_job_destroy(job);

@@ -385,6 +385,7 @@ static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_
   TWS_TRY(check_profile(o, job, err));
   if (!started) TWS_TRY(check_device(o, job, err));
   tws_job_remarks(cli, o->job.model, job);
+  tws_job_assumed_remark(cli, job, 1);
   tws_data_remark(cli, o->data, job->network);
   tws_job_remark(cli, job);
   tws_say(cli, "%s: %s parameters, ZeRO-%d, %s, %d rank%s%s x %d thread%s, batch of %" PRId64 " x %" PRId64 " tokens",

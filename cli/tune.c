@@ -376,9 +376,14 @@ static tws_code print_result(const tws_cli *cli, const session *s, const tws_tun
     return tws_out_text(&text, err);
   }
   char params[32];
-  tws_out("%s, %s parameters, on %s (%s)\n\n", s->job->network->name,
+  tws_assumption assumed[TWS_ASSUMPTIONS];
+  tws_out("%s, %s parameters, on %s (%s)\n", s->job->network->name,
           tws_format_count((double)tws_network_params(s->job->network, 0), params, sizeof params), s->job->cluster.name,
           tws_profile_name(s->job->profile));
+  tws_out("runtime %s, %s, sequences of %s tokens\n", tws_profile_runtime(s->job->profile)->name,
+          tws_dtype_name(s->job->config->dtype), tws_thousands(tws_job_sequence(s->job)));
+  tws_assumptions_print(cli, assumed, tws_tune_assumed(&s->request, assumed));
+  tws_out("\n");
   TWS_TRY(tws_tune_print(cli, result, &s->request, (int)s->o->rows, err));
   if (report->trials) TWS_TRY(tws_trials_print(cli, report->trials, &s->request, err));
   char estimate[32], simulate[32];
@@ -388,6 +393,9 @@ static tws_code print_result(const tws_cli *cli, const session *s, const tws_tun
   char label[TWS_VARIANT_NAME];
   tws_variant_label(tws_tune_best(report, NULL), label, sizeof label);
   tws_out_wrapped(2, "best: %s -> %s/ds_config_optimal.json, report.html", label, s->o->results);
+  if (report->trials && report->trials->corrected > 0)
+    tws_out_wrapped(2, "corrected profile: %s/" TWS_TUNE_PROFILE "; what follows predicts with --profile of it",
+                    s->o->results);
   print_gain(report->analysis);
   return s->o->faults_s > 0 && report->analysis ? tws_faults_print(cli, report, s->o->faults_s, err) : TWS_OK;
 }

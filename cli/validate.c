@@ -216,6 +216,7 @@ static tws_code run_validate(tws_cli *cli, void *raw, int argc, char **argv, tws
   }
   tws_job *job;
   TWS_TRY(tws_job_load(&o->job, &job, err));
+  job->assumed_runtime = 0; /* this program's own trains */
   report r = {.job = job};
   tws_code code = validate_job(cli, o, &r, err);
   tws_validation_free(&r.of_job);

@@ -151,6 +151,7 @@ tws_code tws_validate_sweep(const tws_cli *cli, const tws_validate_options *o, t
   tws_job *job;
   TWS_TRY(tws_job_open(&o->job, &job, err));
   tws_job_remarks(cli, o->job.model, job);
+  tws_job_assumed_remark(cli, job, 1);
   tws_data_remark(cli, o->data, job->network);
   tws_sweep *s = tws_calloc(1, sizeof *s);
   tws_code code = s ? run_sweep(cli, o, job, s, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");

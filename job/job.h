@@ -21,11 +21,13 @@ typedef struct tws_job {
   const tws_profile *profile;
   tws_machine machine; /* the two */
   tws_backend_kind backend;
-  int ranks;                   /* 0: the job is open */
-  int threads;                 /* of one host rank; 1 on GPUs */
-  tws_topology topology;       /* of the ranks */
-  tws_node_mapping mapping;    /* of the ranks */
-  int assumed_dtype;           /* nobody said a type, so the model's file or float32 it is */
+  int ranks;                /* 0: the job is open */
+  int threads;              /* of one host rank; 1 on GPUs */
+  tws_topology topology;    /* of the ranks */
+  tws_node_mapping mapping; /* of the ranks */
+  /* No flag and no file says the type (the model's file, or float32, decides), the runtime or the length of a sequence
+   * (job/assumed.h). */
+  int assumed_dtype, assumed_runtime, assumed_sequence;
   struct tws_job_parts *parts; /* what it owns */
 } tws_job;
 

@@ -120,8 +120,8 @@ static double tokens_per_s(const char *job, const char *words) {
   return rate;
 }
 
-/* A hint says what its whole change costs, as estimates of the job with it and without it have it: not what a part of the
- * change, such as offloading, costs beside the rest of it. */
+/* A hint says what its whole change costs, as estimates of the job with it and without it have it: not what a part of
+ * the change, such as offloading, costs. */
 START_TEST(remedies_say_what_they_cost) {
   static const char *const jobs[] = {
       "estimate -m llama-2-7b --cluster dgx-a100 --stage 2 --dtype bf16 --micro-batch 8 --seq 4096",
@@ -433,7 +433,7 @@ START_TEST(default_types) {
     ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(json, "dtype")), cases[i].dtype);
     const int assumed = !*cases[i].flags && strstr(cases[i].model, "loat16") && strcmp(cases[i].dtype, "fp32") &&
                         !strstr(cases[i].config, "true");
-    ck_assert_msg((strstr(r.err, "as the model's file has it") != NULL) == assumed, "%zu: %s", i, r.err);
+    ck_assert_msg((strstr(r.out, "as the model's file has it") != NULL) == assumed, "%zu: %s", i, r.out);
     cJSON_Delete(json);
     command_free(&r);
   }

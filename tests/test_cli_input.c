@@ -1,4 +1,4 @@
-/* What is read from standard input ("-"): the same answers as from a file, also where a job is loaded more than once. */
+/* What is read from standard input ("-"): the same answers as from a file, also where a job is loaded several times. */
 #include <check.h>
 
 #include "tests/answers.h"

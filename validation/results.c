@@ -59,9 +59,9 @@ static tws_result_entry *find_entry(tws_results *r, const tws_result_entry *key)
   for (size_t i = 0; i < r->count; i++) {
     tws_result_entry *e = &r->entries[i];
     if (strcmp(e->model, key->model) == 0 && strcmp(e->recompute, key->recompute) == 0 &&
-        strcmp(e->dtype, key->dtype) == 0 && strcmp(e->axes, key->axes) == 0 && e->sequence == key->sequence &&
-        e->stage == key->stage && e->micro == key->micro && e->accumulation == key->accumulation &&
-        e->ranks == key->ranks && e->threads == key->threads)
+        strcmp(e->dtype, key->dtype) == 0 && strcmp(e->runtime, key->runtime) == 0 && strcmp(e->axes, key->axes) == 0 &&
+        e->sequence == key->sequence && e->stage == key->stage && e->micro == key->micro &&
+        e->accumulation == key->accumulation && e->ranks == key->ranks && e->threads == key->threads)
       return join_entry(r, e);
   }
   if (tws_reserve(&r->entries, &r->capacity, r->count + 1, sizeof *r->entries) != 0) return NULL;
@@ -99,6 +99,8 @@ static tws_result_entry *find_job(tws_results *r, const cJSON *job, const cJSON 
   key.sequence = integer_of(all, "sequence_length");
   snprintf(key.model, sizeof key.model, "%.63s", tws_result_model(text_of(all, "model")));
   snprintf(key.dtype, sizeof key.dtype, "%.7s", text_of(all, "dtype"));
+  const char *runtime = text_of(all, "runtime");
+  snprintf(key.runtime, sizeof key.runtime, "%.23s", *runtime ? runtime : "twinspeed");
   snprintf(key.recompute, sizeof key.recompute, "%.15s", text_of(job, "recompute"));
   read_axes(job, key.axes, sizeof key.axes);
   tws_result_entry *e = find_entry(r, &key);

@@ -7,6 +7,7 @@
 /* One configuration: what was predicted for it, by which means, and what was measured. Times 0: not known. */
 typedef struct tws_result_entry {
   char model[64], recompute[16], dtype[8]; /* dtype "": not said */
+  char runtime[24];                        /* of a training, and where a file does not say: twinspeed */
   char axes[64]; /* "pipe 2, model 4, 1f1b, sequence parallel": what ranks are shared among besides replicas; "":
                     nothing */
   int64_t stage, micro, accumulation, ranks, threads;
