@@ -102,8 +102,10 @@ static tws_code draw_sweep(const tws_cli *cli, const tws_validate_options *o, co
              (long long)q->accumulation, q->recompute ? " " : "", q->recompute ? tws_recompute_name(q->recompute) : "");
     points[i] = (tws_plot_point){labels[i], p->measured_s, p->low_s, p->high_s, p->simulated_s};
   }
-  snprintf(title, sizeof title, "%.80s on this machine: predicted against measured step time, median error %.1f %%",
-           tws_result_model(s->job->network->name), s->median_error * 100);
+  char model[64];
+  tws_result_title(s->job->network->name, model, sizeof model);
+  snprintf(title, sizeof title, "%s on this machine: predicted against measured step time, median error %.1f %%", model,
+           s->median_error * 100);
   tws_validate_scripts(scripts, (int)sizeof scripts);
   for (int i = 0; i < 2; i++) {
     tws_error local = {0};

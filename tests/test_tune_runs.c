@@ -73,6 +73,12 @@ static cJSON *read_in_folder(const char *path) {
   return json;
 }
 
+static int count_texts(const char *text, const char *what) {
+  int count = 0;
+  for (; (text = strstr(text, what)) != NULL; text++) count++;
+  return count;
+}
+
 /* Of a profile by which each product takes 50 times as long as it says elsewhere. */
 static void write_wrong_profile(const char *path) {
   const char *text = tws_profile_builtin("host");
@@ -103,6 +109,12 @@ START_TEST(corrected_profiles_are_kept) {
   ck_assert_msg(r.status == 0, "%s: %s", line, r.err);
   cJSON *again = assert_json(&r, "twinspeed-simulation-1");
   ck_assert_double_eq_tol(number(again, "step_s") / number(member(json, "best"), "simulated_step_s"), 1, 1e-9);
+  /* trials are drawn, each with what it is, and nothing else is: the ends of the diagonal are no measurements */
+  char *svg = command_slurp(open(in_folder("corrected/trials.svg"), O_RDONLY));
+  ck_assert_int_eq(count_texts(svg, "<circle "), 2);
+  ck_assert_int_eq(count_texts(svg, "<title>"), 2);
+  ck_assert_ptr_nonnull(strstr(svg, " ms, measured "));
+  free(svg);
   cJSON_Delete(again);
   cJSON_Delete(profile);
   cJSON_Delete(json);

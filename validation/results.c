@@ -36,6 +36,27 @@ const char *tws_result_model(const char *model) {
   return at;
 }
 
+static const char *last_part(const char *text, size_t length) {
+  size_t at = length;
+  while (at > 0 && text[at - 1] != '/') at--;
+  return text + at;
+}
+
+void tws_result_title(const char *model, char *title, size_t size) {
+  static const char config[] = "config.json", suffix[] = ".json";
+  size_t length = strlen(model);
+  while (length > 1 && model[length - 1] == '/') length--;
+  const char *name = last_part(model, length);
+  if (name > model + 1 && strncmp(name, config, sizeof config) == 0) { /* its folder says more */
+    length = (size_t)(name - model) - 1;
+    name = last_part(model, length);
+  }
+  size_t kept = length - (size_t)(name - model);
+  if (kept > sizeof suffix - 1 && strncmp(name + kept - (sizeof suffix - 1), suffix, sizeof suffix - 1) == 0)
+    kept -= sizeof suffix - 1;
+  snprintf(title, size, "%.*s", (int)kept, name);
+}
+
 static int texts_differ(const char *a, const char *b) {
   return *a && *b && strcmp(a, b) != 0;
 }

@@ -41,5 +41,7 @@ double tws_result_error(const tws_result_entry *entry);
 double tws_results_median_error(const tws_results *results, int *pairs);
 /* A model's name for people: the same path may be written in two ways, so the last two parts of it. */
 const char *tws_result_model(const char *model);
+/* For titles, without folders: "demo" of ".../demo/config.json", "small" of ".../small.json". */
+void tws_result_title(const char *model, char *title, size_t size);
 
 #endif
