@@ -62,7 +62,7 @@ static void add_margin(const tws_job *job, tws_assumption *list, int *count) {
   char bytes[32];
   if (job->backend == TWS_BACKEND_HOST || job->cluster.device_memory_bytes > 0) return;
   tws_assumption *one = add(list, count, "memory margin", "device_memory in a cluster file", "none");
-  snprintf(one->reason, sizeof one->reason, "beside the %s of a device that context and libraries take",
+  snprintf(one->reason, sizeof one->reason, "only %s of a device for context and libraries",
            tws_format_bytes(tws_profile_overhead_bytes(job->profile), bytes, sizeof bytes));
 }
 
