@@ -50,6 +50,7 @@ static tws_code print_json(const tws_validate_options *o, const tws_sweep *s, tw
   snprintf(fingerprint.model, sizeof fingerprint.model, "%016llx",
            (unsigned long long)tws_network_fingerprint(s->job->network));
   tws_fingerprint_json(&fingerprint, json);
+  cJSON_AddStringToObject(json, "runtime", "twinspeed");
   cJSON_AddStringToObject(json, "dtype", tws_dtype_name(s->job->config->dtype));
   cJSON_AddNumberToObject(json, "sequence_length", (double)tws_job_sequence(s->job));
   cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(s->job->profile));

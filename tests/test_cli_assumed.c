@@ -92,8 +92,13 @@ START_TEST(assumed_or_given) {
 END_TEST
 
 START_TEST(every_verb_says_it) {
-  static const char *const verbs[] = {
-      "estimate", "check", "simulate", "profile", "tune --no-simulation --force -o @", "estimate --fit"};
+  static const char *const verbs[] = {"estimate",
+                                      "check",
+                                      "simulate",
+                                      "profile",
+                                      "tune --no-simulation --force -o @",
+                                      "estimate --fit",
+                                      "tune --no-simulation -b 64 --sweep net.bandwidth=100..800G"};
   write_text(in_folder("dense.json"), dense);
   for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
     char line[512];
