@@ -58,7 +58,8 @@ const char *tws_closest(const char *word, const char *const *words, size_t n);
 /* Is one a slip of the other: at most a third of the letters differ? */
 int tws_near(const char *a, const char *b);
 
-/* Whole file into a zero-terminated buffer owned by the caller (tws_free). limit 0: 64 MiB. "-" is standard input. */
+/* Whole file into a zero-terminated buffer owned by the caller (tws_free). limit 0: 64 MiB. "-" is standard input,
+ * which is kept: reading it again gives the same text, and so does reading it in a child process. */
 tws_code tws_read_file(const char *path, size_t limit, char **text, size_t *length, tws_error *err);
 /* The same of a regular file (TWS_INVALID where it is a pipe or a device), and the file opened for reading. Nothing
  * waits for a pipe's other end. */

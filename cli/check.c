@@ -155,11 +155,13 @@ static tws_code run_check(tws_cli *cli, void *raw, int argc, char **argv, tws_er
     tws_code code = tws_config_print_schema(&text, err);
     return code == TWS_OK ? tws_out_text(&text, err) : (tws_text_free(&text), code);
   }
+  const char *input;
   if (argc > 0 && !o->job.config) o->job.config = argv[0];
+  TWS_TRY(tws_job_spec_input(&o->job, &input, err));
   if (o->job.model) {
     tws_job *job;
     TWS_TRY(tws_job_load(&o->job, &job, err));
-    tws_job_assumptions(cli, o->job.model, job);
+    tws_model_remark(cli, o->job.model, job);
     tws_code code = tws_job_choose_program(job, o->program, err);
     if (code == TWS_OK) code = check_all(cli, o, job, job->config, err);
     tws_job_destroy(job);

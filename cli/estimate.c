@@ -309,7 +309,7 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
   }
   if (fit.fits) return TWS_OK;
   char hint[256];
-  tws_remedy_find(&o->job, hint, sizeof hint);
+  tws_remedy_find(&o->job, job->program, hint, sizeof hint);
   return tws_fit_refuse(&fit, hint, err);
 }
 

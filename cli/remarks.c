@@ -2,23 +2,8 @@
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
-#include "base/units.h"
 #include "config/autotuning.h"
-
-/* From here on float32 costs more than anybody who did not ask for it has in mind. */
-#define LARGE_MODEL 1e9
-
-static void remark_dtype(const tws_cli *cli, const tws_network *network) {
-  static const char *const others[] = {[TWS_F32] = "bf16", [TWS_BF16] = "fp32", [TWS_F16] = "bf16"};
-  char count[32];
-  if (network->dtype != TWS_F32)
-    tws_say(cli, "note: %s, as the model's file has it and nothing else was said (--dtype %s)",
-            tws_dtype_name(network->dtype), others[network->dtype]);
-  else if ((double)tws_network_params(network, 0) >= LARGE_MODEL)
-    tws_say(cli,
-            "note: fp32 for %s parameters, as neither model nor configuration says a type: did you mean --dtype bf16?",
-            tws_format_count((double)tws_network_params(network, 0), count, sizeof count));
-}
+#include "job/assumed.h"
 
 /* "-m gpt2" in a folder that has a "gpt2" of its own. */
 static void remark_name(const tws_cli *cli, const char *model) {
@@ -36,9 +21,8 @@ void tws_noise_remark(const tws_cli *cli, const tws_profile *profile) {
              tws_profile_name(profile), 100 * tws_profile_drift(profile), 100 * tws_profile_spread(profile));
 }
 
-void tws_job_assumptions(const tws_cli *cli, const char *model, const tws_job *job) {
+void tws_model_remark(const tws_cli *cli, const char *model, const tws_job *job) {
   remark_name(cli, model);
-  if (job->assumed_dtype) remark_dtype(cli, job->network);
   tws_noise_remark(cli, job->profile);
 }
 
@@ -53,7 +37,7 @@ static void remark_idle_keys(const tws_cli *cli, const tws_config *config, int t
 
 static void remark(const tws_cli *cli, const char *model, const tws_job *job, int tunes) {
   remark_idle_keys(cli, job->config, tunes);
-  tws_job_assumptions(cli, model, job);
+  tws_model_remark(cli, model, job);
   for (const char *line = job->network->notes; line && *line;) {
     size_t length = strcspn(line, "\n");
     if (length) tws_say(cli, "note: %.*s", (int)length, line);
@@ -67,6 +51,21 @@ void tws_job_remarks(const tws_cli *cli, const char *model, const tws_job *job) 
 
 void tws_tune_remarks(const tws_cli *cli, const char *model, const tws_job *job) {
   remark(cli, model, job, 1);
+}
+
+void tws_job_assumed_remark(const tws_cli *cli, const tws_job *job, int trains) {
+  static const char *const predicted[] = {"runtime", "memory margin", "NICs"}; /* a training has those that are there */
+  tws_assumption list[TWS_ASSUMPTIONS];
+  tws_text text = {0};
+  int kept = 0;
+  for (int i = 0, count = tws_job_assumed(job, list); i < count; i++) {
+    int decides = 1;
+    for (int k = 0; k < 3; k++) decides &= !trains || strcmp(list[i].what, predicted[k]) != 0;
+    if (decides) list[kept++] = list[i];
+  }
+  tws_assumptions_text(list, kept, &text);
+  if (text.length) tws_say(cli, "note: assumed: %s", text.data);
+  tws_text_free(&text);
 }
 
 void tws_data_remark(const tws_cli *cli, const char *path, const tws_network *network) {

@@ -82,9 +82,7 @@ enum { OWN_ARGUMENTS = 24, MAX_ARGUMENTS = 64 + TWS_MAX_STRINGS };
 static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   const char *arguments[MAX_ARGUMENTS];
   int count = 0;
-  if (o->job.config && strcmp(o->job.config, "-") == 0)
-    return tws_fail(err, TWS_USAGE, "save it to a file first: -c FILE",
-                    "-c -: only one process can read standard input, and %d ranks are to be started", job->ranks);
+  TWS_TRY(tws_job_spec_check_shared(&o->job, err));
   tws_job_spec spec = o->job;
   spec.ranks = job->ranks; /* decided here once: the ranks need not agree by themselves */
   spec.threads = job->threads;
@@ -387,6 +385,7 @@ static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_
   TWS_TRY(check_profile(o, job, err));
   if (!started) TWS_TRY(check_device(o, job, err));
   tws_job_remarks(cli, o->job.model, job);
+  tws_job_assumed_remark(cli, job, 1);
   tws_data_remark(cli, o->data, job->network);
   tws_job_remark(cli, job);
   tws_say(cli, "%s: %s parameters, ZeRO-%d, %s, %d rank%s%s x %d thread%s, batch of %" PRId64 " x %" PRId64 " tokens",
@@ -581,7 +580,8 @@ static int needs_guard(const options *o) {
   int rank, world;
   if (o->deadline_s <= 0 || o->job.ranks > 1 || o->launch.hosts || tws_rank_follows()) return 0;
   if (tws_started_elsewhere(&rank, &world)) return 0;
-  return !o->job.config || strcmp(o->job.config, "-") != 0 || !isatty(STDIN_FILENO);
+  const char *input;
+  return tws_job_spec_input(&o->job, &input, NULL) == TWS_OK && (!input || !isatty(STDIN_FILENO));
 }
 
 /* As the process that did the work has ended. */

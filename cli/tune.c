@@ -334,6 +334,9 @@ static tws_code check_measurable(const session *s, tws_error *err) {
                     "--validate trains on this machine, and cluster %s is another", s->job->cluster.name);
   TWS_TRY(check_gpus(s, err));
   if (!s->o->data) return tws_fail(err, TWS_USAGE, "give --data FILE", "--validate: no data to train on");
+  tws_job_spec started = s->o->job;
+  started.config = NULL; /* trials are given files of the search's */
+  TWS_TRY(tws_job_spec_check_shared(&started, err));
   if (s->o->last_step < s->o->first_step)
     return tws_fail(err, TWS_USAGE, "--end-profile-step is the last step that is measured",
                     "--end-profile-step %lld comes before --start-profile-step %lld", (long long)s->o->last_step,
@@ -373,9 +376,14 @@ static tws_code print_result(const tws_cli *cli, const session *s, const tws_tun
     return tws_out_text(&text, err);
   }
   char params[32];
-  tws_out("%s, %s parameters, on %s (%s)\n\n", s->job->network->name,
+  tws_assumption assumed[TWS_ASSUMPTIONS];
+  tws_out("%s, %s parameters, on %s (%s)\n", s->job->network->name,
           tws_format_count((double)tws_network_params(s->job->network, 0), params, sizeof params), s->job->cluster.name,
           tws_profile_name(s->job->profile));
+  tws_out("runtime %s, %s, sequences of %s tokens\n", tws_profile_runtime(s->job->profile)->name,
+          tws_dtype_name(s->job->config->dtype), tws_thousands(tws_job_sequence(s->job)));
+  tws_assumptions_print(cli, assumed, tws_tune_assumed(&s->request, assumed));
+  tws_out("\n");
   TWS_TRY(tws_tune_print(cli, result, &s->request, (int)s->o->rows, err));
   if (report->trials) TWS_TRY(tws_trials_print(cli, report->trials, &s->request, err));
   char estimate[32], simulate[32];
@@ -385,6 +393,9 @@ static tws_code print_result(const tws_cli *cli, const session *s, const tws_tun
   char label[TWS_VARIANT_NAME];
   tws_variant_label(tws_tune_best(report, NULL), label, sizeof label);
   tws_out_wrapped(2, "best: %s -> %s/ds_config_optimal.json, report.html", label, s->o->results);
+  if (report->trials && report->trials->corrected > 0)
+    tws_out_wrapped(2, "corrected profile: %s/" TWS_TUNE_PROFILE "; what follows predicts with --profile of it",
+                    s->o->results);
   print_gain(report->analysis);
   return s->o->faults_s > 0 && report->analysis ? tws_faults_print(cli, report, s->o->faults_s, err) : TWS_OK;
 }

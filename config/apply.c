@@ -107,6 +107,10 @@ static void apply_dtype(tws_config *config) {
   config->accumulation_dtype = index < 0 ? config->dtype : types[index];
 }
 
+int tws_config_gives(const tws_config *config, const char *path) {
+  return tws_store_at(config->store, path).item != NULL;
+}
+
 int tws_config_says_dtype(const tws_config *config, tws_dtype dtype) {
   const struct tws_config_store *store = config->store;
   const tws_given half = tws_store_at(store, "fp16.enabled"), brain = tws_store_at(store, "bf16.enabled");

@@ -228,6 +228,8 @@ tws_code tws_config_default(tws_config **out, tws_error *err);
 tws_code tws_config_clone(const tws_config *config, tws_config **out, tws_error *err);
 void tws_config_destroy(tws_config *config);
 
+/* Is the key with this dotted path given, by the file or by an override? */
+int tws_config_gives(const tws_config *config, const char *path);
 /* Has it been said that the model is of this type, or of another? "auto" says nothing; "bf16 off" only that it
  * is not. */
 int tws_config_says_dtype(const tws_config *config, tws_dtype dtype);

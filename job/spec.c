@@ -100,9 +100,34 @@ static tws_code refuse_idle_keys(const tws_config *config, tws_error *err) {
   return code;
 }
 
+tws_code tws_job_spec_input(const tws_job_spec *spec, const char **flag, tws_error *err) {
+  const struct {
+    const char *flag, *path;
+  } files[] = {{"-m", spec->model}, {"-c", spec->config}, {"--cluster", spec->cluster}, {"--profile", spec->profile}};
+  *flag = NULL;
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+    if (!files[i].path || strcmp(files[i].path, "-") != 0) continue;
+    if (*flag)
+      return tws_fail(err, TWS_USAGE, "save one of them to a file and give its path",
+                      "%s - and %s -: standard input is one file", *flag, files[i].flag);
+    *flag = files[i].flag;
+  }
+  return TWS_OK;
+}
+
+tws_code tws_job_spec_check_shared(const tws_job_spec *spec, tws_error *err) {
+  const char *flag;
+  TWS_TRY(tws_job_spec_input(spec, &flag, err));
+  return flag ? tws_fail(err, TWS_USAGE, "save it to a file first and give its path",
+                         "%s -: standard input is read by one process, and others are to be started", flag)
+              : TWS_OK;
+}
+
 tws_code tws_job_spec_config(const tws_job_spec *spec, tws_config **out, tws_error *err) {
   tws_config *config = NULL;
+  const char *input;
   *out = NULL;
+  TWS_TRY(tws_job_spec_input(spec, &input, err));
   tws_code code = spec->config ? tws_config_load(spec->config, &config, err) : tws_config_default(&config, err);
   if (code == TWS_OK) code = set_overrides(config, &spec->set, err);
   if (code == TWS_OK) code = set_flags(config, spec, err);

@@ -22,8 +22,13 @@ typedef struct tws_job_spec {
   { .stage = -1, .seed = -1 }
 
 /* The configuration alone, not resolved; the caller destroys it. Errors name the members as the flags of the command
- * line that give them. With `strict`, TWS_INVALID for keys without effect. */
+ * line that give them. With `strict`, TWS_INVALID for keys without effect. TWS_USAGE for
+ * several files that are all standard input. */
 tws_code tws_job_spec_config(const tws_job_spec *spec, tws_config **out, tws_error *err);
+/* The flag whose file is standard input ("-"), or NULL. TWS_USAGE where several are. */
+tws_code tws_job_spec_input(const tws_job_spec *spec, const char **flag, tws_error *err);
+/* TWS_USAGE where one is, and the job's ranks or trials are processes of their own, which cannot read it. */
+tws_code tws_job_spec_check_shared(const tws_job_spec *spec, tws_error *err);
 /* As arguments for another process of this program, appended to argv[*argc]. The texts live in the arena. */
 tws_code tws_job_spec_arguments(const tws_job_spec *spec, tws_arena *arena, const char **argv, int capacity, int *argc,
                                 tws_error *err);

@@ -390,12 +390,14 @@ static tws_code begin(const tws_plan_request *request, tws_lower *l, tws_error *
   plan->sequence_length = c->sequence_length;
   plan->backend = request->backend;
   plan->threads = request->threads;
-  *l = (tws_lower){.request = request,
-                   .config = c,
-                   .network = request->network,
-                   .scratch = scratch,
-                   .evaluates = request->program == TWS_PROGRAM_EVALUATE,
-                   .b = {.plan = plan, .err = err, .use = request->use}};
+  *l = (tws_lower){
+      .request = request,
+      .config = c,
+      .network = request->network,
+      .scratch = scratch,
+      .evaluates = request->program == TWS_PROGRAM_EVALUATE,
+      .parameters_only = request->program == TWS_PROGRAM_EVALUATE && request->parameters_only && !request->state,
+      .b = {.plan = plan, .err = err, .use = request->use}};
   if (request->state) return TWS_OK;
   TWS_TRY(tws_state_create(&plan->state, err));
   plan->state->counters = (tws_counters){.seed = c->seed, .loss_scale = tws_loss_scale_start(c)};

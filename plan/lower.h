@@ -324,6 +324,7 @@ typedef struct tws_lower {
   uint32_t *value_gradient, *value_narrow;
   int split;                    /* weight gradients are deferred */
   int evaluates;                /* forward passes alone */
+  int parameters_only;          /* over a state that no training uses */
   int float8;                   /* products of layers in 8 bits */
   uint8_t *again;               /* then, per module: whether backward runs it again */
   int tile, tiles;              /* of the visit being lowered */

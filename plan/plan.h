@@ -280,7 +280,8 @@ typedef struct tws_plan_request {
   int threads;              /* host */
   int64_t max_accumulation; /* build at most this many micro-batches (0: all) */
   tws_program program;
-  tws_state *state; /* of the rank, as another program's plan laid it out; NULL: the plan makes its own */
+  tws_state *state;    /* of the rank, as another program's plan laid it out; NULL: the plan makes its own */
+  int parameters_only; /* of an evaluation with a state of its own: no master weights and optimizer states in it */
   tws_plan_use use;
 } tws_plan_request;
 

@@ -103,6 +103,7 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
   const tws_optimizer_row *optimizer = tws_optimizer_of(l->config->optimizer);
   tws_plan *plan = l->b.plan;
   tws_offload_parameters(l, elements, pieces, count);
+  if (l->parameters_only) return;
   const tws_dtype moments = tws_config_bf16_moments(l->config) ? TWS_BF16 : TWS_F32;
   /* What is updated elsewhere than where it is used has a copy there, whatever the type. */
   const tws_dtype masters = tws_config_bf16_masters(l->config) ? TWS_BF16 : TWS_F32;

@@ -1,5 +1,6 @@
 /* What verbs answer: numbers that add up, hints that are true, results that other verbs read. */
 #include <check.h>
+#include <math.h>
 #include "base/memory.h"
 #include "tests/answers.h"
 #include "tests/folder.h"
@@ -53,6 +54,38 @@ START_TEST(estimate_says_no) {
 }
 END_TEST
 
+/* A forward pass alone has parameters and no state of an optimizer, and no hint speaks of one. */
+START_TEST(evaluation_alone) {
+  static const char *const more[] = {"--dtype bf16 --stage 0", "--dtype fp16 --stage 1", "--dtype fp32 --stage 2",
+                                     "--dtype bf16 --stage 2 --set zero_optimization.offload_optimizer.device=cpu"};
+  static const double element[] = {2, 2, 4, 2};
+  for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+    command_result r = twinspeed("estimate -m gpt2 --cluster dgx-a100 --program evaluate --json %s", more[i]);
+    cJSON *json = assert_json(&r, "twinspeed-estimate-1");
+    const cJSON *memory = member(json, "memory"), *categories = member(member(memory, "device"), "categories"), *one;
+    cJSON_ArrayForEach(one, categories) {
+      ck_assert_msg(strcmp(one->string, "master weights") != 0 && strcmp(one->string, "optimizer moments") != 0 &&
+                        strcmp(one->string, "gradients") != 0,
+                    "%s: %s", more[i], one->string);
+    }
+    const double parameters = number(categories, "parameters") - element[i] * number(json, "parameters");
+    ck_assert_msg(parameters >= 0 && parameters < 4096, "%s: %g", more[i], parameters); /* padding */
+    ck_assert_msg(cJSON_GetArraySize(memory) == 1, "%s: %s", more[i], r.out);           /* nothing is on the host */
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+  assert_says("estimate -m llama-2-70b --cluster dgx-a100 --stage 0 --dtype bf16 --program evaluate", 1,
+              "hint: it fits with --stage 3: ");
+  assert_says("estimate -m llama-3-405b --cluster dgx-a100 --stage 0 --dtype bf16 --program evaluate", 1,
+              "hint: it fits with --stage 3 --set zero_optimization.offload_param.device=cpu: ");
+  assert_says(
+      "check -m gpt2 --cluster dgx-a100 --stage 3 --program evaluate --set "
+      "zero_optimization.offload_param.device=cpu --set zero_optimization.offload_optimizer.device=cpu",
+      0, "verified together");
+  assert_says("simulate -m gpt2 --cluster dgx-a100 --stage 1 --program evaluate", 0, "Simulated step");
+}
+END_TEST
+
 /* The remedy in the hint must be true: applying it makes the answer yes. */
 START_TEST(estimate_remedy_works) {
   static const struct {
@@ -75,6 +108,43 @@ START_TEST(estimate_remedy_works) {
     command_free(&yes);
     command_free(&r);
   }
+}
+END_TEST
+
+static double tokens_per_s(const char *job, const char *words) {
+  command_result r = twinspeed("%s %s --json", job, words);
+  cJSON *json = assert_json(&r, "twinspeed-estimate-1");
+  const double rate = number(member(json, "time"), "tokens_per_s");
+  cJSON_Delete(json);
+  command_free(&r);
+  return rate;
+}
+
+/* A hint says what its whole change costs, as estimates of the job with it and without it have it: not what a part of
+ * the change, such as offloading, costs. */
+START_TEST(remedies_say_what_they_cost) {
+  static const char *const jobs[] = {
+      "estimate -m llama-2-7b --cluster dgx-a100 --stage 2 --dtype bf16 --micro-batch 8 --seq 4096",
+      "estimate -m llama-2-7b --cluster dgx1-v100 --stage 0 --dtype fp16 --micro-batch 4 --seq 4096",
+      "estimate -m llama-2-7b --cluster dgx-a100 -n 1 --stage 0 --dtype bf16 --micro-batch 4 --seq 4096"};
+  int recomputed = 0, offloaded = 0;
+  for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+    command_result r = twinspeed("%s", jobs[i]);
+    char words[256] = "", rest[128] = "";
+    const char *hint = strstr(r.err, "it fits with ");
+    ck_assert_msg(r.status == 1 && hint, "%s: %s", jobs[i], r.err);
+    ck_assert_int_eq(sscanf(hint, "it fits with %255[^:]: %127[^\n]", words, rest), 2);
+    const double slower = 100 * (tokens_per_s(jobs[i], "") / tokens_per_s(jobs[i], words) - 1);
+    const char *said = strrchr(rest, ',');
+    ck_assert_msg(said && strstr(said, " % slower"), "%s: %s: %s", jobs[i], words, rest);
+    ck_assert_msg(fabs(strtod(said + 1, NULL) - slower) <= 0.5 + 1e-9, "%s: %s: %s, and it is %g", jobs[i], words, rest,
+                  slower);
+    if (strstr(words, "--recompute full")) ck_assert_double_ge(slower, 15); /* a forward pass more */
+    recomputed += strstr(words, "--recompute full") != NULL;
+    offloaded += strstr(words, "offload") && strstr(rest, "on the host");
+    command_free(&r);
+  }
+  ck_assert(recomputed > 0 && offloaded > 0);
 }
 END_TEST
 
@@ -363,7 +433,7 @@ START_TEST(default_types) {
     ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(json, "dtype")), cases[i].dtype);
     const int assumed = !*cases[i].flags && strstr(cases[i].model, "loat16") && strcmp(cases[i].dtype, "fp32") &&
                         !strstr(cases[i].config, "true");
-    ck_assert_msg((strstr(r.err, "as the model's file has it") != NULL) == assumed, "%zu: %s", i, r.err);
+    ck_assert_msg((strstr(r.out, "as the model's file has it") != NULL) == assumed, "%zu: %s", i, r.out);
     cJSON_Delete(json);
     command_free(&r);
   }
@@ -610,7 +680,9 @@ int main(void) {
   tcase_add_test(answers, one_name_for_two_models);
   tcase_add_test(answers, deepspeed_tables);
   tcase_add_test(answers, estimate_says_no);
+  tcase_add_test(answers, evaluation_alone);
   tcase_add_test(answers, estimate_remedy_works);
+  tcase_add_test(answers, remedies_say_what_they_cost);
   tcase_add_test(answers, categories_add_up);
   tcase_add_test(answers, precedence);
   tcase_add_test(answers, check_covers_what_it_says);
