@@ -21,7 +21,9 @@ typedef struct found {
 } found;
 
 /* Options that had another name once, which is still taken. */
-static const struct { const char *former, *name; } renamed[] = {{"sequence-regions", "sequence-parallel"}};
+static const struct {
+  const char *former, *name;
+} renamed[] = {{"sequence-regions", "sequence-parallel"}};
 
 static const char *present_name(const char *name, size_t *length) {
   for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++)
