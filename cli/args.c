@@ -89,7 +89,11 @@ static tws_code set_option(const tws_verb *verb, tws_cli *cli, const found *it, 
     case TWS_OPTION_NUMBER:
       return tws_parse_number(value, what, row->low, row->high, target, err);
     case TWS_OPTION_BYTES:
-      return tws_parse_bytes(value, what, target, err);
+      TWS_TRY(tws_parse_bytes(value, what, target, err));
+      if (row->high > 0 && !(*(double *)target >= row->low && *(double *)target <= row->high))
+        return tws_fail(err, TWS_USAGE, NULL, "%s: \"%.40s\" is outside %.0f .. %.0f bytes", what, value, row->low,
+                        row->high);
+      return TWS_OK;
     case TWS_OPTION_STRING:
       *(const char **)target = value;
       return TWS_OK;

@@ -196,7 +196,7 @@ static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .max_ranks = 0};
 const tws_verb tws_verb_check = {
     .name = "check",
     .summary = "configuration, model, cluster and plan, without running",
-    .usage = "[-m MODEL] [-c FILE] [--cluster NAME[:NODES]] [options]",
+    .usage = "[-m MODEL] [-c FILE] [--cluster NAME[:NODES[xDEVICES]]] [options]",
     .examples =
         "  twinspeed check -c ds_config.json\n"
         "  twinspeed check -m llama-3-8b -c ds_config.json --cluster dgx-h100:4\n"

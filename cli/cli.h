@@ -58,6 +58,8 @@ typedef struct tws_option {
   { name, letter, argument, TWS_OPTION_NUMBER, offsetof(type, field), low, high, help }
 #define TWS_BYTES(name, letter, argument, type, field, help) \
   { name, letter, argument, TWS_OPTION_BYTES, offsetof(type, field), 0, 0, help }
+#define TWS_BYTES_BETWEEN(name, letter, argument, type, field, low, high, help) \
+  { name, letter, argument, TWS_OPTION_BYTES, offsetof(type, field), low, high, help }
 #define TWS_STRING(name, letter, argument, type, field, help) \
   { name, letter, argument, TWS_OPTION_STRING, offsetof(type, field), 0, 0, help }
 #define TWS_LIST(name, letter, argument, type, field, help) \

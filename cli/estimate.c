@@ -396,7 +396,7 @@ static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS,
 const tws_verb tws_verb_estimate = {
     .name = "estimate",
     .summary = "memory and time of a training step, without running it",
-    .usage = "-m MODEL [-c FILE] [--cluster NAME[:NODES]] [options]",
+    .usage = "-m MODEL [-c FILE] [--cluster NAME[:NODES[xDEVICES]]] [options]",
     .examples =
         "  twinspeed estimate -m gpt2-xl --stage 2 --cluster dgx-a100\n"
         "  twinspeed estimate -m llama-3-8b -c ds_config.json --cluster dgx-h100:4\n"

@@ -33,7 +33,8 @@
 #define TWS_JOB_OPTIONS(type, field)                                                                                  \
   TWS_STRING("model", 'm', "MODEL", type, field.model, "Hugging Face config.json, or a built-in model's name"),       \
       TWS_STRING("config", 'c', "FILE", type, field.config, "ds_config.json (\"-\": standard input)"),                \
-      TWS_STRING("cluster", 0, "NAME[:NODES]", type, field.cluster, "cluster file or built-in name (default: host)"), \
+      TWS_STRING("cluster", 0, "NAME[:NODES[xDEVICES]]", type, field.cluster,                                         \
+                 "cluster file or built-in name (default: host)"),                                                    \
       TWS_STRING("profile", 0, "NAME", type, field.profile, "hardware profile: built-in name or a calibrated file"),  \
       TWS_INTEGER("ranks", 'n', "N", type, field.ranks, 1, 65536, "number of ranks (default: all devices; host: 1)"), \
       TWS_INTEGER("stage", 0, "0..3", type, field.stage, 0, 3, "ZeRO stage"), TWS_AXIS_OPTIONS(type, field),          \

@@ -23,6 +23,11 @@ void tws_noise_remark(const tws_cli *cli, const tws_profile *profile) {
 
 void tws_model_remark(const tws_cli *cli, const char *model, const tws_job *job) {
   remark_name(cli, model);
+  if (job->network->open_positions && job->config->sequence_length > job->network->positions)
+    tws_say(cli,
+            "note: a sequence of %lld is longer than the model's %lld positions: rotary positions have no table, so "
+            "that it is planned",
+            (long long)job->config->sequence_length, (long long)job->network->positions);
   tws_noise_remark(cli, job->profile);
 }
 

@@ -537,7 +537,8 @@ static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_err
 static const tws_option table[] = {
     TWS_STRING("model", 'm', "MODEL", options, job.model, "Hugging Face config.json, or a built-in model's name"),
     TWS_STRING("config", 'c', "FILE", options, job.config, "ds_config.json; its batch keys and stage are searched"),
-    TWS_STRING("cluster", 0, "NAME[:NODES]", options, job.cluster, "cluster file or built-in name (default: host)"),
+    TWS_STRING("cluster", 0, "NAME[:NODES[xDEVICES]]", options, job.cluster,
+               "cluster file or built-in name (default: host)"),
     TWS_STRING("profile", 0, "NAME", options, job.profile, "hardware profile: built-in name or a calibrated file"),
     TWS_RUNTIME_OPTION(options, job),
     TWS_INTEGER("seq", 0, "TOKENS", options, job.sequence, 1, 16777216, "sequence length (default: the model's)"),
@@ -643,7 +644,7 @@ static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS,
 const tws_verb tws_verb_tune = {
     .name = "tune",
     .summary = "finds the fastest configuration, in simulation",
-    .usage = "-m MODEL [-c ds_config.json] [--cluster NAME[:NODES]] [options]",
+    .usage = "-m MODEL [-c ds_config.json] [--cluster NAME[:NODES[xDEVICES]]] [options]",
     .examples =
         "  twinspeed tune -m gpt2-xl -c ds_config.json --cluster dgx-a100:2\n"
         "  twinspeed tune -m config.json -c ds_config.json --profile host.json -n 1,2 --validate 3 --data book.txt\n"

@@ -23,7 +23,7 @@ static tws_code check_request(const tws_plan_request *r, tws_error *err) {
     return tws_fail(err, TWS_INVALID, "set twinspeed.sequence_length or --seq", "the sequence length is %lld",
                     (long long)c->sequence_length);
   }
-  if (r->network->positions > 0 && c->sequence_length > r->network->positions) {
+  if (r->network->positions > 0 && !r->network->open_positions && c->sequence_length > r->network->positions) {
     return tws_fail(err, TWS_INVALID, "use a shorter sequence, or a model with more positions",
                     "sequence length %lld exceeds the model's %lld positions", (long long)c->sequence_length,
                     (long long)r->network->positions);

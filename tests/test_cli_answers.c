@@ -2,6 +2,7 @@
 #include <check.h>
 #include <math.h>
 #include "base/memory.h"
+#include "models/hardware/profile.h"
 #include "tests/answers.h"
 #include "tests/folder.h"
 #include "tests/members.h"
@@ -587,6 +588,71 @@ START_TEST(tuned_configurations_are_small) {
 }
 END_TEST
 
+/* Configurations as other programs save them. */
+#define LLAMA                                                                                        \
+  "\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":128,\"num_attention_heads\":4," \
+  "\"num_hidden_layers\":2,\"vocab_size\":256,\"max_position_embeddings\":64"
+START_TEST(files_of_other_programs) {
+  static const struct {
+    const char *model, *options;
+    int status;
+    const char *out, *err;
+  } cases[] = {
+      {"{" LLAMA "}", "--seq 128", 0, "micro batch 1 of 128 tokens", "longer than the model's 64 positions"},
+      {"{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", "--seq 128", 3, "", "exceeds the model's 64"},
+      {"{\"model_type\":\"gpt2\",\"n_embd\":64,\"n_layer\":2,\"n_head\":4,\"n_positions\":64,\"vocab_size\":256}",
+       "--seq 128", 3, "", "exceeds the model's 64"},
+      {"{" LLAMA ",\"quantization_config\":{\"load_in_4bit\":true,\"bnb_4bit_quant_type\":\"nf4\"}}", "", 3, "",
+       "--set twinspeed.frozen_quantization.type=nf4"},
+      /* 256 x 64, 2 layers of 4 x 64 x 64 + 3 x 64 x 128 + 2 x 64, a norm of 64 and a score of 64 */
+      {"{" LLAMA ",\"architectures\":[\"LlamaForSequenceClassification\"],\"id2label\":{\"0\":\"LABEL_0\"}}", "", 0,
+       "98,688 parameters", "one label is a score"},
+      {"{\"model_type\":\"falcon\",\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":"
+       "256,"
+       "\"ff_factor\":4}",
+       "--seq 64", 0, "parameters", ""},
+      {"{\"model_type\":\"falcon\",\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":"
+       "256,"
+       "\"ff_factor\":8}",
+       "--seq 64", 3, "", "\"ff_factor\" is 8, and the inner part has 256 elements"},
+      {"{\"model_type\":\"mpt\",\"d_model\":64,\"n_layers\":2,\"n_heads\":4,\"vocab_size\":256,\"max_seq_len\":64,\"no_"
+       "bias\":true,"
+       "\"attn_config\":{\"_name_or_path\":\"\",\"alibi\":true,\"is_encoder_decoder\":false,\"return_dict\":true}}",
+       "", 0, "parameters", ""},
+      {"{\"model_type\":\"nosuch\"}", "", 3, "", " others (models/network/architectures.def)\n"},
+  };
+  char path[600];
+  snprintf(path, sizeof path, "%s/config.json", folder);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    write_text(path, cases[i].model);
+    command_result r = twinspeed("estimate -m %s --cluster h100 --micro-batch 1 %s", path, cases[i].options);
+    ck_assert_msg((r.status == 0) == (cases[i].status == 0), "%zu: exit %d: %s", i, r.status, r.err);
+    ck_assert_msg(strstr(r.out, cases[i].out) && strstr(r.err, cases[i].err), "%zu: %s%s", i, r.out, r.err);
+    command_free(&r);
+  }
+}
+END_TEST
+
+START_TEST(names_and_sizes) {
+  command_result r = twinspeed("estimate -m gpt2 --profile nosuch");
+  for (const char *const *name = tws_profile_builtin_names(); *name; name++)
+    ck_assert_msg(strstr(r.err, *name) != NULL, "%s is not in %s", *name, r.err);
+  command_free(&r);
+  r = twinspeed("estimate -m gpt2 --profile h20");
+  ck_assert_msg(!strstr(r.err, "did you mean"), "%s", r.err);
+  command_free(&r);
+  r = twinspeed("calibrate --disk-bytes 1KiB");
+  ck_assert_msg(r.status != 0 && strstr(r.err, "\"1KiB\" is outside 65536 .. 1000000000000 bytes"), "%s", r.err);
+  command_free(&r);
+  r = twinspeed("calibrate --disk %s/nosuch --disk-bytes 16MiB", folder);
+  ck_assert_msg(r.status != 0 && !strstr(r.err, "not a number") && !strstr(r.err, "disk-bytes"), "%s", r.err);
+  command_free(&r);
+  r = twinspeed("estimate --help");
+  ck_assert_ptr_nonnull(strstr(r.out, "NAME[:NODES[xDEVICES]]"));
+  command_free(&r);
+}
+END_TEST
+
 /* A built-in model beside a folder of its name. */
 START_TEST(one_name_for_two_models) {
   char line[256];
@@ -670,6 +736,8 @@ int main(void) {
   tcase_set_timeout(answers, 120);
   tcase_add_checked_fixture(answers, make_folder, remove_folder);
   tcase_add_test(answers, results_that_do_not_belong);
+  tcase_add_test(answers, files_of_other_programs);
+  tcase_add_test(answers, names_and_sizes);
   tcase_add_test(answers, default_types);
   tcase_add_test(answers, remarks_of_every_verb);
   tcase_add_test(answers, hints_are_near);

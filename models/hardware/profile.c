@@ -489,10 +489,11 @@ tws_code tws_profile_load(const char *spec, tws_profile **out, tws_error *err) {
       size_t count = 0;
       while (names[count] != NULL) count++;
       const char *close = tws_closest(spec, names, count);
-      char hint[384];
-      snprintf(hint, sizeof hint,
-               "%s%s%sbuilt in: v100-16gb, v100-32gb, a100-40gb, a100-80gb, h100-sxm, h200, b200, host",
-               close != NULL ? "did you mean " : "", close != NULL ? close : "", close != NULL ? "? " : "");
+      char hint[sizeof err->hint];
+      size_t used = (size_t)snprintf(hint, sizeof hint, "%s%s%sbuilt in:", close != NULL ? "did you mean " : "",
+                                     close != NULL ? close : "", close != NULL ? "? " : "");
+      for (size_t i = 0; i < count && used < sizeof hint; i++)
+        used += (size_t)snprintf(hint + used, sizeof hint - used, "%s %s", i > 0 ? "," : "", names[i]);
       return tws_fail(err, TWS_INVALID, hint, "\"%.200s\" is neither a built-in hardware profile nor a readable file",
                       spec);
     }

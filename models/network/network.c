@@ -19,11 +19,22 @@ static const struct {
 };
 enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
 
+/* Types, each once, as many as there is room for; and how many others there are. */
 static const char *list_architectures(char *hint, size_t size) {
-  size_t used = (size_t)snprintf(hint, size, "known architectures");
-  for (int i = 0; i < ARCHITECTURES && used < size; i++)
-    used += (size_t)snprintf(hint + used, size - used, "%s %s (%s)", i > 0 ? "," : ":", architectures[i].model_type,
-                             architectures[i].class_name);
+  enum { ROOM = 48 }; /* for the words after the last one */
+  size_t used = (size_t)snprintf(hint, size, "known architectures:");
+  int listed = 0, others = 0;
+  for (int i = 0; i < ARCHITECTURES; i++) {
+    const char *type = architectures[i].model_type;
+    int before = 0;
+    while (before < i && strcmp(architectures[before].model_type, type) != 0) before++;
+    if (before < i) continue;
+    if (others > 0 || used + strlen(type) + 2 + ROOM > size)
+      others++;
+    else
+      used += (size_t)snprintf(hint + used, size - used, "%s %s", listed++ > 0 ? "," : "", type);
+  }
+  if (others > 0) snprintf(hint + used, size - used, " and %d others (models/network/architectures.def)", others);
   return hint;
 }
 
@@ -127,6 +138,14 @@ static tws_code read_dtype(tws_network_builder *b, tws_error *err) {
   return TWS_OK;
 }
 
+/* What bitsandbytes leaves in the file of a model that it quantized to 4 bits. */
+static int is_nf4(const cJSON *item) {
+  const cJSON *type = cJSON_GetObjectItemCaseSensitive(item, "bnb_4bit_quant_type");
+  return strcmp(item->string, "quantization_config") == 0 && cJSON_IsString(type) &&
+         strcmp(type->valuestring, "nf4") == 0 &&
+         !cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(item, "load_in_4bit"));
+}
+
 static tws_code build(tws_network_builder *b, int64_t multiple, tws_error *err) {
   int chosen = -1;
   TWS_TRY(choose_architecture(b, &chosen, err));
@@ -137,6 +156,14 @@ static tws_code build(tws_network_builder *b, int64_t multiple, tws_error *err) 
   b->net->class_prefix = architectures[chosen].prefix;
   b->net->class_block = architectures[chosen].block;
   TWS_TRY(architectures[chosen].build(b, err));
+  if (b->unknown != NULL && is_nf4(b->unknown)) {
+    tws_json_fail(b->json, b->unknown, err,
+                  "take quantization_config out of the file, and plan it with --set "
+                  "twinspeed.frozen_quantization.type=nf4 and adapters (twinspeed.lora)",
+                  "the file is of a checkpoint whose weights are quantized to nf4");
+    if (err != NULL) err->code = TWS_UNSUPPORTED;
+    return TWS_UNSUPPORTED;
+  }
   if (b->unknown != NULL) {
     tws_json_fail(b->json, b->unknown, err, "if it changes nothing, take it out of the file",
                   "\"%.80s\" is not known for %s: what it changes would be left out", b->unknown->string,
