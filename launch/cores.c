@@ -11,8 +11,8 @@ static void own_cores(tws_cores *out) {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) != 0) CPU_SET(0, &set);
-  for (short i = 0; i < TWS_MAX_CORES; i++)
-    if (CPU_ISSET(i, &set)) out->core[out->count++] = i;
+  for (size_t i = 0; i < TWS_MAX_CORES; i++)
+    if (CPU_ISSET(i, &set)) out->core[out->count++] = (short)i;
 }
 
 tws_code tws_cores_parse(const char *text, tws_cores *out, tws_error *err) {
@@ -52,7 +52,7 @@ tws_code tws_cores_of_rank(const tws_cores *all, int rank, int ranks, tws_cores 
 tws_code tws_cores_bind(const tws_cores *cores, tws_error *err) {
   cpu_set_t set, got;
   CPU_ZERO(&set);
-  for (int i = 0; i < cores->count; i++) CPU_SET(cores->core[i], &set);
+  for (int i = 0; i < cores->count; i++) CPU_SET((size_t)cores->core[i], &set);
   /* The kernel leaves out cores that it does not have, without a word. */
   if (sched_setaffinity(0, sizeof set, &set) == 0 && sched_getaffinity(0, sizeof got, &got) == 0 &&
       CPU_EQUAL(&set, &got))
