@@ -12,6 +12,8 @@ void tws_job_remarks(const tws_cli *cli, const char *model, const tws_job *job);
 void tws_tune_remarks(const tws_cli *cli, const char *model, const tws_job *job);
 /* The last two alone, for a verb that shows the model's notes in its result. */
 void tws_job_assumptions(const tws_cli *cli, const char *model, const tws_job *job);
+/* What was taken for "auto" and for fractions of counts, as notes; part of the remarks about a job. */
+void tws_config_remark(const tws_cli *cli, const tws_config *config);
 /* A warning where the machine was not quiet when it was measured; part of the remarks about a job. */
 void tws_noise_remark(const tws_cli *cli, const tws_profile *profile);
 /* That a text is trained on as bytes, where the model's vocabulary is larger than that. */

@@ -353,6 +353,10 @@ tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_err
 tws_code tws_config_print_schema(tws_text *out, tws_error *err);
 tws_code tws_config_no_effect(const tws_config *config, tws_text *out, int *count, tws_error *err);
 
+/* A line for each value that is taken otherwise than it was given, a fraction of a count, and one for all keys that are
+ * "auto" and have their defaults or what the model says: which these are, and the flags that set them. */
+tws_code tws_config_notes(const tws_config *config, tws_text *out, int *count, tws_error *err);
+
 const char *tws_recompute_name(tws_recompute recompute);
 /* A bit for each tws_recomputed; -1: a list of something else. */
 int tws_recompute_list(const char *names);

@@ -11,6 +11,7 @@
 #define TOKENS "the inputs are token ids, and embeddings are in half precision anyway"
 #define MASTERS "updates are computed in float32, and not applied where a gradient is not finite"
 #define ADAM "there is one implementation of Adam"
+#define GRADIENTS "every step overwrites gradients, which have their place in the plan"
 #define RESUME "training starts at step 0"
 #define BUFFERS "there are as many as pipeline_read and pipeline_write take"
 #define FAST "swap files are made in full, and zero, at once"
@@ -53,6 +54,7 @@
 #define OF(owners_) .owners = owners_
 #define AUTOMATIC .automatic = 1
 #define STRICT .strict = 1
+#define ROUNDED .rounded = 1
 #define ANY_CASE .any_case = 1
 #define KEY(path_, type_, fallback_, doc_, ...) \
   {.path = path_, .type = TWS_KEY_##type_, .fallback = fallback_, .doc = doc_ __VA_OPT__(, ) __VA_ARGS__},
@@ -155,15 +157,26 @@ int tws_key_checked_section(const char *section) {
   return tws_key_lax_section(section) && strcmp(section, "timers") != 0;
 }
 
+/* The segment after the first n - 1, when those match the path's. */
+static const char *same_section_rest(const char *path, const char *const *segments, int n) {
+  int exact = 1;
+  for (int i = 0; i + 1 < n; i++) {
+    size_t length = segment_length(path);
+    if (!segment_matches(path, length, segments[i], &exact) || !path[length]) return NULL;
+    path += length + 1;
+  }
+  return path;
+}
+
 const char *tws_key_canonical(const char *const *segments, int n) {
   const char *last = segments[n - 1];
   if (n == 1) return strcmp(last, "bfloat16") == 0 ? "bf16" : last;
   if (n == 2 && strcmp(segments[0], "tensor_parallel") == 0 && strcmp(last, "tp") == 0) return "tensor_parallel";
-  for (size_t i = 0; n == 2 && i < tws_key_count; i++) {
+  for (size_t i = 0; i < tws_key_count; i++) {
     const tws_key *key = &tws_keys[i];
     if (!key->alias || strcmp(key->alias, last) != 0) continue;
-    size_t length = strlen(segments[0]);
-    if (strncmp(key->path, segments[0], length) == 0 && key->path[length] == '.') return key->path + length + 1;
+    const char *rest = same_section_rest(key->path, segments, n);
+    if (rest && !rest[segment_length(rest)]) return rest;
   }
   return last;
 }
@@ -187,17 +200,6 @@ static void add_word(words *w, const char *text, size_t length) {
   w->text[w->count][length] = 0;
   w->item[w->count] = w->text[w->count];
   w->count++;
-}
-
-/* The segment after the first n - 1, when those match the path's. */
-static const char *same_section_rest(const char *path, const char *const *segments, int n) {
-  int exact = 1;
-  for (int i = 0; i + 1 < n; i++) {
-    size_t length = segment_length(path);
-    if (!segment_matches(path, length, segments[i], &exact) || !path[length]) return NULL;
-    path += length + 1;
-  }
-  return path;
 }
 
 tws_key_guess tws_key_suggest(const char *const *segments, int n, char *hint, size_t size) {

@@ -279,10 +279,10 @@ static tws_code check_reduction(const rules *r) {
                     "gradient_predivide_factor must be 1 with reduce_scatter at stage %d", stage);
   }
   int64_t size;
-  if (stage >= 1 && stage <= 2 && given_integer(given_at(r, "zero_optimization.allgather_bucket_size"), &size) &&
-      size % 2)
-    return REFUSE(r, "zero_optimization.allgather_bucket_size", TWS_INVALID, NULL,
-                  "zero_optimization.allgather_bucket_size must be even at stage %d, not %lld", stage, (long long)size);
+  static const char gathers[] = "zero_optimization.allgather_bucket_size";
+  if (stage >= 1 && stage <= 2 && tws_given_integer(tws_key_at(gathers), given_at(r, gathers), &size) && size % 2)
+    return REFUSE(r, gathers, TWS_INVALID, NULL, "%s must be even at stage %d, not %lld", gathers, stage,
+                  (long long)size);
   return TWS_OK;
 }
 
@@ -503,9 +503,11 @@ static tws_code check_optimizer(const rules *r) {
                   row ? row->type : type);
   }
   TWS_TRY(check_optimizer_arguments(r, row));
-  if (is_on(r, "optimizer.params.eps_inside_sqrt"))
-    return REFUSE(r, "optimizer.params.eps_inside_sqrt", TWS_UNSUPPORTED, "leave it out",
-                  "%s with eps_inside_sqrt is not supported", row->type);
+  static const char *const absent[] = {"optimizer.params.eps_inside_sqrt", "optimizer.params.amsgrad"};
+  for (int i = 0; i < 2; i++)
+    if (is_on(r, absent[i]))
+      return REFUSE(r, absent[i], TWS_UNSUPPORTED, "leave it out", "%s with %s is not supported", row->type,
+                    tws_key_optimizer_argument(absent[i]));
   if (row->adapted_scale && r->config->dtype == TWS_F16 && r->config->fp16.loss_scale > 0)
     return REFUSE(r, "fp16.loss_scale", TWS_INVALID, "use 0 for a scale that adapts itself",
                   "%s needs a loss scale that adapts itself", row->type);

@@ -40,6 +40,10 @@ int tws_given_auto(tws_given given);
 int tws_given_true(tws_given given);
 /* The string given, or NULL. */
 const char *tws_given_text(tws_given given);
+/* 1 and *value where an integer is given, or for a rounded key a fraction, of which the whole part is taken. */
+int tws_given_integer(const tws_key *key, tws_given given, int64_t *value);
+/* Is it a fraction that a rounded key takes the whole part of? */
+int tws_given_fraction(const tws_key *key, tws_given given);
 
 /* TWS_INVALID, or `code`, with the place of what was given (or the name of the file) in front. */
 tws_code tws_store_fail(const struct tws_config_store *store, tws_given given, tws_code code, tws_error *err,

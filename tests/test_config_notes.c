@@ -1,0 +1,213 @@
+/* Configurations as people paste them, and what is said of how they are read: words of other languages, fractions of
+ * counts, "auto", arguments at their defaults. */
+#include <check.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/configs.h"
+#include "tests/suite.h"
+
+/* As a file: JSON, or where it is none Hjson. */
+static tws_code from_file(const char *text, tws_config **out) {
+  tws_json *json;
+  err = (tws_error){0};
+  *out = NULL;
+  TWS_TRY(tws_json_parse_hjson(text, strlen(text), "ds.json", &json, &err));
+  tws_code code = tws_config_from_json(json, out, &err);
+  tws_json_destroy(json);
+  return code;
+}
+
+/* The notes of a configuration; the caller frees them. */
+static tws_text notes_of(const tws_config *c, int lines) {
+  tws_text text = {0};
+  int count;
+  ck_assert_int_eq(tws_config_notes(c, &text, &count, &err), TWS_OK);
+  ck_assert_msg(count == lines, "%d notes: %s", count, text.data ? text.data : "");
+  return text;
+}
+
+static tws_text printed(const tws_config *c, int given) {
+  tws_text text = {0};
+  ck_assert_int_eq(given ? tws_config_print_given(c, &text, &err) : tws_config_print(c, 0, &text, &err), TWS_OK);
+  return text;
+}
+
+START_TEST(words_of_listings_and_python) {
+#define ELLIPSIS "an ellipsis stands here for what was left out"
+#define PYTHON(word) "unknown word \"" word "\": it is Python's"
+  static const struct {
+    const char *text, *message, *hint;
+  } cases[] = {
+      {"{\"zero_optimization\": {\n  \"stage\": 3,\n  ...\n}}", "ds.json:3:3: " ELLIPSIS, "delete it"},
+      {"{\n...\n\"train_batch_size\": 8\n}", "ds.json:2:1: " ELLIPSIS, "delete it"},
+      {"{\"train_batch_size\": 8\n ...}", "ds.json:2:2: " ELLIPSIS, "delete it"},
+      {"{\"train_batch_size\": ...}", "ds.json:1:22: " ELLIPSIS, "delete it"},
+      {"{\"elasticity\": {\"micro_batch_sizes\": [2, ...]}}", "ds.json:1:42: " ELLIPSIS, "delete it"},
+      {"{\"train_batch_size\": 8,\n \xe2\x80\xa6 }", "ds.json:2:2: " ELLIPSIS, "delete it"},
+      {"{\n \"train_batch_size\": 8,\n \"...\"\n \"steps_per_print\": 1}", "ds.json:3:2: " ELLIPSIS, "delete it"},
+      {"zero_optimization: {\n  stage: 3\n  ...\n}", "ds.json:3:3: " ELLIPSIS, "delete it"},
+      {"{zero_optimization: {stage: 3, '...'}}", "ds.json:1:32: " ELLIPSIS, "delete it"},
+      {"train_batch_size: ...\n", "ds.json:1:19: " ELLIPSIS, "delete it"},
+      {"{\"zero_optimization\": {\"overlap_comm\": True}}", "ds.json:1:40: " PYTHON("True"), "JSON spells it true"},
+      {"{\n\"zero_optimization\": {\"overlap_comm\": False,\n\"stage\": 2}}", "ds.json:2:39: " PYTHON("False"),
+       "JSON spells it false"},
+      {"{\"steps_per_print\": None,\n}",
+       "ds.json:1:2: \"steps_per_print\" must be an integer of at least 1, not Python's None", "JSON spells it null"},
+      {"{'fp16': {'enabled': True}, 'bf16': {'enabled': False}}", "ds.json:1:22: " PYTHON("True"), "spells it true"},
+      {"{'zero_optimization': {'stage': 3,\n 'offload_param': {'nvme_path': None, 'device': 'cpu'}}}",
+       "ds.json:2:20: \"zero_optimization.offload_param.nvme_path\" must be a string, not Python's None",
+       "spells it null"},
+      {"{\"fp16\": {\n\"enabled\": False\n},\n\"wall_clock_breakdown\": False\n}",
+       "\"wall_clock_breakdown\" must be true or false, not Python's False", "JSON spells it false"},
+      {"{\"dump_state\": \"None\"}", "\"dump_state\" must be true or false", "JSON spells it null"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    tws_config *c;
+    ck_assert_msg(from_file(cases[i].text, &c) == TWS_INVALID, "%s", cases[i].text);
+    ck_assert_msg(strstr(err.message, cases[i].message) && strstr(err.hint, cases[i].hint), "%s:\n%s\n%s",
+                  cases[i].text, err.message, err.hint);
+  }
+  static const char *const taken[] = {"{\"fp16\": {\n\"enabled\": True\n}}", /* as DeepSpeed reads Hjson */
+                                      "{\"datasets\": {\"...\": \"...\"}}", "{datasets: ...and others\n}"};
+  tws_config *c;
+  for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
+    ck_assert_msg(from_file(taken[i], &c) == TWS_OK, "%s: %s", taken[i], err.message);
+    ck_assert_int_eq(c->dtype, i == 0 ? TWS_F16 : TWS_F32);
+    tws_config_destroy(c);
+  }
+  ck_assert_int_eq(from_file("{\"sparse_attention\": {\n \"global_block_end_indices\": None,\n \"block\": 16}}", &c),
+                   TWS_OK);
+  tws_text notes = notes_of(c, 1);
+  ck_assert_str_eq(notes.data,
+                   "ds.json:2:2: \"sparse_attention.global_block_end_indices\" is None, which is Python's: "
+                   "JSON spells it null\n");
+  tws_text_free(&notes);
+  tws_config_destroy(c);
+}
+END_TEST
+
+/* 0.9 x hidden^2 is how people write this size; elements are whole. */
+START_TEST(fractions_of_counts_are_rounded) {
+  static const char text[] =
+      "{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 3,\n \"stage3_prefetch_bucket_size\": 3774873.6,\n"
+      " \"sub_group_size\": 1e9, \"stage3_max_live_parameters\": 1.5, \"allgather_bucket_size\": 2.25}}";
+  tws_config *c;
+  ck_assert_msg(resolve(text, 1, 0, &c) == TWS_OK, "%s", err.message);
+  ck_assert_int_eq(c->zero.prefetch_bucket_size, 3774873); /* as int(0.9 * 2048 * 2048), which "auto" is too */
+  ck_assert_int_eq(c->zero.max_live_parameters, 1);
+  tws_text notes = notes_of(c, 3);
+  ck_assert_ptr_nonnull(
+      strstr(notes.data, "ds.json:2:2: \"zero_optimization.stage3_prefetch_bucket_size\" is 3774873.6"));
+  ck_assert_ptr_nonnull(strstr(notes.data, "rounded down to 3774873\n"));
+  tws_text_free(&notes);
+  for (int given = 0; given < 2; given++) { /* for other programs, which take no fraction */
+    tws_text out = printed(c, given);
+    ck_assert_msg(strstr(out.data, "\"stage3_prefetch_bucket_size\": 3774873,"), "%s", out.data);
+    ck_assert_msg(strstr(out.data, "\"allgather_bucket_size\": 2\n") || strstr(out.data, "_size\": 2,"), "%s",
+                  out.data);
+    tws_text_free(&out);
+  }
+  tws_config_destroy(c);
+  c = config_of("{}");
+  ck_assert_int_eq(tws_config_set(c, "zero_optimization.reduce_bucket_size", "943718.4", &err), TWS_OK);
+  ck_assert_int_eq(c->zero.reduce_bucket_size, 943718);
+  notes = notes_of(c, 1);
+  ck_assert_ptr_nonnull(strstr(notes.data, "command line: \"zero_optimization.reduce_bucket_size\" is 943718"));
+  tws_text_free(&notes);
+  tws_config_destroy(c);
+  /* What is no count of elements stays whole, and so do limits. */
+  static const char *const refused[] = {"{\"train_micro_batch_size_per_gpu\": 1.5}",
+                                        "{\"zero_optimization\": {\"stage\": 2.5}}",
+                                        "{\"zero_optimization\": {\"reduce_bucket_size\": 0.5}}",
+                                        "{\"zero_optimization\": {\"stage3_max_live_parameters\": -0.5}}",
+                                        "{\"zero_optimization\": {\"sub_group_size\": 1.5e300}}"};
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+    ck_assert_msg(from_text(refused[i], &c) == TWS_INVALID, "%s", refused[i]);
+}
+END_TEST
+
+/* Arguments that DeepSpeed's manual lists, at what it says their defaults are. */
+START_TEST(documented_arguments_at_their_defaults) {
+#define PARAMS(type, params) \
+  "{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"" type "\", \"params\": {" params "}}}"
+  static const char *const taken[] = {
+      PARAMS("FusedAdam", "\"amsgrad\": false, \"set_grad_none\": true, \"adam_w_mode\": true"),
+      PARAMS("DeepSpeedCPUAdam", "\"amsgrad\": false, \"adamw_mode\": true, \"fp32_optimizer_states\": true"),
+      PARAMS("FusedLamb", "\"amsgrad\": false, \"eps_inside_sqrt\": false"),
+      PARAMS("FusedLion", "\"set_grad_none\": true"), PARAMS("DeepSpeedCPUAdagrad", "\"amsgrad\": false")};
+  tws_config *c;
+  tws_text text = {0};
+  int count;
+  for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
+    ck_assert_msg(resolve(taken[i], 1, 0, &c) == TWS_OK, "%s: %s", taken[i], err.message);
+    ck_assert_int_eq(tws_config_no_effect(c, &text, &count, &err), TWS_OK);
+    ck_assert_msg(count == 0, "%s: %s", taken[i], text.data);
+    tws_config_destroy(c);
+  }
+  /* adamw_mode is adam_w_mode: read, printed and set under that name, and not given twice. */
+  c = config_of(PARAMS("Adam", "\"adamw_mode\": false"));
+  ck_assert_int_eq(c->adam_w_mode, 0);
+  text = printed(c, 1);
+  ck_assert_msg(strstr(text.data, "\"adam_w_mode\": false") && !strstr(text.data, "adamw_mode"), "%s", text.data);
+  tws_text_free(&text);
+  ck_assert_int_eq(tws_config_set(c, "optimizer.params.adamw_mode", "true", &err), TWS_OK);
+  ck_assert_int_eq(c->adam_w_mode, 1);
+  tws_config_destroy(c);
+  ck_assert_int_eq(from_text(PARAMS("Adam", "\"adamw_mode\": false, \"adam_w_mode\": false"), &c), TWS_INVALID);
+  ck_assert_ptr_nonnull(strstr(err.message, "given twice: \"optimizer.params.adamw_mode\""));
+  ck_assert_int_eq(resolve(PARAMS("Adam", "\"amsgrad\": true"), 1, 0, &c), TWS_UNSUPPORTED);
+  ck_assert_ptr_nonnull(strstr(err.message, "Adam with amsgrad is not supported"));
+  ck_assert_int_eq(resolve(PARAMS("Lion", "\"amsgrad\": false"), 1, 0, &c), TWS_INVALID);
+  ck_assert_ptr_nonnull(strstr(err.message, "Lion takes no \"amsgrad\""));
+  ck_assert_int_eq(from_text(PARAMS("Lion", "\"quite_something_else\": 1"), &c), TWS_INVALID);
+  ck_assert_str_eq(err.hint, "Lion takes lr, weight_decay, betas, fp32_optimizer_states, set_grad_none");
+  c = config_of(PARAMS("Adam", "\"set_grad_none\": false"));
+  ck_assert_int_eq(tws_config_no_effect(c, &text, &count, &err), TWS_OK);
+  ck_assert_msg(count == 1 && strstr(text.data, "every step overwrites gradients"), "%s", text.data);
+  tws_text_free(&text);
+  tws_config_destroy(c);
+  /* The manual's spelling. */
+  ck_assert_msg(resolve("{\"elasticity\": {\"enabled\": true, \"max_train_batch_size\": 2000, \"micro_batch_sizes\": "
+                        "[2, 4, 6], \"version\": 0.1, \"prefer_large_batch\": false}}",
+                        2, 0, &c) == TWS_OK,
+                "%s", err.message);
+  const int64_t smaller = c->train_batch_size;
+  ck_assert_int_eq(tws_config_set(c, "elasticity.prefer_large_batch", "true", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_resolve(c, 2, NULL, &err), TWS_OK);
+  ck_assert_msg(smaller <= c->train_batch_size, "%lld", (long long)smaller);
+  tws_config_destroy(c);
+}
+END_TEST
+
+START_TEST(amp_auto_is_off) {
+  tws_config *c;
+  tws_text text = {0};
+  int count;
+  ck_assert_msg(resolve("{\"train_batch_size\": 8, \"amp\": {\"enabled\": \"auto\", \"opt_level\": \"auto\"}, "
+                        "\"zero_optimization\": {\"stage\": 2}}",
+                        1, 0, &c) == TWS_OK,
+                "%s", err.message);
+  ck_assert_int_eq(c->dtype, TWS_F32);
+  ck_assert_int_eq(tws_config_no_effect(c, &text, &count, &err), TWS_OK);
+  ck_assert_msg(count == 0, "%s", text.data);
+  text = notes_of(c, 1);
+  ck_assert_str_eq(text.data, "\"auto\" is taken as: amp.enabled false\n");
+  tws_text_free(&text);
+  text = printed(c, 0);
+  ck_assert_msg(strstr(text.data, "\"amp\": {\n    \"enabled\": false\n  }"), "%s", text.data);
+  tws_text_free(&text);
+  tws_config_destroy(c);
+  ck_assert_int_eq(resolve("{\"train_batch_size\": 8, \"amp\": {\"enabled\": true}}", 1, 0, &c), TWS_UNSUPPORTED);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("config_notes");
+  TCase *tests = tcase_create("config_notes");
+  tcase_add_test(tests, words_of_listings_and_python);
+  tcase_add_test(tests, fractions_of_counts_are_rounded);
+  tcase_add_test(tests, documented_arguments_at_their_defaults);
+  tcase_add_test(tests, amp_auto_is_off);
+  suite_add_tcase(suite, tests);
+  return run_suite(suite);
+}
