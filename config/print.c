@@ -391,17 +391,20 @@ static tws_code report_ignored(tws_walk *walk, const cJSON *item, const char *hi
   return TWS_OK;
 }
 
+static int is_default(const tws_walk *walk, const tws_key *key, const cJSON *item) {
+  if (tws_given_auto((tws_given){item, walk->source}) && (key->automatic || tws_key_lax_section(walk->segments[0])))
+    return 1;
+  cJSON *fallback = key->fallback ? cJSON_Parse(key->fallback) : NULL;
+  const int same = fallback && cJSON_Compare(item, fallback, 1);
+  cJSON_Delete(fallback);
+  return same;
+}
+
 /* A default says nothing, and neither does what stands in a section that is switched off. */
 static int says_nothing(const tws_walk *walk, const tws_key *key, const cJSON *item) {
   char path[160];
-  if (key->automatic && tws_given_auto((tws_given){item, walk->source})) return 1;
-  if (key->fallback) {
-    cJSON *fallback = cJSON_Parse(key->fallback);
-    int same = cJSON_Compare(item, fallback, 1);
-    cJSON_Delete(fallback);
-    if (same) return 1;
-  }
-  if (walk->n < 2) return 0;
+  if (is_default(walk, key, item)) return 1;
+  if (walk->n < 2 || tws_section_switches(key->path)) return 0;
   snprintf(path, sizeof path, "%.100s.enabled", walk->segments[0]);
   return tws_key_at(path) && !tws_given_true(tws_store_at(walk->store, path));
 }
@@ -432,6 +435,7 @@ static tws_code report_key(tws_walk *walk, const tws_key *key, const cJSON *item
       tws_key_word("log|linear", item->valuestring, 0) < 0)
     reason = "only log and linear are known, and log is used";
   if (!reason) reason = idle_reason(r->config, key->path);
+  if (!reason && !is_default(walk, key, item)) reason = tws_key_unmet(r->config, key);
   if (!reason && !key->moved_to) return TWS_OK;
   if (reason == key->reason && says_nothing(walk, key, item)) return TWS_OK;
   tws_key_join(walk->segments, walk->n, path, sizeof path);
@@ -443,10 +447,31 @@ static tws_code report_key(tws_walk *walk, const tws_key *key, const cJSON *item
   return TWS_OK;
 }
 
+/* Sections that switch something on by being there, where none of their keys was reported. */
+static void report_sections(report *r, const tws_config *config) {
+  const tws_key *first;
+  const char *section;
+  for (int i = 0; (section = tws_section_switch(i, &first)); i++) {
+    char key[64];
+    snprintf(key, sizeof key, "\"%s.", section);
+    if (!tws_store_has(config->store, section) || (r->out->data && strstr(r->out->data, key))) continue;
+    const tws_given given = tws_store_at(config->store, section);
+    int line, column;
+    tws_json_place(given.source->json, given.item, &line, &column);
+    if (given.item)
+      tws_text_add(r->out, "%s:%d:%d: ", given.source->json->name, line, column);
+    else
+      tws_text_add(r->out, "command line: ");
+    tws_text_add(r->out, "\"%s\" has no effect, though the section alone switches it on: %s\n", section, first->reason);
+    r->count++;
+  }
+}
+
 tws_code tws_config_no_effect(const tws_config *config, tws_text *out, int *count, tws_error *err) {
   report r = {config, out, 0};
   tws_walk walk = {.store = config->store, .err = err, .visit = report_key, .ignored = report_ignored, .user = &r};
   TWS_TRY(tws_store_walk_all(&walk));
+  report_sections(&r, config);
   *count = r.count;
   return out->failed ? tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory") : TWS_OK;
 }

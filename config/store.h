@@ -68,6 +68,15 @@ tws_code tws_store_walk(tws_walk *walk, const cJSON *item);
 /* The same over everything given: the file without what is overridden, then the overrides. */
 tws_code tws_store_walk_all(tws_walk *walk);
 
+/* Why a key with an effect has none, given another value than its default: what it goes with is not in use. NULL: it
+ * has one. */
+const char *tws_key_unmet(const tws_config *config, const tws_key *key);
+/* The index-th section that switches something on by being there, which Twinspeed does not have, or NULL; `first` is a
+ * key of it, with the reason. */
+const char *tws_section_switch(int index, const tws_key **first);
+/* Is the path such a section, or in one? */
+int tws_section_switches(const char *path);
+
 /* Fields from what was given: those of one top-level section, or all (NULL). */
 void tws_config_apply(tws_config *config, const char *section);
 

@@ -201,6 +201,135 @@ START_TEST(amp_auto_is_off) {
 }
 END_TEST
 
+/* What is said of keys and sections without effect. */
+static tws_text idle_of(const char *json, int lines) {
+  tws_config *c = config_of(json);
+  tws_text text = {0};
+  int count;
+  ck_assert_int_eq(tws_config_no_effect(c, &text, &count, &err), TWS_OK);
+  ck_assert_msg(count == lines, "%s: %d, not %d: %s", json, count, lines, text.data ? text.data : "");
+  tws_config_destroy(c);
+  return text;
+}
+
+/* DeepSpeed switches these on where they are there, whatever is in them. */
+START_TEST(sections_that_are_switches) {
+  static const struct {
+    const char *text;
+    int lines;
+    const char *says; /* NULL: nothing */
+  } cases[] = {
+      {"{\n \"sparse_attention\": {\"mode\": \"fixed\", \"block\": 16, \"num_local_blocks\": 4}}", 1,
+       "ds.json:2:2: \"sparse_attention\" has no effect, though the section alone switches it on: Twinspeed does not"},
+      {"{\"sparse_attention\": {}}", 1, "ds.json:1:2: \"sparse_attention\" has no effect"},
+      {"{\"sparse_attention\": {\"block\": 32}}", 1, "\"sparse_attention.block\" has no effect: "},
+      {"{\"comms_logger\": {}}", 1, "\"comms_logger\" has no effect, though the section alone switches it on: use the"},
+      {"{\"comms_logger\": {\"enabled\": false, \"prof_all\": true}}", 1,
+       "ds.json:1:2: \"comms_logger\" has no effect"},
+      {"{\"comms_logger\": {\"enabled\": false, \"verbose\": true}}", 1, "\"comms_logger.verbose\" has no effect: "},
+      {"{\"checkpoint\": {\"writer\": {\"type\": \"FAST\"}}}", 1, "ds.json:1:17: \"checkpoint.writer\" has no effect"},
+      {"{\"checkpoint\": {\"tag_validation\": \"WARN\"}}", 0, NULL},
+      {"{\"tensorboard\": {\"enabled\": false, \"output_path\": \"there\"}}", 0, NULL}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    tws_text text = idle_of(cases[i].text, cases[i].lines);
+    if (cases[i].says) ck_assert_msg(strstr(text.data, cases[i].says) != NULL, "%s: %s", cases[i].text, text.data);
+    tws_text_free(&text);
+  }
+  tws_config *c = config_of("{}");
+  tws_text text = {0};
+  int count;
+  ck_assert_int_eq(tws_config_set(c, "sparse_attention.mode", "fixed", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_no_effect(c, &text, &count, &err), TWS_OK);
+  ck_assert_msg(count == 1 && strncmp(text.data, "command line: \"sparse_attention\" has no effect", 45) == 0, "%s",
+                text.data);
+  tws_text_free(&text);
+  tws_config_destroy(c);
+}
+END_TEST
+
+/* Each with its condition unmet, in other words "auto" or its default, and with the condition met. */
+START_TEST(conditions_that_are_not_met) {
+#define ZERO(stage, more) "\"zero_optimization\": {\"stage\": " stage ", " more "}"
+#define WITH_OFFLOAD ", \"offload_optimizer\": {\"device\": \"cpu\"}"
+#define ONE_CYCLE(more) \
+  "\"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1e-4, \"cycle_max_lr\": 1e-3, " more "}}"
+  static const struct {
+    const char *unmet, *reason, *met;
+  } cases[] = {
+      {ZERO("2", "\"stage3_max_live_parameters\": 1e8"), "\" has no effect: it needs ZeRO stage 3",
+       ZERO("3", "\"stage3_max_live_parameters\": 1e8")},
+      {ZERO("0", "\"stage3_prefetch_bucket_size\": 1000"), "it needs ZeRO stage 3",
+       ZERO("2", "\"stage3_prefetch_bucket_size\": \"auto\"")},
+      {ZERO("1", "\"stage3_param_persistence_threshold\": 7"), "it needs ZeRO stage 3",
+       ZERO("1", "\"stage3_param_persistence_threshold\": 1e5")},
+      {ZERO("2", "\"stage3_model_persistence_threshold\": 7"), "stage 3",
+       ZERO("3", "\"stage3_model_persistence_threshold\": 7")},
+      {ZERO("2", "\"stage3_max_reuse_distance\": 7"), "stage 3", ZERO("3", "\"stage3_max_reuse_distance\": 7")},
+      {ZERO("2", "\"stage3_allgather_sequential\": true"), "stage 3",
+       ZERO("3", "\"stage3_allgather_sequential\": true")},
+      {ZERO("2", "\"sub_group_size\": 1e8"), "it needs ZeRO stage 3, or an optimizer that is offloaded",
+       ZERO("2", "\"sub_group_size\": 1e8" WITH_OFFLOAD)},
+      {ZERO("3", "\"round_robin_gradients\": true"), "it needs ZeRO stage 1 or 2",
+       ZERO("1", "\"round_robin_gradients\": true")},
+      {ZERO("0", "\"round_robin_gradients\": true"), "it needs ZeRO stage 1 or 2",
+       ZERO("0", "\"round_robin_gradients\": false")},
+      {ZERO("0", "\"reduce_bucket_size\": 1e6"), "it needs ZeRO stage 1, 2 or 3",
+       ZERO("1", "\"reduce_bucket_size\": 1e6")},
+      {ZERO("0", "\"overlap_comm\": true"), "it needs ZeRO stage 1, 2 or 3", ZERO("0", "\"overlap_comm\": false")},
+      {ZERO("1", "\"overlap_comm\": true") ", \"pipeline\": {\"stages\": 2}", "after its micro-batches",
+       ZERO("1", "\"overlap_comm\": true")},
+      {ZERO("2", "\"reduce_scatter\": false"), "unless use_multi_rank_bucket_allreduce is false",
+       ZERO("3", "\"reduce_scatter\": false")},
+      {ZERO("3", "\"use_multi_rank_bucket_allreduce\": false"), "it needs ZeRO stage 1 or 2",
+       ZERO("2", "\"use_multi_rank_bucket_allreduce\": false")},
+      {"\"fp16\": {\"enabled\": false, \"loss_scale\": 128}",
+       "\"fp16.loss_scale\" has no effect: it needs fp16.enabled",
+       "\"fp16\": {\"enabled\": true, \"loss_scale\": 128}"},
+      {"\"fp16\": {\"enabled\": \"auto\", \"initial_scale_power\": 32}", "it needs fp16.enabled",
+       "\"fp16\": {\"enabled\": \"auto\", \"initial_scale_power\": 16, \"loss_scale\": \"auto\"}"},
+      {"\"fp16\": {\"enabled\": true, \"loss_scale\": 128, \"hysteresis\": 4}", "fp16.loss_scale is fixed",
+       "\"fp16\": {\"enabled\": true, \"loss_scale\": 0, \"hysteresis\": 4}"},
+      {"\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"adam_w_mode\": false}}", "optimizer.type Adam reads it",
+       "\"optimizer\": {\"type\": \"Adam\", \"params\": {\"adam_w_mode\": false}}"},
+      {ONE_CYCLE("\"decay_lr_rate\": 0.1"), "it needs scheduler.params.decay_step_size",
+       ONE_CYCLE("\"decay_lr_rate\": 0.1, \"decay_step_size\": 5")},
+      {ONE_CYCLE("\"cycle_momentum\": false, \"cycle_min_mom\": 0.7"), "it needs scheduler.params.cycle_momentum",
+       ONE_CYCLE("\"cycle_min_mom\": 0.7")},
+      {"\"pipeline\": {\"stages\": 2, \"pipe_partitioned\": false}", "pipeline.stages and tensor_parallel.autotp_size",
+       "\"tensor_parallel\": {\"autotp_size\": 2}, \"pipeline\": {\"stages\": 2, \"pipe_partitioned\": false}"},
+      {"\"pipeline\": {\"grad_partitioned\": false}", "above 1", "\"pipeline\": {\"grad_partitioned\": true}"},
+      {"\"flops_profiler\": {\"profile_step\": 5}", "it needs flops_profiler.enabled",
+       "\"flops_profiler\": {\"enabled\": true, \"profile_step\": 5}"},
+      {"\"use_data_before_expert_parallelism\": true", "it needs twinspeed.expert_parallel_size above 1",
+       "\"use_data_before_expert_parallelism\": true, \"twinspeed\": {\"expert_parallel_size\": 2}"},
+      {"\"elasticity\": {\"max_train_batch_size\": 16}", "it needs elasticity.enabled",
+       "\"elasticity\": {\"enabled\": true, \"max_train_batch_size\": 16}"},
+      {"\"twinspeed\": {\"recompute\": \"full\", \"recompute_budget\": 0.25}",
+       "it needs twinspeed.recompute operations",
+       "\"twinspeed\": {\"recompute\": \"operations\", \"recompute_budget\": 0.25}"},
+      {"\"twinspeed\": {\"recompute_every\": 2}", "it needs twinspeed.recompute",
+       "\"twinspeed\": {\"recompute_every\": 2, \"recompute\": \"full\"}"},
+      {"\"twinspeed\": {\"expert_bound\": 3}", "it needs twinspeed.expert_dropless",
+       "\"twinspeed\": {\"expert_bound\": 3, \"expert_dropless\": true}"},
+      {"\"twinspeed\": {\"expert_capacity_factor\": 2, \"expert_dropless\": true}", "drops nothing",
+       "\"twinspeed\": {\"expert_capacity_factor\": 2}"},
+      {"\"twinspeed\": {\"lora\": {\"lora_alpha\": 16}}", "it needs twinspeed.lora.r",
+       "\"twinspeed\": {\"lora\": {\"r\": 4, \"lora_alpha\": 16}}"},
+      {"\"twinspeed\": {\"frozen_quantization\": {\"block_size\": 128}}", "frozen_quantization.type",
+       "\"twinspeed\": {\"frozen_quantization\": {\"type\": \"int8\", \"block_size\": 128}}"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char text[400];
+    snprintf(text, sizeof text, "{%s}", cases[i].unmet);
+    tws_text idle = idle_of(text, 1);
+    ck_assert_msg(strstr(idle.data, cases[i].reason) != NULL, "%s: %s", text, idle.data);
+    tws_text_free(&idle);
+    snprintf(text, sizeof text, "{%s}", cases[i].met);
+    idle = idle_of(text, 0);
+    tws_text_free(&idle);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("config_notes");
   TCase *tests = tcase_create("config_notes");
@@ -208,6 +337,8 @@ int main(void) {
   tcase_add_test(tests, fractions_of_counts_are_rounded);
   tcase_add_test(tests, documented_arguments_at_their_defaults);
   tcase_add_test(tests, amp_auto_is_off);
+  tcase_add_test(tests, sections_that_are_switches);
+  tcase_add_test(tests, conditions_that_are_not_met);
   suite_add_tcase(suite, tests);
   return run_suite(suite);
 }
