@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "config/autotuning.h"
 #include "tests/configs.h"
 #include "tests/suite.h"
 
@@ -330,6 +331,63 @@ START_TEST(conditions_that_are_not_met) {
 }
 END_TEST
 
+/* A reason names the verb, flag or key that does it here, as they are called. */
+START_TEST(reasons_name_what_does_it_here) {
+  static const struct {
+    const char *text, *path, *reason;
+  } cases[] = {
+      {"\"checkpoint\": {\"load_universal\": true}", "checkpoint.load_universal",
+       "twinspeed train --resume continues its own checkpoints at any number of ranks; of DeepSpeed's, universal ones "
+       "too, twinspeed convert checkpoint makes a file of weights for --init-from"},
+      {"\"zero_optimization\": {\"stage\": 3, \"stage3_gather_16bit_weights_on_model_save\": true}",
+       "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+       "twinspeed convert checkpoint writes the whole weights of a checkpoint"},
+      {"\"zero_optimization\": {\"elastic_checkpoint\": true}", "zero_optimization.elastic_checkpoint",
+       "twinspeed train --resume continues a checkpoint at any number of ranks"},
+      {"\"checkpoint\": {\"use_node_local_storage\": true}", "checkpoint.use_node_local_storage",
+       "twinspeed train --save writes one folder"},
+      {"\"checkpoint\": {\"tag_validation\": \"FAIL\"}", "checkpoint.tag_validation",
+       "twinspeed train --save and --resume"},
+      {"\"hybrid_engine\": {\"enabled\": true}", "hybrid_engine.enabled", "the verb generate makes text"},
+      {"\"weight_quantization\": {}", "weight_quantization", "the verb generate takes weights as they are stored"},
+      {"\"quantize_training\": {\"enabled\": true}", "quantize_training.enabled",
+       "quantize_training (MoQ) is not there yet: results are those without it"},
+      {"\"autotuning\": {\"enabled\": true}", "autotuning.enabled",
+       "the verb tune is the search, and reads this section whatever enabled says"},
+      {"\"csv_monitor\": {\"enabled\": true}", "csv_monitor.enabled",
+       "twinspeed train writes losses and times of steps with --csv"},
+      {"\"memory_breakdown\": true", "memory_breakdown", "the verb estimate says what holds memory"},
+      {"\"expert_parallel\": {\"enabled\": true}", "expert_parallel.enabled",
+       "ranks that share experts are set by twinspeed.expert_parallel_size (--ep)"},
+      {"\"pipeline\": {\"activation_checkpoint_interval\": 1}", "pipeline.activation_checkpoint_interval",
+       "recomputation is set by twinspeed.recompute"},
+      {"\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"last_batch_iteration\": 5}}",
+       "scheduler.params.last_batch_iteration", "twinspeed train --resume continues the schedule"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char text[200], says[400];
+    snprintf(text, sizeof text, "{%s}", cases[i].text);
+    snprintf(says, sizeof says, "\"%s\" has no effect: %s", cases[i].path, cases[i].reason);
+    tws_text idle = idle_of(text, 1);
+    ck_assert_msg(strstr(idle.data, says) != NULL, "%s: %s", text, idle.data);
+    tws_text_free(&idle);
+  }
+  /* The tutorial's section, in which nothing is a key that DeepSpeed does not read. */
+  tws_text idle = idle_of(
+      "{\"quantize_training\": {\"enabled\": true, \"quantizer_kernel\": true, \"quantize-algo\": "
+      "{\"q_type\": \"asymmetric\"}, \"quantize_bits\": {\"start_bits\": 12, \"target_bits\": 4}, "
+      "\"quantize_schedule\": {\"quantize_period\": 50, \"schedule_offset\": 0}}}",
+      7);
+  ck_assert_ptr_null(strstr(idle.data, "unknown key"));
+  tws_text_free(&idle);
+  /* The verb tune says nothing of keys that it reads. */
+  ck_assert(
+      tws_autotuning_is_read("x: \"autotuning.enabled\" has no effect: the verb tune is the search, and reads this "
+                             "section whatever enabled says"));
+  ck_assert(
+      !tws_autotuning_is_read("x: \"autotuning.mp_size\" has no effect: the verb tune takes model-parallel ranks"));
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("config_notes");
   TCase *tests = tcase_create("config_notes");
@@ -339,6 +397,7 @@ int main(void) {
   tcase_add_test(tests, amp_auto_is_off);
   tcase_add_test(tests, sections_that_are_switches);
   tcase_add_test(tests, conditions_that_are_not_met);
+  tcase_add_test(tests, reasons_name_what_does_it_here);
   suite_add_tcase(suite, tests);
   return run_suite(suite);
 }
