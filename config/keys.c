@@ -250,7 +250,10 @@ tws_key_guess tws_key_suggest(const char *const *segments, int n, char *hint, si
     size_t length = strlen(last);
     for (const char *at = tws_keys[i].path; (at = strstr(at, last)); at++) {
       if ((at != tws_keys[i].path && at[-1] != '.') || (at[length] && at[length] != '.')) continue;
-      snprintf(hint, size, "did you mean \"%.*s\"?", (int)(at + length - tws_keys[i].path), tws_keys[i].path);
+      const int whole = (int)(at + length - tws_keys[i].path);
+      snprintf(hint, size,
+               at == tws_keys[i].path ? "\"%.*s\" belongs to the top level of the file" : "did you mean \"%.*s\"?",
+               whole, tws_keys[i].path);
       return TWS_GUESS_ELSEWHERE;
     }
   }

@@ -167,7 +167,7 @@ static tws_code unknown_key(tws_walk *walk, const cJSON *item) {
   if (strcmp(walk->segments[walk->n - 1], "max_grad_norm") == 0)
     snprintf(hint, sizeof hint, "clipping is set by the top-level key \"gradient_clipping\"");
   else if (tws_key_suggest(walk->segments, walk->n, hint, sizeof hint) != TWS_GUESS_SLIP && left_alone(walk))
-    return walk->ignored ? walk->ignored(walk, item, strncmp(hint, "did you", 7) == 0 ? hint : "") : TWS_OK;
+    return walk->ignored ? walk->ignored(walk, item, strncmp(hint, "known here", 10) != 0 ? hint : "") : TWS_OK;
   suggest_arguments(walk, hint, sizeof hint);
   return refuse_item(walk, item, hint, "unknown key");
 }
