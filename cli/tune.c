@@ -192,6 +192,12 @@ static tws_code read_space(const options *o, const tws_config *config, tws_tune_
                            &space->accumulation_count, err));
   space->max_micro = o->max_micro_batch;
   space->oversubscribe = o->oversubscribe || o->ranks; /* ranks that were named are meant */
+  if (tws_config_is_elastic(config)) {
+    if (!o->global_batch && !o->accumulations) return TWS_OK;
+    return tws_fail(err, TWS_USAGE, "leave it out, or --set elasticity.enabled=false",
+                    "%s is given, and elasticity chooses the batch",
+                    o->global_batch ? "--global-batch" : "--accumulations");
+  }
   space->global_batch = o->global_batch;
   if (!space->global_batch && !o->accumulations) space->global_batch = config->train_batch_size;
   if (!space->global_batch && !o->accumulations && config->accumulation_steps > 0)

@@ -243,6 +243,11 @@ tws_code tws_config_set(tws_config *config, const char *path, const char *json_v
 tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_context *context, tws_error *err);
 /* What can be said without a number of ranks: the same rules, and whether any number fits the batch triple. */
 tws_code tws_config_check(const tws_config *config, tws_error *err);
+/* Whether elasticity.enabled is true: the batch follows from the ranks then, and no batch key may be given. */
+int tws_config_is_elastic(const tws_config *config);
+/* What it chooses for so many ranks, of which each replica takes ranks / replicas. TWS_INVALID: nothing, and why. */
+tws_code tws_config_elastic_batch(const tws_config *config, int64_t ranks, int64_t replicas, int64_t *micro,
+                                  int64_t *accumulation, tws_error *err);
 /* The triple alone, as the golden cases state it: 0 or absent = null. */
 tws_code tws_batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation, int64_t world, tws_error *err);
 

@@ -11,8 +11,8 @@ enum { VALUE = 96 };
 
 /* ---- settings in a text of JSON or YAML ---- */
 
-/* The value of a key, where it is a word; its place goes to *at. 0: the text does not have the key at the beginning of a
- * line, behind nothing but blanks, braces and quotes. */
+/* The value of a key, where it is a word; its place goes to *at. 0: the text does not have the key at the beginning of
+ * a line, after nothing but blanks, braces and quotes. */
 static int find_setting(const char *text, const char *key, const char **at, char value[VALUE]) {
   const size_t length = strlen(key);
   for (const char *p = text; (p = strstr(p, key)); p += length) {

@@ -148,6 +148,21 @@ static tws_code resolve_elastic(tws_config *config, int64_t ranks, int64_t repli
   return TWS_OK;
 }
 
+int tws_config_is_elastic(const tws_config *config) {
+  return tws_given_true(tws_store_at(config->store, "elasticity.enabled"));
+}
+
+tws_code tws_config_elastic_batch(const tws_config *config, int64_t ranks, int64_t replicas, int64_t *micro,
+                                  int64_t *accumulation, tws_error *err) {
+  tws_config *copy;
+  TWS_TRY(tws_config_clone(config, &copy, err));
+  tws_code code = resolve_elastic(copy, ranks, replicas, err);
+  *micro = copy->micro_batch_size;
+  *accumulation = copy->accumulation_steps;
+  tws_config_destroy(copy);
+  return code;
+}
+
 /* ---- "auto" ---- */
 
 static tws_code resolve_auto(tws_config *config, const tws_auto_context *context, tws_error *err) {
@@ -689,7 +704,7 @@ tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_co
   TWS_TRY(check_rules(config, err));
   int64_t replicas;
   TWS_TRY(tws_config_replicas(config, ranks, &replicas, err));
-  if (tws_given_true(tws_store_at(store, "elasticity.enabled"))) return resolve_elastic(config, ranks, replicas, err);
+  if (tws_config_is_elastic(config)) return resolve_elastic(config, ranks, replicas, err);
   return resolve_batch(config, replicas, err);
 }
 

@@ -93,6 +93,84 @@ START_TEST(keys_beside_deepspeeds_own) {
 }
 END_TEST
 
+/* ---- elasticity ---- */
+
+static double number(const cJSON *json, const char *key) {
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
+  ck_assert_msg(cJSON_IsNumber(item), "no number %s", key);
+  return item->valuedouble;
+}
+
+#define ELASTIC "\"max_train_batch_size\": 16, \"micro_batch_sizes\": [1, 2, 4]"
+#define SET_ELASTIC \
+  "--set elasticity.enabled=true --set elasticity.max_train_batch_size=16 --set elasticity.micro_batch_sizes=[1,2,4]"
+
+/* Without a file nothing puts a batch in that elasticity has to choose: of up to 16 samples 12 is what most numbers of
+ * ranks divide, and 2 the largest micro batch of two ranks. */
+START_TEST(elasticity_without_a_file) {
+  static const char *const verbs[] = {"check", "estimate", "simulate"};
+  for (int i = 0; i < 3; i++) {
+    command_result r = twinspeed("%s -m tiny-gpt2 -n 2 " SET_ELASTIC " --json", verbs[i]);
+    ck_assert_msg(r.status == 0, "%s: %s", verbs[i], r.err);
+    cJSON *json = cJSON_Parse(r.out);
+    ck_assert_double_eq(number(json, "micro_batch"), 2);
+    ck_assert_double_eq(number(json, "accumulation_steps"), 3);
+    ck_assert_double_eq(number(json, "train_batch"), 12);
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+  assert_says("check -m tiny-gpt2 -n 2 --micro-batch 1 " SET_ELASTIC, 3, "is given, and elasticity chooses it");
+  assert_says("check -m tiny-gpt2 -n 2 --set elasticity.enabled=false --json", 0, "\"micro_batch\":\t1");
+}
+END_TEST
+
+/* Points have the batches that elasticity chooses for their ranks, and files that leave the choice to it. */
+START_TEST(tune_leaves_batches_to_elasticity) {
+  static const struct { int ranks, micro, accumulation; } chosen[] = {{1, 4, 3}, {2, 2, 3}, {4, 1, 3}, {8, 0, 0}};
+  write_text(in_folder("ds.json"), "{\"elasticity\": {\"enabled\": true, " ELASTIC ", \"version\": 0.1}}");
+  const char *results = in_folder("results");
+  command_result r = twinspeed("tune -m gpt2 -c %s --cluster dgx-a100 --dtype bf16 -o %s --no-simulation --json",
+                               in_folder("ds.json"), results);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-tune-1"), *one;
+  int seen[4] = {0};
+  cJSON_ArrayForEach(one, cJSON_GetObjectItem(json, "candidates")) {
+    int k = 0;
+    while (k < 3 && number(one, "ranks") != chosen[k].ranks) k++;
+    ck_assert_double_eq(number(one, "micro_batch"), chosen[k].micro);
+    ck_assert_double_eq(number(one, "accumulation"), chosen[k].accumulation);
+    seen[k]++;
+  }
+  ck_assert(seen[0] && seen[1] && seen[2] && !seen[3]);
+  ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "rejections")), 0);
+  cJSON_Delete(json);
+  command_free(&r);
+  char path[160];
+  snprintf(path, sizeof path, "%s/ds_config_optimal.json", results);
+  r = twinspeed("check -m gpt2 --cluster dgx-a100 -c %s --json", path); /* accepted, and of the same batch */
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  json = assert_json(&r, "twinspeed-check-1");
+  ck_assert_double_eq(number(json, "train_batch"), 12);
+  cJSON_Delete(json);
+  command_free(&r);
+  const char *with = in_folder("ds.json");
+  char line[400];
+  static const struct {
+    const char *flags;
+    int status;
+    const char *says;
+  } refused[] = {{"-b 64", 2, "--global-batch is given, and elasticity chooses the batch"},
+                 {"--accumulations 2", 2, "--accumulations is given, and elasticity chooses the batch"},
+                 {"--micro-batches 8", 3, "elasticity chooses none of these micro batches"},
+                 {"-n 7", 3, "7 GPUs are none of the numbers that divide its batch of 12"}};
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    snprintf(line, sizeof line, "tune -m gpt2 -c %s --cluster dgx-a100 -o %s --force %s", with, results,
+             refused[i].flags);
+    assert_says(line, refused[i].status, refused[i].says);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("cli_config");
   TCase *tests = tcase_create("cli_config");
@@ -100,6 +178,8 @@ int main(void) {
   tcase_add_test(tests, files_of_other_programs);
   tcase_add_test(tests, the_hint_is_a_command);
   tcase_add_test(tests, keys_beside_deepspeeds_own);
+  tcase_add_test(tests, elasticity_without_a_file);
+  tcase_add_test(tests, tune_leaves_batches_to_elasticity);
   suite_add_tcase(suite, tests);
   return run_suite(suite);
 }
