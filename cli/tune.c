@@ -537,6 +537,7 @@ static const tws_option table[] = {
     TWS_RUNTIME_OPTION(options, job),
     TWS_INTEGER("seq", 0, "TOKENS", options, job.sequence, 1, 16777216, "sequence length (default: the model's)"),
     TWS_STRING("dtype", 0, "TYPE", options, job.dtype, "fp32, bf16 or fp16"),
+    TWS_LEARNING_OPTIONS(options, job),
     TWS_INTEGER("seed", 0, "N", options, job.seed, 0, 9007199254740992.0, "seed of the random tuner and of training"),
     TWS_LIST("set", 0, "KEY=VALUE", options, job.set, "set a configuration key"),
     TWS_STRICT_OPTION(options, job),

@@ -9,7 +9,7 @@ enum { FLAG_RATE, FLAG_WARMUP, FLAG_TYPE, FLAG_SET, FLAGS };
 typedef struct notes {
   tws_text *out, automatic; /* keys that are "auto", and what they are */
   cJSON *effective;
-  int count, flags[FLAGS];
+  int count, keys, flags[FLAGS];
 } notes;
 
 /* Batches and the run's length come from elsewhere, or are refused; sizes that follow from the model are no default. */
@@ -35,6 +35,7 @@ static void note_auto(notes *n, const tws_walk *walk, const tws_key *key) {
   char *value = cJSON_PrintUnformatted(at);
   tws_text_add(&n->automatic, "%s%s %s", n->automatic.length ? ", " : "", key->path, value ? value : "?");
   cJSON_free(value);
+  n->keys++;
   if (!key->reason) n->flags[flag_of(key->path)] = 1;
 }
 
@@ -72,7 +73,7 @@ static void finish_auto(notes *n) {
     tws_text_add(n->out, "%s%s", said == 0 ? "" : said + 1 == all ? " and " : ", ", flags[i]);
     said++;
   }
-  if (all) tws_text_add(n->out, " %s\n", all == 1 ? "sets it" : "set them");
+  if (all) tws_text_add(n->out, " %s\n", all > 1 ? "set them" : n->keys > 1 ? "sets them" : "sets it");
   n->count++;
 }
 

@@ -1,4 +1,5 @@
 /* Configurations on the command line: files of other programs, elasticity without batches, what "auto" is. */
+/* ctest: mpi */
 #include <check.h>
 
 #include "base/memory.h"
@@ -171,6 +172,116 @@ START_TEST(tune_leaves_batches_to_elasticity) {
 }
 END_TEST
 
+/* ---- "auto" ---- */
+
+#define AUTOMATIC                                                                                              \
+  "{\"fp16\": {\"enabled\": \"auto\"}, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\"}}, " \
+  "\"scheduler\": {\"type\": \"%s\", \"params\": {\"warmup_min_lr\": 0, \"warmup_max_lr\": \"auto\", "         \
+  "\"warmup_num_steps\": "                                                                                     \
+  "\"auto\", \"warmup_type\": \"linear\"%s}}, \"train_micro_batch_size_per_gpu\": \"auto\"}"
+
+static void write_automatic(const char *schedule, const char *more) {
+  char text[600];
+  snprintf(text, sizeof text, AUTOMATIC, schedule, more);
+  write_text(in_folder("auto.json"), text);
+}
+
+static const cJSON *value_at(const cJSON *json, const char *section, const char *key) {
+  const cJSON *at = cJSON_GetObjectItem(cJSON_GetObjectItem(json, "config"), section);
+  const cJSON *params = cJSON_GetObjectItem(at, "params");
+  return cJSON_GetObjectItem(params ? params : at, key);
+}
+
+/* The effective configuration and one note say what was taken; the flags that the note names set it. */
+START_TEST(what_auto_was_taken_as) {
+  static const char note[] =
+      "\"auto\" is taken as: fp16.enabled false, optimizer.params.lr 0.001, scheduler.params.warmup_max_lr 0.001, "
+      "scheduler.params.warmup_num_steps 1000; --learning-rate, --warmup-steps and --dtype set them";
+  static const char *const verbs[] = {"check", "estimate", "simulate", "profile"};
+  char line[500];
+  write_automatic("WarmupLR", "");
+  for (int i = 0; i < 4; i++) {
+    snprintf(line, sizeof line, "%s -m tiny-gpt2 -c %s --micro-batch 1", verbs[i], in_folder("auto.json"));
+    command_result r = twinspeed("%s", line);
+    const char *says = strstr(r.err, note);
+    ck_assert_msg(r.status == 0 && says && !strstr(says + 1, "\"auto\" is"), "%s: %s", line, r.err);
+    command_free(&r);
+  }
+  for (int flags = 0; flags < 2; flags++) {
+    command_result r = twinspeed("check -m tiny-gpt2 -c %s --micro-batch 1 --json %s", in_folder("auto.json"),
+                                 flags ? "--learning-rate 3e-5 --warmup-steps 50 --dtype bf16" : "");
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    cJSON *json = assert_json(&r, "twinspeed-check-1");
+    const cJSON *notes = cJSON_GetObjectItem(json, "notes");
+    ck_assert_double_eq(value_at(json, "optimizer", "lr")->valuedouble, flags ? 3e-5 : 1e-3);
+    ck_assert_double_eq(value_at(json, "scheduler", "warmup_max_lr")->valuedouble, flags ? 3e-5 : 1e-3);
+    ck_assert_int_eq(value_at(json, "scheduler", "warmup_num_steps")->valueint, flags ? 50 : 1000);
+    ck_assert_int_eq(cJSON_IsTrue(value_at(json, "bf16", "enabled")), flags);
+    if (flags)
+      ck_assert(!notes->child || !strstr(notes->child->valuestring, "\"auto\""));
+    else
+      ck_assert_str_eq(notes->child->valuestring, note);
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+}
+END_TEST
+
+/* The flags say more than the file, as all flags do; schedules that cannot follow them are refused. */
+START_TEST(flags_of_learning) {
+  static const struct {
+    const char *schedule, *more, *flags;
+    int status;
+    const char *says;
+  } cases[] = {
+      {"WarmupDecayLR", ", \"total_num_steps\": \"auto\"", "--learning-rate 2e-4", 0, "\"warmup_max_lr\":\t0.0002"},
+      {"WarmupDecayLR", ", \"total_num_steps\": 70", "--warmup-steps 7", 0, "\"warmup_num_steps\":\t7"},
+      {"WarmupLR", ", \"last_batch_iteration\": -1", "--learning-rate 0.5 --set optimizer.params.lr=1", 0,
+       "\"lr\":\t0.5"}};
+  char line[500];
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    write_automatic(cases[i].schedule, cases[i].more);
+    snprintf(line, sizeof line, "check -c %s --json %s", in_folder("auto.json"), cases[i].flags);
+    assert_says(line, cases[i].status, cases[i].says);
+  }
+  assert_says("check -m tiny-gpt2 --warmup-steps 5", 3, "--warmup-steps: the schedule (none) has no warm-up");
+  assert_says("check -m tiny-gpt2 --warmup-steps 5 --set scheduler.type=WarmupLR --json", 0,
+              "\"warmup_num_steps\":\t5");
+  assert_says("check -m tiny-gpt2 --learning-rate 1 --set scheduler.type=OneCycle", 3,
+              "--learning-rate: the schedule OneCycle sets the learning rate itself");
+  assert_says("check -m tiny-gpt2 --learning-rate 1 --set scheduler.type=LRRangeTest", 3, "lr_range_test_min_lr");
+  assert_says("check -m tiny-gpt2 --learning-rate 0", 2, "--learning-rate: 0 is outside");
+}
+END_TEST
+
+/* Ranks are given them too: the k-th of 4 linear steps has (k - 2)/4 of the rate, the first two being 0. */
+START_TEST(ranks_learn_at_the_given_rate) {
+  char text[4096 + 1];
+  memset(text, 'a', sizeof text - 1);
+  text[sizeof text - 1] = '\0';
+  write_text(in_folder("text"), text);
+  write_automatic("WarmupLR", "");
+  command_result r = twinspeed(
+      "train -m tiny-gpt2 -c %s --seq 32 --micro-batch 1 -n 2 --threads 1 --steps 4 --data %s --csv %s --quiet "
+      "--learning-rate 0.02 --warmup-steps 4",
+      in_folder("auto.json"), in_folder("text"), in_folder("steps.csv"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+  char *csv;
+  size_t length;
+  ck_assert_int_eq(tws_read_file(in_folder("steps.csv"), 0, &csv, &length, NULL), TWS_OK);
+  static const double rates[] = {0, 0, 0.005, 0.01};
+  const char *at = csv;
+  for (int i = 0; i < 4; i++) {
+    double rate;
+    at = strchr(at, '\n') + 1;
+    ck_assert_msg(sscanf(at, "%*d,%*f,%lf", &rate) == 1, "%s", csv);
+    ck_assert_double_eq_tol(rate, rates[i], 1e-9);
+  }
+  tws_free(csv);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("cli_config");
   TCase *tests = tcase_create("cli_config");
@@ -180,6 +291,9 @@ int main(void) {
   tcase_add_test(tests, keys_beside_deepspeeds_own);
   tcase_add_test(tests, elasticity_without_a_file);
   tcase_add_test(tests, tune_leaves_batches_to_elasticity);
+  tcase_add_test(tests, what_auto_was_taken_as);
+  tcase_add_test(tests, flags_of_learning);
+  tcase_add_test(tests, ranks_learn_at_the_given_rate);
   suite_add_tcase(suite, tests);
   return run_suite(suite);
 }
