@@ -233,6 +233,9 @@ tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out,
       drop_at(&b, key->path);
   }
   put_special(&b, config);
+  static const char *const batch[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
+                                      "gradient_accumulation_steps"};
+  for (int i = 0; i < 3 && tws_config_is_elastic(config); i++) drop_at(&b, batch[i]); /* chosen anew where it is read */
   if (all_keys) put_defaults(&b);
   return finish_text(&b, out, err);
 }

@@ -138,13 +138,13 @@ static tws_code resolve_elastic(tws_config *config, int64_t ranks, int64_t repli
     code = tws_fail(&why, TWS_INVALID, "add micro batches, or use another number of ranks",
                     "elasticity: no micro batch divides its batch of %lld among %lld ranks", (long long)choice.batch,
                     (long long)replicas);
+  tws_free(choice.gpus);
   if (code != TWS_OK)
     return tws_store_fail(store, tws_store_at(store, "elasticity.enabled"), code, err, why.hint[0] ? why.hint : NULL,
                           "%s", why.message);
   config->train_batch_size = store->derived[0] = choice.batch;
   config->micro_batch_size = store->derived[1] = choice.micro;
   config->accumulation_steps = store->derived[2] = choice.batch / (choice.micro * replicas);
-  tws_free(choice.gpus);
   return TWS_OK;
 }
 

@@ -180,6 +180,31 @@ START_TEST(documented_arguments_at_their_defaults) {
 }
 END_TEST
 
+/* A choice that does not go with the division of ranks is refused, and what was chosen is freed (LeakSanitizer). */
+START_TEST(elasticity_of_other_divisions) {
+  static const char text[] =
+      "{\"elasticity\": {\"enabled\": true, \"max_train_batch_size\": 64, \"micro_batch_sizes\": [2, 4], "
+      "\"num_gpus_per_node\": 4, \"model_parallel_size\": 2, \"version\": 0.2}}";
+  tws_config *c;
+  int64_t micro = 0, accumulation = 0;
+  ck_assert_int_eq(resolve(text, 8, 0, &c), TWS_INVALID);
+  ck_assert_ptr_nonnull(strstr(err.message, "elasticity.model_parallel_size is 2, and 8 ranks are 8 replicas"));
+  c = config_of(text);
+  ck_assert_int_eq(tws_config_elastic_batch(c, 8, 8, &micro, &accumulation, &err), TWS_INVALID);
+  ck_assert_msg(tws_config_elastic_batch(c, 8, 4, &micro, &accumulation, &err) == TWS_OK, "%s", err.message);
+  ck_assert_int_eq(tws_config_set(c, "tensor_parallel.autotp_size", "2", &err), TWS_OK);
+  ck_assert_msg(tws_config_resolve(c, 8, NULL, &err) == TWS_OK, "%s", err.message);
+  ck_assert(c->micro_batch_size == micro && c->accumulation_steps == accumulation && micro > 0);
+  tws_text out = printed(c, 0); /* reads back, and chooses the same */
+  tws_config *again = config_of(out.data);
+  ck_assert_msg(tws_config_resolve(again, 8, NULL, &err) == TWS_OK, "%s", err.message);
+  ck_assert(again->train_batch_size == c->train_batch_size && again->micro_batch_size == micro);
+  tws_config_destroy(again);
+  tws_text_free(&out);
+  tws_config_destroy(c);
+}
+END_TEST
+
 START_TEST(amp_auto_is_off) {
   tws_config *c;
   tws_text text = {0};
@@ -394,6 +419,7 @@ int main(void) {
   tcase_add_test(tests, words_of_listings_and_python);
   tcase_add_test(tests, fractions_of_counts_are_rounded);
   tcase_add_test(tests, documented_arguments_at_their_defaults);
+  tcase_add_test(tests, elasticity_of_other_divisions);
   tcase_add_test(tests, amp_auto_is_off);
   tcase_add_test(tests, sections_that_are_switches);
   tcase_add_test(tests, conditions_that_are_not_met);
