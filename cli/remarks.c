@@ -31,6 +31,15 @@ void tws_model_remark(const tws_cli *cli, const char *model, const tws_job *job)
   tws_noise_remark(cli, job->profile);
 }
 
+void tws_config_remark(const tws_cli *cli, const tws_config *config) {
+  tws_text text = {0};
+  int count = 0;
+  if (tws_config_notes(config, &text, &count, NULL) == TWS_OK && text.data)
+    for (char *rest = text.data, *line; (line = strsep(&rest, "\n"));)
+      if (*line) tws_say(cli, "note: %s", line);
+  tws_text_free(&text);
+}
+
 static void remark_idle_keys(const tws_cli *cli, const tws_config *config, int tunes) {
   tws_text text = {0};
   int count = 0;
@@ -38,6 +47,7 @@ static void remark_idle_keys(const tws_cli *cli, const tws_config *config, int t
     for (char *rest = text.data, *line; (line = strsep(&rest, "\n"));)
       if (*line && !(tunes && tws_autotuning_is_read(line))) tws_warn(cli, "%s", line);
   tws_text_free(&text);
+  tws_config_remark(cli, config);
 }
 
 static void remark(const tws_cli *cli, const char *model, const tws_job *job, int tunes) {

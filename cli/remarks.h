@@ -15,6 +15,8 @@ void tws_model_remark(const tws_cli *cli, const char *model, const tws_job *job)
 /* What was assumed (job/assumed.h) as a note, of a verb whose result does not say it; `trains`: without what matters to
  * a prediction alone. */
 void tws_job_assumed_remark(const tws_cli *cli, const tws_job *job, int trains);
+/* What was taken for "auto" and for fractions of counts, as notes; part of the remarks about a job. */
+void tws_config_remark(const tws_cli *cli, const tws_config *config);
 /* A warning where the machine was not quiet when it was measured; part of the remarks about a job. */
 void tws_noise_remark(const tws_cli *cli, const tws_profile *profile);
 /* That a text is trained on as bytes, where the model's vocabulary is larger than that. */

@@ -192,6 +192,12 @@ static tws_code read_space(const options *o, const tws_config *config, tws_tune_
                            &space->accumulation_count, err));
   space->max_micro = o->max_micro_batch;
   space->oversubscribe = o->oversubscribe || o->ranks; /* ranks that were named are meant */
+  if (tws_config_is_elastic(config)) {
+    if (!o->global_batch && !o->accumulations) return TWS_OK;
+    return tws_fail(err, TWS_USAGE, "leave it out, or --set elasticity.enabled=false",
+                    "%s is given, and elasticity chooses the batch",
+                    o->global_batch ? "--global-batch" : "--accumulations");
+  }
   space->global_batch = o->global_batch;
   if (!space->global_batch && !o->accumulations) space->global_batch = config->train_batch_size;
   if (!space->global_batch && !o->accumulations && config->accumulation_steps > 0)
@@ -543,6 +549,7 @@ static const tws_option table[] = {
     TWS_RUNTIME_OPTION(options, job),
     TWS_INTEGER("seq", 0, "TOKENS", options, job.sequence, 1, 16777216, "sequence length (default: the model's)"),
     TWS_STRING("dtype", 0, "TYPE", options, job.dtype, "fp32, bf16 or fp16"),
+    TWS_LEARNING_OPTIONS(options, job),
     TWS_INTEGER("seed", 0, "N", options, job.seed, 0, 9007199254740992.0, "seed of the random tuner and of training"),
     TWS_LIST("set", 0, "KEY=VALUE", options, job.set, "set a configuration key"),
     TWS_STRICT_OPTION(options, job),

@@ -238,6 +238,7 @@ static const tws_option table[] = {
     TWS_INTEGER("accumulation", 0, "N", tws_validate_options, job.accumulation, 1, 1048576, "accumulation steps"),
     TWS_STRING("recompute", 0, "MODE", tws_validate_options, job.recompute, "none, selective or full"),
     TWS_STRING("dtype", 0, "TYPE", tws_validate_options, job.dtype, "fp32, bf16 or fp16"),
+    TWS_LEARNING_OPTIONS(tws_validate_options, job),
     TWS_INTEGER("threads", 0, "N", tws_validate_options, job.threads, 1, 1024, "threads of one rank"),
     TWS_INTEGER("vocab-multiple", 0, "N", tws_validate_options, job.vocabulary_multiple, 1, 65536,
                 "pad the vocabulary to this"),

@@ -26,7 +26,7 @@ static int unset_value(const tws_key *key) {
 
 static int64_t integer_of(const tws_key *key, tws_given given) {
   int64_t value;
-  if (given.item && tws_json_integer(given.source->json, given.item, &value, NULL)) return value;
+  if (given.item && tws_given_integer(key, given, &value)) return value;
   if (cJSON_IsBool(given.item)) return cJSON_IsTrue(given.item);
   if (!key->fallback) return unset_value(key);
   if (key->type == TWS_KEY_BOOL) return strcmp(key->fallback, "true") == 0;

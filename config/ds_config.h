@@ -250,6 +250,11 @@ tws_code tws_config_check(const tws_config *config, tws_error *err);
 /* The elasticity section. TWS_INVALID: there is none, or it is not enabled. */
 struct tws_elastic;
 tws_code tws_config_elastic(const tws_config *config, struct tws_elastic *out, tws_error *err);
+/* Whether elasticity.enabled is true: the batch follows from the ranks then, and no batch key may be given. */
+int tws_config_is_elastic(const tws_config *config);
+/* What it chooses for so many ranks, of which each replica takes ranks / replicas. TWS_INVALID: nothing, and why. */
+tws_code tws_config_elastic_batch(const tws_config *config, int64_t ranks, int64_t replicas, int64_t *micro,
+                                  int64_t *accumulation, tws_error *err);
 /* The triple alone, as the golden cases state it: 0 or absent = null. */
 tws_code tws_batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation, int64_t world, tws_error *err);
 
@@ -366,6 +371,10 @@ tws_code tws_config_print_given(const tws_config *config, tws_text *out, tws_err
 tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_error *err);
 tws_code tws_config_print_schema(tws_text *out, tws_error *err);
 tws_code tws_config_no_effect(const tws_config *config, tws_text *out, int *count, tws_error *err);
+
+/* A line for each value that is taken otherwise than it was given, a fraction of a count, and one for all keys that are
+ * "auto" and have their defaults or what the model says: which these are, and the flags that set them. */
+tws_code tws_config_notes(const tws_config *config, tws_text *out, int *count, tws_error *err);
 
 const char *tws_recompute_name(tws_recompute recompute);
 /* A bit for each tws_recomputed; -1: a list of something else. */

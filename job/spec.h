@@ -14,6 +14,8 @@ typedef struct tws_job_spec {
   int64_t ranks, sequence, micro_batch, accumulation, threads, vocabulary_multiple;    /* 0: not given */
   int64_t pipeline_stages, tensor_ranks, sequence_ranks, expert_ranks, virtual_stages; /* 0: not given */
   int64_t stage, seed;                                                                 /* -1: not given */
+  int64_t warmup_steps;                                                                /* 0: not given */
+  double learning_rate;                                                                /* 0: not given */
   int sequence_parallel, strict;
   int nodes;       /* that are left of the cluster's; 0: all. Not a flag: who goes on without some says so */
   tws_strings set; /* KEY=VALUE */
