@@ -143,7 +143,9 @@ static tws_code print_result(const tws_cli *cli, const options *o, const tws_job
   TWS_TRY(print_shares(cli, s, err));
   tws_bottleneck_print(cli, &s->of_job.result.path);
   const tws_own_engine own = tws_own_engine_find(&o->job, o->program);
-  tws_own_engine_print(&own, s->estimate.step_s, tws_job_fit(job, &s->estimate.ledger).device_need);
+  const tws_fit fit = tws_job_fit(job, &s->estimate.ledger);
+  tws_own_engine_print(&own, s->estimate.step_s, fit.device_need);
+  tws_fit_warn(cli, &fit);
   const tws_evidence evidence = tws_evidence_of_job(job);
   tws_evidence_print(cli, &evidence);
   if (o->trace)
@@ -178,6 +180,8 @@ static tws_code print_json(const options *o, const tws_job *job, const simulatio
   cJSON_AddNumberToObject(root, "simulated_ranks", s->of_job.plan_count);
   cJSON_AddNumberToObject(root, "step_s", s->of_job.result.step_s);
   cJSON_AddNumberToObject(root, "longest_path_s", s->estimate.step_s);
+  const tws_fit fit = tws_job_fit(job, &s->estimate.ledger);
+  cJSON_AddItemToObject(root, "verdict", tws_fit_json(&fit));
   cJSON_AddNumberToObject(root, "tokens_per_s", tokens_per_s(s));
   cJSON_AddNumberToObject(root, "model_flops", s->estimate.model_flops);
   cJSON_AddNumberToObject(root, "mfu", mfu(s));

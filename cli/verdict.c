@@ -24,6 +24,13 @@ void tws_fit_print(const tws_cli *cli, const tws_fit *fit) {
   }
 }
 
+void tws_fit_warn(const tws_cli *cli, const tws_fit *fit) {
+  tws_error why = {0};
+  if (fit->fits) return;
+  tws_fit_refuse(fit, NULL, &why);
+  tws_warn(cli, "%s; times are those of enough memory", why.message);
+}
+
 cJSON *tws_fit_json(const tws_fit *fit) {
   cJSON *json = cJSON_CreateObject();
   cJSON_AddBoolToObject(json, "fits", fit->fits);

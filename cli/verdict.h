@@ -9,6 +9,8 @@
 
 void tws_fit_print(const tws_cli *cli, const tws_fit *fit);
 cJSON *tws_fit_json(const tws_fit *fit);
+/* A warning where the job does not fit, for a verb that answers another question: how long a step takes. */
+void tws_fit_warn(const tws_cli *cli, const tws_fit *fit);
 /* Three lines: which resource, how much of the step, what would be gained without it. */
 void tws_bottleneck_print(const tws_cli *cli, const tws_path_result *path);
 /* Adds "bottleneck", a sentence, and "limited_by", the figures, to a result. */

@@ -87,6 +87,24 @@ START_TEST(evaluation_alone) {
 }
 END_TEST
 
+/* A simulation of what does not fit says so, and its time all the same. */
+START_TEST(simulations_say_what_does_not_fit) {
+  command_result r = twinspeed("simulate -m llama-3-8b --stage 0 --dtype bf16 --cluster dgx-a100 --json");
+  cJSON *json = assert_json(&r, "twinspeed-simulation-1");
+  const cJSON *verdict = member(json, "verdict");
+  ck_assert(cJSON_IsFalse(member(verdict, "fits")) && number(json, "step_s") > 0);
+  ck_assert_double_gt(number(verdict, "device_need_bytes"), number(verdict, "device_have_bytes"));
+  cJSON_Delete(json);
+  command_free(&r);
+  r = twinspeed("simulate -m llama-3-8b --stage 0 --dtype bf16 --cluster dgx-a100");
+  ck_assert_msg(r.status == 0 && strstr(r.err, "warning: does not fit: a device needs "), "%s", r.err);
+  command_free(&r);
+  r = twinspeed("simulate -m llama-3-8b --stage 3 --recompute full --dtype bf16 --cluster dgx-a100");
+  ck_assert_msg(r.status == 0 && !strstr(r.err, "does not fit"), "%s", r.err);
+  command_free(&r);
+}
+END_TEST
+
 /* The remedy in the hint must be true: applying it makes the answer yes. */
 START_TEST(estimate_remedy_works) {
   static const struct {
