@@ -214,15 +214,9 @@ tws_code tws_network_from_json(const tws_json *json, int64_t vocabulary_multiple
 static tws_code unknown_model(const char *spec, tws_error *err) {
   const char *const *names = tws_network_builtin_names();
   size_t count = 0;
-  char list[320] = "";
-  for (; names[count] != NULL; count++) {
-    size_t used = strlen(list);
-    snprintf(list + used, sizeof list - used, "%s%s", count > 0 ? ", " : "", names[count]);
-  }
-  const char *close = tws_closest(spec, names, count);
-  char hint[448];
-  snprintf(hint, sizeof hint, "%s%s%sof others, give the config.json or its folder; built in: %s",
-           close != NULL ? "did you mean " : "", close != NULL ? close : "", close != NULL ? "? " : "", list);
+  while (names[count] != NULL) count++;
+  char hint[sizeof err->hint];
+  tws_names_hint(spec, names, count, "of others, give the config.json or its folder; built in:", hint, sizeof hint);
   return tws_fail(err, TWS_INVALID, hint, "\"%.200s\" is neither a built-in model nor a file", spec);
 }
 
