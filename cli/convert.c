@@ -27,7 +27,7 @@ typedef struct options {
 
 static tws_code check_output(const options *o, const char *from, const char *to, tws_error *err) {
   const tws_output output = {"convert", to, NULL};
-  const tws_inputs inputs = {.count = 1, .path = {from}};
+  const tws_inputs inputs = {.count = from != NULL, .path = {from}};
   return tws_outputs_check(&output, 1, &inputs, o->force, err);
 }
 
