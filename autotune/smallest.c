@@ -314,8 +314,8 @@ static int by_devices(const void *left, const void *right) {
   return strcmp(a->cluster, b->cluster);
 }
 
-/* Those with several GPUs: the single ones are parts of these. Boxes and instances are asked for by name. Of as many equal GPUs a node the first: clouds rent what
- * others sell. */
+/* Those with several GPUs: the single ones are parts of these. Boxes and instances are asked for by name. Of as many
+ * equal GPUs a node the first: clouds rent what others sell. */
 static int list_builtin(char names[][256]) {
   tws_cluster listed[TWS_SMALLEST_KINDS];
   int count = 0;

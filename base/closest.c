@@ -98,7 +98,7 @@ void tws_names_hint(const char *word, const char *const *words, size_t n, const 
       list[i].distance = distance(word, length, words[i], other);
   }
   qsort(list, n, sizeof *list, by_distance);
-  size_t used = (size_t)snprintf(hint, size, close ? "did you mean \"%s\"? %s" : "%s%s", close ? close : "", intro);
+  size_t used = (size_t)snprintf(hint, size, close ? "did you mean %s? %s" : "%s%s", close ? close : "", intro);
   for (size_t i = 0; i < n && used < size; i++)
     used += (size_t)snprintf(hint + used, size - used, "%s %s", i ? "," : "", list[i].word);
 }

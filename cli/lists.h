@@ -26,8 +26,8 @@ typedef struct tws_lists_request {
 } tws_lists_request;
 
 int tws_lists_given(const tws_option_lists *sweep); /* whether any option was given as a list */
-/* Computes all points in processes, prints them as a table, or as an array with --json, and writes the CSV. TWS_NO where
- * no point fits. */
+/* Computes all points in processes, prints them as a table, or as an array with --json, and writes the CSV.
+ * TWS_NO where no point fits. */
 tws_code tws_lists_run(const tws_cli *cli, const tws_lists_request *request, tws_error *err);
 /* A text as a field of a CSV file, in quotes where it has to be. */
 void tws_csv_field(tws_text *out, const char *text);

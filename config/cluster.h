@@ -7,8 +7,8 @@
  * (bytes/s), numa_nodes, intra, inter, host_link (each with bandwidth, bytes/s or "25 GB/s", and latency_s),
  * devices_per_host_link, disk (read, write, size), message_bandwidth, message_s, collectives ("rings" or "nccl"),
  * leaf (nodes, oversubscription), samples_per_s (of a node's data loaders), price_per_device_hour (in whatever
- * currency), and for people provenance and figures. A link's "class" (boxes.h: "nvlink", "efa", ...) gives its latency_s
- * where that is absent.
+ * currency), and for people provenance and figures. A link's "class" (boxes.h: "nvlink", "efa", ...) gives its
+ * latency_s where that is absent.
  *
  * "host" is this machine: cores that the process may use, memory within the control group's limit, as many devices as
  * cores. Any number of ranks may be asked of a host; devices_per_node is what a tuner tries. */

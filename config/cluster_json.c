@@ -92,7 +92,8 @@ cJSON *tws_cluster_to_json(const tws_cluster *c) {
   "\"latency_s\":" NUMBER("0", "1000", "seconds of a hop") ",\"class\":{\"type\":\"string\"}}}"
 
 static const char schema[] =
-    "{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\",\"title\":\"cluster of Twinspeed\",\"type\":\"object\","
+    "{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\",\"title\":\"cluster of Twinspeed\","
+    "\"type\":\"object\","
     "\"additionalProperties\":false,\"required\":[\"schema\"],\"properties\":{"
     "\"schema\":{\"type\":\"string\",\"enum\":[\"twinspeed-cluster-1\"]}"
     ",\"name\":" TEXT("what answers call it")

@@ -6,8 +6,8 @@
 #include "models/hardware/runtime.h"
 
 typedef struct tws_assumption {
-  const char *
-      what; /* "runtime", "type", "sequence length", "expert capacity factor", "memory margin", "NICs", "product rate" */
+  /* "runtime", "type", "sequence length", "expert capacity factor", "memory margin", "NICs", "product rate" */
+  const char *what;
   char value[64];   /* "bf16", "131,072 tokens" */
   char reason[128]; /* "as the model's file has it"; "": none */
   const char *give; /* the flag or key that says something else */

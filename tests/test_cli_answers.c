@@ -619,7 +619,7 @@ START_TEST(files_of_other_programs) {
        "bias\":true,"
        "\"attn_config\":{\"_name_or_path\":\"\",\"alibi\":true,\"is_encoder_decoder\":false,\"return_dict\":true}}",
        "", 0, "parameters", ""},
-      {"{\"model_type\":\"nosuch\"}", "", 3, "", " others (models/network/architectures.def)\n"},
+      {"{\"model_type\":\"nosuch\"}", "", 3, "", ", gemma3_text, "},
   };
   char path[600];
   snprintf(path, sizeof path, "%s/config.json", folder);

@@ -22,8 +22,8 @@ static int lines_of(const char *text) {
   return count;
 }
 
-/* Every combination once, the last list fastest, in the same rows whoever computed them; what does not fit or is refused is
- * a row with its reason. */
+/* Every combination once, the last list fastest, in the same rows whoever computed them; what does not fit or is
+ * refused is a row with its reason. */
 START_TEST(rows_in_their_order) {
   static const char options[] =
       "-m gpt2-xl --dtype bf16 --cluster dgx-a100 --pp 1,7 --stage 2,3 --seq 512,1024 "

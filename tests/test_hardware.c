@@ -372,7 +372,7 @@ START_TEST(classes_of_links) {
   ck_assert_int_eq(tws_json_parse(bad, strlen(bad), "c.json", &json, &err), TWS_OK);
   ck_assert_int_eq(tws_cluster_from_json(json, &c, &err), TWS_INVALID);
   ck_assert_ptr_nonnull(strstr(err.message, "c.json:1:"));
-  ck_assert_msg(strncmp(err.hint, "did you mean \"nvlink\"? known: nvlink, xgmi,", 43) == 0, "%s", err.hint);
+  ck_assert_msg(strncmp(err.hint, "did you mean nvlink? known: nvlink, xgmi,", 41) == 0, "%s", err.hint);
   tws_json_destroy(json);
 }
 END_TEST
@@ -393,11 +393,11 @@ START_TEST(hints_have_all_names) {
   ck_assert_msg(strstr(err.hint, "name: aws-p5.48xlarge, aws-p5e.48xlarge,") != NULL, "%s", err.hint);
   ck_assert_int_eq(tws_profile_load("tpu-v5", &p, &err), TWS_INVALID);
   ck_assert(names_all(err.hint, tws_profile_builtin_names()));
-  ck_assert_msg(strstr(err.hint, "did you mean \"tpu-v5") == err.hint, "%s", err.hint);
+  ck_assert_msg(strstr(err.hint, "did you mean tpu-v5") == err.hint, "%s", err.hint);
   char hint[64];
   const char *const words[] = {"alpha", "beta", "gamma"};
   tws_names_hint("gamna", words, 3, "known:", hint, sizeof hint);
-  ck_assert_str_eq(hint, "did you mean \"gamma\"? known: gamma, alpha, beta");
+  ck_assert_str_eq(hint, "did you mean gamma? known: gamma, alpha, beta");
 }
 END_TEST
 

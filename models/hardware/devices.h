@@ -15,8 +15,8 @@ typedef struct tws_device {
 const tws_device *tws_device_nth(int i); /* NULL after the last */
 const tws_device *tws_device_find(const char *profile);
 
-/* Share of the peak that large 16-bit products reach, from measurements of the device; 0: none is published. `what` says
- * what was measured: "median", "large", "best" (of which 0.9 is taken). `type` is "bf16", "fp8" or "fp4". */
+/* Share of the peak that large products reach, from measurements of the device; 0: none is published. `what` says what
+ * was measured: "median", "large", "best" (of which 0.9 is taken). `type` is "bf16", "fp8" or "fp4". */
 double tws_device_products(const tws_device *device, const char *type, const char **what);
 /* The profile as a JSON object; the caller deletes it. NULL: no memory. */
 cJSON *tws_device_profile(const tws_device *device);

@@ -23,8 +23,8 @@ tws_code tws_profile_load(const char *spec, tws_profile **out, tws_error *err);
 tws_code tws_profile_from_json(const tws_json *json, tws_profile **out, tws_error *err);
 void tws_profile_destroy(tws_profile *profile);
 const char *const *tws_profile_builtin_names(void);
-/* A built-in profile as a file, with the published figures of its device, their confidence and their sources; TWS_INVALID
- * for another name. And the JSON Schema of profile files. */
+/* A built-in profile as a file, with the published figures of its device, their confidence and their sources;
+ * TWS_INVALID for another name. And the JSON Schema of profile files. */
 tws_code tws_profile_builtin_text(const char *name, tws_text *out, tws_error *err);
 tws_code tws_profile_print_schema(tws_text *out, tws_error *err);
 

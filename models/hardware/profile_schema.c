@@ -21,12 +21,14 @@
 static const char schema[] =
     "{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\",\"title\":\"hardware profile of Twinspeed\","
     "\"type\":\"object\",\"additionalProperties\":false,"
-    "\"required\":[\"schema\",\"provenance\",\"backend\",\"memory_bytes\",\"peak_flops\",\"bandwidth\"],\"properties\":{"
+    "\"required\":[\"schema\",\"provenance\",\"backend\",\"memory_bytes\",\"peak_flops\",\"bandwidth\"],"
+    "\"properties\":{"
     "\"schema\":{\"type\":\"string\",\"enum\":[\"twinspeed-profile-1\"]}"
     ",\"name\":" TEXT("what answers call it")
     ",\"provenance\":" TEXT("one line: who measured or published it, and when")
     ",\"details\":" FREE("texts for people")
-    ",\"rates\":{\"type\":\"string\",\"enum\":[\"own\",\"measured\",\"data sheet\"],\"description\":\"of products: fitted or "
+    ",\"rates\":{\"type\":\"string\",\"enum\":[\"own\",\"measured\",\"data sheet\"],"
+    "\"description\":\"of products: fitted or "
     "calibrated, published measurements, or a data sheet's\"}"
     ",\"device\":" FREE("names of the device, for people")
     ",\"figures\":" FREE("published figures with confidence and sources, for people")
@@ -46,22 +48,27 @@ static const char schema[] =
     ",\"launch_s\":" NUMBER("0", "1", "seconds of starting a kernel")
     ",\"matmul\":" OBJECT("\"efficiency\"",
       "\"efficiency\":" SHARE("sustained over peak") ",\"fp8_efficiency\":" SHARE("of fp8; absent: the same")
-      ",\"fp4_efficiency\":" SHARE("of fp4; absent: the same") ",\"tile_overhead_s\":" NUMBER("0", "1", "of a wave of tiles")
+      ",\"fp4_efficiency\":" SHARE("of fp4; absent: the same")
+      ",\"tile_overhead_s\":" NUMBER("0", "1", "of a wave of tiles")
       ",\"multiprocessors\":" INTEGER("0", "65536") ",\"misaligned\":" SHARE("at sizes that are no multiple of 8"))
     ",\"attention\":" OBJECT("",
-      "\"efficiency\":" SHARE("of the peak, of long sequences") ",\"half_length\":" NUMBER("0", "1e9", "at which half is reached")
+      "\"efficiency\":" SHARE("of the peak, of long sequences")
+      ",\"half_length\":" NUMBER("0", "1e9", "at which half is reached")
       ",\"backward\":" NUMBER("0.001", "10", "rate against forward") ",\"unfused\":"
       OBJECT("\"forward_bytes\",\"backward_bytes\"", "\"forward_bytes\":" NUMBER("0", "1000", "of a score")
-        ",\"backward_bytes\":" NUMBER("0", "1000", "of a score") ",\"recomputed\":" FLAG("scores are made again in backward")))
+        ",\"backward_bytes\":" NUMBER("0", "1000", "of a score")
+        ",\"recomputed\":" FLAG("scores are made again in backward")))
     ",\"unfused\":" FLAG("activations and residual sums are kernels of their own")
     ",\"added_bytes\":" NAMED
     ",\"kernels\":" LIST(OBJECT("\"kernel\",\"samples\"",
-      "\"kernel\":" WORD ",\"dtype\":" WORD ",\"dtype2\":" WORD ",\"flags\":" LIST(WORD) ",\"threads\":" INTEGER("1", "65536")
+      "\"kernel\":" WORD ",\"dtype\":" WORD ",\"dtype2\":" WORD ",\"flags\":" LIST(WORD)
+      ",\"threads\":" INTEGER("1", "65536")
       ",\"busy\":" INTEGER("1", "65536") ",\"samples\":" SAMPLES))
     ",\"collectives\":" LIST(OBJECT("\"collective\",\"ranks\",\"samples\"",
       "\"collective\":" WORD ",\"ranks\":" INTEGER("2", "1048576") ",\"samples\":" SAMPLES))
     ",\"p2p\":" SAMPLES
-    ",\"disk\":" OBJECT("\"read\",\"write\"", "\"read\":" NUMBER("1", "1e18", "bytes/s") ",\"write\":" NUMBER("1", "1e18", "bytes/s"))
+    ",\"disk\":" OBJECT("\"read\",\"write\"", "\"read\":" NUMBER("1", "1e18", "bytes/s")
+      ",\"write\":" NUMBER("1", "1e18", "bytes/s"))
     ",\"corrections\":" OBJECT("", "\"kernels\":" NAMED ",\"collectives\":" NAMED)
     "}}";
 
