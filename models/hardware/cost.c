@@ -215,10 +215,6 @@ static int runs_on_cores(const tws_profile *profile, const tws_work *work) {
   return work->dtype == TWS_F32 && profile->generation > TWS_GENERATION_NONE;
 }
 
-double tws_profile_tiled(double tm, double tn, double feed) {
-  return 1 + feed * (1 / tm + 1 / tn);
-}
-
 /* `batch` matrix products [m, k] x [k, n] on a GPU, computing alone: the best tile and split of k, in whole waves over
  * the multiprocessors, with a fixed cost a wave that grows with the tile, and tiles' own inefficiency. Constants fitted
  * to published runs; see docs/profiles.md. */

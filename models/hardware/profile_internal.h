@@ -113,8 +113,10 @@ tws_code tws_profile_open(const char *spec, tws_json **out, tws_error *err);
 tws_code tws_profile_unknown(const char *spec, const char *or_file, tws_error *err);
 double tws_measured_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy); /* < 0: none */
 
-/* cost.c. By how much longer a tile of tm x tn takes than its products alone, `feed` of reading its operands. */
-double tws_profile_tiled(double tm, double tn, double feed);
+/* By how much longer a tile of tm x tn takes than its products alone, `feed` of reading its operands. */
+static inline double tws_profile_tiled(double tm, double tn, double feed) {
+  return 1 + feed * (1 / tm + 1 / tn);
+}
 #define TWS_TILE_FEED 15.0 /* of tensor cores */
 
 /* runtime.c. Of a work's products in the type that the profile was told; 0: that of the work. */
