@@ -39,9 +39,9 @@ const tws_fabric_row *tws_fabric_of(int fabric) {
   return &fabrics[fabric >= 0 && fabric < TWS_FABRIC_COUNT ? fabric : TWS_FABRIC_NONE];
 }
 
-tws_fabric tws_fabric_find(const char *word) {
+int tws_fabric_find(const char *word) {
   for (int i = 0; i < TWS_FABRIC_COUNT; i++)
-    if (strcmp(fabrics[i].word, word) == 0) return (tws_fabric)i;
+    if (strcmp(fabrics[i].word, word) == 0) return i;
   return TWS_FABRIC_NONE;
 }
 

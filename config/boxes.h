@@ -20,11 +20,11 @@ typedef struct tws_fabric_row {
 } tws_fabric_row;
 const tws_fabric_row *tws_fabric_of(int fabric);
 /* TWS_FABRIC_NONE: no such word. */
-tws_fabric tws_fabric_find(const char *word);
+int tws_fabric_find(const char *word);
 
 typedef struct tws_box {
   const char *name, *title, *profile;
-  tws_fabric intra, nic;
+  int intra, nic;                    /* tws_fabric */
   int paired;                        /* as tws_cluster.paired */
   double host_GBps;                  /* of a device to the host, one way; 0: not known */
   double message_s;                  /* as tws_cluster.message_s */

@@ -16,7 +16,7 @@ const char *tws_mark_name(int mark); /* "sourced", "recalled", "derived" */
 typedef struct tws_figure {
   const char *key; /* "peak.bf16", "hbm_GBps": the unit is in the name; NULL ends a list */
   double value;
-  tws_mark mark;
+  int mark;            /* tws_mark */
   const char *sources; /* keys of config/figure_sources.def, separated by spaces; "" unless sourced */
 } tws_figure;
 

@@ -219,11 +219,9 @@ END_TEST
 
 START_TEST(others_are_planned_alone) {
   write_text(in_folder("text.txt"), "some text to train on, some text to train on");
-  static const char *const refused[] = {
-      "train -m gpt2 --seq 8 --steps 1 --cluster intel-hls-gaudi2 --data %s",
-      "tune -m gpt2 --seq 8 -b 8 --cluster intel-hls-gaudi2 --no-simulation --validate 1 "
-      "--data %s",
-      "validate -m gpt2 --seq 8 --profile gaudi2 --data %s"};
+  static const char *const refused[] = {"train -m gpt2 --seq 8 --steps 1 --cluster intel-hls-gaudi2 --data %s",
+                                        "tune -m gpt2 --seq 8 -b 8 --cluster intel-hls-gaudi2 --validate 1 --data %s",
+                                        "validate -m gpt2 --seq 8 --profile gaudi2 --data %s"};
   for (int i = 0; i < 3; i++) {
     char words[512];
     snprintf(words, sizeof words, "%.200s -o %s", refused[i], in_folder("refused"));
