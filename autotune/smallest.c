@@ -314,15 +314,15 @@ static int by_devices(const void *left, const void *right) {
   return strcmp(a->cluster, b->cluster);
 }
 
-/* Those with several GPUs: the single ones are parts of these. Of as many equal GPUs a node the first: clouds rent what
- * others sell. */
+/* Those with several GPUs: the single ones are parts of these. Boxes and instances are asked for by name. Of as many
+ * equal GPUs a node the first: clouds rent what others sell. */
 static int list_builtin(char names[][256]) {
   tws_cluster listed[TWS_SMALLEST_KINDS];
   int count = 0;
   for (const char *const *name = tws_cluster_builtin_names(); *name && count < TWS_SMALLEST_KINDS; name++) {
     tws_cluster cluster;
     if (strcmp(*name, "host") == 0 || tws_cluster_load(*name, &cluster, NULL) != TWS_OK) continue;
-    int known = cluster.devices_per_node < 2;
+    int known = cluster.box || cluster.devices_per_node < 2;
     for (int i = 0; i < count; i++)
       known |=
           listed[i].devices_per_node == cluster.devices_per_node && strcmp(listed[i].profile, cluster.profile) == 0;

@@ -1,5 +1,7 @@
 /* Did-you-mean: the closest of some words. */
 #include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -73,4 +75,34 @@ const char *tws_closest(const char *word, const char *const *words, size_t n) {
     best_distance = d;
   }
   return best;
+}
+
+typedef struct ranked {
+  const char *word;
+  int distance, index;
+} ranked;
+
+static int by_distance(const void *left, const void *right) {
+  const ranked *a = left, *b = right;
+  return a->distance != b->distance ? (a->distance < b->distance ? -1 : 1) : a->index < b->index ? -1 : 1;
+}
+
+void tws_names_hint(const char *word, const char *const *words, size_t n, const char *intro, char *hint, size_t size) {
+  enum { MOST = 1024 };
+  ranked list[MOST];
+  const char *close = tws_closest(word, words, n);
+  const size_t length = strlen(word);
+  if (n > MOST) n = MOST;
+  for (size_t i = 0; i < n; i++) {
+    const size_t other = strlen(words[i]);
+    list[i] = (ranked){words[i], LONGEST, (int)i};
+    if (words[i] == close)
+      list[i].distance = -1;
+    else if (length <= LONGEST && other <= LONGEST)
+      list[i].distance = distance(word, length, words[i], other);
+  }
+  qsort(list, n, sizeof *list, by_distance);
+  size_t used = (size_t)snprintf(hint, size, close ? "did you mean %s? %s" : "%s%s", close ? close : "", intro);
+  for (size_t i = 0; i < n && used < size; i++)
+    used += (size_t)snprintf(hint + used, size - used, "%s %s", i ? "," : "", list[i].word);
 }

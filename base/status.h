@@ -34,7 +34,7 @@ typedef struct tws_error {
   tws_code code;
   char message[2048]; /* what is wrong, with the place: file:line:column and key, or rank and operation; a line each
                          where several things are */
-  char hint[384];    /* what to do about it; may be empty */
+  char hint[4096]; /* what to do about it; may be empty, or list all names that are known */
 } tws_error;
 
 const char *tws_code_name(tws_code code); /* "INVALID" */

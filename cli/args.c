@@ -71,6 +71,23 @@ static tws_code unknown_option(const tws_verb *verb, const char *word, const cha
   return tws_fail(err, TWS_USAGE, hint, "%s: unknown option \"%.80s\"", verb->name, word);
 }
 
+/* "2048,4096" for an option that the verb takes lists for; *is_list 0: one value, or no such option. */
+static tws_code set_list(const tws_verb *verb, void *options, const tws_option *row, const char *what,
+                         const char *value, int *is_list, tws_error *err) {
+  *is_list = 0;
+  for (int i = 0; verb->swept && verb->swept[i] && row->offset != SIZE_MAX; i++) {
+    if (strcmp(verb->swept[i], row->name) != 0) continue;
+    tws_option_lists *sweep = (tws_option_lists *)(void *)((char *)options + verb->sweep_offset);
+    tws_option_list *axis = &sweep->axis[i];
+    *axis = (tws_option_list){.name = row->name, .offset = row->offset};
+    if (!strchr(value, ',')) return TWS_OK;
+    *is_list = 1;
+    return tws_parse_list(value, what, (int64_t)row->low, (int64_t)row->high, axis->values, TWS_LIST_VALUES,
+                          &axis->count, err);
+  }
+  return TWS_OK;
+}
+
 static tws_code set_option(const tws_verb *verb, tws_cli *cli, const found *it, const char *value, tws_error *err) {
   const tws_option *row = it->option;
   if (row->offset == SIZE_MAX) {
@@ -79,12 +96,15 @@ static tws_code set_option(const tws_verb *verb, tws_cli *cli, const found *it, 
   }
   void *target = (char *)it->base + row->offset;
   char what[64];
+  int is_list;
   snprintf(what, sizeof what, "--%s", row->name);
   switch (row->type) {
     case TWS_OPTION_FLAG:
       *(int *)target = 1;
       return TWS_OK;
     case TWS_OPTION_INTEGER:
+      TWS_TRY(set_list(verb, it->base, row, what, value, &is_list, err));
+      if (is_list) return TWS_OK;
       return tws_parse_integer(value, what, (int64_t)row->low, (int64_t)row->high, target, err);
     case TWS_OPTION_NUMBER:
       return tws_parse_number(value, what, row->low, row->high, target, err);

@@ -294,6 +294,9 @@ static tws_code run_calibrate(tws_cli *cli, void *raw, int argc, char **argv, tw
   if (o->part) return run_rank(cli, o, err);
   if (o->disk) return run_disk(cli, o, err);
   if (o->into) return tws_fail(err, TWS_USAGE, "add --disk FOLDER", "--into: only a disk is measured into a profile");
+  if (o->device && strcmp(o->device, "other") == 0)
+    return tws_fail(err, TWS_UNSUPPORTED, "use host or cuda; `convert profile NAME out.json` has published figures",
+                    "--device: no engine of this program runs on hardware of backend \"other\"");
   if (o->device && strcmp(o->device, "cuda") != 0 && strcmp(o->device, "host") != 0)
     return tws_fail(err, TWS_USAGE, "use host or cuda", "--device: unknown device \"%.40s\"", o->device);
   if (!o->out) return tws_fail(err, TWS_USAGE, "twinspeed calibrate -o host.json", "calibrate: give -o FILE");

@@ -10,7 +10,7 @@
 typedef struct options {
   tws_job_spec job;
   const char *program;
-  int print_schema, all_keys;
+  int print_schema, profile_schema, cluster_schema, all_keys;
   int64_t max_ranks;
 } options;
 
@@ -158,13 +158,17 @@ static tws_code check_all(tws_cli *cli, const options *o, const tws_job *job, co
   return code;
 }
 
+static tws_code print_schema(tws_code (*print)(tws_text *out, tws_error *err), tws_error *err) {
+  tws_text text = {0};
+  const tws_code code = print(&text, err);
+  return code == TWS_OK ? tws_out_text(&text, err) : (tws_text_free(&text), code);
+}
+
 static tws_code run_check(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   options *o = raw;
-  if (o->print_schema) {
-    tws_text text = {0};
-    tws_code code = tws_config_print_schema(&text, err);
-    return code == TWS_OK ? tws_out_text(&text, err) : (tws_text_free(&text), code);
-  }
+  if (o->print_schema) return print_schema(tws_config_print_schema, err);
+  if (o->profile_schema) return print_schema(tws_profile_print_schema, err);
+  if (o->cluster_schema) return print_schema(tws_cluster_print_schema, err);
   const char *input;
   if (argc > 0 && !o->job.config) o->job.config = argv[0];
   TWS_TRY(tws_job_spec_input(&o->job, &input, err));
@@ -196,6 +200,8 @@ static const tws_option table[] = {
     TWS_RUNTIME_OPTION(options, job),
     TWS_PROGRAM_OPTION(options),
     TWS_FLAG("print-schema", 0, options, print_schema, "print the JSON Schema of ds_config.json and stop"),
+    TWS_FLAG("print-profile-schema", 0, options, profile_schema, "print the JSON Schema of profile files and stop"),
+    TWS_FLAG("print-cluster-schema", 0, options, cluster_schema, "print the JSON Schema of cluster files and stop"),
     TWS_FLAG("all-keys", 0, options, all_keys, "effective configuration with every key, defaults too"),
     TWS_INTEGER("max-ranks", 0, "N", options, max_ranks, 1, 4096,
                 "verify at most so many ranks (default: a few seconds' work)"),
@@ -210,7 +216,8 @@ const tws_verb tws_verb_check = {
     .examples =
         "  twinspeed check -c ds_config.json\n"
         "  twinspeed check -m llama-3-8b -c ds_config.json --cluster dgx-h100:4\n"
-        "  twinspeed check --print-schema > ds_config.schema.json\n",
+        "  twinspeed check --print-schema > ds_config.schema.json\n"
+        "  twinspeed check --print-cluster-schema > cluster.schema.json\n",
     .notes =
         "A misspelled key, a wrong type or an impossible combination is an error with file, line and column, and\n"
         "exit code 3. A key that is accepted and has no effect here is named in a warning, with the reason.\n"

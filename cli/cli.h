@@ -68,6 +68,18 @@ typedef struct tws_option {
   { NULL, 0, NULL, TWS_OPTION_FLAG, 0, 0, 0, NULL }
 /* Options given on the command line only differ from defaults by their value: use defaults that cannot be given. */
 
+/* Options that a verb takes lists for, and what was given: one job for each combination (cli/lists.h). */
+enum { TWS_LISTS = 9, TWS_LIST_VALUES = 64 };
+typedef struct tws_option_list {
+  const char *name;
+  size_t offset; /* of the option's int64_t in the verb's options struct */
+  int count;     /* 0: no list was given */
+  int64_t values[TWS_LIST_VALUES];
+} tws_option_list;
+typedef struct tws_option_lists {
+  tws_option_list axis[TWS_LISTS]; /* in the order of tws_verb.swept */
+} tws_option_lists;
+
 typedef struct tws_verb {
   const char *name, *summary;
   const char *usage;    /* what follows the verb: "-m MODEL [options]" */
@@ -79,6 +91,8 @@ typedef struct tws_verb {
   int arguments_max;    /* positional arguments allowed; -1: any number */
   int arguments_rest;   /* 1: the first positional argument ends the options ("launch -n 4 command --its-option") */
   int hidden;           /* not in the help */
+  const char *const *swept; /* integer options that take lists, NULL-terminated, at most TWS_LISTS; NULL: none do */
+  size_t sweep_offset;      /* then: of a tws_option_lists in the options struct */
   tws_code (*run)(tws_cli *cli, void *options, int argc, char **argv, tws_error *err); /* argv: positional arguments */
 } tws_verb;
 

@@ -27,7 +27,7 @@ typedef struct options {
 
 static tws_code check_output(const options *o, const char *from, const char *to, tws_error *err) {
   const tws_output output = {"convert", to, NULL};
-  const tws_inputs inputs = {.count = 1, .path = {from}};
+  const tws_inputs inputs = {.count = from != NULL, .path = {from}};
   return tws_outputs_check(&output, 1, &inputs, o->force, err);
 }
 
@@ -279,7 +279,8 @@ static tws_code convert_checkpoint(tws_cli *cli, const options *o, const char *f
 }
 
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
-  static const char *const kinds[] = {"tokens", "config", "model", "checkpoint", "merge", "topology", "nccl-tests"};
+  static const char *const kinds[] = {"tokens",   "config",     "model",   "checkpoint", "merge",
+                                      "topology", "nccl-tests", "profile", "cluster"};
   const options *o = raw;
   const char *kind = argc > 0 ? argv[0] : "";
   if (strcmp(kind, "tokens") == 0) {
@@ -318,14 +319,26 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
     return topology ? tws_convert_topology(cli, argv[1], argv[2], o->profile, o->nodes > 0 ? (int)o->nodes : 1, err)
                     : tws_convert_nccl_tests(cli, argv[1], argv[2], o->profile, err);
   }
+  const int profile = strcmp(kind, "profile") == 0;
+  if (profile || strcmp(kind, "cluster") == 0) {
+    if (argc != 3)
+      return tws_fail(err, TWS_USAGE,
+                      profile ? "twinspeed convert profile NAME OUT.json, \"-\" for standard output"
+                              : "twinspeed convert cluster NAME[:NODES] OUT.json, \"-\" for standard output",
+                      "convert %s: a name and a file", kind);
+    TWS_TRY(check_output(o, NULL, strcmp(argv[2], "-") == 0 ? NULL : argv[2], err));
+    return tws_convert_builtin(cli, profile, argv[1], argv[2], err);
+  }
   const char *close = tws_closest(kind, kinds, sizeof kinds / sizeof *kinds);
-  char hint[96];
+  char hint[128];
   snprintf(hint, sizeof hint,
-           close && *kind ? "did you mean \"%s\"?"
-                          : "twinspeed convert tokens|config|model|checkpoint|merge|topology|nccl-tests ...",
+           close && *kind
+               ? "did you mean \"%s\"?"
+               : "twinspeed convert tokens|config|model|checkpoint|merge|topology|nccl-tests|profile|cluster ...",
            close);
-  return tws_fail(err, TWS_USAGE, hint,
-                  "convert: say what: tokens, config, model, checkpoint, merge, topology or nccl-tests");
+  return tws_fail(
+      err, TWS_USAGE, hint,
+      "convert: say what: tokens, config, model, checkpoint, merge, topology, nccl-tests, profile or cluster");
 }
 
 static const tws_option table[] = {
@@ -346,7 +359,8 @@ const tws_verb tws_verb_convert = {
     .summary = "text to tokens, configuration to strict JSON, model to numbers, checkpoint to weights",
     .usage =
         "tokens TEXT OUT.bin | config IN [OUT] | model MODEL | checkpoint DIR OUT.safetensors |\n"
-        "                 merge BASE ADAPTER OUT.safetensors | topology IN OUT.json | nccl-tests LOG OUT.json",
+        "                 merge BASE ADAPTER OUT.safetensors | topology IN OUT.json | nccl-tests LOG OUT.json |\n"
+        "                 profile NAME OUT.json | cluster NAME[:NODES] OUT.json",
     .examples =
         "  twinspeed convert tokens book.txt book.bin\n"
         "  twinspeed convert tokens pages.jsonl train.bin --tokenizer tokenizer.json --eval eval.bin --eval-share "
@@ -357,7 +371,9 @@ const tws_verb tws_verb_convert = {
         "  twinspeed convert checkpoint pytorch_model.bin model.safetensors\n"
         "  twinspeed convert merge model.safetensors adapter merged.safetensors\n"
         "  twinspeed convert topology node.xml cluster.json --nodes 16\n"
-        "  twinspeed convert nccl-tests all_reduce.log gpu.json --profile h100-sxm\n",
+        "  twinspeed convert nccl-tests all_reduce.log gpu.json --profile h100-sxm\n"
+        "  twinspeed convert profile rtx-4090 mine.json\n"
+        "  twinspeed convert cluster aws-p5.48xlarge:4 -\n",
     .notes =
         "tokens: a text, or JSON lines (.jsonl) with a document each, behind which the tokenizer's end of text is "
         "put.\n"
@@ -372,7 +388,10 @@ const tws_verb tws_verb_convert = {
         "adapter_config.json.\n"
         "merge: adapters of PEFT or of this program, added to the weights that they belong to, in float32.\n"
         "topology: a node as NCCL_TOPO_DUMP_FILE (XML) or `nvidia-smi topo -m` tells it, as a cluster file.\n"
-        "nccl-tests: a log of all_reduce_perf or its siblings on one node, as a table of a profile.\n",
+        "nccl-tests: a log of all_reduce_perf or its siblings on one node, as a table of a profile.\n"
+        "profile, cluster: a built-in one as a file, with the published figures that it has, their confidence and "
+        "their\n"
+        "sources: to read, or to change (docs/hardware.md lists them). \"-\" prints it.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .arguments_max = 4,

@@ -90,3 +90,31 @@ tws_code tws_convert_nccl_tests(tws_cli *cli, const char *from, const char *to, 
           log.ranks, log.count, tws_format_bytes(log.samples[log.count - 1][0], most, sizeof most));
   return write_json(root, to, err);
 }
+
+static tws_code cluster_text(const char *name, tws_text *out, tws_error *err) {
+  tws_cluster cluster;
+  TWS_TRY(tws_cluster_load(name, &cluster, err));
+  if (!cluster.builtin)
+    return tws_fail(err, TWS_USAGE, "give a built-in name, such as dgx-h100:4", "convert cluster: %s is a file already",
+                    name);
+  cJSON *root = tws_cluster_to_json(&cluster);
+  char *text = root ? cJSON_Print(root) : NULL;
+  if (text) tws_text_add(out, "%s\n", text);
+  const int good = text && !out->failed;
+  cJSON_free(text);
+  cJSON_Delete(root);
+  return good ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory for a cluster");
+}
+
+tws_code tws_convert_builtin(tws_cli *cli, int profile, const char *name, const char *to, tws_error *err) {
+  tws_text text = {0};
+  tws_code code = profile ? tws_profile_builtin_text(name, &text, err) : cluster_text(name, &text, err);
+  const int prints = strcmp(to, "-") == 0;
+  if (code == TWS_OK && (prints || cli->json)) tws_out_bytes(text.data, text.length);
+  if (code == TWS_OK && !prints) code = tws_write_file(to, text.data, text.length, err);
+  if (code == TWS_OK && !prints)
+    tws_say(cli, "%s: the %s %s; --%s %s takes it", to, profile ? "profile" : "cluster", name,
+            profile ? "profile" : "cluster", to);
+  tws_text_free(&text);
+  return code;
+}

@@ -9,5 +9,7 @@ tws_code tws_convert_topology(tws_cli *cli, const char *from, const char *to, co
                               tws_error *err);
 /* A log of nccl-tests: a profile with its table. */
 tws_code tws_convert_nccl_tests(tws_cli *cli, const char *from, const char *to, const char *profile, tws_error *err);
+/* A built-in profile, or a cluster, as a file; "-": on standard output. */
+tws_code tws_convert_builtin(tws_cli *cli, int profile, const char *name, const char *to, tws_error *err);
 
 #endif

@@ -11,6 +11,7 @@
 #include "cli/remarks.h"
 #include "cli/runtime_view.h"
 #include "cli/stage_view.h"
+#include "cli/lists.h"
 #include "cli/verdict.h"
 #include "compat/deepspeed_memory.h"
 
@@ -20,7 +21,8 @@ typedef struct options {
   int zero2, zero3, fit, force;
   double total_params, largest_layer_params, factor, within, tokens_per_second;
   int64_t gpus_per_node, nodes;
-  const char *compat, *safetensors, *ledger_csv;
+  const char *compat, *safetensors, *ledger_csv, *csv;
+  tws_option_lists sweep;
 } options;
 
 /* ---- the formulas of DeepSpeed's estimators ---- */
@@ -339,6 +341,22 @@ static tws_code run_fit(tws_cli *cli, const options *o, tws_error *err) {
       err);
 }
 
+static tws_code run_sweep(const tws_cli *cli, const options *o, tws_error *err) {
+  if (o->zero2 || o->zero3 || o->safetensors || o->fit || o->within > 0 || o->tokens_per_second > 0 || o->ledger_csv ||
+      o->compat)
+    return tws_fail(err, TWS_USAGE,
+                    "leave out --fit, --within, --tokens-per-second, --ledger-csv, --safetensors, --compat, "
+                    "--zero2 and --zero3",
+                    "lists and --csv ask for a row for each job");
+  const tws_lists_request request = {.sweep = &o->sweep,
+                                     .options = o,
+                                     .options_bytes = sizeof *o,
+                                     .spec_offset = offsetof(options, job),
+                                     .program = o->program,
+                                     .csv = o->csv};
+  return tws_lists_run(cli, &request, err);
+}
+
 static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   const options *o = raw;
   (void)argc;
@@ -349,9 +367,11 @@ static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws
   if (o->compat && !o->zero2 && !o->zero3 && (!o->job.model || o->safetensors || fits))
     return tws_fail(err, TWS_USAGE, "add --zero2 or --zero3, or -m MODEL", "--compat %s needs to know which table",
                     o->compat);
-  const tws_output output = {"--ledger-csv", o->ledger_csv, NULL};
+  const tws_output outputs[] = {{"--ledger-csv", o->ledger_csv, NULL},
+                                {"--csv", o->csv && strcmp(o->csv, "-") == 0 ? NULL : o->csv, NULL}};
   const tws_inputs inputs = tws_inputs_of_job(&o->job);
-  TWS_TRY(tws_outputs_check(&output, 1, &inputs, o->force, err));
+  TWS_TRY(tws_outputs_check(outputs, 2, &inputs, o->force, err));
+  if (o->csv || tws_lists_given(&o->sweep)) return run_sweep(cli, o, err);
   if (o->zero2 || o->zero3) return run_formulas(cli, o, err);
   if (o->safetensors) return run_safetensors(cli, o, err);
   if (fits) return run_fit(cli, o, err);
@@ -369,6 +389,8 @@ static const tws_option table[] = {
     TWS_RUNTIME_OPTION(options, job),
     TWS_PROGRAM_OPTION(options),
     TWS_STRING("ledger-csv", 0, "FILE", options, ledger_csv, "bytes alive after each operation, by category, as CSV"),
+    TWS_STRING("csv", 0, "FILE", options, csv,
+               "a row for each job, with lists for each combination (\"-\": on stdout)"),
     TWS_FORCE_OPTION(options),
     TWS_FLAG("fit", 0, options, fit, "how many GPUs it takes, of which kind (--cluster A,B: of these), how set up"),
     TWS_NUMBER("within", 0, "SECONDS", options, within, 1e-6, 1e9, "--fit: so that a step takes no longer"),
@@ -401,6 +423,8 @@ const tws_verb tws_verb_estimate = {
         "  twinspeed estimate -m gpt2-xl --stage 2 --cluster dgx-a100\n"
         "  twinspeed estimate -m llama-3-8b -c ds_config.json --cluster dgx-h100:4\n"
         "  twinspeed estimate -m config.json --stage 3 --micro-batch 4 --recompute full --cluster dgx1-v100:2 --json\n"
+        "  twinspeed estimate -m llama-3-8b --cluster dgx-h100:4 --seq 2048,4096 --micro-batch 1,2,4 --stage 2,3 --csv "
+        "points.csv\n"
         "  twinspeed estimate --fit -m llama-3-70b\n"
         "  twinspeed estimate --fit -m llama-3-8b -c ds_config.json --cluster dgx-a100,dgx-h100:16 --within 10\n"
         "  twinspeed estimate --safetensors model.safetensors\n"
@@ -411,9 +435,12 @@ const tws_verb tws_verb_estimate = {
         "named buffer, and the arena is what the engine allocates. Time is the plan's longest path with the\n"
         "profile's costs. Exit code 1: it does not fit.\n"
         "--fit keeps what is given (stage, recompute, micro batch, axes, batch of the configuration) and looks for\n"
-        "the rest with the tuner, for each number of GPUs that it tries: parts of a node, then whole nodes.\n",
+        "the rest with the tuner, for each number of GPUs that it tries: parts of a node, then whole "
+        "nodes.\n" TWS_LISTS_NOTES,
     .options = table,
     .options_bytes = sizeof(options),
+    .swept = tws_listed_options,
+    .sweep_offset = offsetof(options, sweep),
     .defaults = &defaults,
     .run = run_estimate,
 };

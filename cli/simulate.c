@@ -1,4 +1,5 @@
 /* twinspeed simulate: run one training step in SimGrid; how long it takes, where the time goes, a timeline. */
+#include <string.h>
 #include "base/log.h"
 #include "base/units.h"
 #include "cli/job_options.h"
@@ -7,6 +8,7 @@
 #include "cli/remarks.h"
 #include "cli/runtime_view.h"
 #include "cli/stage_view.h"
+#include "cli/lists.h"
 #include "cli/verdict.h"
 #include "emulation/disturb.h"
 #include "job/modules.h"
@@ -19,6 +21,7 @@ typedef struct options {
   const char *fidelity, *scenario, *trace, *csv;
   int print_plan, all_ranks, force;
   int64_t rank;
+  tws_option_lists sweep;
 } options;
 
 enum { MOST_PLANS = 4096 };
@@ -207,10 +210,28 @@ static tws_code print_json(const options *o, const tws_job *job, const simulatio
 }
 
 static tws_code check_outputs(const options *o, tws_error *err) {
-  const tws_output outputs[] = {{"--trace", o->trace, NULL}, {"--csv", o->csv, NULL}};
+  const int prints = o->csv && strcmp(o->csv, "-") == 0 && tws_lists_given(&o->sweep);
+  const tws_output outputs[] = {{"--trace", o->trace, NULL}, {"--csv", prints ? NULL : o->csv, NULL}};
   tws_inputs inputs = tws_inputs_of_job(&o->job);
   tws_inputs_add(&inputs, o->scenario);
   return tws_outputs_check(outputs, 2, &inputs, o->force, err);
+}
+
+static tws_code run_sweep(const tws_cli *cli, const options *o, tws_error *err) {
+  tws_lists_request request = {.sweep = &o->sweep,
+                               .options = o,
+                               .options_bytes = sizeof *o,
+                               .spec_offset = offsetof(options, job),
+                               .program = o->program,
+                               .csv = o->csv,
+                               .all_ranks = o->all_ranks};
+  if (o->print_plan || o->trace || o->scenario)
+    return tws_fail(err, TWS_USAGE, "leave out --print-plan, --trace and --scenario, or give single values",
+                    "lists ask for a row for each job");
+  TWS_TRY(tws_fidelity_parse(o->fidelity, &request.fidelity, err));
+  TWS_TRY(check_outputs(o, err));
+  TWS_TRY(tws_sim_load(&request.sim, err)); /* before processes share it */
+  return tws_lists_run(cli, &request, err);
 }
 
 static tws_code run_simulate(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
@@ -218,6 +239,7 @@ static tws_code run_simulate(tws_cli *cli, void *raw, int argc, char **argv, tws
   simulation s = {0};
   (void)argc;
   (void)argv;
+  if (tws_lists_given(&o->sweep)) return run_sweep(cli, o, err);
   if (o->rank >= 0 && !o->print_plan)
     return tws_fail(err, TWS_USAGE, "add --print-plan", "--rank says whose plan is printed");
   if (o->print_plan && (o->trace || o->csv))
@@ -247,7 +269,7 @@ static const tws_option table[] = {
     TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "collectives: analytic (default), flow or message"),
     TWS_STRING("scenario", 0, "FILE", options, scenario, "its slow devices, jitter and weak links (docs/emulation.md)"),
     TWS_STRING("trace", 0, "FILE", options, trace, "timeline as a Chrome trace, for Perfetto"),
-    TWS_STRING("csv", 0, "FILE", options, csv, "timeline as CSV"),
+    TWS_STRING("csv", 0, "FILE", options, csv, "timeline as CSV; with lists: a row for each job (\"-\": on stdout)"),
     TWS_FORCE_OPTION(options),
     TWS_FLAG("all-ranks", 0, options, all_ranks, "simulate every device, not one for all that do the same"),
     TWS_FLAG("print-plan", 0, options, print_plan, "print the plan of a rank instead, one operation a line"),
@@ -264,13 +286,16 @@ const tws_verb tws_verb_simulate = {
         "  twinspeed simulate -m gpt2-xl --stage 3 --cluster dgx-a100:8\n"
         "  twinspeed simulate -m llama-3-8b -c ds_config.json --cluster dgx-h100:4 --fidelity flow\n"
         "  twinspeed simulate -m gpt2 --stage 2 -n 4 --trace step.json\n"
+        "  twinspeed simulate -m gpt2-xl --cluster dgx-a100 --stage 2,3 --micro-batch 1,2,4 --csv points.csv\n"
         "  twinspeed simulate -m gpt2 --stage 3 --cluster dgx-a100 --print-plan --rank 7\n",
     .notes =
         "analytic: a collective takes the time of its formula or measured table. flow: its bytes share the links\n"
         "with all that is under way. message: every step of its rings is sent. Costs come from the hardware\n"
-        "profile; host ranks that outnumber the cores share them.\n",
+        "profile; host ranks that outnumber the cores share them.\n" TWS_LISTS_NOTES,
     .options = table,
     .options_bytes = sizeof(options),
+    .swept = tws_listed_options,
+    .sweep_offset = offsetof(options, sweep),
     .defaults = &defaults,
     .run = run_simulate,
 };

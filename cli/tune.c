@@ -11,6 +11,7 @@
 #include "cli/outputs.h"
 #include "cli/remarks.h"
 #include "cli/trials_view.h"
+#include "cli/tune_csv.h"
 #include "cli/tune_view.h"
 #include "config/autotuning.h"
 #include "job/fit.h"
@@ -23,7 +24,7 @@
 typedef struct options {
   tws_job_spec job;
   const char *stages, *micro_batches, *accumulations, *recomputes, *ranks, *threads, *tuner, *fidelity, *results, *data;
-  const char *experiments, *objective, *sweep;
+  const char *experiments, *objective, *sweep, *csv;
   const char *overlaps, *offloads, *buckets, *prefetch, *persistence, *live;
   const char *axes, *pipeline, *tensor, *sequence, *schedules, *sequence_parallel, *experts, *capacities;
   const char *exchange[TWS_EXCHANGE_COUNT];
@@ -479,7 +480,8 @@ static tws_code tell(const tws_cli *cli, const session *s, const tws_tune_result
   report.analysis = analysis;
   if (code == TWS_OK) code = tws_tune_write(&report, folders, err);
   if (code == TWS_OK) code = tws_tune_write_documents(&report, folders, err);
-  if (code == TWS_OK) code = print_result(cli, s, &report, err);
+  if (code == TWS_OK && s->o->csv) code = tws_tune_csv_write(s->o->csv, result, &s->request, err);
+  if (code == TWS_OK && !(s->o->csv && strcmp(s->o->csv, "-") == 0)) code = print_result(cli, s, &report, err);
   tws_tune_analysis_destroy(analysis);
   return code;
 }
@@ -531,8 +533,16 @@ static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_err
   const options *o = raw;
   (void)argc;
   (void)argv;
-  const tws_output output = {"--results", o->results, none};
-  if (!o->sweep) TWS_TRY(tws_outputs_check(&output, 1, NULL, o->force || o->resume, err));
+  const int prints = o->csv && strcmp(o->csv, "-") == 0;
+  const tws_output outputs[] = {{"--results", o->results, none}, {"--csv", prints ? NULL : o->csv, NULL}};
+  const tws_inputs inputs = tws_inputs_of_job(&o->job);
+  if (o->sweep && o->csv)
+    return tws_fail(err, TWS_USAGE, "leave one of them out",
+                    "--csv has the points of one search, and --sweep searches again");
+  if (prints && cli->json)
+    return tws_fail(err, TWS_USAGE, "give one of them a file", "--json and --csv - both go to standard output");
+  if (!o->sweep) TWS_TRY(tws_outputs_check(outputs, 1, NULL, o->force || o->resume, err));
+  if (!o->sweep) TWS_TRY(tws_outputs_check(outputs + 1, 1, &inputs, o->force || o->resume, err));
   session s;
   tws_code code = open_session(cli, raw, &s, err);
   if (code == TWS_OK) code = tune_job(cli, &s, err);
@@ -612,6 +622,7 @@ static const tws_option table[] = {
     TWS_FLAG("no-simulation", 0, options, no_simulation, "let the longest path decide alone"),
     TWS_STRING("results", 'o', "DIR", options, results, "where experiments are written (default autotuning_results)"),
     TWS_FLAG("force", 0, options, force, "overwrite the results of an earlier search"),
+    TWS_STRING("csv", 0, "FILE", options, csv, "all points that were planned, best first, as CSV (\"-\": on stdout)"),
     TWS_INTEGER("rows", 0, "N", options, rows, 1, 100000, "rows of the table (default 10)"),
     TWS_STRING("sweep", 0, "KEY=LOW..HIGH", options, sweep,
                "search again and again while net.bandwidth (bit/s), net.latency, link.bandwidth (B/s), link.latency, "

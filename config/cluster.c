@@ -11,6 +11,7 @@
 #include "base/host_memory.h"
 #include "base/number.h"
 #include "base/units.h"
+#include "config/boxes.h"
 
 enum { MAX_NODES = 65536, MAX_DEVICES = 1024, MAX_CORES = 65536 };
 
@@ -78,10 +79,24 @@ static const tws_cluster systems[] = {
 };
 enum { SYSTEM_COUNT = sizeof systems / sizeof *systems };
 
-static const char *const builtin_names[SYSTEM_COUNT + 1] = {
-    "dgx1-v100",     "dgx2-v100", "quad-v100",   "dgx-a100",    "dgx-a100-40gb", "dgx-h100",
-    "dgx-h200",      "dgx-b200",  "gb200-nvl72", "gb300-nvl72", "aws-p4d",       "aws-p5",
-    "azure-nd-a100", "a100",      "h100",        "h200",        "host",          NULL};
+/* Boxes and instances follow. */
+static const char *const builtin_names[] = {"dgx1-v100", "dgx2-v100", "quad-v100",     "dgx-a100",    "dgx-a100-40gb",
+                                            "dgx-h100",  "dgx-h200",  "dgx-b200",      "gb200-nvl72", "gb300-nvl72",
+                                            "aws-p4d",   "aws-p5",    "azure-nd-a100", "a100",        "h100",
+                                            "h200",      "host",
+#define BOX(name, title, profile, intra, paired, nic, host, posts, topology, nics, cpu) name,
+#define S(key, value, sources)
+#define R(key, value)
+#define D(key, value)
+#define END
+#include "config/boxes.def"
+#undef BOX
+#undef S
+#undef R
+#undef D
+#undef END
+                                            NULL};
+enum { NAME_COUNT = sizeof builtin_names / sizeof *builtin_names - 1 };
 
 const char *const *tws_cluster_builtin_names(void) {
   return builtin_names;
@@ -119,25 +134,39 @@ static int read_count(const char **text, int high, int *value) {
   return isdigit((unsigned char)**text) && tws_text_int(*text, text, 1, high, value);
 }
 
+static tws_code unknown_cluster(const char *spec, size_t length, tws_error *err) {
+  char word[64], hint[sizeof err->hint];
+  snprintf(word, sizeof word, "%.*s", length > 60 ? 60 : (int)length, spec);
+  tws_names_hint(word, builtin_names, NAME_COUNT, "give a cluster file or a built-in name:", hint, sizeof hint);
+  return tws_fail(err, TWS_INVALID, hint, "unknown cluster \"%.200s\"", spec);
+}
+
+/* A box of one device has no link between devices, one without NICs no network: more of them need a file. */
+static tws_code check_box(const tws_cluster *c, const char *spec, tws_error *err) {
+  const int alone = c->devices_per_node > 1 && !(c->intra.bandwidth > 0);
+  if (!c->box || (!alone && (c->nodes < 2 || (c->inter.bandwidth > 0 && c->nics_per_node > 0)))) return TWS_OK;
+  return tws_fail(err, TWS_INVALID,
+                  alone ? "--cluster FILE with \"base\": \"NAME\", \"intra\": {\"bandwidth\": ..., \"latency_s\": ...}"
+                        : "--cluster FILE with \"base\": \"NAME\", \"nics_per_node\": ..., \"inter\": {\"bandwidth\": "
+                          "..., \"latency_s\": ...}",
+                  "cluster \"%.200s\": no link between its %s is published", spec, alone ? "devices" : "nodes");
+}
+
 static tws_code load_builtin(const char *spec, tws_cluster *out, tws_error *err) {
   const char *colon = strchr(spec, ':');
   size_t length = colon ? (size_t)(colon - spec) : strlen(spec);
   const tws_cluster *found = NULL;
   for (int i = 0; i < SYSTEM_COUNT; i++)
     if (strlen(systems[i].name) == length && memcmp(systems[i].name, spec, length) == 0) found = &systems[i];
-  if (!found) {
-    char word[64], hint[sizeof err->hint] = "";
-    snprintf(word, sizeof word, "%.*s", length > 60 ? 60 : (int)length, spec);
-    const char *close = tws_closest(word, builtin_names, SYSTEM_COUNT);
-    int used = close ? snprintf(hint, sizeof hint, "did you mean \"%s\"? ", close) : 0;
-    used += snprintf(hint + used, sizeof hint - (size_t)used, "give a cluster file or a built-in name:");
-    for (int i = 0; i < SYSTEM_COUNT && used < (int)sizeof hint; i++)
-      used += snprintf(hint + used, sizeof hint - (size_t)used, "%s %s", i ? "," : "", builtin_names[i]);
-    return tws_fail(err, TWS_INVALID, hint, "unknown cluster \"%.200s\"", spec);
-  }
-  *out = *found;
+  const tws_box *box = found ? NULL : tws_box_find(spec, length);
+  if (!found && !box) return unknown_cluster(spec, length, err);
+  if (box)
+    tws_box_cluster(box, out);
+  else
+    *out = *found;
   out->builtin = out->assumed_nics = 1;
-  if (strcmp(found->name, "host") == 0) fill_host(out);
+  out->box = box != NULL;
+  if (found && strcmp(found->name, "host") == 0) fill_host(out);
   if (!colon) return TWS_OK;
   const char *rest = colon + 1;
   int good = read_count(&rest, MAX_NODES, &out->nodes);
@@ -150,7 +179,7 @@ static tws_code load_builtin(const char *spec, tws_cluster *out, tws_error *err)
                     "cluster \"%.200s\": \"%.80s\" is not a node count (1 to %d nodes, 1 to %d devices each)", spec,
                     colon + 1, MAX_NODES, MAX_DEVICES);
   snprintf(out->name, sizeof out->name, "%s", spec);
-  return TWS_OK;
+  return check_box(out, spec, err);
 }
 
 /* ---- files ---- */
@@ -189,12 +218,28 @@ static tws_code read_section(const tws_json *json, const cJSON *root, const char
   return tws_json_only(json, *out, known, err);
 }
 
-static tws_code read_link(const tws_json *json, const cJSON *root, const char *key, tws_link *link, tws_error *err) {
-  static const char *const known[] = {"bandwidth", "latency_s", NULL};
+static tws_code read_class(const tws_json *json, const cJSON *link, int *fabric, tws_error *err) {
+  const char *word, *words[TWS_FABRIC_COUNT];
+  TWS_TRY(tws_json_string(json, link, "class", 0, NULL, &word, err));
+  if (!word) return TWS_OK;
+  *fabric = tws_fabric_find(word);
+  if (*fabric != TWS_FABRIC_NONE) return TWS_OK;
+  for (int i = 1; i < TWS_FABRIC_COUNT; i++) words[i - 1] = tws_fabric_of(i)->word;
+  char hint[384];
+  tws_names_hint(word, words, TWS_FABRIC_COUNT - 1, "known:", hint, sizeof hint);
+  return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(link, "class"), err, hint,
+                       "\"class\": unknown word \"%.60s\"", word);
+}
+
+static tws_code read_link(const tws_json *json, const cJSON *root, const char *key, tws_link *link, int *fabric,
+                          tws_error *err) {
+  static const char *const known[] = {"bandwidth", "latency_s", "class", NULL};
   const cJSON *object;
   TWS_TRY(read_section(json, root, key, known, &object, err));
   if (!object) return TWS_OK;
   TWS_TRY(read_quantity(json, object, "bandwidth", &link->bandwidth, err));
+  TWS_TRY(read_class(json, object, fabric, err));
+  if (cJSON_GetObjectItemCaseSensitive(object, "class")) link->latency_s = tws_fabric_of(*fabric)->latency_s;
   return tws_json_number(json, object, "latency_s", 0, 0, 1e3, link->latency_s, &link->latency_s, err);
 }
 
@@ -274,46 +319,50 @@ static tws_code check_cluster(const tws_json *json, const cJSON *root, const tws
 }
 
 static tws_code read_nics(const tws_json *json, const cJSON *root, tws_cluster *c, tws_error *err) {
-  c->builtin = 0;
+  c->builtin = c->box = 0;
   c->assumed_nics = !cJSON_GetObjectItemCaseSensitive(root, "nics_per_node");
   return read_count_key(json, root, "nics_per_node", 0, MAX_DEVICES, &c->nics_per_node, err);
 }
 
+static const char *const cluster_keys[] = {"schema",
+                                           "name",
+                                           "base",
+                                           "profile",
+                                           "nodes",
+                                           "devices_per_node",
+                                           "cores_per_node",
+                                           "host_memory",
+                                           "device_memory",
+                                           "intra",
+                                           "inter",
+                                           "message_bandwidth",
+                                           "message_s",
+                                           "nics_per_node",
+                                           "paired",
+                                           "host_link",
+                                           "disk",
+                                           "host_bandwidth",
+                                           "devices_per_host_link",
+                                           "numa_nodes",
+                                           "collectives",
+                                           "leaf",
+                                           "samples_per_s",
+                                           "price_per_device_hour",
+                                           "provenance",
+                                           "figures",
+                                           NULL};
+
 tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error *err) {
-  static const char *const known[] = {"schema",
-                                      "name",
-                                      "base",
-                                      "profile",
-                                      "nodes",
-                                      "devices_per_node",
-                                      "cores_per_node",
-                                      "host_memory",
-                                      "device_memory",
-                                      "intra",
-                                      "inter",
-                                      "message_bandwidth",
-                                      "message_s",
-                                      "nics_per_node",
-                                      "paired",
-                                      "host_link",
-                                      "disk",
-                                      "host_bandwidth",
-                                      "devices_per_host_link",
-                                      "numa_nodes",
-                                      "collectives",
-                                      "leaf",
-                                      "samples_per_s",
-                                      "price_per_device_hour",
-                                      NULL};
   static const char *const disk_keys[] = {"read", "write", "size", NULL};
   const cJSON *root = json->root, *disk;
   const char *schema, *base;
+  int host_fabric;
   if (!cJSON_IsObject(root)) return tws_json_fail(json, root, err, NULL, "a cluster file holds one object");
   TWS_TRY(tws_json_string(json, root, "schema", 1, NULL, &schema, err));
   if (strcmp(schema, "twinspeed-cluster-1") != 0)
     return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(root, "schema"), err, "\"twinspeed-cluster-1\" is read",
                          "unknown schema \"%.80s\"", schema);
-  TWS_TRY(tws_json_only(json, root, known, err));
+  TWS_TRY(tws_json_only(json, root, cluster_keys, err));
   tws_cluster c = {.name = "cluster",
                    .profile = "host",
                    .nodes = 1,
@@ -340,9 +389,9 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
   TWS_TRY(read_quantity(json, root, "host_bandwidth", &c.host_bandwidth, err));
   TWS_TRY(read_quantity(json, root, "message_bandwidth", &c.message_bandwidth, err));
   TWS_TRY(tws_json_number(json, root, "message_s", 0, 0, 1, c.message_s, &c.message_s, err));
-  TWS_TRY(read_link(json, root, "intra", &c.intra, err));
-  TWS_TRY(read_link(json, root, "inter", &c.inter, err));
-  TWS_TRY(read_link(json, root, "host_link", &c.host_link, err));
+  TWS_TRY(read_link(json, root, "intra", &c.intra, &c.intra_fabric, err));
+  TWS_TRY(read_link(json, root, "inter", &c.inter, &c.inter_fabric, err));
+  TWS_TRY(read_link(json, root, "host_link", &c.host_link, &host_fabric, err));
   TWS_TRY(read_count_key(json, root, "devices_per_host_link", 1, MAX_DEVICES, &c.devices_per_host_link, err));
   TWS_TRY(read_count_key(json, root, "numa_nodes", 1, MAX_DEVICES, &c.numa_nodes, err));
   TWS_TRY(tws_json_number(json, root, "samples_per_s", 0, 0, 1e12, c.samples_per_s, &c.samples_per_s, err));

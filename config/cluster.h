@@ -7,7 +7,8 @@
  * (bytes/s), numa_nodes, intra, inter, host_link (each with bandwidth, bytes/s or "25 GB/s", and latency_s),
  * devices_per_host_link, disk (read, write, size), message_bandwidth, message_s, collectives ("rings" or "nccl"),
  * leaf (nodes, oversubscription), samples_per_s (of a node's data loaders), price_per_device_hour (in whatever
- * currency).
+ * currency), and for people provenance and figures. A link's "class" (boxes.h: "nvlink", "efa", ...) gives its
+ * latency_s where that is absent.
  *
  * "host" is this machine: cores that the process may use, memory within the control group's limit, as many devices as
  * cores. Any number of ranks may be asked of a host; devices_per_node is what a tuner tries. */
@@ -15,6 +16,7 @@
 #define TWS_CONFIG_CLUSTER_H
 
 #include "base/json.h"
+#include "base/memory.h"
 #include "base/status.h"
 
 typedef struct tws_link {
@@ -30,14 +32,16 @@ typedef struct tws_cluster {
   double host_memory_bytes; /* per node */
   double host_bandwidth;    /* bytes/s of a node's memory */
   int numa_nodes;           /* parts of a node, each with an equal part of that; devices are near one each, in order */
-  double device_memory_bytes; /* 0: the profile's */
-  tws_link intra;             /* one device's NVLink (or shared memory) port */
-  int paired;                 /* no switch: each pair of a node's devices has links of its own, equal parts of a port */
-  tws_link inter;             /* one NIC */
-  double message_bandwidth;   /* bytes/s of one NIC in messages between two ranks, where rings reach less; 0: inter's */
-  double message_s;           /* from the start of one message that a rank sends to other nodes to that of the next */
+  double device_memory_bytes;     /* 0: the profile's */
+  tws_link intra;                 /* one device's NVLink (or shared memory) port */
+  int intra_fabric, inter_fabric; /* tws_fabric of boxes.h: classes of these links; 0: not said */
+  int paired;               /* no switch: each pair of a node's devices has links of its own, equal parts of a port */
+  tws_link inter;           /* one NIC */
+  double message_bandwidth; /* bytes/s of one NIC in messages between two ranks, where rings reach less; 0: inter's */
+  double message_s;         /* from the start of one message that a rank sends to other nodes to that of the next */
   int nics_per_node;
   int builtin;                  /* a built-in cluster, as it is: no file */
+  int box;                      /* then: a box or an instance by its name (boxes.h) */
   int assumed_nics;             /* no file says nics_per_node: a built-in cluster's, or 1 */
   int leaf_nodes;               /* of nodes in order so many behind one leaf switch; 0: all */
   double oversubscription;      /* what a leaf's NICs send at most over what leaves it, each way; with leaf_nodes */
@@ -61,6 +65,10 @@ double tws_cluster_crowding(const tws_cluster *cluster, double share);
 /* `spec` is read as a file ("-": standard input) when it contains a slash or ends with .json. */
 tws_code tws_cluster_load(const char *spec, tws_cluster *out, tws_error *err);
 tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error *err);
+/* A cluster as a file, with all keys that say something (cluster_json.c), and the JSON Schema of such files. NULL: no
+ * memory. The caller deletes them. */
+cJSON *tws_cluster_to_json(const tws_cluster *cluster);
+tws_code tws_cluster_print_schema(tws_text *out, tws_error *err);
 /* "rings" or "nccl"; TWS_USAGE for another word. */
 tws_code tws_cluster_collectives(const char *word, tws_cluster *cluster, tws_error *err);
 const char *const *tws_cluster_builtin_names(void); /* NULL-terminated */

@@ -75,6 +75,17 @@ static void add_nics(const tws_job *job, tws_assumption *list, int *count) {
            c->builtin ? "as %.60s has them" : "as the file of %.60s does not say how many", c->name);
 }
 
+/* Of a device whose profile no training run was held against. */
+static void add_products(const tws_job *job, tws_assumption *list, int *count) {
+  const tws_rates rates = tws_profile_rates(job->profile);
+  if (rates == TWS_RATES_OWN) return;
+  tws_assumption *one = add(list, count, "product rate", "--profile FILE of measurements", "%.2f of the peak",
+                            tws_profile_product_share(job->profile));
+  snprintf(one->reason, sizeof one->reason,
+           rates == TWS_RATES_MEASURED ? "by published measurements of %.60s" : "by data sheet, not measured on %.60s",
+           tws_profile_name(job->profile));
+}
+
 int tws_job_assumed(const tws_job *job, tws_assumption list[TWS_ASSUMPTIONS]) {
   int count = 0;
   if (job->assumed_runtime && job->backend != TWS_BACKEND_HOST)
@@ -84,6 +95,7 @@ int tws_job_assumed(const tws_job *job, tws_assumption list[TWS_ASSUMPTIONS]) {
   add_capacity(job, list, &count);
   add_margin(job, list, &count);
   add_nics(job, list, &count);
+  add_products(job, list, &count);
   return count;
 }
 

@@ -637,7 +637,7 @@ START_TEST(files_of_other_programs) {
        "bias\":true,"
        "\"attn_config\":{\"_name_or_path\":\"\",\"alibi\":true,\"is_encoder_decoder\":false,\"return_dict\":true}}",
        "", 0, "parameters", ""},
-      {"{\"model_type\":\"nosuch\"}", "", 3, "", " others (models/network/architectures.def)\n"},
+      {"{\"model_type\":\"nosuch\"}", "", 3, "", ", gemma3_text, "},
   };
   char path[600];
   snprintf(path, sizeof path, "%s/config.json", folder);
@@ -767,6 +767,7 @@ int main(void) {
   tcase_add_test(answers, deepspeed_tables);
   tcase_add_test(answers, estimate_says_no);
   tcase_add_test(answers, evaluation_alone);
+  tcase_add_test(answers, simulations_say_what_does_not_fit);
   tcase_add_test(answers, estimate_remedy_works);
   tcase_add_test(answers, remedies_say_what_they_cost);
   tcase_add_test(answers, categories_add_up);

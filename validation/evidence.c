@@ -58,7 +58,8 @@ tws_evidence tws_evidence_of(const tws_network *network, const tws_profile *prof
   if (tws_profile_backend(profile) == TWS_BACKEND_HOST) return nearest;
   for (int i = 0; i < RUN_COUNT; i++) {
     const tws_evidence how = {.nearest = &runs[i],
-                              .other_gpu = strcasestr(tws_profile_name(profile), runs[i].gpu) == NULL,
+                              .other_gpu = tws_profile_rates(profile) != TWS_RATES_OWN ||
+                                           strcasestr(tws_profile_name(profile), runs[i].gpu) == NULL,
                               .other_stage = (divided == 3) != (runs[i].stage == 3),
                               .gpus_factor = (double)ranks / runs[i].gpus,
                               .parameters_factor = parameters / runs[i].parameters};

@@ -1,6 +1,7 @@
 /* Built-in hardware profiles: published peak rates and constants fitted to published runs; docs/profiles.md has the
  * sources. memory_bytes is what CUDA reports to a program, below the size on the box. */
 #include <string.h>
+#include "models/hardware/devices.h"
 #include "models/hardware/profile_internal.h"
 
 #define GPU_AT(share, more, name, generation, source, memory, overhead, peaks, bandwidth, processors, efficiency,    \
@@ -122,10 +123,60 @@ const char *tws_profile_builtin(const char *name) {
   return NULL;
 }
 
+tws_code tws_profile_open(const char *spec, tws_json **out, tws_error *err) {
+  const char *text = tws_profile_builtin(spec);
+  const tws_device *device = text ? NULL : tws_device_find(spec);
+  if (text) return tws_json_parse(text, strlen(text), spec, out, err);
+  if (!device) return tws_json_read(spec, out, err);
+  cJSON *root = tws_device_profile(device);
+  char *made = root ? cJSON_PrintUnformatted(root) : NULL;
+  const tws_code code =
+      made ? tws_json_parse(made, strlen(made), spec, out, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  cJSON_free(made);
+  cJSON_Delete(root);
+  return code;
+}
+
+tws_code tws_profile_builtin_text(const char *name, tws_text *out, tws_error *err) {
+  const tws_device *device = tws_device_find(name);
+  tws_json *json;
+  if (!tws_profile_builtin(name) && !device) return tws_profile_unknown(name, "", err);
+  TWS_TRY(tws_profile_open(name, &json, err));
+  char *text = !device || tws_device_add_figures(device, json->root) ? cJSON_Print(json->root) : NULL;
+  if (text) tws_text_add(out, "%s\n", text);
+  const int good = text && !out->failed;
+  cJSON_free(text);
+  tws_json_destroy(json);
+  return good ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory for a profile");
+}
+
 const char *const *tws_profile_builtin_names(void) {
   static const char *const names[] = {
-      "v100-16gb",      "v100-32gb", "v100-sxm3-32gb", "a100-40gb",      "a100-80gb", "a100-40gb-nccl",
-      "a100-80gb-nccl", "h100-sxm",  "h100-pcie",      "h100-96gb-500w", "h200",      "b200",
-      "gb200",          "b300",      "gb300",          "host",           NULL};
+      "v100-16gb", "v100-32gb",      "v100-sxm3-32gb", "a100-40gb", "a100-80gb", "a100-40gb-nccl", "a100-80gb-nccl",
+      "h100-sxm",  "h100-96gb-500w", "h200",           "host",
+#define DEVICE(profile, name, vendor, architecture, memory, generation, parts, link, pcie, doubt) profile,
+#define S(key, value, sources)
+#define R(key, value)
+#define D(key, value)
+#define END
+#include "models/hardware/devices.def"
+#undef DEVICE
+#undef S
+#undef R
+#undef D
+#undef END
+      NULL};
   return names;
+}
+
+tws_code tws_profile_unknown(const char *spec, const char *or_file, tws_error *err) {
+  const char *const *names = tws_profile_builtin_names();
+  size_t count = 0;
+  while (names[count] != NULL) count++;
+  char hint[sizeof err->hint];
+  tws_names_hint(spec, names, count, "built in:", hint, sizeof hint);
+  return tws_fail(
+      err, TWS_INVALID, hint,
+      *or_file ? "\"%.200s\" is neither a built-in hardware profile%s" : "\"%.200s\" is no built-in hardware profile%s",
+      spec, or_file);
 }

@@ -228,8 +228,8 @@ static double tiled_seconds(const tws_profile *profile, double batch, double m, 
     for (int split = 1; split <= 8; split *= 2) {
       double part = split > 1 ? fmax(k / split, 256) : k; /* shorter parts do not fill the pipeline */
       double waves = ceil(batch * ceil(m / tm) * ceil(n / tn) * split / profile->multiprocessors);
-      double wave =
-          2 * tm * tn * part * (1 + feed * (1 / tm + 1 / tn)) / rate + profile->tile_overhead_s * sqrt(tm * tn / 32768);
+      double wave = 2 * tm * tn * part * tws_profile_tiled(tm, tn, feed) / rate +
+                    profile->tile_overhead_s * sqrt(tm * tn / 32768);
       double partial = split > 1 ? 8.0 * split * batch * m * n / bandwidth : 0; /* float32 partial sums, out and in */
       best = fmin(best, waves * wave + partial);
     }
@@ -240,7 +240,7 @@ static double tiled_seconds(const tws_profile *profile, double batch, double m, 
 /* What reading a tile's operands takes beside its products, over (1/m + 1/n): tensor cores wait for them, the eight
  * times slower cores of float32 do not. Those reach 0.93 of the peak. */
 static double feed_of(const tws_profile *profile, const tws_work *work) {
-  return runs_on_cores(profile, work) ? 0 : 15;
+  return runs_on_cores(profile, work) ? 0 : TWS_TILE_FEED;
 }
 
 /* Of one multiprocessor */
@@ -275,7 +275,10 @@ static double matmul_seconds(const tws_profile *profile, const tws_work *work, c
   if (profile->backend == TWS_BACKEND_CUDA && profile->multiprocessors > 0) {
     return gpu_matmul_seconds(profile, work, p, count, peak, bandwidth);
   }
-  return count * (tws_work_flops(work) / (profile->matmul_efficiency * peak) + tws_work_bytes(work) / bandwidth);
+  const double computing = tws_work_flops(work) / (profile->matmul_efficiency * peak),
+               moving = tws_work_bytes(work) / bandwidth;
+  /* what a device of another kind reaches was measured with its memory; a host's cores wait for theirs */
+  return count * (profile->other ? fmax(computing, moving) : computing + moving);
 }
 
 /* Attention that keeps its scores in memory: batched products of whole squares, which compute while they read and then

@@ -205,12 +205,11 @@ static void append(cJSON *root, const char *key, const char *more) {
 
 tws_code tws_nccl_tests_into(const tws_nccl_log *log, const char *name, const char *profile, cJSON **out,
                              tws_error *err) {
-  const char *builtin = tws_profile_builtin(profile);
   char more[200];
   tws_json *json;
   tws_profile *check;
   *out = NULL;
-  TWS_TRY(builtin ? tws_json_parse(builtin, strlen(builtin), profile, &json, err) : tws_json_read(profile, &json, err));
+  TWS_TRY(tws_profile_open(profile, &json, err));
   tws_code code = tws_profile_from_json(json, &check, err); /* of something that is a profile */
   if (code == TWS_OK) tws_profile_destroy(check);
   cJSON *root = code == TWS_OK ? cJSON_Duplicate(json->root, 1) : NULL;

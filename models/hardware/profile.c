@@ -335,8 +335,8 @@ static tws_code read_added_bytes(const tws_json *json, tws_profile *profile, tws
 }
 
 static tws_code read_constants(const tws_json *json, tws_profile *profile, tws_error *err) {
-  static const char *const matmul_known[] = {"efficiency",      "fp4_efficiency", "tile_overhead_s",
-                                             "multiprocessors", "misaligned",     NULL};
+  static const char *const matmul_known[] = {
+      "efficiency", "fp8_efficiency", "fp4_efficiency", "tile_overhead_s", "multiprocessors", "misaligned", NULL};
   static const char *const attention_known[] = {"efficiency", "half_length", "backward", "unfused", NULL};
   const cJSON *root = json->root, *object = NULL;
   int64_t multiprocessors = 0;
@@ -348,6 +348,7 @@ static tws_code read_constants(const tws_json *json, tws_profile *profile, tws_e
   if (object != NULL) {
     TWS_TRY(tws_json_only(json, object, matmul_known, err));
     TWS_TRY(tws_json_number(json, object, "efficiency", 1, 1e-3, 1, 0, &profile->matmul_efficiency, err));
+    TWS_TRY(tws_json_number(json, object, "fp8_efficiency", 0, 1e-3, 1, 0, &profile->fp8_efficiency, err));
     TWS_TRY(tws_json_number(json, object, "fp4_efficiency", 0, 1e-3, 1, profile->matmul_efficiency,
                             &profile->fp4_efficiency, err));
     TWS_TRY(tws_json_number(json, object, "tile_overhead_s", 0, 0, 1, 0, &profile->tile_overhead_s, err));
@@ -367,22 +368,28 @@ static tws_code read_constants(const tws_json *json, tws_profile *profile, tws_e
   return TWS_OK;
 }
 
+static const char *rates_word(int i) {
+  return (const char *const[]){"own", "measured", "data sheet"}[i];
+}
+
 static tws_code read_figures(const tws_json *json, tws_profile *profile, tws_error *err) {
   const cJSON *root = json->root;
   const char *name = NULL, *provenance = NULL, *backend = NULL;
   int64_t cores = 0;
+  int rates = 0;
   TWS_TRY(tws_json_string(json, root, "name", 0, json->name, &name, err));
   TWS_TRY(tws_json_string(json, root, "provenance", 1, NULL, &provenance, err));
   TWS_TRY(tws_json_string(json, root, "backend", 1, NULL, &backend, err));
   profile->name = tws_arena_strdup(profile->arena, name);
   profile->provenance = tws_arena_strdup(profile->arena, provenance);
   if (profile->name == NULL || profile->provenance == NULL) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  if (strcmp(backend, "cuda") == 0)
+  profile->other = strcmp(backend, "other") == 0;
+  if (strcmp(backend, "cuda") == 0 || profile->other)
     profile->backend = TWS_BACKEND_CUDA;
   else if (strcmp(backend, "host") == 0)
     profile->backend = TWS_BACKEND_HOST;
   else
-    return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(root, "backend"), err, "known: host, cuda",
+    return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(root, "backend"), err, "known: host, cuda, other",
                          "unknown backend \"%.60s\"", backend);
   TWS_TRY(tws_json_number(json, root, "memory_bytes", 1, 1, 1e18, 0, &profile->memory_bytes, err));
   TWS_TRY(tws_json_number(json, root, "overhead_bytes", 0, 0, 1e18, 0, &profile->overhead_bytes, err));
@@ -394,6 +401,8 @@ static tws_code read_figures(const tws_json *json, tws_profile *profile, tws_err
                         err));
   TWS_TRY(read_word(json, root, "generation", tws_generation_name, TWS_GENERATION_COUNT, TWS_GENERATION_NONE,
                     &profile->generation, err));
+  TWS_TRY(read_word(json, root, "rates", rates_word, TWS_RATES_DATA_SHEET + 1, TWS_RATES_OWN, &rates, err));
+  profile->rates = (tws_rates)rates;
   TWS_TRY(tws_json_number(json, root, "bandwidth", 1, 1, 1e18, 0, &profile->bandwidth, err));
   TWS_TRY(tws_json_number(json, root, "node_bandwidth", 0, 0, 1e18, 0, &profile->node_bandwidth, err));
   TWS_TRY(tws_json_number(json, root, "bandwidth_efficiency", 0, 1e-3, 1, 1, &profile->bandwidth_efficiency, err));
@@ -417,6 +426,10 @@ static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_err
                                       "name",
                                       "provenance",
                                       "details",
+                                      "rates",
+                                      "device",
+                                      "figures",
+                                      "sources",
                                       "spread",
                                       "drift",
                                       "backend",
@@ -479,27 +492,10 @@ tws_code tws_profile_from_json(const tws_json *json, tws_profile **out, tws_erro
 tws_code tws_profile_load(const char *spec, tws_profile **out, tws_error *err) {
   *out = NULL;
   tws_json *json = NULL;
-  const char *text = tws_profile_builtin(spec);
-  if (text != NULL) {
-    TWS_TRY(tws_json_parse(text, strlen(text), spec, &json, err));
-  } else {
-    tws_code code = tws_json_read(spec, &json, err);
-    if (code == TWS_IO && strchr(spec, '/') == NULL) {
-      const char *const *names = tws_profile_builtin_names();
-      size_t count = 0;
-      while (names[count] != NULL) count++;
-      const char *close = tws_closest(spec, names, count);
-      char hint[sizeof err->hint];
-      size_t used = (size_t)snprintf(hint, sizeof hint, "%s%s%sbuilt in:", close != NULL ? "did you mean " : "",
-                                     close != NULL ? close : "", close != NULL ? "? " : "");
-      for (size_t i = 0; i < count && used < sizeof hint; i++)
-        used += (size_t)snprintf(hint + used, sizeof hint - used, "%s %s", i > 0 ? "," : "", names[i]);
-      return tws_fail(err, TWS_INVALID, hint, "\"%.200s\" is neither a built-in hardware profile nor a readable file",
-                      spec);
-    }
-    if (code != TWS_OK) return code;
-  }
-  tws_code code = tws_profile_from_json(json, out, err);
+  tws_code code = tws_profile_open(spec, &json, err);
+  if (code == TWS_IO && strchr(spec, '/') == NULL) return tws_profile_unknown(spec, " nor a readable file", err);
+  TWS_TRY(code);
+  code = tws_profile_from_json(json, out, err);
   tws_json_destroy(json);
   return code;
 }
@@ -536,6 +532,18 @@ int tws_profile_is_noisy(const tws_profile *profile) {
 }
 int tws_profile_generation(const tws_profile *profile) {
   return profile->generation;
+}
+
+int tws_profile_is_other(const tws_profile *profile) {
+  return profile->other;
+}
+
+tws_rates tws_profile_rates(const tws_profile *profile) {
+  return profile->rates;
+}
+
+double tws_profile_product_share(const tws_profile *profile) {
+  return profile->matmul_efficiency / (profile->multiprocessors > 0 ? tws_profile_tiled(256, 128, TWS_TILE_FEED) : 1);
 }
 
 tws_backend_kind tws_profile_backend(const tws_profile *profile) {
@@ -594,10 +602,9 @@ static void write_factors(cJSON *object, const char *key, const char *(*word)(in
 
 tws_code tws_profile_corrected_json(const char *spec, const tws_profile *profile, int runs, cJSON **out,
                                     tws_error *err) {
-  const char *text = tws_profile_builtin(spec);
   tws_json *json;
   *out = NULL;
-  TWS_TRY(text ? tws_json_parse(text, strlen(text), spec, &json, err) : tws_json_read(spec, &json, err));
+  TWS_TRY(tws_profile_open(spec, &json, err));
   cJSON *root = cJSON_Duplicate(json->root, 1), *factors;
   tws_json_destroy(json);
   char provenance[1024];

@@ -11,6 +11,7 @@
 #define TWS_MODELS_PROFILE_H
 
 #include "base/json.h"
+#include "base/memory.h"
 #include "base/status.h"
 #include "config/cluster.h"
 #include "models/kernel.h"
@@ -22,6 +23,10 @@ tws_code tws_profile_load(const char *spec, tws_profile **out, tws_error *err);
 tws_code tws_profile_from_json(const tws_json *json, tws_profile **out, tws_error *err);
 void tws_profile_destroy(tws_profile *profile);
 const char *const *tws_profile_builtin_names(void);
+/* A built-in profile as a file, with the published figures of its device, their confidence and their sources;
+ * TWS_INVALID for another name. And the JSON Schema of profile files. */
+tws_code tws_profile_builtin_text(const char *name, tws_text *out, tws_error *err);
+tws_code tws_profile_print_schema(tws_text *out, tws_error *err);
 
 const char *tws_profile_name(const tws_profile *profile);
 const char *tws_profile_provenance(const tws_profile *profile); /* one line: source, date, machine */
@@ -33,6 +38,16 @@ double tws_profile_drift(const tws_profile *profile);
 #define TWS_PROFILE_QUIET_DRIFT 0.25
 int tws_profile_is_noisy(const tws_profile *profile); /* beyond these */
 tws_backend_kind tws_profile_backend(const tws_profile *profile);
+/* The hardware is none that an engine of this program runs on: plans, times and searches treat it as a GPU. */
+int tws_profile_is_other(const tws_profile *profile);
+/* What the rates of products are from, and which share of the peak large 16-bit products reach under the runtime. */
+typedef enum tws_rates {
+  TWS_RATES_OWN,       /* fitted to training runs, or calibrated */
+  TWS_RATES_MEASURED,  /* published measurements of products; runtime styles leave them */
+  TWS_RATES_DATA_SHEET /* published peaks times a share that other devices reach */
+} tws_rates;
+tws_rates tws_profile_rates(const tws_profile *profile);
+double tws_profile_product_share(const tws_profile *profile);
 int tws_profile_generation(const tws_profile *profile);      /* tws_generation of runtime.h */
 double tws_profile_memory_bytes(const tws_profile *profile); /* of one device; host: of the node */
 /* Bytes/s of a node's disk, measured; 0: not measured. */

@@ -73,7 +73,9 @@ struct tws_profile {
   double disk[2];       /* bytes/s of a node's disk, read and written; 0: not measured */
   double peak[TWS_DTYPE_COUNT];
   double bandwidth, node_bandwidth, bandwidth_efficiency, launch_s;
-  double matmul_efficiency, fp4_efficiency, tile_overhead_s, misaligned;
+  double matmul_efficiency, fp8_efficiency, fp4_efficiency, tile_overhead_s, misaligned;
+  tws_rates rates;
+  int other; /* the engines cannot run on it; planned as a GPU */
   int multiprocessors;
   double attention_efficiency, attention_half_length, attention_backward;
   int unfused;                              /* GELU and residual sums are kernels of their own */
@@ -104,8 +106,18 @@ struct tws_profile {
 
 /* Coordinates and costs of a matrix product or attention; 0 for kernels that are costed by bytes alone. */
 int tws_shape_of(const tws_work *work, tws_shape *shape);
-const char *tws_profile_builtin(const char *name); /* JSON text, or NULL */
+const char *tws_profile_builtin(const char *name); /* JSON text of those in builtin.c, or NULL */
+/* A built-in profile, whatever it is made from, or a file. */
+tws_code tws_profile_open(const char *spec, tws_json **out, tws_error *err);
+/* TWS_INVALID with all names; `or_file` ends the sentence "... is neither a built-in hardware profile". */
+tws_code tws_profile_unknown(const char *spec, const char *or_file, tws_error *err);
 double tws_measured_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy); /* < 0: none */
+
+/* By how much longer a tile of tm x tn takes than its products alone, `feed` of reading its operands. */
+static inline double tws_profile_tiled(double tm, double tn, double feed) {
+  return 1 + feed * (1 / tm + 1 / tn);
+}
+#define TWS_TILE_FEED 15.0 /* of tensor cores */
 
 /* runtime.c. Of a work's products in the type that the profile was told; 0: that of the work. */
 double tws_profile_matmul_peak(const tws_profile *profile, const tws_work *work);

@@ -352,12 +352,10 @@ const tws_runtime *tws_runtime_find(const char *name) {
 }
 
 tws_code tws_runtime_parse(const char *name, const tws_runtime **out, tws_error *err) {
-  char hint[384];
+  char hint[sizeof err->hint];
   *out = tws_runtime_find(name);
   if (*out) return TWS_OK;
-  int used = snprintf(hint, sizeof hint, "known:");
-  for (int i = 0; i < RUNTIMES && used < (int)sizeof hint; i++)
-    used += snprintf(hint + used, sizeof hint - (size_t)used, "%s %s", i ? "," : "", runtimes[i].name);
+  tws_names_hint(name, tws_runtime_names(), RUNTIMES, "known:", hint, sizeof hint);
   return tws_fail(err, TWS_INVALID, hint, "unknown runtime \"%.60s\"", name);
 }
 
@@ -376,7 +374,8 @@ tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtim
     return tws_fail(err, TWS_INVALID, "give a cluster or a profile of GPUs, or leave --runtime out",
                     "runtime %s runs on GPUs, and profile %s is of a host", runtime->name, profile->name);
   profile->runtime = runtime;
-  if (runtime->products[profile->generation] > 0) profile->matmul_efficiency = runtime->products[profile->generation];
+  if (runtime->products[profile->generation] > 0 && profile->rates != TWS_RATES_MEASURED)
+    profile->matmul_efficiency = runtime->products[profile->generation];
   set_attention(profile, runtime);
   if (runtime == &runtimes[0]) return TWS_OK;
   if (runtime->launch_s > 0) profile->launch_s = runtime->launch_s;
@@ -467,9 +466,8 @@ double tws_profile_matmul_peak(const tws_profile *profile, const tws_work *work)
     return peak > 0 ? peak : tws_profile_peak_flops(profile, TWS_F32);
   }
   const int narrow = work->dtype == TWS_F32 ? -1 : matmuls[profile->matmul_dtype].narrow;
-  const double share = narrow == TWS_NARROW_FP4 && profile->fp4_efficiency > 0
-                           ? profile->fp4_efficiency / profile->matmul_efficiency
-                           : 1;
+  const double own = narrow == TWS_NARROW_FP4 ? profile->fp4_efficiency : profile->fp8_efficiency;
+  const double share = own > 0 ? own / profile->matmul_efficiency : 1;
   return narrow < 0 ? 0 : share * profile->narrow_peak[narrow];
 }
 

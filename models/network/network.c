@@ -19,22 +19,16 @@ static const struct {
 };
 enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
 
-/* Types, each once, as many as there is room for; and how many others there are. */
-static const char *list_architectures(char *hint, size_t size) {
-  enum { ROOM = 48 }; /* for the words after the last one */
-  size_t used = (size_t)snprintf(hint, size, "known architectures:");
-  int listed = 0, others = 0;
+/* All types, those that differ least from `word` first. */
+static const char *list_architectures(const char *word, char *hint, size_t size) {
+  const char *types[ARCHITECTURES];
+  size_t count = 0;
   for (int i = 0; i < ARCHITECTURES; i++) {
-    const char *type = architectures[i].model_type;
-    int before = 0;
-    while (before < i && strcmp(architectures[before].model_type, type) != 0) before++;
-    if (before < i) continue;
-    if (others > 0 || used + strlen(type) + 2 + ROOM > size)
-      others++;
-    else
-      used += (size_t)snprintf(hint + used, size - used, "%s %s", listed++ > 0 ? "," : "", type);
+    size_t before = 0;
+    while (before < count && strcmp(types[before], architectures[i].model_type) != 0) before++;
+    if (before == count) types[count++] = architectures[i].model_type;
   }
-  if (others > 0) snprintf(hint + used, size - used, " and %d others (models/network/architectures.def)", others);
+  tws_names_hint(word, types, count, "known architectures:", hint, size);
   return hint;
 }
 
@@ -85,14 +79,14 @@ static tws_code choose_architecture(tws_network_builder *b, int *chosen, tws_err
     class_name = item->valuestring;
   }
   if (type == NULL && class_name == NULL) {
-    return tws_json_fail(json, json->root, err, list_architectures(hint, sizeof hint),
+    return tws_json_fail(json, json->root, err, list_architectures("", hint, sizeof hint),
                          "neither \"model_type\" nor \"architectures\" says which architecture this is");
   }
   *chosen = find_architecture(type, class_name);
   if (*chosen < 0) {
-    const char *key = type != NULL ? "model_type" : "architectures";
-    tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(json->root, key), err, list_architectures(hint, sizeof hint),
-                  "architecture \"%.80s\" is not known", type != NULL ? type : class_name);
+    const char *key = type != NULL ? "model_type" : "architectures", *word = type != NULL ? type : class_name;
+    tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(json->root, key), err,
+                  list_architectures(word, hint, sizeof hint), "architecture \"%.80s\" is not known", word);
     if (err != NULL) err->code = TWS_UNSUPPORTED;
     return TWS_UNSUPPORTED;
   }
@@ -214,15 +208,9 @@ tws_code tws_network_from_json(const tws_json *json, int64_t vocabulary_multiple
 static tws_code unknown_model(const char *spec, tws_error *err) {
   const char *const *names = tws_network_builtin_names();
   size_t count = 0;
-  char list[320] = "";
-  for (; names[count] != NULL; count++) {
-    size_t used = strlen(list);
-    snprintf(list + used, sizeof list - used, "%s%s", count > 0 ? ", " : "", names[count]);
-  }
-  const char *close = tws_closest(spec, names, count);
-  char hint[448];
-  snprintf(hint, sizeof hint, "%s%s%sof others, give the config.json or its folder; built in: %s",
-           close != NULL ? "did you mean " : "", close != NULL ? close : "", close != NULL ? "? " : "", list);
+  while (names[count] != NULL) count++;
+  char hint[sizeof err->hint];
+  tws_names_hint(spec, names, count, "of others, give the config.json or its folder; built in:", hint, sizeof hint);
   return tws_fail(err, TWS_INVALID, hint, "\"%.200s\" is neither a built-in model nor a file", spec);
 }
 
