@@ -40,6 +40,12 @@ static void keep_step(session *s, const tws_step_report *r, double now_s) {
   if (r->evaluated) cJSON_AddNumberToObject(one, "eval_loss", r->eval_loss);
   cJSON_AddNumberToObject(one, "virtual_s", r->seconds);
   cJSON_AddNumberToObject(one, "at_s", now_s);
+  if (r->is_timed) {
+    cJSON_AddNumberToObject(one, "forward_s", r->phase.forward);
+    cJSON_AddNumberToObject(one, "backward_s", r->phase.backward);
+    cJSON_AddNumberToObject(one, "reduction_s", r->phase.reduction);
+    cJSON_AddNumberToObject(one, "optimizer_s", r->phase.step);
+  }
   cJSON_AddItemToArray(s->steps, one);
 }
 
