@@ -268,6 +268,19 @@ START_TEST(passes_are_unions_of_intervals) {
 }
 END_TEST
 
+/* ---- documentation ---- */
+
+START_TEST(numbers_are_documented) {
+  char *text = slurp(TWS_SOURCE_DIR "/docs/monitoring.md", NULL), row[400];
+  for (int i = 0; i < TWS_STEP_VALUE_COUNT; i++) {
+    const tws_step_value_row *v = tws_step_value_of(i);
+    snprintf(row, sizeof row, "| `%s` | `%s` | %s |\n", v->tag, v->name, v->help);
+    ck_assert_msg(strstr(text, row) != NULL, "docs/monitoring.md lacks %s", row);
+  }
+  tws_free(text);
+}
+END_TEST
+
 /* ---- runs ---- */
 
 static char text_path[64], config_path[64];
@@ -495,6 +508,7 @@ int main(void) {
   tcase_add_test(tests, steps_take_no_memory);
   tcase_add_test(tests, every_allocation_may_fail);
   tcase_add_test(tests, passes_are_unions_of_intervals);
+  tcase_add_test(tests, numbers_are_documented);
   tcase_add_test(tests, a_run_and_its_continuation);
   tcase_add_test(tests, numbers_of_fp16_and_evaluations);
   tcase_add_test(tests, folders_that_cannot_be_made);

@@ -35,7 +35,7 @@ tws_code tws_lines_sink_open(const char *path, int appends, tws_sink **out, tws_
 /* The text format of Prometheus 0.0.4, whole at any time, for the textfile collector of its node exporter. It is
  * written after the first step, then at most every TWS_PROMETHEUS_S seconds, as a file that reaches the disk each
  * time costs time, and at the end. */
-enum { TWS_PROMETHEUS_S = 5 };
+enum { TWS_PROMETHEUS_S = 10 };
 tws_code tws_prometheus_sink_open(const char *path, tws_sink **out, tws_error *err);
 
 /* ---- all of a run ---- */
