@@ -194,6 +194,9 @@ static void apply_monitors(tws_config *config) {
   config->tensorboard.job_name = text_or(config, "tensorboard.job_name", job_name);
   config->csv_monitor.output_path = text_or(config, "csv_monitor.output_path", "");
   config->csv_monitor.job_name = text_or(config, "csv_monitor.job_name", job_name);
+  config->wandb.group = text_or(config, "wandb.group", NULL);
+  config->wandb.team = text_or(config, "wandb.team", NULL);
+  config->wandb.project = text_or(config, "wandb.project", "deepspeed");
 }
 
 void tws_config_apply(tws_config *config, const char *section) {
@@ -212,7 +215,7 @@ void tws_config_apply(tws_config *config, const char *section) {
     config->pipeline_partition = tws_given_text(tws_store_at(config->store, "pipeline.partition"));
   if (!section || strcmp(section, "flops_profiler") == 0)
     config->flops_profiler.output_file = tws_given_text(tws_store_at(config->store, "flops_profiler.output_file"));
-  if (!section || tws_key_word("tensorboard|csv_monitor", section, 0) >= 0) apply_monitors(config);
+  if (!section || tws_key_word("tensorboard|csv_monitor|wandb", section, 0) >= 0) apply_monitors(config);
   if (!section || strcmp(section, "tensor_parallel") == 0) apply_tensor_ranks(config);
   if (!section || strcmp(section, "twinspeed") == 0) {
     apply_axis_order(config);

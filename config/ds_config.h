@@ -109,6 +109,11 @@ typedef struct tws_monitor_section {
   const char *output_path, *job_name; /* in the store, or the default */
 } tws_monitor_section;
 
+typedef struct tws_wandb_section {
+  int enabled;
+  const char *group, *team, *project; /* NULL: none */
+} tws_wandb_section;
+
 typedef enum tws_quantization { TWS_QUANTIZATION_NONE, TWS_QUANTIZATION_INT8, TWS_QUANTIZATION_NF4 } tws_quantization;
 typedef enum tws_bind_threads { TWS_THREADS_AUTO, TWS_THREADS_SHARE, TWS_THREADS_FREE } tws_bind_threads;
 
@@ -221,6 +226,7 @@ typedef struct tws_config {
   const struct cJSON *frozen_parameters;  /* patterns of names */
   const struct cJSON *quantization_skips; /* twinspeed.frozen_quantization.skip_modules, as lora_targets */
   tws_monitor_section tensorboard, csv_monitor;
+  tws_wandb_section wandb;
 } tws_config;
 
 /* Values that "auto" may be resolved from (specification 01 section 4). */

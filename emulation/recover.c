@@ -270,10 +270,8 @@ tws_code tws_emulate(const tws_job *job, const tws_emulation_request *request, t
   if (e.step_s) report(&e);
   if (e.step_s) out->mark_count = tws_faults_marks(&e.faults, e.now_s, &out->marks);
   tws_arena_destroy(e.arena);
-  if (code == TWS_OK)
-    code = tws_monitor_close(e.monitor, err);
-  else
-    tws_monitor_close(e.monitor, NULL);
+  const tws_code closed = tws_monitor_close(e.monitor, code, code == TWS_OK ? err : NULL);
+  if (code == TWS_OK) code = closed;
   out->wall_s = tws_clock_s() - start;
   return code;
 }

@@ -619,8 +619,9 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   if (code != TWS_OK) return blame(t, code, err);
   tws_training_at(t, 0, "gathering the results", TWS_PHASE_MEETS);
   if (t->traced_step > 0) TWS_TRY(tws_report_trace(t, err));
-  TWS_TRY(tws_monitor_close(t->monitor, err));
+  struct tws_monitor *monitor = t->monitor;
   t->monitor = NULL;
+  TWS_TRY(tws_monitor_close(monitor, TWS_OK, err));
   return tws_report_result(t, result, err);
 }
 
@@ -647,7 +648,7 @@ void tws_training_release(tws_training *t) {
   if (t->csv) fclose(t->csv);
   tws_phase_clock_destroy(t->phases);
   tws_free(t->phase_times);
-  tws_monitor_close(t->monitor, NULL); /* after a fault; else it is closed already */
+  tws_monitor_close(t->monitor, TWS_RANK, NULL); /* after a fault; else it is closed already */
 }
 
 tws_code tws_real_train(const tws_train_options *options, tws_train_result *result, tws_error *err) {

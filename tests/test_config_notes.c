@@ -379,8 +379,6 @@ START_TEST(reasons_name_what_does_it_here) {
        "quantize_training (MoQ) is not there yet: results are those without it"},
       {"\"autotuning\": {\"enabled\": true}", "autotuning.enabled",
        "the verb tune is the search, and reads this section whatever enabled says"},
-      {"\"wandb\": {\"enabled\": true}", "wandb.enabled",
-       "Twinspeed writes no files for this service: the sections tensorboard and csv_monitor, and --json-lines"},
       {"\"comet\": {\"enabled\": true}", "comet.enabled", "Twinspeed writes no files for this service"},
       {"\"memory_breakdown\": true", "memory_breakdown", "the verb estimate says what holds memory"},
       {"\"expert_parallel\": {\"enabled\": true}", "expert_parallel.enabled",

@@ -3,6 +3,7 @@
  * golden/events.tfevents was written by TensorBoard's own writer (tensorboard 2.21.0 and protobuf 7.36.2 on Python:
  * summary.writer's RecordWriter and event_pb2.Event), with what golden_events() has here. */
 #include <check.h>
+#include <lzma.h>
 #include <math.h>
 #include <signal.h>
 
@@ -15,6 +16,7 @@
 #include "tests/suite.h"
 #include "traces/event_record.h"
 #include "traces/monitor.h"
+#include "traces/wandb_record.h"
 
 static tws_error err;
 
@@ -122,6 +124,81 @@ static const char *event_file(const char *path, int number) {
   return *found ? found : NULL;
 }
 
+/* ---- Weights and Biases ---- */
+
+static void golden_run(tws_text *out) {
+  cJSON *configuration = cJSON_Parse("{\"a\": 1, \"b\": {\"c\": \"x\", \"d\": [1, 2.5]}}");
+  const tws_wandb_run run = {.id = "abcd1234",
+                             .team = "team",
+                             .project = "deepspeed",
+                             .group = "g",
+                             .host = "here",
+                             .configuration = configuration,
+                             .start_s = 1700000000.25};
+  tws_wandb_log log = {.run = &run};
+  tws_wandb_begin(&log, out);
+  tws_wandb_step(&log, &whole_report, out);
+  tws_wandb_exit(&log, 5, 1700000009.5, out);
+  tws_text_free(&log.record);
+  cJSON_Delete(configuration);
+}
+
+START_TEST(records_are_those_of_wandb) {
+  tws_text out = {0};
+  size_t length;
+  char *golden = slurp(TWS_TEST_DIR "/golden/run.wandb", &length);
+  golden_run(&out);
+  ck_assert(!out.failed);
+  for (size_t i = 0; i < length && i < out.length; i++)
+    ck_assert_msg(out.data[i] == golden[i], "byte %zu of %zu is %02x, not %02x", i, length, out.data[i] & 255,
+                  golden[i] & 255);
+  ck_assert_uint_eq(out.length, length);
+  tws_text_free(&out);
+  tws_free(golden);
+}
+END_TEST
+
+/* Chunks with right checksums, that of liblzma, from beginning to end; returns how many records they are. */
+static int check_chunks(const char *path) {
+  enum { BLOCK = 32768, HEAD = 7, FULL = 1, LAST = 4 };
+  size_t length, at = HEAD;
+  char *text = slurp(path, &length);
+  const unsigned char *bytes = (const unsigned char *)text;
+  int count = 0, inside = 0;
+  ck_assert(length > HEAD && memcmp(text, ":W&B\xe1\xbe\0", HEAD) == 0);
+  while (at < length) {
+    const size_t left = BLOCK - at % BLOCK;
+    if (left < HEAD) {
+      at += left;
+      continue;
+    }
+    const size_t size = little(bytes + at + 4, 2);
+    const int type = bytes[at + 6];
+    ck_assert(size + HEAD <= left && at + HEAD + size <= length);
+    ck_assert_uint_eq(lzma_crc32(bytes + at + HEAD, size, lzma_crc32(bytes + at + 6, 1, 0)), little(bytes + at, 4));
+    ck_assert(inside ? type == 3 || type == LAST : type == FULL || type == 2);
+    inside = type == 2 || type == 3;
+    count += !inside;
+    at += HEAD + size;
+  }
+  ck_assert(!inside);
+  tws_free(text);
+  return count;
+}
+
+/* The only file that a shell's pattern names in the folder. */
+static const char *found_file(const char *pattern) {
+  static char found[512];
+  char command[512];
+  snprintf(command, sizeof command, "ls %s/%s", folder, pattern);
+  FILE *list = popen(command, "r");
+  ck_assert(list && fgets(found, sizeof found, list));
+  found[strcspn(found, "\n")] = '\0';
+  ck_assert(!fgets(command, sizeof command, list));
+  pclose(list);
+  return found;
+}
+
 /* ---- sinks ---- */
 
 static void assert_text(const char *path, const char *wanted) {
@@ -135,7 +212,7 @@ static void write_with(tws_code (*open)(const char *path, tws_sink **out, tws_er
   tws_sink *sink;
   ck_assert_msg(open(path, &sink, &err) == TWS_OK, "%s", err.message);
   ck_assert_msg(sink->write(sink, report, &err) == TWS_OK, "%s", err.message);
-  ck_assert_int_eq(sink->close(sink, &err), TWS_OK);
+  ck_assert_int_eq(sink->close(sink, TWS_OK, &err), TWS_OK);
 }
 
 START_TEST(csv_files_have_one_heading) {
@@ -160,7 +237,7 @@ START_TEST(csv_files_have_one_heading) {
   ck_assert_int_eq(tws_csv_sink_open(path, &sink, &err), TWS_OK);
   ck_assert_int_eq(sink->write(sink, &next, &err), TWS_IO);
   ck_assert_msg(strstr(err.message, "Train_Samples_lr.csv") && strstr(err.message, "link"), "%s", err.message);
-  ck_assert_int_eq(sink->close(sink, NULL), TWS_OK);
+  ck_assert_int_eq(sink->close(sink, TWS_OK, NULL), TWS_OK);
   ck_assert_int_ne(access(in_folder("elsewhere"), F_OK), 0);
 }
 END_TEST
@@ -208,8 +285,10 @@ START_TEST(steps_take_no_memory) {
   snprintf(events, sizeof events, "%s", in_folder("events"));
   snprintf(lines, sizeof lines, "%s", in_folder("no.jsonl"));
   snprintf(prometheus, sizeof prometheus, "%s", in_folder("no.prom"));
+  const tws_wandb_section wandb = {.enabled = 1, .project = "p"};
   const tws_monitor_setup setup = {
-      .csv_folder = csv, .event_folder = events, .lines_path = lines, .prometheus_path = prometheus};
+      .csv_folder = csv, .event_folder = events, .wandb = &wandb, .lines_path = lines, .prometheus_path = prometheus};
+  ck_assert_int_eq(chdir(folder), 0);
   tws_monitor *monitor;
   tws_step_report report = whole_report;
   failing_allocator counter = {.countdown = -1};
@@ -219,10 +298,11 @@ START_TEST(steps_take_no_memory) {
   for (; report.step < 1038; report.step++, report.samples += 8)
     ck_assert_int_eq(tws_monitor_step(monitor, &report, &err), TWS_OK);
   ck_assert_int_eq(counter.calls, before);
-  ck_assert_int_eq(tws_monitor_close(monitor, &err), TWS_OK);
+  ck_assert_int_eq(tws_monitor_close(monitor, TWS_OK, &err), TWS_OK);
   ck_assert_int_eq(counter.held, 0);
   tws_set_allocator(NULL);
   ck_assert_int_eq(check_records(event_file(events, 0)), 1001);
+  ck_assert_int_eq(check_chunks(found_file("wandb/offline-run-*/run-*.wandb")), 2 + 2 * 1000 + 1); /* many blocks */
   char *text = slurp(prometheus, NULL); /* the last step, however short the run was */
   ck_assert_ptr_nonnull(strstr(text, "twinspeed_step{run=\"no\"} 1037\n"));
   tws_free(text);
@@ -232,12 +312,15 @@ END_TEST
 static tws_code open_all(void *setup) {
   tws_monitor *monitor;
   TWS_TRY(tws_monitor_open_sinks(setup, &monitor, NULL));
-  return tws_monitor_close(monitor, NULL);
+  return tws_monitor_close(monitor, TWS_OK, NULL);
 }
 
 START_TEST(every_allocation_may_fail) {
   long bad;
-  tws_monitor_setup setup = {.csv_folder = folder, .event_folder = folder, .configuration = "{}"};
+  const tws_wandb_section wandb = {.enabled = 1};
+  tws_monitor_setup setup = {
+      .csv_folder = folder, .event_folder = folder, .wandb = &wandb, .configuration = "{\"a\": {\"b\": 1}}"};
+  ck_assert_int_eq(chdir(folder), 0);
   ck_assert_int_gt(fail_every_allocation(open_all, &setup, &bad), 3);
   ck_assert_int_eq(bad, 0);
 }
@@ -292,6 +375,11 @@ static void write_inputs(void) {
   FILE *file = fopen(text_path, "w");
   for (int i = 0; i < 4000; i++) fputs(i * i % 7 ? "sea " : "ship ", file);
   fclose(file);
+}
+
+static void file_of(const char *name) {
+  FILE *file = fopen(in_folder(name), "w");
+  ck_assert(file && fclose(file) == 0);
 }
 
 /* The monitors of DeepSpeed's documentation, with folders of the test. */
@@ -401,10 +489,40 @@ START_TEST(numbers_of_fp16_and_evaluations) {
 }
 END_TEST
 
+/* The client's folder where the program runs; a run that failed says so. What is secret is in no file. */
+START_TEST(offline_runs_of_wandb) {
+  write_config(
+      ", \"wandb\": {\"enabled\": true, \"team\": \"my_team\", \"group\": \"my_group\"}, "
+      "\"comet\": {\"api_key\": \"sesame\"}");
+  ck_assert_int_eq(chdir(folder), 0);
+  command_result r = twinspeed(RUN " --steps 3", config_path, text_path);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  ck_assert_ptr_null(strstr(r.err, "wandb"));
+  command_free(&r);
+  const char *path = found_file("wandb/offline-run-*/run-*.wandb");
+  char logs[300], *text;
+  size_t length;
+  ck_assert_int_eq(check_chunks(path), 2 + 2 * 3 + 1);
+  text = slurp(path, &length);
+  ck_assert(memmem(text, length, "my_team", 7) && memmem(text, length, "my_group", 8));
+  ck_assert(memmem(text, length, "deepspeed", 9) && !memmem(text, length, "sesame", 6));
+  tws_free(text);
+  snprintf(logs, sizeof logs, "%s/out/ds_logs/train_bert", folder);
+  text = slurp(event_file(logs, 0), &length);
+  ck_assert(memmem(text, length, "my_team", 7) && !memmem(text, length, "sesame", 6));
+  tws_free(text);
+  file_of("wandb.jam");
+  ck_assert_int_eq(rename(in_folder("wandb"), in_folder("earlier")), 0);
+  ck_assert_int_eq(rename(in_folder("wandb.jam"), in_folder("wandb")), 0);
+  r = twinspeed(RUN " --steps 3", config_path, text_path);
+  ck_assert_msg(r.status == 4 && strstr(r.err, "wandb/offline-run-"), "%d: %s", r.status, r.err);
+  command_free(&r);
+}
+END_TEST
+
 START_TEST(folders_that_cannot_be_made) {
   write_config("");
-  FILE *file = fopen(in_folder("out"), "w");
-  fclose(file);
+  file_of("out");
   command_result r = twinspeed(RUN " --steps 4", config_path, text_path);
   ck_assert_msg(r.status == 4 && strstr(r.err, "out/ds_logs") && strstr(r.err, "folder"), "%d: %s", r.status, r.err);
   ck_assert_ptr_null(strstr(r.out, "\n     1  "));
@@ -503,6 +621,7 @@ int main(void) {
   TCase *tests = tcase_create("monitors");
   tcase_add_checked_fixture(tests, write_inputs, remove_folder);
   tcase_add_test(tests, events_are_those_of_tensorboard);
+  tcase_add_test(tests, records_are_those_of_wandb);
   tcase_add_test(tests, csv_files_have_one_heading);
   tcase_add_test(tests, lines_and_prometheus);
   tcase_add_test(tests, steps_take_no_memory);
@@ -511,6 +630,7 @@ int main(void) {
   tcase_add_test(tests, numbers_are_documented);
   tcase_add_test(tests, a_run_and_its_continuation);
   tcase_add_test(tests, numbers_of_fp16_and_evaluations);
+  tcase_add_test(tests, offline_runs_of_wandb);
   tcase_add_test(tests, folders_that_cannot_be_made);
   tcase_add_test(tests, interrupted_runs_leave_whole_records);
   tcase_add_test(tests, emulated_runs);

@@ -13,24 +13,26 @@
 typedef struct tws_sink tws_sink;
 struct tws_sink {
   tws_code (*write)(tws_sink *sink, const tws_step_report *report, tws_error *err);
-  tws_code (*close)(tws_sink *sink, tws_error *err); /* and frees it */
+  tws_code (*close)(tws_sink *sink, tws_code ended, tws_error *err); /* and frees it; ended: what came of the run */
 };
 
 typedef struct tws_monitor_setup {
-  const char *csv_folder;      /* a file for each number (DeepSpeed's csv_monitor); NULL: none */
-  const char *event_folder;    /* of TensorBoard; NULL: none */
-  const char *lines_path;      /* JSON lines; NULL: none */
-  const char *prometheus_path; /* NULL: none */
-  const char *configuration;   /* JSON, for TensorBoard's page of texts; NULL: none */
-  int continues;               /* a run that goes on from a checkpoint: JSON lines are appended to */
-  int64_t samples;             /* of the checkpoint */
-  double now_s;                /* seconds since 1970 */
+  const char *csv_folder;         /* a file for each number (DeepSpeed's csv_monitor); NULL: none */
+  const char *event_folder;       /* of TensorBoard; NULL: none */
+  const tws_wandb_section *wandb; /* NULL: none */
+  const char *lines_path;         /* JSON lines; NULL: none */
+  const char *prometheus_path;    /* NULL: none */
+  const char *configuration;      /* JSON, for TensorBoard's page of texts and for Weights and Biases; NULL: none */
+  int continues;                  /* a run that goes on from a checkpoint: JSON lines are appended to */
+  int64_t samples;                /* of the checkpoint */
+  double now_s;                   /* seconds since 1970 */
 } tws_monitor_setup;
 
 /* ---- each alone ---- */
 /* Folders are made where they are not there. TWS_IO: it cannot be written. */
 tws_code tws_csv_sink_open(const char *folder, tws_sink **out, tws_error *err);
 tws_code tws_event_sink_open(const tws_monitor_setup *setup, tws_sink **out, tws_error *err);
+tws_code tws_wandb_sink_open(const tws_monitor_setup *setup, tws_sink **out, tws_error *err);
 tws_code tws_lines_sink_open(const char *path, int appends, tws_sink **out, tws_error *err);
 /* The text format of Prometheus 0.0.4, whole at any time, for the textfile collector of its node exporter. It is
  * written after the first step, then at most every TWS_PROMETHEUS_S seconds, as a file that reaches the disk each
@@ -51,7 +53,7 @@ tws_code tws_monitor_open(const tws_config *config, const tws_monitor_run *run, 
 /* The sinks of one setup. */
 tws_code tws_monitor_open_sinks(const tws_monitor_setup *setup, tws_monitor **out, tws_error *err);
 tws_code tws_monitor_step(tws_monitor *monitor, const tws_step_report *report, tws_error *err); /* NULL: nothing */
-/* Ends all of them, whatever goes wrong with one; the first error. NULL is allowed. */
-tws_code tws_monitor_close(tws_monitor *monitor, tws_error *err);
+/* Ends all of them, whatever goes wrong with one; the first error. ended: what came of the run. NULL is allowed. */
+tws_code tws_monitor_close(tws_monitor *monitor, tws_code ended, tws_error *err);
 
 #endif

@@ -47,7 +47,8 @@ static tws_code csv_write(tws_sink *sink, const tws_step_report *report, tws_err
   return TWS_OK;
 }
 
-static tws_code csv_close(tws_sink *sink, tws_error *err) {
+static tws_code csv_close(tws_sink *sink, tws_code ended, tws_error *err) {
+  (void)ended;
   csv_sink *s = (csv_sink *)sink;
   tws_code code = TWS_OK;
   for (int i = 0; i < TWS_STEP_VALUE_COUNT; i++)

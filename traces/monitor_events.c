@@ -31,7 +31,8 @@ static tws_code event_write(tws_sink *sink, const tws_step_report *report, tws_e
   return write_bytes(s, err);
 }
 
-static tws_code event_close(tws_sink *sink, tws_error *err) {
+static tws_code event_close(tws_sink *sink, tws_code ended, tws_error *err) {
+  (void)ended;
   event_sink *s = (event_sink *)sink;
   const tws_code code = s->fd >= 0 && close(s->fd) != 0 ? tws_output_failed(s->path, "write", err) : TWS_OK;
   if (s->folder >= 0) close(s->folder);
@@ -83,6 +84,6 @@ tws_code tws_event_sink_open(const tws_monitor_setup *setup, tws_sink **out, tws
   if (code == TWS_OK)
     *out = &s->sink;
   else
-    event_close(&s->sink, NULL);
+    event_close(&s->sink, code, NULL);
   return code;
 }

@@ -33,7 +33,8 @@ static tws_code lines_write(tws_sink *sink, const tws_step_report *report, tws_e
   return tws_write_all(s->fd, s->path, line, used, err);
 }
 
-static tws_code lines_close(tws_sink *sink, tws_error *err) {
+static tws_code lines_close(tws_sink *sink, tws_code ended, tws_error *err) {
+  (void)ended;
   lines_sink *s = (lines_sink *)sink;
   const tws_code code = s->fd >= 0 && close(s->fd) != 0 ? tws_output_failed(s->path, "write", err) : TWS_OK;
   tws_free(s);
@@ -53,6 +54,6 @@ tws_code tws_lines_sink_open(const char *path, int appends, tws_sink **out, tws_
   if (code == TWS_OK)
     *out = &s->sink;
   else
-    lines_close(&s->sink, NULL);
+    lines_close(&s->sink, code, NULL);
   return code;
 }

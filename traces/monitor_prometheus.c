@@ -57,7 +57,8 @@ static tws_code prometheus_write(tws_sink *sink, const tws_step_report *report, 
   return s->written_s > 0 && tws_clock_s() - s->written_s < TWS_PROMETHEUS_S ? TWS_OK : flush(s, err);
 }
 
-static tws_code prometheus_close(tws_sink *sink, tws_error *err) {
+static tws_code prometheus_close(tws_sink *sink, tws_code ended, tws_error *err) {
+  (void)ended;
   prometheus_sink *s = (prometheus_sink *)sink;
   const tws_code code = s->is_new ? flush(s, err) : TWS_OK;
   tws_free(s);
