@@ -1,10 +1,10 @@
 /* bench: engine */
 /* What monitors cost: the demo's model trains on one rank of one thread, and every second pair of steps is told to all
- * of them - TensorBoard, csv_monitor, wandb, JSON lines, Prometheus - with the times of its passes (wall_clock_breakdown);
- * within a pair the order is drawn. Of the pairs the mean difference with its 95 % interval, in seconds of the clock and
- * of the processor, as shares of a step without.
+ * of them - TensorBoard, csv_monitor, wandb, JSON lines, Prometheus - with the times of its passes
+ * (wall_clock_breakdown); within a pair the order is drawn. Of the pairs the mean difference with its 95 % interval, in
+ * seconds of the clock and of the processor, as shares of a step without.
  *
- *   bench-monitors [PAIRS]   default 400. Files go into a folder of TMPDIR that is removed. */
+ * bench-monitors [PAIRS]   default 400. Files go into a folder of TMPDIR that is removed. */
 #include <ftw.h>
 #include <inttypes.h>
 #include <math.h>
@@ -154,7 +154,8 @@ int main(int argc, char **argv) {
   tws_training t = {
       .options = &options, .config = job->config, .world = 1, .threads = 1, .ops = tws_real_backend("host")};
   prepare(&t, &err);
-  printf("%u operations, %d numbers a step, %d pairs of steps\n", t.plan->op_count, (int)TWS_STEP_VALUE_COUNT, pairs);
+  printf("%u operations, %d numbers of a step at most, %d pairs of steps\n", t.plan->op_count,
+         (int)TWS_STEP_VALUE_COUNT, pairs);
   measure(&t, pairs);
   tws_training_release(&t);
   tws_job_destroy(job);

@@ -197,6 +197,11 @@ static void apply_monitors(tws_config *config) {
   config->wandb.group = text_or(config, "wandb.group", NULL);
   config->wandb.team = text_or(config, "wandb.team", NULL);
   config->wandb.project = text_or(config, "wandb.project", "deepspeed");
+  config->comet.project = text_or(config, "comet.project", NULL);
+  config->comet.workspace = text_or(config, "comet.workspace", NULL);
+  config->comet.experiment_name = text_or(config, "comet.experiment_name", NULL);
+  config->comet.experiment_key = text_or(config, "comet.experiment_key", NULL);
+  config->comet.mode = text_or(config, "comet.mode", NULL);
 }
 
 void tws_config_apply(tws_config *config, const char *section) {
@@ -215,7 +220,7 @@ void tws_config_apply(tws_config *config, const char *section) {
     config->pipeline_partition = tws_given_text(tws_store_at(config->store, "pipeline.partition"));
   if (!section || strcmp(section, "flops_profiler") == 0)
     config->flops_profiler.output_file = tws_given_text(tws_store_at(config->store, "flops_profiler.output_file"));
-  if (!section || tws_key_word("tensorboard|csv_monitor|wandb", section, 0) >= 0) apply_monitors(config);
+  if (!section || tws_key_word("tensorboard|csv_monitor|wandb|comet", section, 0) >= 0) apply_monitors(config);
   if (!section || strcmp(section, "tensor_parallel") == 0) apply_tensor_ranks(config);
   if (!section || strcmp(section, "twinspeed") == 0) {
     apply_axis_order(config);

@@ -114,6 +114,12 @@ typedef struct tws_wandb_section {
   const char *group, *team, *project; /* NULL: none */
 } tws_wandb_section;
 
+typedef struct tws_comet_section {
+  int enabled, online; /* online: 1 asked for, which nothing is; -1: not given */
+  int64_t samples_log_interval;
+  const char *project, *workspace, *experiment_name, *experiment_key, *mode; /* NULL: none */
+} tws_comet_section;
+
 typedef enum tws_quantization { TWS_QUANTIZATION_NONE, TWS_QUANTIZATION_INT8, TWS_QUANTIZATION_NF4 } tws_quantization;
 typedef enum tws_bind_threads { TWS_THREADS_AUTO, TWS_THREADS_SHARE, TWS_THREADS_FREE } tws_bind_threads;
 
@@ -227,6 +233,7 @@ typedef struct tws_config {
   const struct cJSON *quantization_skips; /* twinspeed.frozen_quantization.skip_modules, as lora_targets */
   tws_monitor_section tensorboard, csv_monitor;
   tws_wandb_section wandb;
+  tws_comet_section comet;
 } tws_config;
 
 /* Values that "auto" may be resolved from (specification 01 section 4). */

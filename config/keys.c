@@ -46,9 +46,7 @@
 #define MOQ "quantize_training (MoQ) is not there yet: results are those without it"
 #define PROFILE "use the verb profile, or the timeline that simulate and train write"
 #define COUNTED "what is computed again is counted as the plan has it"
-#define MONITOR                                                                                   \
-  "Twinspeed writes no files for this service: the sections tensorboard, csv_monitor and wandb, " \
-  "and --json-lines and --prometheus, have the same numbers"
+#define OFFLINE "nothing is sent from here: comet upload sends the archive, with the key that it is given"
 #define TUNE "the verb tune has options of its own for it, or does not need it"
 #define TUNES "the verb tune is the search, and reads this section whatever enabled says"
 #define TUNE_RESULTS "the verb tune writes to the folder that --results names"

@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 
-enum { SINKS = 5, PATH_SIZE = 4096 };
+enum { SINKS = 6, PATH_SIZE = 4096 };
 struct tws_monitor {
   tws_sink *sink[SINKS];
   int count;
@@ -20,6 +20,8 @@ static tws_code open_all(const tws_monitor_setup *setup, tws_monitor *m, tws_err
   m->count = (int)(next - m->sink);
   if (setup->wandb) TWS_TRY(tws_wandb_sink_open(setup, next++, err));
   m->count = (int)(next - m->sink);
+  if (setup->comet) TWS_TRY(tws_comet_sink_open(setup, next++, err));
+  m->count = (int)(next - m->sink);
   if (setup->lines_path) TWS_TRY(tws_lines_sink_open(setup->lines_path, setup->continues, next++, err));
   m->count = (int)(next - m->sink);
   if (setup->prometheus_path) TWS_TRY(tws_prometheus_sink_open(setup->prometheus_path, next++, err));
@@ -29,7 +31,8 @@ static tws_code open_all(const tws_monitor_setup *setup, tws_monitor *m, tws_err
 
 tws_code tws_monitor_open_sinks(const tws_monitor_setup *setup, tws_monitor **out, tws_error *err) {
   *out = NULL;
-  if (!setup->csv_folder && !setup->event_folder && !setup->wandb && !setup->lines_path && !setup->prometheus_path)
+  if (!setup->csv_folder && !setup->event_folder && !setup->wandb && !setup->comet && !setup->lines_path &&
+      !setup->prometheus_path)
     return TWS_OK;
   tws_monitor *m = tws_calloc(1, sizeof *m);
   if (!m) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
@@ -72,12 +75,13 @@ tws_code tws_monitor_open(const tws_config *config, const tws_monitor_run *run, 
   tws_monitor_setup setup = {.csv_folder = folder_of(&config->csv_monitor, csv_folder, sizeof csv_folder),
                              .event_folder = folder_of(&config->tensorboard, event_folder, sizeof event_folder),
                              .wandb = config->wandb.enabled ? &config->wandb : NULL,
+                             .comet = config->comet.enabled ? &config->comet : NULL,
                              .lines_path = run->lines_path,
                              .prometheus_path = run->prometheus_path,
                              .continues = run->continues,
                              .samples = run->samples,
                              .now_s = tws_wall_s()};
-  tws_code code = setup.event_folder || setup.wandb ? describe(config, &configuration, err) : TWS_OK;
+  tws_code code = setup.event_folder || setup.wandb || setup.comet ? describe(config, &configuration, err) : TWS_OK;
   setup.configuration = configuration;
   if (code == TWS_OK) code = tws_monitor_open_sinks(&setup, out, err);
   cJSON_free(configuration);

@@ -19,6 +19,7 @@ struct tws_sink {
 typedef struct tws_monitor_setup {
   const char *csv_folder;         /* a file for each number (DeepSpeed's csv_monitor); NULL: none */
   const char *event_folder;       /* of TensorBoard; NULL: none */
+  const tws_comet_section *comet; /* NULL: none */
   const tws_wandb_section *wandb; /* NULL: none */
   const char *lines_path;         /* JSON lines; NULL: none */
   const char *prometheus_path;    /* NULL: none */
@@ -33,6 +34,7 @@ typedef struct tws_monitor_setup {
 tws_code tws_csv_sink_open(const char *folder, tws_sink **out, tws_error *err);
 tws_code tws_event_sink_open(const tws_monitor_setup *setup, tws_sink **out, tws_error *err);
 tws_code tws_wandb_sink_open(const tws_monitor_setup *setup, tws_sink **out, tws_error *err);
+tws_code tws_comet_sink_open(const tws_monitor_setup *setup, tws_sink **out, tws_error *err);
 tws_code tws_lines_sink_open(const char *path, int appends, tws_sink **out, tws_error *err);
 /* The text format of Prometheus 0.0.4, whole at any time, for the textfile collector of its node exporter. It is
  * written after the first step, then at most every TWS_PROMETHEUS_S seconds, as a file that reaches the disk each

@@ -31,3 +31,10 @@ int tws_step_value_text(double value, char text[TWS_STEP_TEXT_SIZE]) {
   const int whole = fabs(value) < 9007199254740992.0 && value == trunc(value);
   return snprintf(text, TWS_STEP_TEXT_SIZE, whole ? "%.0f" : "%.9g", value);
 }
+
+const char *tws_step_value_python(double value, char text[TWS_STEP_TEXT_SIZE]) {
+  if (isnan(value)) return "NaN";
+  if (isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  tws_step_value_text(value, text);
+  return text;
+}

@@ -61,6 +61,8 @@ int tws_step_value(const tws_step_report *report, int index, double *value);
 
 /* A number as text, at most 9 digits unless it is whole: "nan", "inf" and "-inf" as they are. Returns its length. */
 enum { TWS_STEP_TEXT_SIZE = 32 };
+/* The same as Python's JSON has it: NaN, Infinity and -Infinity. Returns the text or a constant. */
+const char *tws_step_value_python(double value, char text[TWS_STEP_TEXT_SIZE]);
 int tws_step_value_text(double value, char text[TWS_STEP_TEXT_SIZE]);
 
 #endif

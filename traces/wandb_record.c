@@ -1,6 +1,7 @@
 #include "traces/wandb_record.h"
 
 #include <cjson/cJSON.h>
+#include <lzma.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,24 +12,10 @@
 
 enum { BLOCK = 32768, CHUNK_HEAD = 7, FULL = 1, FIRST = 2, MIDDLE = 3, LAST = 4 };
 
-/* CRC-32 of Ethernet and zlib. */
-static uint32_t crc32_of(uint32_t crc, const char *bytes, size_t count) {
-  static const uint32_t of_four_bits[16] = {0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac, 0x76dc4190, 0x6b6b51f4,
-                                            0x4db26158, 0x5005713c, 0xedb88320, 0xf00f9344, 0xd6d6a3e8, 0xcb61b38c,
-                                            0x9b64c2b0, 0x86d3d2d4, 0xa00ae278, 0xbdbdf21c};
-  crc = ~crc;
-  for (size_t i = 0; i < count; i++) {
-    crc ^= (unsigned char)bytes[i];
-    crc = crc >> 4 ^ of_four_bits[crc & 15];
-    crc = crc >> 4 ^ of_four_bits[crc & 15];
-  }
-  return ~crc;
-}
-
 static void put_chunk(tws_wandb_log *log, tws_text *out, const char *bytes, size_t length, int type) {
   char head[CHUNK_HEAD];
   head[6] = (char)type;
-  tws_put_little(head, crc32_of(crc32_of(0, head + 6, 1), bytes, length), 4);
+  tws_put_little(head, lzma_crc32((const uint8_t *)bytes, length, lzma_crc32((const uint8_t *)head + 6, 1, 0)), 4);
   tws_put_little(head + 4, length, 2);
   tws_text_add_bytes(out, head, sizeof head);
   tws_text_add_bytes(out, bytes, length);
@@ -133,14 +120,6 @@ void tws_wandb_begin(tws_wandb_log *log, tws_text *out) {
   put_run(log, out);
 }
 
-/* As Python's JSON has numbers, which the client reads. */
-static const char *json_of(double value, char text[TWS_STEP_TEXT_SIZE]) {
-  if (isnan(value)) return "NaN";
-  if (isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
-  tws_step_value_text(value, text);
-  return text;
-}
-
 static void put_items(const tws_wandb_log *log, const tws_step_report *report, tws_text *out) {
   char text[64];
   double value;
@@ -148,9 +127,10 @@ static void put_items(const tws_wandb_log *log, const tws_step_report *report, t
   put_item(out, 2, "_timestamp", text);
   snprintf(text, sizeof text, "%.6f", report->at_s - log->run->start_s);
   put_item(out, 2, "_runtime", text);
-  put_item(out, 2, "_step", json_of((double)report->samples, text));
+  put_item(out, 2, "_step", tws_step_value_python((double)report->samples, text));
   for (int i = 0; i < TWS_STEP_VALUE_COUNT; i++)
-    if (tws_step_value(report, i, &value)) put_item(out, 2, tws_step_value_of(i)->tag, json_of(value, text));
+    if (tws_step_value(report, i, &value))
+      put_item(out, 2, tws_step_value_of(i)->tag, tws_step_value_python(value, text));
 }
 
 void tws_wandb_step(tws_wandb_log *log, const tws_step_report *report, tws_text *out) {
