@@ -1,6 +1,6 @@
 /* bench: engine */
 /* What monitors cost: the demo's model trains on one rank of one thread, and every second pair of steps is told to all
- * of them - TensorBoard, csv_monitor, wandb, JSON lines, Prometheus - with the times of its passes
+ * of them - TensorBoard, csv_monitor, wandb, comet, JSON lines, Prometheus - with the times of its passes
  * (wall_clock_breakdown); within a pair the order is drawn. Of the pairs the mean difference with its 95 % interval, in
  * seconds of the clock and of the processor, as shares of a step without.
  *
@@ -123,7 +123,7 @@ static void measure(tws_training *t, int pairs) {
 
 int main(int argc, char **argv) {
   static const char set[][48] = {"wall_clock_breakdown=true", "tensorboard.enabled=true", "csv_monitor.enabled=true",
-                                 "wandb.enabled=true"};
+                                 "wandb.enabled=true", "comet.enabled=true"};
   const int pairs = argc > 1 ? argument_int(argv[1]) : 400;
   char text[320], lines[320], prometheus[320], name[2][340];
   tws_error err = {0};
@@ -139,7 +139,7 @@ int main(int argc, char **argv) {
   spec.model = TWS_SOURCE_DIR "/scenarios/demo/config.json";
   spec.config = TWS_SOURCE_DIR "/scenarios/demo/ds_config.json";
   spec.ranks = spec.threads = 1;
-  for (int i = 0; i < 4; i++) spec.set.item[spec.set.count++] = set[i];
+  for (int i = 0; i < 5; i++) spec.set.item[spec.set.count++] = set[i];
   snprintf(name[0], sizeof name[0], "tensorboard.output_path=%s", folder);
   snprintf(name[1], sizeof name[1], "csv_monitor.output_path=%s", folder);
   for (int i = 0; i < 2; i++) spec.set.item[spec.set.count++] = name[i];

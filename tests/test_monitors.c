@@ -7,6 +7,7 @@
 #include <math.h>
 #include <signal.h>
 
+#include "base/archive.h"
 #include "base/json.h"
 #include "command.h"
 #include "estimators/phase_clock.h"
@@ -199,6 +200,89 @@ static const char *found_file(const char *pattern) {
   return found;
 }
 
+/* ---- Comet ---- */
+
+/* An entry of an archive as text, its checksum compared. */
+static char *entry_of(const char *path, const char *name) {
+  tws_archive *archive;
+  ck_assert_msg(tws_archive_open(path, &archive, &err) == TWS_OK, "%s", err.message);
+  ck_assert_uint_eq(archive->count, 2);
+  const tws_archive_entry *entry = tws_archive_find(archive, name);
+  ck_assert_ptr_nonnull(entry);
+  ck_assert_msg(tws_archive_verify(archive, entry, &err) == TWS_OK, "%s", err.message);
+  char *text = tws_calloc(entry->bytes + 1, 1);
+  ck_assert_int_eq(tws_archive_read(archive, entry->begin, text, entry->bytes, &err), TWS_OK);
+  tws_archive_close(archive);
+  return text;
+}
+
+static int count_in(const char *text, const char *what) {
+  int count = 0;
+  for (; (text = strstr(text, what)); text += strlen(what)) count++;
+  return count;
+}
+
+static void check_messages(const char *text) {
+  static const char *const parts[] = {
+      "{\"payload\":{\"key\":\"Name\",\"message_id\":2,\"value\":\"one\"},\"type\":\"log_other\"}\n",
+      "\"paramName\":\"a|b\",\"paramValue\":\"[1,2]\"",
+      "\"paramName\":\"a|c\",\"paramValue\":true",
+      "{\"payload\":{\"local_timestamp\":1700000002125,\"message_id\":5,\"metric\":{\"epoch\":null,",
+      "\"metricName\":\"Train/Samples/train_loss\",\"metricValue\":5.25,\"step\":308}},\"type\":\"metric_msg\"}\n",
+      "\"metricValue\":NaN,"};
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+    ck_assert_msg(strstr(text, parts[i]) != NULL, "no %s in %s", parts[i], text);
+}
+
+static void check_experiment(const char *path, const char *key) {
+  char *text = entry_of(path, "experiment.json");
+  tws_json *json;
+  ck_assert_msg(tws_json_parse(text, strlen(text), "experiment", &json, &err) == TWS_OK, "%s: %s", err.message, text);
+  ck_assert_str_eq(member(json->root, "offline_id")->valuestring, key);
+  ck_assert_str_eq(member(json->root, "project_name")->valuestring, "my \"project\"");
+  ck_assert_str_eq(member(json->root, "resume_strategy")->valuestring, "get_or_create");
+  ck_assert(cJSON_IsNull(member(json->root, "workspace")));
+  ck_assert_double_eq(number(json->root, "start_time"), 1700000000250.0);
+  ck_assert_double_eq(number(json->root, "stop_time"), 1700000002125.0);
+  tws_json_destroy(json);
+  tws_free(text);
+}
+
+/* Whole after every step, without being closed; a number is written each so many samples; a name that is taken
+ * stays. */
+START_TEST(archives_of_comet) {
+  static const char key[] = "abcdefabcdefabcdefabcdefabcdef12";
+  static const char path[] = ".cometml-runs/abcdefabcdefabcdefabcdefabcdef12.zip";
+  const tws_comet_section comet = {.samples_log_interval = 16,
+                                   .project = "my \"project\"",
+                                   .experiment_name = "one",
+                                   .experiment_key = key,
+                                   .mode = "get_or_create"};
+  const tws_monitor_setup setup = {
+      .comet = &comet, .configuration = "{\"a\": {\"b\": [1, 2], \"c\": true}}", .now_s = 1700000000.25};
+  tws_sink *sink, *second;
+  tws_step_report report = whole_report;
+  char *text;
+  ck_assert_int_eq(chdir(folder), 0);
+  ck_assert_msg(tws_comet_sink_open(&setup, &sink, &err) == TWS_OK, "%s", err.message);
+  for (int i = 0; i < 5; i++, report.samples += 8) {
+    ck_assert_int_eq(sink->write(sink, &report, &err), TWS_OK);
+    text = entry_of(path, "messages.json");
+    ck_assert_int_eq(count_in(text, "\"metricName\":\"Train/Samples/train_loss\""), i / 2 + 1);
+    if (i == 4) check_messages(text);
+    tws_free(text);
+  }
+  check_experiment(path, key);
+  ck_assert_int_eq(tws_comet_sink_open(&setup, &second, &err), TWS_OK);
+  ck_assert_int_eq(second->close(second, TWS_OK, &err), TWS_OK);
+  ck_assert_int_eq(access(".cometml-runs/abcdefabcdefabcdefabcdefabcdef12-2.zip", R_OK), 0);
+  ck_assert_int_eq(sink->close(sink, TWS_OK, &err), TWS_OK);
+  const tws_comet_section wrong = {.experiment_key = "../../escaped"};
+  const tws_monitor_setup outside = {.comet = &wrong, .now_s = 1};
+  ck_assert_int_eq(tws_comet_sink_open(&outside, &sink, &err), TWS_INVALID);
+}
+END_TEST
+
 /* ---- sinks ---- */
 
 static void assert_text(const char *path, const char *wanted) {
@@ -286,8 +370,13 @@ START_TEST(steps_take_no_memory) {
   snprintf(lines, sizeof lines, "%s", in_folder("no.jsonl"));
   snprintf(prometheus, sizeof prometheus, "%s", in_folder("no.prom"));
   const tws_wandb_section wandb = {.enabled = 1, .project = "p"};
-  const tws_monitor_setup setup = {
-      .csv_folder = csv, .event_folder = events, .wandb = &wandb, .lines_path = lines, .prometheus_path = prometheus};
+  const tws_comet_section comet = {.samples_log_interval = 0};
+  const tws_monitor_setup setup = {.csv_folder = csv,
+                                   .event_folder = events,
+                                   .wandb = &wandb,
+                                   .comet = &comet,
+                                   .lines_path = lines,
+                                   .prometheus_path = prometheus};
   ck_assert_int_eq(chdir(folder), 0);
   tws_monitor *monitor;
   tws_step_report report = whole_report;
@@ -303,6 +392,9 @@ START_TEST(steps_take_no_memory) {
   tws_set_allocator(NULL);
   ck_assert_int_eq(check_records(event_file(events, 0)), 1001);
   ck_assert_int_eq(check_chunks(found_file("wandb/offline-run-*/run-*.wandb")), 2 + 2 * 1000 + 1); /* many blocks */
+  char *messages = entry_of(found_file(".cometml-runs/*.zip"), "messages.json");
+  ck_assert_int_eq(count_in(messages, "\"Train/Samples/lr\""), 1000);
+  tws_free(messages);
   char *text = slurp(prometheus, NULL); /* the last step, however short the run was */
   ck_assert_ptr_nonnull(strstr(text, "twinspeed_step{run=\"no\"} 1037\n"));
   tws_free(text);
@@ -318,8 +410,12 @@ static tws_code open_all(void *setup) {
 START_TEST(every_allocation_may_fail) {
   long bad;
   const tws_wandb_section wandb = {.enabled = 1};
-  tws_monitor_setup setup = {
-      .csv_folder = folder, .event_folder = folder, .wandb = &wandb, .configuration = "{\"a\": {\"b\": 1}}"};
+  const tws_comet_section comet = {.experiment_name = "one"};
+  tws_monitor_setup setup = {.csv_folder = folder,
+                             .event_folder = folder,
+                             .wandb = &wandb,
+                             .comet = &comet,
+                             .configuration = "{\"a\": {\"b\": [1]}}"};
   ck_assert_int_eq(chdir(folder), 0);
   ck_assert_int_gt(fail_every_allocation(open_all, &setup, &bad), 3);
   ck_assert_int_eq(bad, 0);
@@ -366,15 +462,21 @@ END_TEST
 
 /* ---- runs ---- */
 
-static char text_path[64], config_path[64];
+static char text_path[64], config_path[64], start[512];
 
 static void write_inputs(void) {
+  ck_assert_ptr_nonnull(getcwd(start, sizeof start));
   make_folder();
   snprintf(text_path, sizeof text_path, "%s/text", folder);
   snprintf(config_path, sizeof config_path, "%s/ds.json", folder);
   FILE *file = fopen(text_path, "w");
   for (int i = 0; i < 4000; i++) fputs(i * i % 7 ? "sea " : "ship ", file);
   fclose(file);
+}
+
+static void tidy_up(void) {
+  ck_assert_int_eq(chdir(start), 0); /* without forks another test comes in this process */
+  remove_folder();
 }
 
 static void file_of(const char *name) {
@@ -493,11 +595,12 @@ END_TEST
 START_TEST(offline_runs_of_wandb) {
   write_config(
       ", \"wandb\": {\"enabled\": true, \"team\": \"my_team\", \"group\": \"my_group\"}, "
-      "\"comet\": {\"api_key\": \"sesame\"}");
+      "\"comet\": {\"enabled\": true, \"online\": false, \"api_key\": \"sesame\"}");
   ck_assert_int_eq(chdir(folder), 0);
   command_result r = twinspeed(RUN " --steps 3", config_path, text_path);
   ck_assert_msg(r.status == 0, "%s", r.err);
-  ck_assert_ptr_null(strstr(r.err, "wandb"));
+  ck_assert_int_eq(count_in(r.err, "has no effect"), 1);
+  ck_assert_ptr_nonnull(strstr(r.err, "\"comet.api_key\" has no effect: nothing is sent from here"));
   command_free(&r);
   const char *path = found_file("wandb/offline-run-*/run-*.wandb");
   char logs[300], *text;
@@ -510,6 +613,9 @@ START_TEST(offline_runs_of_wandb) {
   snprintf(logs, sizeof logs, "%s/out/ds_logs/train_bert", folder);
   text = slurp(event_file(logs, 0), &length);
   ck_assert(memmem(text, length, "my_team", 7) && !memmem(text, length, "sesame", 6));
+  tws_free(text);
+  text = entry_of(found_file(".cometml-runs/*.zip"), "messages.json");
+  ck_assert(strstr(text, "\"train_batch_size\"") && !strstr(text, "sesame"));
   tws_free(text);
   file_of("wandb.jam");
   ck_assert_int_eq(rename(in_folder("wandb"), in_folder("earlier")), 0);
@@ -619,9 +725,10 @@ END_TEST
 int main(void) {
   Suite *suite = suite_create("monitors");
   TCase *tests = tcase_create("monitors");
-  tcase_add_checked_fixture(tests, write_inputs, remove_folder);
+  tcase_add_checked_fixture(tests, write_inputs, tidy_up);
   tcase_add_test(tests, events_are_those_of_tensorboard);
   tcase_add_test(tests, records_are_those_of_wandb);
+  tcase_add_test(tests, archives_of_comet);
   tcase_add_test(tests, csv_files_have_one_heading);
   tcase_add_test(tests, lines_and_prometheus);
   tcase_add_test(tests, steps_take_no_memory);

@@ -36,6 +36,7 @@ typedef struct comet_sink {
   entry entry[2];
   double start_s;
   tws_text lines, bytes; /* messages of a step; what is written at once */
+  tws_text rest;         /* of experiment.json, what stays as it is */
   char key[KEY_SIZE], path[PATH_SIZE];
 } comet_sink;
 
@@ -105,19 +106,25 @@ static uint64_t milliseconds(double seconds) {
 
 /* Of equal length at any time: its numbers have thirteen digits. */
 static void put_experiment(comet_sink *s, double now_s, tws_text *out) {
-  const tws_comet_section *c = s->section;
   const size_t at = out->length;
-  tws_text_add(out, "{\"offline_id\": \"%s\", \"project_name\": ", s->key);
-  put_text(out, c->project);
-  tws_text_add(out, ", \"start_time\": %013" PRIu64 ", \"stop_time\": %013" PRIu64 ", \"tags\": [], \"workspace\": ",
+  tws_text_add(out, "{\"offline_id\": \"%s\", \"start_time\": %013" PRIu64 ", \"stop_time\": %013" PRIu64 ", ", s->key,
                milliseconds(s->start_s), milliseconds(now_s));
-  put_text(out, c->workspace);
-  tws_text_add(out,
-               ", \"resume_strategy\": \"%s\", \"customer_error_reported\": false, \"customer_error_message\": null, ",
-               c->mode ? c->mode : "create");
-  tws_text_add(out, "\"user_provided_experiment_key\": %s, \"comet_start_sourced\": false}\n",
-               c->experiment_key ? "true" : "false");
+  tws_text_add_bytes(out, s->rest.data, s->rest.length);
   s->entry[0].bytes = out->length - at;
+}
+
+/* Its other members, made once. */
+static void make_rest(comet_sink *s) {
+  const tws_comet_section *c = s->section;
+  tws_text_add(&s->rest, "\"project_name\": ");
+  put_text(&s->rest, c->project);
+  tws_text_add(&s->rest, ", \"workspace\": ");
+  put_text(&s->rest, c->workspace);
+  tws_text_add(&s->rest, ", \"tags\": [], \"resume_strategy\": \"%s\", \"user_provided_experiment_key\": %s, ",
+               c->mode ? c->mode : "create", c->experiment_key ? "true" : "false");
+  tws_text_add(&s->rest,
+               "\"customer_error_reported\": false, \"customer_error_message\": null, "
+               "\"comet_start_sourced\": false}\n");
 }
 
 /* The messages in s->lines to the end of the second entry; then directory and first entry as they are now. */
@@ -208,6 +215,7 @@ static tws_code comet_close(tws_sink *sink, tws_code ended, tws_error *err) {
   if (s->folder >= 0) close(s->folder);
   tws_text_free(&s->lines);
   tws_text_free(&s->bytes);
+  tws_text_free(&s->rest);
   tws_free(s);
   return code;
 }
@@ -256,6 +264,8 @@ static tws_code write_first(comet_sink *s, const tws_monitor_setup *setup, tws_e
   tws_text_free(&quoted);
   if (json) log_parameters(s, json->root, "");
   tws_json_destroy(json);
+  make_rest(s);
+  if (s->rest.failed) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   put_experiment(s, s->start_s, &s->bytes);
   s->entry[1].at = LOCAL_BYTES + strlen(names[0]) + s->entry[0].bytes;
   TWS_TRY(append(s, s->start_s, err));
