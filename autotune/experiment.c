@@ -361,6 +361,12 @@ static tws_code read_run(const tws_experiment_setup *setup, const tws_job *job, 
 
 /* ---- a run ---- */
 
+/* Trials have folders of their own below the monitor's: their curves are not those of one training. */
+static void add_monitor(command *c, const char *section, const tws_monitor_section *values, const char *name) {
+  if (values->enabled)
+    add(c, "--set", tws_arena_printf(c->arena, "%s.job_name=%s/%s", section, values->job_name, name));
+}
+
 static tws_code start(const tws_experiment_setup *setup, const tws_job *job, const char *name, const char *result,
                       const char *trace, tws_child_end *end, tws_error *err) {
   char config[4096], output[4096], error[4096];
@@ -373,6 +379,8 @@ static tws_code start(const tws_experiment_setup *setup, const tws_job *job, con
   add(&c, "--trace", trace);
   /* A rank that hangs is named by the engine's own watch; the limit of the whole run is the last resort. */
   add(&c, "--deadline", tws_arena_printf(c.arena, "%.17g", setup->limit_s / 2));
+  add_monitor(&c, "tensorboard", &job->config->tensorboard, name);
+  add_monitor(&c, "csv_monitor", &job->config->csv_monitor, name);
   c.argv[c.count++] = "--force";
   c.argv[c.count++] = "--quiet";
   const tws_child_request child = {.argv = c.argv,

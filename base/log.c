@@ -13,6 +13,12 @@ double tws_clock_s(void) {
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+double tws_wall_s(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 void tws_log_write(const tws_log *log, tws_log_level level, const char *format, ...) {
   if (!log || !log->write || level > log->level) return;
   char line[2048];

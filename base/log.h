@@ -29,5 +29,6 @@ void tws_progress_update(tws_progress *progress, double done);
 void tws_progress_end(tws_progress *progress);
 
 double tws_clock_s(void); /* monotonic seconds */
+double tws_wall_s(void);  /* seconds since 1970 */
 
 #endif

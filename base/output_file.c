@@ -236,6 +236,38 @@ tws_code tws_changed_file(const char *path, int create, int *fd, tws_error *err)
   return tws_fail(err, TWS_IO, "remove it", "%.400s: not a regular file", path);
 }
 
+tws_code tws_appended_file(int folder, const char *name, const char *path, int *fd, tws_error *err) {
+  struct stat info;
+  *fd = openat(folder, name, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+  if (*fd < 0 && errno == ELOOP)
+    return tws_fail(err, TWS_IO, "remove the link", "%.400s: a symbolic link, which is not followed", path);
+  if (*fd < 0) return tws_output_failed(path, "open", err);
+  if (fstat(*fd, &info) == 0 && S_ISREG(info.st_mode)) return TWS_OK;
+  close(*fd);
+  *fd = -1;
+  return tws_fail(err, TWS_IO, "remove it", "%.400s: not a regular file", path);
+}
+
+tws_code tws_make_folder(const char *path, int *fd, tws_error *err) {
+  static const char hint[] = "name a folder that can be written to, or one that can be made";
+  char part[PATH_MAX];
+  *fd = -1;
+  if (!*path || snprintf(part, sizeof part, "%s", path) >= (int)sizeof part)
+    return tws_fail(err, TWS_IO, hint, "%.400s: no name of a folder", path);
+  int failed = 0;
+  for (char *at = part + 1; !failed; at++) { /* those above it, then itself */
+    const char end = *at;
+    if (end && end != '/') continue;
+    *at = '\0';
+    failed = mkdir(part, 0777) != 0 && errno != EEXIST;
+    if (!end) break;
+    *at = end;
+  }
+  if (!failed) *fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (*fd >= 0) return TWS_OK;
+  return tws_fail(err, TWS_IO, hint, "%.400s: cannot make the folder: %s", path, strerror(errno));
+}
+
 tws_code tws_exclusive_file(int folder, const char *name, const char *path, int *fd, tws_error *err) {
   *fd = openat(folder, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   return *fd >= 0 ? TWS_OK : tws_output_failed(path, "create the file", err);

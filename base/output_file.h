@@ -57,8 +57,13 @@ tws_code tws_growing_file(const char *path, int *fd, tws_error *err);
 /* A regular file that is changed in place; links are refused. create: it is made where there is none. *fd is -1, and
  * the result TWS_OK, where there is none and `create` is 0. */
 tws_code tws_changed_file(const char *path, int create, int *fd, tws_error *err);
+/* A regular file in an open directory (AT_FDCWD: where the process is) that grows at its end: it is made where there is
+ * none, links are refused, and what it has stays. `path` is for messages. */
+tws_code tws_appended_file(int folder, const char *name, const char *path, int *fd, tws_error *err);
 /* A new file in an open directory; TWS_IO where the name is taken. `path` is for messages. */
 tws_code tws_exclusive_file(int folder, const char *name, const char *path, int *fd, tws_error *err);
+/* Opens a folder; it is made where it is not there, and so are those above it. ".": where the process is. */
+tws_code tws_make_folder(const char *path, int *fd, tws_error *err);
 /* Can files be made in the folder? 0, or -1 with errno. */
 int tws_probe_folder(const char *folder);
 /* The directory that holds a path ("." for a name alone); cut where it does not fit. */

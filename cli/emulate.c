@@ -13,6 +13,7 @@
 #include "cli/job_view.h"
 #include "cli/outputs.h"
 #include "cli/remarks.h"
+#include "cli/step_view.h"
 #include "cli/training_options.h"
 #include "job/modules.h"
 #include "job/simulate.h"
@@ -39,6 +40,12 @@ static void keep_step(session *s, const tws_step_report *r, double now_s) {
   if (r->evaluated) cJSON_AddNumberToObject(one, "eval_loss", r->eval_loss);
   cJSON_AddNumberToObject(one, "virtual_s", r->seconds);
   cJSON_AddNumberToObject(one, "at_s", now_s);
+  if (r->is_timed) {
+    cJSON_AddNumberToObject(one, "forward_s", r->phase.forward);
+    cJSON_AddNumberToObject(one, "backward_s", r->phase.backward);
+    cJSON_AddNumberToObject(one, "reduction_s", r->phase.reduction);
+    cJSON_AddNumberToObject(one, "optimizer_s", r->phase.step);
+  }
   cJSON_AddItemToArray(s->steps, one);
 }
 
@@ -56,6 +63,7 @@ static void print_step(session *s, const tws_step_report *r) {
             r->seconds * 1e3, r->tokens_per_s);
   if (r->evaluated) tws_out("  %9.5f", r->eval_loss);
   tws_out("\n");
+  if (r->is_timed) tws_print_phases(&r->phase);
 }
 
 static void show_step(void *user, const tws_step_report *r, double now_s) {
@@ -116,6 +124,7 @@ static tws_emulation_request request_of(session *s, tws_timeline *timeline) {
                                  .order_seed = o->order_seed,
                                  .ignore_memory = o->ignore_memory,
                                  .timeline = timeline,
+                                 .watching = {.lines_path = o->json_lines, .prometheus_path = o->prometheus},
                                  .on_step = show_step,
                                  .on_failure = show_failure,
                                  .user = s,
@@ -206,6 +215,8 @@ static tws_code emulate_job(session *s, const tws_job *job, tws_error *err) {
   if (code == TWS_OK) code = tws_sharing_parse(o->share, &request.sharing, err);
   if (code == TWS_OK) code = tws_sim_load(&request.sim, err);
   if (code == TWS_OK) code = tws_real_load(&request.real, err);
+  const tws_plan_request of_rank = tws_job_request(job, 0);
+  request.watching.peak_flops = tws_peak_flops(&of_rank, &job->machine);
   if (code == TWS_OK) code = open_csv(s, err);
   if (code == TWS_OK) {
     if (s->cli->json) s->steps = cJSON_CreateArray();
@@ -232,10 +243,10 @@ static const char *figure_data(const char *figure, char *path, size_t size) {
 
 static tws_code check_options(const options *o, tws_error *err) {
   char data[4200];
-  const tws_output outputs[] = {{"--trace", o->trace, NULL},
-                                {"--csv", o->csv, NULL},
-                                {"--figure", o->figure, NULL},
-                                {"--figure", figure_data(o->figure, data, sizeof data), NULL}};
+  const tws_output outputs[] = {
+      {"--json-lines", o->json_lines, NULL}, {"--prometheus", o->prometheus, NULL},
+      {"--trace", o->trace, NULL},           {"--csv", o->csv, NULL},
+      {"--figure", o->figure, NULL},         {"--figure", figure_data(o->figure, data, sizeof data), NULL}};
   tws_inputs inputs = tws_inputs_of_job(&o->job);
   if (!o->run.data)
     return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",
@@ -256,7 +267,8 @@ static tws_code check_options(const options *o, tws_error *err) {
   for (int i = 0; i < o->beside.count; i++) tws_inputs_add(&inputs, o->beside.item[i]);
   if (o->beside.count && !o->figure)
     return tws_fail(err, TWS_USAGE, "give --figure FILE too", "emulate: --beside without a figure");
-  TWS_TRY(tws_outputs_check(outputs, (int)(sizeof outputs / sizeof *outputs), &inputs, o->force, err));
+  const int count = (int)(sizeof outputs / sizeof *outputs), continued = o->resume ? 2 : 0;
+  TWS_TRY(tws_outputs_check_continued(outputs, count, continued, &inputs, o->force, err));
   const int goes_on = o->save && o->resume && tws_folder_same(o->save, o->resume);
   if (!o->save || o->force || goes_on || !tws_folder_has_checkpoints(o->save)) return TWS_OK;
   return tws_fail(err, TWS_USAGE, "--resume goes on from them; --force replaces those whose steps are reached again",

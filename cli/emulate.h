@@ -8,7 +8,7 @@
 typedef struct tws_emulate_options {
   tws_job_spec job;
   tws_emulated_run run;
-  const char *scenario, *trace, *csv, *save, *resume, *tag, *init_from, *figure, *share;
+  const char *scenario, *trace, *csv, *save, *resume, *tag, *init_from, *figure, *share, *json_lines, *prometheus;
   tws_strings beside;
   int64_t every, order_seed;
   int force, ignore_memory;

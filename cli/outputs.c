@@ -157,3 +157,9 @@ tws_code tws_outputs_check(const tws_output *outputs, int count, const tws_input
   }
   return TWS_OK;
 }
+
+tws_code tws_outputs_check_continued(const tws_output *outputs, int count, int continued, const tws_inputs *inputs,
+                                     int force, tws_error *err) {
+  if (continued > 0) TWS_TRY(tws_outputs_check(outputs, count, inputs, 1, err)); /* names, places and inputs */
+  return tws_outputs_check(outputs + continued, count - continued, inputs, force, err);
+}

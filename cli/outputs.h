@@ -30,6 +30,10 @@ tws_inputs tws_inputs_of_job(const tws_job_spec *spec);
  * Inside a rank nothing is looked at: the process that started it has. */
 tws_code tws_outputs_check(const tws_output *outputs, int count, const tws_inputs *inputs, int force, tws_error *err);
 
+/* The same where a run goes on with the first `continued` of them: these may be there. */
+tws_code tws_outputs_check_continued(const tws_output *outputs, int count, int continued, const tws_inputs *inputs,
+                                     int force, tws_error *err);
+
 #define TWS_FORCE_OPTION(type) TWS_FLAG("force", 0, type, force, "overwrite existing files")
 
 #endif

@@ -17,6 +17,7 @@
 #include "cli/outputs.h"
 #include "cli/remarks.h"
 #include "cli/signals.h"
+#include "cli/step_view.h"
 #include "cli/training_options.h"
 #include "job/fit.h"
 #include "job/modules.h"
@@ -25,7 +26,7 @@
 
 typedef struct options {
   tws_job_spec job;
-  const char *data, *eval_data, *trace, *csv, *result, *save, *resume, *tag, *init_from;
+  const char *data, *eval_data, *trace, *csv, *result, *save, *resume, *tag, *init_from, *json_lines, *prometheus;
   int64_t steps, every, eval_every, eval_steps, save_every, keep;
   double deadline_s, memory;
   tws_launch_flags flags;
@@ -92,9 +93,17 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
   tws_code code = tws_job_spec_arguments(&spec, arena, arguments, MAX_ARGUMENTS - OWN_ARGUMENTS, &count, err);
   const struct {
     const char *name, *value;
-  } texts[] = {{"--data", o->data},          {"--eval-data", o->eval_data}, {"--trace", o->trace},   {"--csv", o->csv},
-               {"--result", o->result},      {"--save", o->save},           {"--resume", o->resume}, {"--tag", o->tag},
-               {"--init-from", o->init_from}};
+  } texts[] = {{"--data", o->data},
+               {"--eval-data", o->eval_data},
+               {"--trace", o->trace},
+               {"--csv", o->csv},
+               {"--result", o->result},
+               {"--save", o->save},
+               {"--resume", o->resume},
+               {"--tag", o->tag},
+               {"--init-from", o->init_from},
+               {"--json-lines", o->json_lines},
+               {"--prometheus", o->prometheus}};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
     if (texts[i].value) arguments[count++] = tws_arena_printf(arena, "%s=%s", texts[i].name, texts[i].value);
   arguments[count++] = tws_arena_printf(arena, "--steps=%" PRId64, o->steps);
@@ -176,6 +185,7 @@ static void print_step(void *user, const tws_step_report *r) {
     tws_out("  %9.5f  %5.1f %%  %5.2f x", r->auxiliary_loss, 100 * r->dropped_share, r->hottest_share);
   if (r->evaluated) tws_out("  %9.5f", r->eval_loss);
   tws_out("\n");
+  if (r->is_timed) tws_print_phases(&r->phase);
 }
 
 static void print_result(void *user, const char *json) {
@@ -320,6 +330,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                                .trace_path = o->trace,
                                .csv_path = o->csv,
                                .result_path = o->result,
+                               .watching = {.lines_path = o->json_lines, .prometheus_path = o->prometheus},
                                .fingerprint = rank == 0 ? &fingerprint : NULL,
                                .deadline_s = o->deadline_s,
                                .device_limit = (uint64_t)o->memory,
@@ -330,6 +341,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                                .on_hang = report_hang,
                                .user = &p,
                                .log = &cli->log};
+  request.watching.peak_flops = tws_peak_flops(&request.plan, &job->machine);
   request.activity = tws_worker_activity(&request.activity_bytes);
   if (o->guard.inside) {
     request.activity = o->guard.line;
@@ -401,12 +413,17 @@ static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_
 }
 
 static tws_code check_outputs(const options *o, tws_error *err) {
-  const tws_output outputs[] = {{"--csv", o->csv, NULL}, {"--trace", o->trace, NULL}, {"--result", o->result, NULL}};
+  const tws_output outputs[] = {{"--json-lines", o->json_lines, NULL},
+                                {"--prometheus", o->prometheus, NULL},
+                                {"--csv", o->csv, NULL},
+                                {"--trace", o->trace, NULL},
+                                {"--result", o->result, NULL}};
+  const int count = (int)(sizeof outputs / sizeof *outputs), continued = o->resume ? 2 : 0;
   tws_inputs inputs = tws_inputs_of_job(&o->job);
   tws_inputs_add(&inputs, o->data);
   tws_inputs_add(&inputs, o->eval_data);
   tws_inputs_add(&inputs, o->init_from);
-  TWS_TRY(tws_outputs_check(outputs, 3, &inputs, o->force, err));
+  TWS_TRY(tws_outputs_check_continued(outputs, count, continued, &inputs, o->force, err));
   const int goes_on = o->resume && o->save && tws_folder_same(o->save, o->resume);
   if (!o->save || o->force || goes_on || tws_rank_follows() || !tws_folder_has_checkpoints(o->save)) return TWS_OK;
   return tws_fail(err, TWS_USAGE, "--resume goes on from them; --force replaces those whose steps are reached again",
@@ -641,6 +658,8 @@ static tws_code train_virtually(tws_cli *cli, const options *o, tws_error *err) 
   e.run.eval_data = o->eval_data;
   e.trace = o->trace;
   e.csv = o->csv;
+  e.json_lines = o->json_lines;
+  e.prometheus = o->prometheus;
   e.save = o->save;
   e.resume = o->resume;
   e.tag = o->tag;

@@ -4,8 +4,8 @@
 
 #include "cli/cli.h"
 
-/* `type`: the verb's options struct, with save, resume, tag and init_from; `run`: empty, or the member with a point
- * behind it that has data, eval_data, eval_every, eval_steps, save_every, keep and restarts. */
+/* `type`: the verb's options struct, with save, resume, tag, init_from, json_lines and prometheus; `run`: empty, or
+ * the member with a point behind it that has data, eval_data, eval_every, eval_steps, save_every, keep and restarts. */
 #define TWS_TRAINING_OPTIONS(type, run)                                                                           \
   TWS_STRING("data", 'd', "FILE", type, run data, "text, or llm.c tokens (.bin)"),                                \
       TWS_STRING("eval-data", 0, "FILE", type, run eval_data,                                                     \
@@ -23,6 +23,10 @@
                  "from this one, such as global_step100 (default: the one DIR/latest names)"),                    \
       TWS_STRING("init-from", 0, "FILE", type, init_from,                                                         \
                  "begin with the weights of a Hugging Face model: .safetensors, its index or its folder"),        \
+      TWS_STRING("json-lines", 0, "FILE", type, json_lines,                                                       \
+                 "write what is known of every step as a line of JSON; --resume appends to it"),                  \
+      TWS_STRING("prometheus", 0, "FILE", type, prometheus,                                                       \
+                 "keep the numbers of the newest step there, for Prometheus' textfile collector (.prom)"),        \
       TWS_INTEGER("restarts", 0, "N", type, run restarts, 0, 1000000,                                             \
                   "up to N times, go on without what failed, from the last whole checkpoint")
 

@@ -183,6 +183,27 @@ static void apply_axis_order(tws_config *config) {
     tws_axis_order_parse(TWS_AXIS_ORDER_DEFAULT, &config->axis_order);
 }
 
+static const char *text_or(const tws_config *config, const char *path, const char *fallback) {
+  const char *text = tws_given_text(tws_store_at(config->store, path));
+  return text ? text : fallback;
+}
+
+static void apply_monitors(tws_config *config) {
+  static const char job_name[] = "DeepSpeedJobName";
+  config->tensorboard.output_path = text_or(config, "tensorboard.output_path", "");
+  config->tensorboard.job_name = text_or(config, "tensorboard.job_name", job_name);
+  config->csv_monitor.output_path = text_or(config, "csv_monitor.output_path", "");
+  config->csv_monitor.job_name = text_or(config, "csv_monitor.job_name", job_name);
+  config->wandb.group = text_or(config, "wandb.group", NULL);
+  config->wandb.team = text_or(config, "wandb.team", NULL);
+  config->wandb.project = text_or(config, "wandb.project", "deepspeed");
+  config->comet.project = text_or(config, "comet.project", NULL);
+  config->comet.workspace = text_or(config, "comet.workspace", NULL);
+  config->comet.experiment_name = text_or(config, "comet.experiment_name", NULL);
+  config->comet.experiment_key = text_or(config, "comet.experiment_key", NULL);
+  config->comet.mode = text_or(config, "comet.mode", NULL);
+}
+
 void tws_config_apply(tws_config *config, const char *section) {
   size_t length = section ? strlen(section) : 0;
   for (size_t i = 0; i < tws_key_count; i++) {
@@ -199,6 +220,7 @@ void tws_config_apply(tws_config *config, const char *section) {
     config->pipeline_partition = tws_given_text(tws_store_at(config->store, "pipeline.partition"));
   if (!section || strcmp(section, "flops_profiler") == 0)
     config->flops_profiler.output_file = tws_given_text(tws_store_at(config->store, "flops_profiler.output_file"));
+  if (!section || tws_key_word("tensorboard|csv_monitor|wandb|comet", section, 0) >= 0) apply_monitors(config);
   if (!section || strcmp(section, "tensor_parallel") == 0) apply_tensor_ranks(config);
   if (!section || strcmp(section, "twinspeed") == 0) {
     apply_axis_order(config);

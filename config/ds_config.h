@@ -103,6 +103,23 @@ typedef struct tws_flops_section {
   const char *output_file;                         /* in the store; NULL: standard output */
 } tws_flops_section;
 
+/* A monitor (traces/monitor.h): files below output_path/job_name. */
+typedef struct tws_monitor_section {
+  int enabled;
+  const char *output_path, *job_name; /* in the store, or the default */
+} tws_monitor_section;
+
+typedef struct tws_wandb_section {
+  int enabled;
+  const char *group, *team, *project; /* NULL: none */
+} tws_wandb_section;
+
+typedef struct tws_comet_section {
+  int enabled, online; /* online: 1 asked for, which nothing is; -1: not given */
+  int64_t samples_log_interval;
+  const char *project, *workspace, *experiment_name, *experiment_key, *mode; /* NULL: none */
+} tws_comet_section;
+
 typedef enum tws_quantization { TWS_QUANTIZATION_NONE, TWS_QUANTIZATION_INT8, TWS_QUANTIZATION_NF4 } tws_quantization;
 typedef enum tws_bind_threads { TWS_THREADS_AUTO, TWS_THREADS_SHARE, TWS_THREADS_FREE } tws_bind_threads;
 
@@ -129,7 +146,8 @@ typedef struct tws_config {
   const char *param_path;     /* likewise of offload_param */
   tws_aio aio;
   tws_flops_section flops_profiler;
-  tws_optimizer optimizer; /* others than those of config/optimizers.def are refused by name */
+  int wall_clock_breakdown; /* the times of the passes of each step */
+  tws_optimizer optimizer;  /* others than those of config/optimizers.def are refused by name */
   double lr, beta1, beta2, epsilon, weight_decay, max_coeff, min_coeff;
   int adam_w_mode, bias_correction;
   tws_scheduler scheduler;
@@ -213,6 +231,9 @@ typedef struct tws_config {
   const struct cJSON *lora_targets;       /* twinspeed.lora.target_modules: a text or a list of them */
   const struct cJSON *frozen_parameters;  /* patterns of names */
   const struct cJSON *quantization_skips; /* twinspeed.frozen_quantization.skip_modules, as lora_targets */
+  tws_monitor_section tensorboard, csv_monitor;
+  tws_wandb_section wandb;
+  tws_comet_section comet;
 } tws_config;
 
 /* Values that "auto" may be resolved from (specification 01 section 4). */
@@ -367,7 +388,8 @@ tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out,
 /* What was given and set since, and nothing else: no default, so that other programs meet no key that nobody
  * asked for. */
 tws_code tws_config_print_given(const tws_config *config, tws_text *out, tws_error *err);
-/* Of the keys that have an effect, as the effective configuration has them: equal for equal values. */
+/* Of the keys that have an effect on what is computed, as the effective configuration has them: equal for equal
+ * values. */
 tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_error *err);
 tws_code tws_config_print_schema(tws_text *out, tws_error *err);
 tws_code tws_config_no_effect(const tws_config *config, tws_text *out, int *count, tws_error *err);

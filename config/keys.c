@@ -46,8 +46,7 @@
 #define MOQ "quantize_training (MoQ) is not there yet: results are those without it"
 #define PROFILE "use the verb profile, or the timeline that simulate and train write"
 #define COUNTED "what is computed again is counted as the plan has it"
-#define MONITOR \
-  "twinspeed train writes losses and times of steps with --csv, a timeline with --trace and a summary with --result"
+#define OFFLINE "nothing is sent from here: comet upload sends the archive, with the key that it is given"
 #define TUNE "the verb tune has options of its own for it, or does not need it"
 #define TUNES "the verb tune is the search, and reads this section whatever enabled says"
 #define TUNE_RESULTS "the verb tune writes to the folder that --results names"
@@ -72,6 +71,7 @@
 #define MEMORY TWS_KEY_MEMORY
 #define TIME TWS_KEY_TIME
 #define TRAIN TWS_KEY_TRAIN
+#define REPORT TWS_KEY_REPORT
 #define FOR(parts_) .parts = parts_
 #define NONE(reason_) .reason = reason_
 #define IN(kind, field) .store = TWS_STORE_##kind, .offset = offsetof(tws_config, field)

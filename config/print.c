@@ -223,6 +223,15 @@ static void put_defaults(builder *b) {
   }
 }
 
+static void put_monitor(builder *b, const char *section, const tws_monitor_section *values) {
+  char path[64];
+  if (!values->enabled) return;
+  snprintf(path, sizeof path, "%s.output_path", section);
+  put_at(b, path, cJSON_CreateString(values->output_path));
+  snprintf(path, sizeof path, "%s.job_name", section);
+  put_at(b, path, cJSON_CreateString(values->job_name));
+}
+
 tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out, tws_error *err) {
   const struct tws_config_store *store = config->store;
   builder b = {.root = cJSON_Duplicate(store->origin->json->root, 1)};
@@ -243,6 +252,8 @@ tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out,
       drop_at(&b, key->path);
   }
   put_special(&b, config);
+  put_monitor(&b, "tensorboard", &config->tensorboard);
+  put_monitor(&b, "csv_monitor", &config->csv_monitor);
   static const char *const batch[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
                                       "gradient_accumulation_steps"};
   for (int i = 0; i < 3 && tws_config_is_elastic(config); i++) drop_at(&b, batch[i]); /* chosen anew where it is read */
@@ -264,7 +275,7 @@ tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_err
   tws_text text = {0};
   if (!b.root) return tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory");
   for (size_t i = 0; i < tws_key_count && !b.failed; i++)
-    if (tws_keys[i].parts && applies_here(config, &tws_keys[i]) && is_set(config, &tws_keys[i]))
+    if (tws_keys[i].parts & ~TWS_KEY_REPORT && applies_here(config, &tws_keys[i]) && is_set(config, &tws_keys[i]))
       put_at(&b, tws_keys[i].path, field_value(config, &tws_keys[i]));
   put_special(&b, config);
   tws_code code = finish_text(&b, &text, err);

@@ -75,6 +75,7 @@ static const char *of_training(const tws_config *c, const char *path) {
       {"scheduler.params.decay_mom_rate", still, decay},
       {"scheduler.params.decay_lr_rate", still, decay},
       {"flops_profiler.profile_step", !c->flops_profiler.enabled, "it needs flops_profiler.enabled"},
+      {"comet.online", c->comet.online == 1, "nothing is sent from here: comet upload sends the archive"},
       {"flops_profiler.output_file", !c->flops_profiler.enabled, "it needs flops_profiler.enabled"},
   };
   return FIND(rows, path);

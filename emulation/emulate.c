@@ -41,11 +41,20 @@ tws_code tws_emulator_wait(tws_emulator *e, double until_s, tws_span_kind kind, 
 
 /* ---- what operations do when they end ---- */
 
+/* Of rank 0's step, where its passes are asked for. */
+static void note_time(tws_emulator *e, uint32_t op, int is_end, double at_s) {
+  if (!e->phases || e->program != TWS_PROGRAM_TRAIN) return;
+  double *times = e->times + 2 * (size_t)op;
+  times[is_end] = at_s;
+  if (is_end && times[0] > at_s) times[0] = at_s; /* among one rank a collective takes no time */
+}
+
 static double operations_take(void *user, const tws_run_member *members, uint32_t count, double start_s,
                               double seconds) {
   tws_emulator *e = user;
   const double at = e->now_s + start_s;
   for (uint32_t i = 0; i < count; i++) {
+    if (members[i].rank == 0) note_time(e, members[i].op, 0, start_s);
     e->doing[members[i].rank] = members[i].op;
     e->together[i] = e->place[members[i].rank];
   }
@@ -65,6 +74,7 @@ static double link_share(void *user, int rank, int network, double at_s, double 
 static tws_code operation_ran(void *user, uint32_t rank, uint32_t op, double end_s, tws_error *err) {
   tws_emulator *e = user;
   const tws_run_member member = {.rank = rank, .op = op};
+  if (rank == 0) note_time(e, op, 1, end_s);
   TWS_TRY(tws_emulator_reach(e, e->now_s + end_s, &member, 1, err));
   const double start = tws_clock_s();
   const tws_code code = e->api->run(e->ranks, e->program, rank, op, err);
@@ -75,6 +85,8 @@ static tws_code operation_ran(void *user, uint32_t rank, uint32_t op, double end
 static tws_code operations_met(void *user, const tws_run_member *members, uint32_t count, double end_s,
                                tws_error *err) {
   tws_emulator *e = user;
+  for (uint32_t i = 0; i < count; i++)
+    if (members[i].rank == 0) note_time(e, members[i].op, 1, end_s);
   TWS_TRY(tws_emulator_reach(e, e->now_s + end_s, members, count, err));
   const double start = tws_clock_s();
   const tws_code code = e->api->meet(e->ranks, e->program, members, count, err);
@@ -145,6 +157,16 @@ static int evaluation_is_due(const tws_emulator *e) {
 
 /* ---- steps ---- */
 
+/* When the step ended and what it waited for, by the simulated clock: data are there at once. Where operations run
+ * in an order that is drawn, nothing says when they would have. */
+static void tell_virtually(tws_emulator *e, tws_step_report *report) {
+  report->at_s = e->began_s + e->now_s;
+  report->save_wait_s = e->out->save_s - e->save_waited_s;
+  e->save_waited_s = e->out->save_s;
+  report->is_timed = e->phases && e->request->order_seed < 0;
+  if (report->is_timed) report->phase = tws_phase_clock_read(e->phases, e->times);
+}
+
 static tws_code emulate_step(tws_emulator *e, tws_error *err) {
   const tws_emulation_request *r = e->request;
   tws_step_report report;
@@ -152,6 +174,8 @@ static tws_code emulate_step(tws_emulator *e, tws_error *err) {
   double seconds;
   const double from_s = e->now_s;
   tws_faults_pass(&e->faults, e->now_s);
+  const uint32_t ops = e->phases ? e->plans[TWS_PROGRAM_TRAIN][0]->op_count : 0;
+  for (uint32_t i = 0; i < ops; i++) e->times[2 * (size_t)i] = INFINITY;
   TWS_TRY(e->api->begin(e->ranks, e->step, err));
   if (e->step == r->steps) e->out->traced_s = e->now_s;
   tws_code code = run_program(e, TWS_PROGRAM_TRAIN, e->step == r->steps ? r->timeline : NULL, &seconds, err);
@@ -180,9 +204,10 @@ static tws_code emulate_step(tws_emulator *e, tws_error *err) {
   e->out->skipped += report.skipped;
   if (!report.skipped && isnan(e->out->first_loss)) e->out->first_loss = report.loss;
   if (!report.skipped) e->out->last_loss = report.loss;
+  tell_virtually(e, &report);
   if (evaluation_is_due(e)) TWS_TRY(evaluate(e, &report, err));
   if (r->on_step) r->on_step(r->user, &report, e->now_s);
-  return TWS_OK;
+  return tws_monitor_step(e->monitor, &report, err);
 }
 
 static tws_code step_and_save(tws_emulator *e, tws_error *err) {
@@ -215,9 +240,28 @@ static tws_code make_room(tws_emulator *e, tws_error *err) {
   return e->together && e->doing ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
 }
 
+/* What monitors need of this attempt; they themselves are those of the first. */
+static tws_code start_telling(tws_emulator *e, const tws_train_options *options, tws_error *err) {
+  const tws_plan *plan = e->plans[TWS_PROGRAM_TRAIN][0];
+  const tws_config *config = e->job->config;
+  if (config->wall_clock_breakdown) {
+    e->times = tws_arena_alloc(e->arena, (size_t)plan->op_count + 1, 2 * sizeof *e->times);
+    if (!e->times) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+    TWS_TRY(tws_phase_clock_create(plan, &e->phases, err));
+  }
+  if (e->began_s > 0) return TWS_OK;
+  const tws_monitor_run run = {.lines_path = options->watching.lines_path,
+                               .prometheus_path = options->watching.prometheus_path,
+                               .continues = options->resume != NULL,
+                               .samples = e->api->first_step(e->ranks) * config->train_batch_size};
+  e->began_s = tws_wall_s();
+  return tws_monitor_open(config, &run, &e->monitor, err);
+}
+
 static tws_code run_attempt(tws_emulator *e, const tws_train_options *options, tws_error *err) {
   tws_code code = e->api->open(options, &e->ranks, err);
   if (code == TWS_OK) code = make_room(e, err);
+  if (code == TWS_OK) code = start_telling(e, options, err);
   if (code != TWS_OK) return code;
   count_bytes(e);
   e->saved_step = e->step = e->api->first_step(e->ranks);
@@ -244,6 +288,8 @@ tws_code tws_emulator_attempt(tws_emulator *e, const tws_train_options *options,
   tws_emulator_drop_save(e);
   e->api->close(e->ranks);
   e->ranks = NULL;
+  tws_phase_clock_destroy(e->phases);
+  e->phases = NULL;
   if (code == TWS_OK || e->failed_rank < 0 || e->job->ranks == 1 || code == TWS_HANG) return code;
   if (err) err->code = TWS_RANK; /* what goes wrong in a step concerns the rank, and then the job */
   return TWS_RANK;

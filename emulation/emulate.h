@@ -55,6 +55,7 @@ typedef struct tws_emulation_request {
   int64_t order_seed;           /* >= 0: which of the operations that may start is next is drawn; -1: the clock says */
   int ignore_memory;            /* of the virtual devices, and of this machine */
   tws_sharing sharing;
+  tws_watching watching;  /* peak_flops: of the virtual cluster */
   tws_timeline *timeline; /* of the last step of all ranks; NULL: none */
   /* Its seconds are virtual; now_s: since the beginning. */
   void (*on_step)(void *user, const tws_step_report *report, double now_s);

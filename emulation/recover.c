@@ -202,6 +202,7 @@ static tws_code run_attempts(tws_emulator *e, const tws_job *first, tws_error *e
                                .resume = r->resume,
                                .tag = r->tag,
                                .init_from = r->init_from,
+                               .watching = r->watching,
                                .log = r->log};
   tws_job *own = NULL;
   tws_recovery_point point;
@@ -269,6 +270,8 @@ tws_code tws_emulate(const tws_job *job, const tws_emulation_request *request, t
   if (e.step_s) report(&e);
   if (e.step_s) out->mark_count = tws_faults_marks(&e.faults, e.now_s, &out->marks);
   tws_arena_destroy(e.arena);
+  const tws_code closed = tws_monitor_close(e.monitor, code, code == TWS_OK ? err : NULL);
+  if (code == TWS_OK) code = closed;
   out->wall_s = tws_clock_s() - start;
   return code;
 }

@@ -9,6 +9,8 @@
 
 #include "emulation/emulate.h"
 #include "emulation/faults.h"
+#include "estimators/phase_clock.h"
+#include "traces/monitor.h"
 
 typedef struct tws_emulated_save {
   int under_way;
@@ -25,6 +27,9 @@ typedef struct tws_emulator {
   int nodes, slots, by_node;
   double *step_s; /* virtual, of each step as it was done last; 0: not done */
   double now_s;
+  tws_monitor *monitor;
+  double began_s;       /* seconds since 1970, when virtual time was 0 */
+  double save_waited_s; /* out->save_s at the last report */
   int64_t save_every, saves_begun;
   /* the attempt */
   const tws_job *job;
@@ -32,10 +37,12 @@ typedef struct tws_emulator {
   const tws_virtual_api *api;
   const tws_plan *const *plans[TWS_PROGRAM_COUNT];
   int count;
-  tws_seat *place;     /* of each rank */
-  tws_seat *together;  /* room for as many */
-  uint32_t *doing;     /* the operation that each rank began last */
-  tws_program program; /* that runs */
+  tws_seat *place;         /* of each rank */
+  tws_seat *together;      /* room for as many */
+  uint32_t *doing;         /* the operation that each rank began last */
+  tws_phase_clock *phases; /* of rank 0's step; NULL: they are not asked for */
+  double *times;           /* likewise: [op_count][2], virtual, since the step began */
+  tws_program program;     /* that runs */
   int64_t step;
   double last_s; /* when something happened last */
   int64_t saved_step;

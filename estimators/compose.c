@@ -237,19 +237,22 @@ double tws_model_flops(const tws_plan_request *request) {
   return per_token * tokens_of_step(request);
 }
 
-static void add_totals(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out) {
-  const tws_config *c = request->config;
-  int world = tws_topology_world(&request->topology);
-  out->path.bottleneck = out->path.text;
-  out->tokens_per_s = out->step_s > 0 ? tokens_of_step(request) / out->step_s : 0;
-  out->model_flops = tws_model_flops(request);
+double tws_peak_flops(const tws_plan_request *request, const tws_machine *machine) {
+  const int world = tws_topology_world(&request->topology);
   double units = world, cores = tws_profile_cores(machine->profile); /* a host's peak is that of one core */
   if (cores > 0) {
     double wanted_cores = (double)world * (request->threads > 1 ? request->threads : 1);
     double there = cores * (machine->cluster->nodes > 0 ? machine->cluster->nodes : 1);
     units = wanted_cores < there ? wanted_cores : there;
   }
-  double peak = tws_profile_peak_flops(machine->profile, c->dtype) * units;
+  return tws_profile_peak_flops(machine->profile, request->config->dtype) * units;
+}
+
+static void add_totals(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out) {
+  out->path.bottleneck = out->path.text;
+  out->tokens_per_s = out->step_s > 0 ? tokens_of_step(request) / out->step_s : 0;
+  out->model_flops = tws_model_flops(request);
+  const double peak = tws_peak_flops(request, machine);
   out->mfu = out->step_s > 0 && peak > 0 ? out->model_flops / out->step_s / peak : 0;
 }
 

@@ -179,6 +179,8 @@ typedef struct tws_estimate {
 } tws_estimate;
 /* Of the whole job's step, or its evaluation: without recomputation, and without gradients that are not needed. */
 double tws_model_flops(const tws_plan_request *request);
+/* Dense FLOP/s of all devices of a job at their best, in the type of its activations; 0: the profile does not say. */
+double tws_peak_flops(const tws_plan_request *request, const tws_machine *machine);
 /* Which ranks' plans it is made from. The caller frees them, also on failure. */
 tws_code tws_estimate_ranks(const tws_plan_request *request, const tws_machine *machine, tws_rank_set *out,
                             tws_error *err);

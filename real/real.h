@@ -11,6 +11,7 @@
 #include "estimators/estimators.h"
 #include "plan/run_order.h"
 #include "real/sample.h"
+#include "traces/step_report.h"
 #include "traces/timeline.h"
 
 /* ---- backend: kernels on one device ---- */
@@ -78,18 +79,12 @@ typedef struct tws_comm_ops {
 } tws_comm_ops;
 
 /* ---- training ---- */
-typedef struct tws_step_report {
-  int64_t step; /* 1-based optimizer step */
-  double loss, lr, gradient_norm;
-  double head_loss[TWS_LOSS_HEADS];     /* of several losses: each of them, as the network has them */
-  double auxiliary_loss, dropped_share; /* of routers (TWS_METRIC_AUXILIARY, TWS_METRIC_DROPPED); 0 without experts */
-  double hottest_share; /* routes of the expert that got most of its layer's, over an even share; 0 without experts */
-  double seconds, tokens_per_s;
-  double loss_scale, next_scale; /* of this step and the next; 1 without fp16 */
-  int skipped;                   /* the loss or a gradient overflowed: no weight changed */
-  int evaluated;                 /* behind this step: then the next two */
-  double eval_loss, eval_seconds;
-} tws_step_report;
+/* Files that are written step by step beside those of the configuration's sections (traces/monitor.h), and what the
+ * numbers are held against. */
+typedef struct tws_watching {
+  const char *lines_path, *prometheus_path; /* or NULL */
+  double peak_flops;                        /* of all devices of the job; 0: not known */
+} tws_watching;
 
 typedef struct tws_train_options {
   tws_plan_request plan;  /* of a step of any rank: network, resolved configuration, topology, backend, threads */
@@ -108,6 +103,7 @@ typedef struct tws_train_options {
   const char *trace_path; /* Chrome trace of a step, or NULL */
   int64_t trace_step;     /* of which; 0: the last */
   const char *csv_path;   /* one line per step, or NULL */
+  tws_watching watching;
   const tws_fingerprint *fingerprint; /* goes into trace and summary; NULL: none */
   const char *result_path;            /* JSON summary written by rank 0 at the end, or NULL */
   double deadline_s;                  /* when nothing happens for so long it is a hang; 0: never */

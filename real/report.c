@@ -252,6 +252,20 @@ static void add_losses(const tws_training *t, cJSON *root) {
   }
 }
 
+/* The times of the passes of each step. */
+static void add_phases(const tws_training *t, cJSON *root) {
+  static const char *const names[] = {"forward_s", "backward_s", "backward_inner_s", "reduction_s", "optimizer_s"};
+  cJSON *all = cJSON_AddObjectToObject(root, "wall_clock_breakdown");
+  for (int k = 0; k < 5; k++) {
+    cJSON *list = cJSON_AddArrayToObject(all, names[k]);
+    for (int64_t i = 0; i < steps_of_run(t); i++) {
+      const tws_phase_seconds *p = &t->history[i].phase;
+      const double seconds[] = {p->forward, p->backward, p->backward_inner, p->reduction, p->step};
+      cJSON_AddItemToArray(list, cJSON_CreateNumber(seconds[k]));
+    }
+  }
+}
+
 static void add_steps(const tws_training *t, cJSON *root) {
   cJSON *losses = cJSON_AddArrayToObject(root, "losses"), *norms = cJSON_AddArrayToObject(root, "gradient_norms");
   cJSON *rates = cJSON_AddArrayToObject(root, "learning_rates"), *times = cJSON_AddArrayToObject(root, "step_s");
@@ -271,6 +285,7 @@ static void add_steps(const tws_training *t, cJSON *root) {
     cJSON_AddItemToArray(hottest, cJSON_CreateNumber(t->history[i].hottest_share));
   }
   if (t->routed) add_routed(t, root);
+  if (t->phases) add_phases(t, root);
   cJSON *evaluations = t->evaluation ? cJSON_AddArrayToObject(root, "evaluations") : NULL;
   for (int64_t i = 0; evaluations && i < steps_of_run(t); i++) {
     if (!t->history[i].evaluated) continue;
@@ -302,6 +317,9 @@ static tws_code write_summary(const tws_training *t, const tws_train_result *res
   add_steps(t, root);
   cJSON_AddNumberToObject(root, "median_step_s", result->median_step_s);
   cJSON_AddNumberToObject(root, "tokens_per_s", result->tokens_per_s);
+  const double flops_per_s = t->model_flops / result->median_step_s, peak = t->options->watching.peak_flops;
+  cJSON_AddNumberToObject(root, "model_flops_per_s", flops_per_s);
+  if (peak > 0) cJSON_AddNumberToObject(root, "mfu", flops_per_s / peak);
   add_memory(t, root, memory);
   if (result->disk.planned_read || result->disk.planned_written) {
     cJSON *disk = cJSON_AddObjectToObject(root, "disk");

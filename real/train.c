@@ -11,6 +11,7 @@
 #include "real/agree.h"
 #include "real/init.h"
 #include "real/train_internal.h"
+#include "traces/monitor.h"
 
 /* ---- preparation ---- */
 
@@ -73,6 +74,7 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
                              (uint64_t)c->seed, &t->data, err));
   if (t->resumed) tws_resume_place(t);
   TWS_TRY(tws_evaluation_open(t, err));
+  TWS_TRY(tws_step_report_prepare(t, err));
   if (t->rank == 0) t->history = tws_calloc((size_t)(t->options->steps - t->first_step), sizeof *t->history);
   const uint64_t routed = t->plan->buffers[t->plan->metrics].elements - TWS_METRIC_COUNT;
   const int traces = t->options->trace_path != NULL;
@@ -287,7 +289,7 @@ static tws_code before_op(void *user, uint32_t op, tws_error *err) {
 
 static int is_traced(const tws_training *t, int64_t step) {
   const int64_t wanted = t->options->trace_step > 0 ? t->options->trace_step : t->options->steps;
-  return t->times != NULL && step == wanted;
+  return t->options->trace_path != NULL && step == wanted;
 }
 
 /* What makes this run slower than it should be, said once each. Ranks may differ in it: the summary has all. */
@@ -309,7 +311,7 @@ static tws_code put_following(tws_training *t, int64_t step, tws_error *err) {
 }
 
 static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
-  const int traced = is_traced(t, step);
+  double *times = is_traced(t, step) ? t->times : t->phase_times; /* NULL: nobody asks */
   const uint32_t gate = tws_checkpoint_gate(t);
   if (t->fault.kind == TWS_FAULT_NAN && t->fault.step == step) {
     if (gate != TWS_NONE) tws_checkpoint_wait_copied(t);
@@ -318,9 +320,9 @@ static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
   tws_executor_probe probe = gate != TWS_NONE || strikes(t, step) ? before_op : NULL;
   tws_watchdog_begin(t->watchdog, step);
   const tws_disk_count before = tws_executor_disk_moved(t->executor);
-  TWS_TRY(tws_executor_start(t->executor, TWS_PROGRAM_TRAIN, step, traced ? t->times : NULL, probe, t, err));
+  TWS_TRY(tws_executor_start(t->executor, TWS_PROGRAM_TRAIN, step, times, probe, t, err));
   TWS_TRY(put_following(t, step, err));
-  TWS_TRY(tws_executor_finish(t->executor, TWS_PROGRAM_TRAIN, traced ? t->times : NULL, err));
+  TWS_TRY(tws_executor_finish(t->executor, TWS_PROGRAM_TRAIN, times, err));
   warn_of_slowness(t);
   const tws_disk_count after = tws_executor_disk_moved(t->executor);
   t->on_disk.read += after.read - before.read;
@@ -372,7 +374,9 @@ static tws_code check_finite(const tws_step_report *r, tws_error *err) {
 
 tws_code tws_training_begin_step(tws_training *t, int64_t step, tws_step_report *report, tws_error *err) {
   *report = (tws_step_report){.step = step};
+  const double start = tws_clock_s();
   TWS_TRY(tws_training_put_inputs(t, TWS_PROGRAM_TRAIN, &t->data, step - 1, err));
+  t->data_wait_s = tws_clock_s() - start;
   return put_scalars(t, &report->lr, err);
 }
 
@@ -510,9 +514,11 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
     t->step_ended_s = tws_clock_s();
   }
   if (t->rank != 0) return TWS_OK;
+  tws_step_report_tell(t, is_traced(t, step) ? t->times : t->phase_times, &report);
   t->history[step - 1 - t->first_step] = report;
   tws_training_at(t, step, "printing the step", TWS_PHASE_WRITES);
   TWS_TRY(tws_report_csv_step(t, &report, err));
+  TWS_TRY(tws_monitor_step(t->monitor, &report, err));
   if (t->options->on_step) t->options->on_step(t->options->user, &report);
   return TWS_OK;
 }
@@ -593,6 +599,7 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   mark(t, "data", &since);
   TWS_TRY(tws_checkpoint_lock(t, err));
   TWS_TRY(tws_report_csv_open(t, err));
+  TWS_TRY(tws_step_report_open(t, err));
   tws_training_at(t, 0, "taking memory and meeting the others", TWS_PHASE_MEETS);
   tws_code code = make_executor(t, err);
   mark(t, "memory and communicator", &since);
@@ -612,6 +619,9 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   if (code != TWS_OK) return blame(t, code, err);
   tws_training_at(t, 0, "gathering the results", TWS_PHASE_MEETS);
   if (t->traced_step > 0) TWS_TRY(tws_report_trace(t, err));
+  struct tws_monitor *monitor = t->monitor;
+  t->monitor = NULL;
+  TWS_TRY(tws_monitor_close(monitor, TWS_OK, err));
   return tws_report_result(t, result, err);
 }
 
@@ -636,6 +646,9 @@ void tws_training_release(tws_training *t) {
   tws_free(t->traced_routed);
   tws_free(t->history);
   if (t->csv) fclose(t->csv);
+  tws_phase_clock_destroy(t->phases);
+  tws_free(t->phase_times);
+  tws_monitor_close(t->monitor, TWS_RANK, NULL); /* after a fault; else it is closed already */
 }
 
 tws_code tws_real_train(const tws_train_options *options, tws_train_result *result, tws_error *err) {

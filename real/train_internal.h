@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include "checkpoint/index.h"
+#include "estimators/phase_clock.h"
 #include "real/cuda_loader.h"
 #include "real/data.h"
 #include "real/executor.h"
@@ -21,8 +22,8 @@ typedef struct tws_training {
   uint32_t fault_op; /* before which a rank dies or hangs */
   tws_data data;
   tws_batch_shape shape;
-  tws_plan *plan;       /* of a training step */
-  tws_plan *evaluation; /* over the same state; NULL: none is asked for */
+  tws_plan *plan;                       /* of a training step */
+  tws_plan *evaluation;                 /* over the same state; NULL: none is asked for */
   tws_plan *between[TWS_PROGRAM_COUNT]; /* likewise, of what is done between steps; NULL: it is not */
   const tws_plan *programs[TWS_PROGRAM_COUNT];
   tws_ledger ledger; /* of the whole job: the state and the largest program */
@@ -61,6 +62,12 @@ typedef struct tws_training {
   tws_step_report *history;          /* rank 0: one per step of this run */
   tws_counters *counters;            /* of the plan's state */
   FILE *csv;                         /* rank 0 */
+  struct tws_monitor *monitor;       /* rank 0; NULL: none is asked for */
+  tws_phase_clock *phases;           /* rank 0: of the training step; NULL: they are not asked for */
+  double *phase_times;               /* likewise: [op_count][2] of each step that is not traced */
+  double model_flops;                /* of a step of all ranks */
+  double data_wait_s;                /* of the inputs that were put last */
+  double saves_waited_s;             /* at the last report */
 } tws_training;
 
 tws_code tws_real_generate(const tws_generate_options *options, tws_error *err);
@@ -188,6 +195,17 @@ tws_code tws_resume_load(tws_training *t, tws_error *err);
 /* ---- weights of a Hugging Face model (real/init_from.c) ---- */
 /* In place of the initial weights, those of padded rows but; needs the executor. TWS_INVALID names file and tensor. */
 tws_code tws_init_from(tws_training *t, tws_error *err);
+
+/* ---- what is told of a step (real/step_report.c) ---- */
+/* Rank 0, with the plan: what reports need. */
+tws_code tws_step_report_prepare(tws_training *t, tws_error *err);
+/* Of a report with the step, its seconds and what it computed, all else that follows from the training. */
+void tws_step_report_complete(const tws_training *t, tws_step_report *report);
+/* The same, and when it ended and what it waited for, by the clocks of this machine. times: of its operations; NULL:
+ * they are not known. */
+void tws_step_report_tell(tws_training *t, const double *times, tws_step_report *report);
+/* Rank 0: opens the monitors of the configuration and the options. TWS_IO: a folder or a file cannot be made. */
+tws_code tws_step_report_open(tws_training *t, tws_error *err);
 
 /* ---- reports (real/report.c); rank 0 writes ---- */
 tws_code tws_report_csv_open(tws_training *t, tws_error *err);

@@ -216,6 +216,7 @@ static tws_code virtual_end(tws_virtual *v, double seconds, tws_step_report *rep
     if (code != TWS_OK) return v->world > 1 ? tws_fail_in(err, code, "rank %d", r) : code;
   }
   *report = v->reports[0];
+  tws_step_report_complete(&v->ranks[0], report);
   return TWS_OK;
 }
 
@@ -230,6 +231,7 @@ static tws_code virtual_apply_begin(tws_virtual *v, tws_program program, tws_err
 
 static void virtual_apply_end(const tws_virtual *v, double seconds, tws_step_report *report) {
   tws_training_took(&v->ranks[0], report->seconds + seconds, report);
+  tws_step_report_complete(&v->ranks[0], report);
 }
 
 static uint64_t virtual_saved(const tws_virtual *v) {

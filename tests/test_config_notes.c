@@ -255,7 +255,12 @@ START_TEST(sections_that_are_switches) {
       {"{\"comms_logger\": {\"enabled\": false, \"verbose\": true}}", 1, "\"comms_logger.verbose\" has no effect: "},
       {"{\"checkpoint\": {\"writer\": {\"type\": \"FAST\"}}}", 1, "ds.json:1:17: \"checkpoint.writer\" has no effect"},
       {"{\"checkpoint\": {\"tag_validation\": \"WARN\"}}", 0, NULL},
-      {"{\"tensorboard\": {\"enabled\": false, \"output_path\": \"there\"}}", 0, NULL}};
+      {"{\"tensorboard\": {\"enabled\": false, \"output_path\": \"there\"}}", 0, NULL},
+      {"{ \"train_batch_size\": 8, \"wall_clock_breakdown\": true,\n" /* of DeepSpeed's documentation */
+       " \"tensorboard\": {\"enabled\": true, \"output_path\": \"\", \"job_name\": \"DeepSpeedJobName\"},\n"
+       " \"wandb\": {\"enabled\": true, \"group\": null, \"team\": null, \"project\": \"deepspeed\"},\n"
+       " \"csv_monitor\": {\"enabled\": true, \"output_path\": \"\", \"job_name\": \"DeepSpeedJobName\"}}",
+       0, NULL}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     tws_text text = idle_of(cases[i].text, cases[i].lines);
     if (cases[i].says) ck_assert_msg(strstr(text.data, cases[i].says) != NULL, "%s: %s", cases[i].text, text.data);
@@ -379,8 +384,10 @@ START_TEST(reasons_name_what_does_it_here) {
        "quantize_training (MoQ) is not there yet: results are those without it"},
       {"\"autotuning\": {\"enabled\": true}", "autotuning.enabled",
        "the verb tune is the search, and reads this section whatever enabled says"},
-      {"\"csv_monitor\": {\"enabled\": true}", "csv_monitor.enabled",
-       "twinspeed train writes losses and times of steps with --csv"},
+      {"\"comet\": {\"enabled\": true, \"api_key\": \"k\"}", "comet.api_key",
+       "nothing is sent from here: comet upload sends the archive"},
+      {"\"comet\": {\"enabled\": true, \"online\": true}", "comet.online",
+       "nothing is sent from here: comet upload sends the archive"},
       {"\"memory_breakdown\": true", "memory_breakdown", "the verb estimate says what holds memory"},
       {"\"expert_parallel\": {\"enabled\": true}", "expert_parallel.enabled",
        "ranks that share experts are set by twinspeed.expert_parallel_size (--ep)"},

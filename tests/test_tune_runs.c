@@ -63,6 +63,28 @@ START_TEST(failures_are_rows) {
 }
 END_TEST
 
+/* The curves of two trials are not those of one training. */
+START_TEST(trials_have_folders_of_monitors) {
+  char words[512], path[700], text[400];
+  int trials = 0;
+  snprintf(text, sizeof text,
+           "{\"csv_monitor\": {\"enabled\": true, \"output_path\": \"%s\", \"job_name\": \"watched\"}}", folder);
+  write_text(in_folder("watched.json"), text);
+  snprintf(words, sizeof words, "-c %s -n 1,2 --micro-batches 4 --validate 2 --rounds 1", in_folder("watched.json"));
+  cJSON_Delete(tune(words, "watching", 0));
+  DIR *directory = opendir(in_folder("watched"));
+  ck_assert_ptr_nonnull(directory);
+  for (struct dirent *entry; (entry = readdir(directory));) {
+    if (entry->d_name[0] == '.') continue;
+    snprintf(path, sizeof path, "%s/%.250s/Train_Samples_train_loss.csv", in_folder("watched"), entry->d_name);
+    ck_assert_msg(access(path, R_OK) == 0, "%s is not there", path);
+    trials++;
+  }
+  closedir(directory);
+  ck_assert_int_eq(trials, 2);
+}
+END_TEST
+
 /* ---- the corrected profile ---- */
 
 static cJSON *read_in_folder(const char *path) {
@@ -253,6 +275,7 @@ int main(void) {
   TCase *tcase = tcase_create("tune_runs");
   tcase_set_timeout(tcase, 120);
   tcase_add_loop_test(tcase, failures_are_rows, 0, 3);
+  tcase_add_test(tcase, trials_have_folders_of_monitors);
   tcase_add_test(tcase, corrected_profiles_are_kept);
   tcase_add_test(tcase, nothing_can_be_measured);
   tcase_add_test(tcase, killed_searches_go_on);

@@ -1,0 +1,19 @@
+/* The times of the passes of a step, from when each operation of one rank's plan started and ended: what DeepSpeed's
+ * wall_clock_breakdown tells, without waiting for the device between the passes. A pass takes the time in which at
+ * least one of its operations runs, so passes that overlap share time. */
+#ifndef TWS_ESTIMATORS_PHASE_CLOCK_H
+#define TWS_ESTIMATORS_PHASE_CLOCK_H
+
+#include "plan/plan.h"
+#include "traces/step_report.h"
+
+typedef struct tws_phase_clock tws_phase_clock;
+
+/* `plan` must outlive it. */
+tws_code tws_phase_clock_create(const tws_plan *plan, tws_phase_clock **out, tws_error *err);
+void tws_phase_clock_destroy(tws_phase_clock *clock); /* NULL is allowed */
+/* times: double [op_count][2], start and end of each operation in seconds; those of a stream start in the order in
+ * which they were issued. Allocates nothing. */
+tws_phase_seconds tws_phase_clock_read(tws_phase_clock *clock, const double *times);
+
+#endif
