@@ -213,6 +213,7 @@ static tws_code compare_all(const tws_cases *cases, const char *const *groups, i
     if (!is_chosen(&cases->cases[i], groups, group_count)) continue;
     tws_case_result *r = &out->results[out->count];
     *r = (tws_case_result){.of = &cases->cases[i], .predicted_fits = -1, .out_of_memory = -1, .runtime = ""};
+    r->for_fitting = tws_case_is_for_fitting(r->of->id);
     find_doubt(r);
     tws_code code = predict_result(cases, i, sim, r, &why);
     if (code != TWS_OK && code != TWS_UNSUPPORTED && code != TWS_INVALID) {

@@ -25,7 +25,7 @@ typedef struct tws_case {
   double measured_bytes; /* 0: none */
   tws_case_memory counts;
   int of_last_stage, of_first_stage; /* measured there; neither: on the fullest device */
-  int out_of_memory; /* -1: not stated */
+  int out_of_memory;                 /* -1: not stated; a run that anything was measured of ran */
 } tws_case;
 
 typedef struct tws_cases {
@@ -70,6 +70,7 @@ typedef struct tws_case_result {
   const char *runtime;                                             /* "" where skipped */
   const char *doubt;                                               /* why it is not scored (doubts.def), or NULL */
   int doubts_time, doubts_memory;                                  /* which of the two */
+  int for_fitting;                                                 /* tws_case_is_for_fitting() */
 } tws_case_result;
 
 typedef struct tws_case_reason {
@@ -100,6 +101,23 @@ typedef struct tws_case_comparison {
 tws_code tws_cases_compare(const tws_cases *cases, const char *const *groups, int group_count, const tws_sim_api *sim,
                            tws_progress *progress, tws_case_comparison *out, tws_error *err);
 void tws_case_comparison_free(tws_case_comparison *comparison);
+
+/* Constants may be fitted on the runs whose id has a SHA-256 with an even first byte
+ * (scenarios/published/split.sh); the others are only reported. */
+int tws_case_is_for_fitting(const char *id);
+const char *tws_case_half_name(int fitting); /* "fitting", "reported" */
+
+typedef struct tws_case_half {
+  int for_fitting, runs;
+  /* verdicts of runs that ran, and of those that ran out of memory */
+  int ran_right, ran_wrong, oom_right, oom_wrong;
+  /* errors of peaks in percent, NaN without any: of runs; of groups, each by the mean of its runs in this half */
+  int memory_runs, memory_groups;
+  double memory_median, memory_median_of_groups, memory_mean_of_groups;
+} tws_case_half;
+/* The half for fitting, then the reported one. */
+tws_code tws_cases_halves(const tws_case_comparison *comparison, tws_case_half halves[2], tws_error *err);
+
 /* Mean absolute error of time over all results, percent; NaN without any. */
 double tws_cases_time_error(const tws_case_comparison *comparison, int *count);
 
