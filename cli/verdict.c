@@ -18,8 +18,13 @@ void tws_fit_print(const tws_cli *cli, const tws_fit *fit) {
     print_line(cli, "one device", fit->device_need, fit->capacity.device, fit->capacity.overhead > 0 ? detail : "");
   }
   if (fit->capacity.node > 0 && (fit->capacity.host || fit->node_need > 0)) {
-    snprintf(detail, sizeof detail, " host memory (%d rank%s)", fit->capacity.ranks_per_node,
-             fit->capacity.ranks_per_node > 1 ? "s" : "");
+    const int used = snprintf(detail, sizeof detail, " host memory (%d rank%s", fit->capacity.ranks_per_node,
+                              fit->capacity.ranks_per_node > 1 ? "s" : "");
+    if (fit->node_software > 0)
+      snprintf(detail + used, sizeof detail - (size_t)used, ", %s beyond the plan)",
+               tws_format_bytes(fit->node_software, bytes, sizeof bytes));
+    else
+      snprintf(detail + used, sizeof detail - (size_t)used, ")");
     print_line(cli, "one node", fit->node_need, fit->capacity.node, detail);
   }
 }
@@ -34,6 +39,7 @@ cJSON *tws_fit_json(const tws_fit *fit) {
     cJSON_AddNumberToObject(json, "device_have_bytes", fit->capacity.device);
   }
   cJSON_AddNumberToObject(json, "node_need_bytes", fit->node_need);
+  cJSON_AddNumberToObject(json, "node_software_bytes", fit->node_software);
   cJSON_AddNumberToObject(json, "node_have_bytes", fit->capacity.node);
   return json;
 }

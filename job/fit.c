@@ -5,6 +5,7 @@
 #include "base/host_memory.h"
 #include "base/units.h"
 #include "job/modules.h"
+#include "job/software_host.h"
 #include "job/software_memory.h"
 
 /* One memory that the ranks of a node share; no rank may take more than a device that the cluster gives it. */
@@ -69,7 +70,11 @@ tws_fit tws_job_fit_within(const tws_job *job, const tws_ledger *ledger, double 
                           tws_job_context_bytes(job) - tws_profile_overhead_bytes(job->profile);
   capacity.overhead += software;
   capacity.rank_device = fmax(0, capacity.rank_device - software);
-  tws_fit fit = tws_fit_of(&capacity, ledger);
+  const double on_host = tws_software_host_bytes(job, ledger);
+  tws_ledger held = *ledger;
+  held.tier[TWS_TIER_HOST].arena_bytes += (uint64_t)on_host;
+  tws_fit fit = tws_fit_of(&capacity, &held);
+  fit.node_software = capacity.ranks_per_node * on_host;
   if (fit.tier != TWS_TIER_DEVICE) return fit;
   fit.rank_need += software;
   fit.rank_have += software;

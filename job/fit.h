@@ -22,9 +22,10 @@ tws_capacity tws_capacity_of(const tws_machine *machine, int ranks, double devic
 typedef struct tws_fit {
   tws_capacity capacity;
   int fits;
-  double device_need; /* of one device: arena and what the libraries take */
-  double node_need;   /* of one node, all its ranks */
-  double disk_need;   /* of one node's disks */
+  double device_need;   /* of one device: arena and what the libraries take */
+  double node_need;     /* of one node, all its ranks */
+  double node_software; /* the part of it that is the software's, beyond the plan's */
+  double disk_need;     /* of one node's disks */
   /* of one rank, where it decides: in the memory that is too small, else in its device's */
   tws_tier tier;
   double rank_need, rank_have;

@@ -35,6 +35,8 @@
  *               tensor before they are reduced, so bucket and copy are there at once. ZeRO-2 (stage_1_and_2.py)
  *               flattens them, has two buckets with overlap_comm, and steps with 16-bit and float32 copies of a
  *               shard's gradients.
+ *   host        pinned buffers and their rounding: host_buffers.def. A process of Python with CUDA's libraries takes 3
+ *               to 5 GB (assumed: 4; a published run of 33 B on one node then takes 781 GB of its 750 to 800).
  *   loads       DeepSpeed 0.19, engine.py: a model that zero.Init did not partition goes to the device in whole;
  *               partition_parameters.py then cuts one parameter after the other.
  *   host_reached  DeepSpeedCPUAdam with the norm, scaling and casts around it: of 0.17, 0.2, 0.25 and 1 of the
@@ -111,6 +113,7 @@
                  .workspace_bytes = ENGINE_WORKSPACE
 #define GROUPED_EXPERTS .expert_op_s = 7e-6, .expert_cast_s = 90e-6, .route_s = 0.5e-3, .routed_bytes = {4, 8}
 #define MEGATRON_CORE ENGINE, .host_op_s = 33e-6, GROUPED_EXPERTS
+#define DEEPSPEED_ENGINE .copies_buckets = 1, .host = TWS_HOST_DEEPSPEED, .host_process_bytes = 4e9
 #define FLASH_ATTENTION(generation) .attention = TWS_ATTENTION_FLASH, .flash = generation
 #define FSDP2                                                                                                        \
   .host_op_s = 33e-6, .cast_bytes = {6, 8}, .keeps_wide = 1, .contends = 1, .by_block = 1, FLASH_ATTENTION(FLASH_2), \
@@ -200,7 +203,7 @@ static const tws_runtime runtimes[] = {
      .host_op_s = 160e-6,
      .added_passes = TWS_PASSES_MEGATRON,
      .overlaps_data = 1,
-     .copies_buckets = 1},
+     DEEPSPEED_ENGINE},
     {.name = "transformers-2021",
      .about = "Hugging Face's Trainer with DeepSpeed, 2021: their modules operation by operation, nothing overlaps",
      EAGER,
@@ -238,7 +241,7 @@ static const tws_runtime runtimes[] = {
      .products = CUBLAS_12,
      .overlaps_data = 1,
      .host_reached = DEEPSPEED_HOST,
-     .copies_buckets = 1},
+     DEEPSPEED_ENGINE},
     {.name = "deepspeed-whole",
      .about = "as deepspeed-flash of 2026 without zero.Init: stage 3 partitions what is whole on each device",
      COMMUNICATORS,
@@ -247,7 +250,7 @@ static const tws_runtime runtimes[] = {
      .products = CUBLAS_12,
      .overlaps_data = 1,
      .host_reached = DEEPSPEED_HOST,
-     .copies_buckets = 1,
+     DEEPSPEED_ENGINE,
      .loads_whole = 1},
     {.name = "fsdp-2022",
      .about = "PyTorch FSDP of 2022 and 2023 with FlashAttention in Triton: gathers contend with kernels",

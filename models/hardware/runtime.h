@@ -6,6 +6,7 @@
 #define TWS_MODELS_RUNTIME_H
 
 #include "config/ds_config.h"
+#include "models/hardware/host_buffers.h"
 #include "models/hardware/profile.h"
 
 typedef enum tws_generation {
@@ -99,6 +100,8 @@ typedef struct tws_runtime {
   int flat_gradients;   /* ZeRO-3: each layer is a flat parameter, whose gradient is whole on each rank while steps
                            accumulate, with that of frozen parts */
   int boundary_tensors; /* a pipeline keeps of each micro-batch in flight beside the plan's */
+  tws_host_software host;    /* whose buffers are in a node's memory where states are offloaded */
+  double host_process_bytes; /* of a rank's process there: interpreter, libraries, loaders */
 } tws_runtime;
 
 /* NULL: no such name. "twinspeed" is this program's own engine, which changes the rates of products and attention on
