@@ -50,8 +50,8 @@ static double parameter_blocks(const tws_job *job, const tws_param *param, doubl
   return sum;
 }
 
-/* Blocks of one group of parameters: matrices, whose weights decay, or vectors. A sub-group ends with the parameter that
- * fills it. */
+/* Blocks of one group of parameters: matrices, whose weights decay, or vectors. A sub-group ends with the parameter
+ * that fills it. */
 static double group_blocks(const tws_job *job, const tws_host_buffer *b, int vectors, int frozen) {
   const double limit = b->unit == TWS_HOST_SUB_GROUP ? (double)job->config->zero.sub_group_size : INFINITY;
   const int pinned = is_pinned(&job->config->zero, b->pinned);
