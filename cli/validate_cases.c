@@ -46,15 +46,17 @@ static tws_code print_groups(const tws_cli *cli, const cases_report *r, tws_erro
 /* Constants are fitted on one half, so that the other says how good they are. */
 static tws_code print_halves(const tws_cli *cli, const cases_report *r, tws_error *err) {
   tws_table table;
-  tws_table_init(&table, 7);
-  tws_table_row(&table, (const char *[]){"half", "runs", "ran +/-", "OOM +/-", "memory", "median", "mean of groups"});
+  tws_table_init(&table, 9);
+  tws_table_row(&table, (const char *[]){"half", "runs", "ran +/-", "OOM +/-", "tight", "memory", "inside", "median",
+                                         "mean of groups"});
   for (int i = 0; i < 2; i++) {
     const tws_case_half *h = &r->halves[i];
-    tws_table_row(&table,
-                  (const char *[]){tws_case_half_name(h->for_fitting), tws_cell("%d", h->runs),
-                                   tws_cell("%d/%d", h->ran_right, h->ran_wrong),
-                                   tws_cell("%d/%d", h->oom_right, h->oom_wrong), tws_cell("%d", h->memory_runs),
-                                   percent_text(h->memory_median), percent_text(h->memory_mean_of_groups)});
+    tws_table_row(&table, (const char *[]){tws_case_half_name(h->for_fitting), tws_cell("%d", h->runs),
+                                           tws_cell("%d/%d", h->ran_right, h->ran_wrong),
+                                           tws_cell("%d/%d", h->oom_right, h->oom_wrong),
+                                           tws_cell("%d", h->ran_tight + h->oom_tight), tws_cell("%d", h->memory_runs),
+                                           tws_cell("%d", h->memory_inside), percent_text(h->memory_median),
+                                           percent_text(h->memory_mean_of_groups)});
   }
   tws_out("\n");
   return tws_table_print(cli, &table, err);
@@ -155,7 +157,10 @@ static void add_halves(cJSON *list, const tws_case_half halves[2]) {
     cJSON_AddNumberToObject(item, "ran_wrong", h->ran_wrong);
     cJSON_AddNumberToObject(item, "oom_right", h->oom_right);
     cJSON_AddNumberToObject(item, "oom_wrong", h->oom_wrong);
+    cJSON_AddNumberToObject(item, "ran_tight", h->ran_tight);
+    cJSON_AddNumberToObject(item, "oom_tight", h->oom_tight);
     cJSON_AddNumberToObject(item, "mem_n", h->memory_runs);
+    cJSON_AddNumberToObject(item, "mem_inside", h->memory_inside);
     cJSON_AddNumberToObject(item, "mem_groups", h->memory_groups);
     add_number(item, "mem_median_ape", h->memory_median);
     add_number(item, "mem_median_of_groups", h->memory_median_of_groups);
@@ -174,6 +179,7 @@ static void add_results(cJSON *list, const tws_case_comparison *c) {
     cJSON_AddStringToObject(item, "half", tws_case_half_name(r->for_fitting));
     cJSON_AddStringToObject(item, "runtime", r->runtime);
     if (r->predicted_fits >= 0) cJSON_AddBoolToObject(item, "predicted_fits", r->predicted_fits);
+    if (r->predicted_fits >= 0) cJSON_AddBoolToObject(item, "predicted_tight", r->predicted_tight);
     if (r->out_of_memory >= 0) cJSON_AddBoolToObject(item, "out_of_memory", r->out_of_memory);
     add_figure(item, "predicted_s", r->predicted_s);
     add_figure(item, "measured_s", r->skipped_because ? r->of->measured_s : r->measured_s);

@@ -8,6 +8,7 @@
 #include <cjson/cJSON.h>
 
 #include "command.h"
+#include "models/hardware/runtime_interval.h"
 #include "tests/answers.h"
 #include "tests/folder.h"
 #include "tests/suite.h"
@@ -132,6 +133,91 @@ START_TEST(formulas_stand_beside_what_the_runtime_needs) {
 }
 END_TEST
 
+/* ---- three verdicts ---- */
+
+#define LLAMA "estimate -m llama-3-8b --dtype bf16 --stage 3 -n 8 --micro-batch 1 --seq 4096 --recompute full "
+
+/* The answer of an estimate on devices of so much memory. */
+static void assert_answer(const char *runtime, double memory, const char *options, int status, const char *answer) {
+  char text[256];
+  snprintf(text, sizeof text,
+           "{\"schema\":\"twinspeed-cluster-1\",\"name\":\"n\",\"base\":\"dgx-a100\",\"nodes\":1,"
+           "\"devices_per_node\":8,\"device_memory\":%.0f}",
+           memory);
+  write_text(in_folder("tight.json"), text);
+  command_result r = twinspeed(LLAMA "--runtime %s --cluster %s %s --json", runtime, in_folder("tight.json"), options);
+  ck_assert_msg(r.status == status, "%s with %g bytes: %d %s", runtime, memory, r.status, r.err);
+  cJSON *json = cJSON_Parse(r.out);
+  const cJSON *v = cJSON_GetObjectItem(json, "verdict");
+  ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(v, "answer")), answer);
+  ck_assert_int_eq(cJSON_IsTrue(cJSON_GetObjectItem(v, "fits")), strcmp(answer, "does not fit") != 0);
+  const int tight = strcmp(answer, "tight") == 0;
+  ck_assert_int_eq(strstr(r.err, "warning: tight") != NULL, tight && status == 0);
+  ck_assert_int_eq(strstr(r.err, "twinspeed: tight: a device needs") != NULL, tight && status == 1);
+  cJSON_Delete(json);
+  command_free(&r);
+  r = twinspeed(LLAMA "--runtime %s --cluster %s %s", runtime, in_folder("tight.json"), options);
+  snprintf(text, sizeof text, "\n%s: one device needs ", answer);
+  ck_assert_msg(strstr(r.out, text) != NULL, "%s", r.out);
+  command_free(&r);
+}
+
+START_TEST(a_fit_that_the_interval_exceeds_is_tight) {
+  const double need = judge(LLAMA "--cluster dgx-a100 --runtime fsdp", 0).device;
+  const double own = judge(LLAMA "--cluster dgx-a100", 0).device;
+  const double high = tws_runtime_memory_interval(tws_runtime_find("fsdp"))->high;
+  make_folder();
+  assert_answer("fsdp", need * high * 1.001, "", 0, "fits");
+  assert_answer("fsdp", need * high * 1.001, "--no-tight", 0, "fits");
+  assert_answer("fsdp", need * high * 0.999, "", 0, "tight");
+  assert_answer("fsdp", need * high * 0.999, "--no-tight", 1, "tight");
+  assert_answer("fsdp", need * 1.001, "", 0, "tight");
+  assert_answer("fsdp", need * 0.999, "", 1, "does not fit");
+  assert_answer("twinspeed", own, "--no-tight", 0, "fits"); /* what its engine allocates, to the byte */
+  assert_answer("twinspeed", own - 1, "", 1, "does not fit");
+  remove_folder();
+}
+END_TEST
+
+/* --fit counts nothing tight, and says the margin. */
+START_TEST(the_smallest_number_keeps_a_margin) {
+  const double high = tws_runtime_memory_interval(tws_runtime_find("fsdp"))->high;
+  command_result r = twinspeed("estimate --fit -m llama-3-8b --cluster dgx-a100 --runtime fsdp --json");
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = cJSON_Parse(r.out);
+  const cJSON *one = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "answers"), 0);
+  const double share = cJSON_GetNumberValue(cJSON_GetObjectItem(cJSON_GetObjectItem(json, "margin"), "share"));
+  ck_assert_double_eq_tol(share, 1 - 1 / high, 1e-9);
+  command_result closer =
+      twinspeed("estimate %s --no-tight", cJSON_GetStringValue(cJSON_GetObjectItem(one, "arguments")));
+  ck_assert_msg(closer.status == 0, "%s", closer.err);
+  command_free(&closer);
+  cJSON_Delete(json);
+  command_free(&r);
+  r = twinspeed("estimate --fit -m llama-3-8b --cluster dgx-a100 --runtime fsdp");
+  ck_assert(r.status == 0 && strstr(r.out, "\nMargin  "));
+  command_free(&r);
+  r = twinspeed("estimate --fit -m llama-3-8b --cluster dgx-a100");
+  ck_assert(r.status == 0 && !strstr(r.out, "\nMargin  "));
+  command_free(&r);
+}
+END_TEST
+
+/* Each runtime has one row of its own, from eight runs of two groups at least. */
+START_TEST(each_runtime_has_an_interval) {
+  for (const char *const *name = tws_runtime_names(); *name; name++) {
+    const tws_memory_interval *seen = tws_runtime_memory_interval(tws_runtime_find(*name));
+    ck_assert_str_eq(seen->runtime, *name);
+    if (strcmp(*name, "twinspeed") == 0) {
+      ck_assert(seen->low == 1 && seen->high == 1);
+      continue;
+    }
+    ck_assert(seen->runs >= 8 && seen->groups >= 2);
+    ck_assert(seen->low < 1 && seen->low > 0.8 && seen->high > 1 && seen->high < 1.2);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("cli_memory");
   TCase *tests = tcase_create("cli_memory");
@@ -139,6 +225,9 @@ int main(void) {
   tcase_add_test(tests, offloaded_states_take_what_deepspeed_holds);
   tcase_add_test(tests, an_offloaded_optimizer_takes_18_bytes);
   tcase_add_test(tests, formulas_stand_beside_what_the_runtime_needs);
+  tcase_add_test(tests, a_fit_that_the_interval_exceeds_is_tight);
+  tcase_add_test(tests, the_smallest_number_keeps_a_margin);
+  tcase_add_test(tests, each_runtime_has_an_interval);
   suite_add_tcase(suite, tests);
   return run_suite(suite);
 }

@@ -27,6 +27,10 @@ static void count_verdict(const tws_case_result *r, tws_case_half *half) {
   const int right = r->predicted_fits != r->out_of_memory;
   int *const counts[2][2] = {{&half->ran_wrong, &half->ran_right}, {&half->oom_wrong, &half->oom_right}};
   ++*counts[r->out_of_memory][right];
+  if (r->out_of_memory)
+    half->oom_tight += r->predicted_tight;
+  else
+    half->ran_tight += r->predicted_tight;
 }
 
 /* The mean error of a group's part in one half; NaN without any. */
@@ -51,7 +55,10 @@ static void score_half(const tws_case_comparison *c, int fitting, double *errors
     if (r->for_fitting != fitting) continue;
     half->runs += !r->skipped_because;
     count_verdict(r, half);
-    if (isfinite(memory_error(r))) errors[half->memory_runs++] = memory_error(r);
+    if (!isfinite(memory_error(r))) continue;
+    errors[half->memory_runs++] = memory_error(r);
+    const double factor = r->measured_bytes / r->predicted_bytes;
+    half->memory_inside += factor >= r->seen->low && factor <= r->seen->high;
   }
   half->memory_median = half->memory_runs ? tws_sample_median(errors, (size_t)half->memory_runs) : NAN;
   for (int i = 0; i < c->group_count; i++) {
