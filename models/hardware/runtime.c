@@ -33,8 +33,8 @@
  *               bytes a parameter, 68 MiB on A100, 96 on H100 and GB200.
  *   copies      DeepSpeed 0.19, coalesced_collectives.py: partitions of a bucket's gradients are interleaved in a new
  *               tensor before they are reduced, so bucket and copy are there at once. ZeRO-2 (stage_1_and_2.py)
- *               flattens them, has two buckets with overlap_comm, and steps with 16-bit and float32 copies of a
- *               shard's gradients.
+ *               flattens them, and has two buckets with overlap_comm.
+ *   step        from the first gradient to the end of the step: step_buffers.def.
  *   host        pinned buffers and their rounding: host_buffers.def. A process of Python with CUDA's libraries takes 3
  *               to 5 GB (assumed: 4; a published run of 33 B on one node then takes 781 GB of its 750 to 800).
  *   loads       DeepSpeed 0.19, engine.py: a model that zero.Init did not partition goes to the device in whole;
@@ -113,7 +113,8 @@
                  .workspace_bytes = ENGINE_WORKSPACE
 #define GROUPED_EXPERTS .expert_op_s = 7e-6, .expert_cast_s = 90e-6, .route_s = 0.5e-3, .routed_bytes = {4, 8}
 #define MEGATRON_CORE ENGINE, .host_op_s = 33e-6, GROUPED_EXPERTS
-#define DEEPSPEED_ENGINE .copies_buckets = 1, .host = TWS_HOST_DEEPSPEED, .host_process_bytes = 4e9
+#define DEEPSPEED_ENGINE \
+  .copies_buckets = 1, .step = TWS_STEP_DEEPSPEED, .host = TWS_HOST_DEEPSPEED, .host_process_bytes = 4e9
 #define FLASH_ATTENTION(generation) .attention = TWS_ATTENTION_FLASH, .flash = generation
 #define FSDP2                                                                                                        \
   .host_op_s = 33e-6, .cast_bytes = {6, 8}, .keeps_wide = 1, .contends = 1, .by_block = 1, FLASH_ATTENTION(FLASH_2), \

@@ -8,6 +8,7 @@
 #include "config/ds_config.h"
 #include "models/hardware/host_buffers.h"
 #include "models/hardware/profile.h"
+#include "models/hardware/step_buffers.h"
 
 typedef enum tws_generation {
   TWS_GENERATION_NONE, /* a host, or a profile that does not say */
@@ -92,14 +93,14 @@ typedef struct tws_runtime {
   int gradient_copies;  /* the optimizer flattens gradients in 16 bits, then makes float32 ones of them */
   int unread_outputs;   /* recomputation by operation keeps what the down projection makes, though nothing reads it */
   int copies_buckets;   /* ZeRO-3 reduces an interleaved copy of a bucket of gradients, 16 bits each, ZeRO-2 a flattened
-                           one, and fills a second bucket where reductions overlap; ZeRO-1 and 2 step with copies of
-                           their shard's gradients as gradient_copies has them */
+                           one, and fills a second bucket where reductions overlap */
   int loads_whole;      /* ZeRO-3: the whole model is on each device before it is partitioned (no zero.Init); 2: beside
                            the partition */
   int late_gradients;   /* a gradient has memory from backward on, until the step: none is there with the logits */
   int flat_gradients;   /* ZeRO-3: each layer is a flat parameter, whose gradient is whole on each rank while steps
                            accumulate, with that of frozen parts */
   int boundary_tensors; /* a pipeline keeps of each micro-batch in flight beside the plan's */
+  tws_step_software step;    /* whose buffers are on a device around the optimizer's step */
   tws_host_software host;    /* whose buffers are in a node's memory where states are offloaded */
   double host_process_bytes; /* of a rank's process there: interpreter, libraries, loaders */
 } tws_runtime;
