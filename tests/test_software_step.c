@@ -104,6 +104,48 @@ START_TEST(buckets_are_of_their_full_size) {
 }
 END_TEST
 
+/* ---- Hugging Face's modules ---- */
+
+/* What a device needs of a Llama of so many layers, and its parameters; of 7168 tokens. */
+static double needed(int layers, const char *options, double *parameters) {
+  char text[512];
+  snprintf(text, sizeof text,
+           "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_act\":\"silu\","
+           "\"hidden_size\":2048,\"intermediate_size\":6144,\"num_attention_heads\":16,\"num_key_value_heads\":8,"
+           "\"num_hidden_layers\":%d,\"vocab_size\":32000,\"max_position_embeddings\":8192,\"rms_norm_eps\":1e-5,"
+           "\"tie_word_embeddings\":false}",
+           layers);
+  write_text(in_folder("llama.json"), text);
+  command_result r =
+      twinspeed("estimate -m %s --dtype bf16 --cluster dgx-h100 -n 1 --stage 0 --micro-batch 1 --seq 7168 --json %s",
+                in_folder("llama.json"), options);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = cJSON_Parse(r.out);
+  const cJSON *need = cJSON_GetObjectItem(cJSON_GetObjectItem(json, "verdict"), "device_need_bytes");
+  const double bytes = cJSON_GetNumberValue(need);
+  *parameters = cJSON_GetNumberValue(cJSON_GetObjectItem(json, "parameters"));
+  cJSON_Delete(json);
+  command_free(&r);
+  return bytes;
+}
+
+/* Counted of Transformers 5.24 with SDPA: a layer keeps 8f + 20h + 4kv + 4H bytes a token, and 12 bytes a logit are there
+ * at the peak of backward. */
+START_TEST(layers_and_logits_of_transformers) {
+  const double h = 2048, f = 6144, kv = 1024, heads = 16, tokens = 7168;
+  double few, many;
+  make_folder();
+  const double first = needed(4, "--runtime transformers", &few), second = needed(8, "--runtime transformers", &many);
+  /* 16 bytes a parameter, of which gradients are there when the first backward is not */
+  const double layer = (second - first - 16 * (many - few)) / 4 / tokens;
+  ck_assert_double_eq_tol(layer / (8 * f + 20 * h + 4 * kv + 4 * heads), 1, 0.001);
+  const double fused = needed(4, "--runtime deepspeed-flash", &few);
+  const double kept = 4 * (2 * f + 8 * h) * tokens; /* more than a plan keeps */
+  ck_assert_double_eq_tol((first - fused - kept) / (10 * 32000 * tokens), 1, 0.001);
+  remove_folder();
+}
+END_TEST
+
 /* ---- reports ---- */
 
 static const char qwen[] =
@@ -167,6 +209,7 @@ int main(void) {
   tcase_add_test(tests, a_step_of_stage_3_is_of_a_sub_group);
   tcase_add_test(tests, an_offloaded_step_of_stage_2_is_of_the_largest_parameter);
   tcase_add_test(tests, buckets_are_of_their_full_size);
+  tcase_add_test(tests, layers_and_logits_of_transformers);
   tcase_add_test(tests, what_ran_out_of_memory_does_not_fit);
   suite_add_tcase(suite, tests);
   return run_suite(suite);

@@ -58,6 +58,10 @@
  *               (Fabric's convert_output() of bf16-true), and so does log_softmax, whose output is kept beside them:
  *               8 bytes, 2 of which are the plan's. bitsandbytes's MatMul4Bit keeps what enters it. LitGPT's
  *               load_checkpoint() summons full parameters beside FSDP's shards to write the file's into them.
+ *               Transformers 5.24 (counted by a tracer of storages on a CPU, SDPA): RMSNorm keeps its input in float32
+ *               and what it normalised in 16 bits, the gate's activation is an operand of the product; 12 bytes a
+ *               logit at the peak of backward, as in every release from 4.38 on, 2 of which are the plan's. Nothing of
+ *               its times is fitted: a kernel is issued as by PyTorch in fsdp-2022.
  *   late        torchtune's recipes set gradients to None behind each step, as zero_grad() does since PyTorch 2.0. Its
  *               CEWithChunkedOutputLoss is given the logits of all tokens in 16 bits (transformer.py, chunked_output)
  *               and makes float32 of an eighth of them at a time, in a compiled kernel: 2 bytes a logit beside a chunk.
@@ -253,6 +257,20 @@ static const tws_runtime runtimes[] = {
      .host_reached = DEEPSPEED_HOST,
      DEEPSPEED_ENGINE,
      .loads_whole = 1},
+    {.name = "transformers",
+     .about = "Hugging Face Transformers 5 with DeepSpeed: SDPA or flash attention, the ordinary loss, eager modules",
+     COMMUNICATORS,
+     FLASH_ATTENTION(FLASH_2),
+     .launch_s = 6e-6,
+     .host_op_s = 60e-6,
+     .unfused = 1,
+     .added_passes = TWS_PASSES_EAGER | TWS_PASSES_LOSS | TWS_PASSES_NORMS,
+     .products = CUBLAS_12,
+     .overlaps_data = 1,
+     .host_reached = DEEPSPEED_HOST,
+     .logit_bytes = 10,
+     .keeps = {.normed = 4, .gated = 2},
+     DEEPSPEED_ENGINE},
     {.name = "fsdp-2022",
      .about = "PyTorch FSDP of 2022 and 2023 with FlashAttention in Triton: gathers contend with kernels",
      TORCH,
