@@ -193,7 +193,10 @@ static double loaded_bytes(const tws_job *job, const tws_stage_estimate *stage) 
 static double logit_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const double tokens = tokens_of(job);
   if (stage->stage < tws_job_stages(job) - 1) return 0;
-  return runtime->logit_bytes * tokens * (double)job->network->padded_vocabulary /
+  const tws_objective objective = job->network->objective;
+  const int masked = objective == TWS_OBJECTIVE_MASKED || objective == TWS_OBJECTIVE_SENTENCES;
+  const double scored = masked && runtime->scored_share > 0 ? runtime->scored_share : 1;
+  return runtime->logit_bytes * scored * tokens * (double)job->network->padded_vocabulary /
          tws_job_ranks_along(job, TWS_AXIS_MODEL);
 }
 

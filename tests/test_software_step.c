@@ -160,6 +160,35 @@ static const char experts[] =
     "\"num_attention_heads\":32,\"num_experts\":128,\"num_experts_per_tok\":8,\"num_hidden_layers\":48,"
     "\"num_key_value_heads\":4,\"rms_norm_eps\":1e-6,\"tie_word_embeddings\":false,\"vocab_size\":151936}";
 
+/* BERT-large: 480 sequences of 128 tokens ran on 80 GB, 512 did not, with 77.2 GiB allocated. */
+START_TEST(masked_tokens_alone_are_scored) {
+  static const struct {
+    int sequences, status;
+    double least, most;
+  } reports[] = {{480, 0, 74, 79}, {512, 1, 79.2, 83}};
+  make_folder();
+  write_text(in_folder("bert.json"),
+             "{\"architectures\":[\"BertForPreTraining\"],\"model_type\":\"bert\",\"hidden_act\":\"gelu\","
+             "\"hidden_dropout_prob\":0.1,\"attention_probs_dropout_prob\":0.1,\"hidden_size\":1024,"
+             "\"intermediate_size\":4096,\"num_hidden_layers\":24,\"num_attention_heads\":16,"
+             "\"max_position_embeddings\":512,\"type_vocab_size\":2,\"vocab_size\":30522}");
+  for (size_t i = 0; i < sizeof reports / sizeof *reports; i++) {
+    command_result r = twinspeed(
+        "estimate -m %s --cluster dgx-a100 --stage 0 --dtype fp16 --micro-batch %d --seq 128 --runtime bert-2020 "
+        "--json",
+        in_folder("bert.json"), reports[i].sequences);
+    ck_assert_msg(r.status == reports[i].status, "%d: %d %s", reports[i].sequences, r.status, r.err);
+    cJSON *json = cJSON_Parse(r.out);
+    const cJSON *need = cJSON_GetObjectItem(cJSON_GetObjectItem(json, "verdict"), "device_need_bytes");
+    const double bytes = cJSON_GetNumberValue(need) / GIB;
+    ck_assert_msg(bytes > reports[i].least && bytes < reports[i].most, "%.2f GiB", bytes);
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+  remove_folder();
+}
+END_TEST
+
 /* Qwen2.5 32B at stage 3 ran out on seven devices of 80 GB; Qwen3 30B-A3B at stage 2 on 32, in Adam's step; Qwen2.5 14B
  * with its optimizer on the host on four of 40 GB, after backward had begun. */
 START_TEST(what_ran_out_of_memory_does_not_fit) {
@@ -210,6 +239,7 @@ int main(void) {
   tcase_add_test(tests, an_offloaded_step_of_stage_2_is_of_the_largest_parameter);
   tcase_add_test(tests, buckets_are_of_their_full_size);
   tcase_add_test(tests, layers_and_logits_of_transformers);
+  tcase_add_test(tests, masked_tokens_alone_are_scored);
   tcase_add_test(tests, what_ran_out_of_memory_does_not_fit);
   suite_add_tcase(suite, tests);
   return run_suite(suite);

@@ -81,6 +81,9 @@
  *               that anybody found 271.
  *   pytorch-2020  eager modules without Megatron's or the Trainer's checks between them: a kernel of a plan is issued
  *               in 60 us, as by PyTorch in fsdp-2022; nothing is fitted.
+ *   bert-2020   NVIDIA's BERT (DeepLearningExamples, PyTorch): at most 20 of 128 and 80 of 512 tokens are predicted
+ *               (max_predictions_per_seq), and the head sees them alone. A report of BERT-large on 80 GB runs with 480
+ *               sequences of 128 and not with 512.
  *   transformers-2021  gelu_new is eight kernels, and fourteen backward; the optimizer nine over a shard, beside casts
  *               and a norm in float64 (transformers 4.12, DeepSpeed 0.5).
  *   curved      transformers 4.12's gelu_new (activations.py), x*0.5*(1+tanh(..(x+..pow(x,3)))), keeps x, half of it,
@@ -238,6 +241,15 @@ static const tws_runtime runtimes[] = {
      .added_passes = TWS_PASSES_MEGATRON,
      .overlaps_data = 1,
      .keeps = {.curved = {2, 2}}},
+    {.name = "bert-2020",
+     .about = "the same to pre-train BERT: one kernel for GELU and its bias, masked tokens alone are scored",
+     EAGER,
+     EAGER_ATTENTION(21, 19),
+     .launch_s = 6e-6,
+     .host_op_s = 60e-6,
+     .added_passes = TWS_PASSES_MEGATRON,
+     .overlaps_data = 1,
+     .scored_share = 0.15625},
     {.name = "deepspeed-flash",
      .about = "DeepSpeed with flash attention and fused losses, 2024 and later",
      COMMUNICATORS,

@@ -86,6 +86,7 @@ typedef struct tws_runtime {
   double communicator_bytes; /* there too, of NCCL for each axis of more than one rank */
   double reserved_share;     /* that a caching allocator reserves beyond what is allocated */
   double logit_bytes;        /* of copies of a logit beside the plan's */
+  double scored_share; /* of the tokens that a masked language model has such copies for; 0: all */
   tws_runtime_keeps keeps;
   int keeps_wide; /* what enters products in 8 bits is kept in 16, and cast again backward */
   double workspace_bytes[TWS_GENERATION_COUNT]; /* of libraries, out of torch's allocator */
