@@ -61,6 +61,7 @@ static tws_tune_request ask_tuner(const kind_search *s, int devices) {
   space->ranks_count = 1;
   space->axes = tws_tune_needs_axes(&ask);
   if (space->axes) keep_axes(s->request->spec, s->job->config, space);
+  ask.memory_bytes = tws_job_limit_with_margin(s->job);
   return ask;
 }
 

@@ -15,7 +15,8 @@ static double states_of(const tws_ledger *ledger, tws_tier tier) {
 tws_code tws_beside_deepspeed_find(const tws_job *job, const tws_ledger *ledger, double factor, int old,
                                    tws_beside_deepspeed *out, tws_error *err) {
   const tws_zero_config *z = &job->config->zero;
-  const int each = tws_job_fit(job, ledger).capacity.ranks_per_node, nodes = (job->ranks + each - 1) / each;
+  const tws_fit fit = tws_job_fit(job, ledger);
+  const int each = fit.capacity.ranks_per_node, nodes = (job->ranks + each - 1) / each;
   const double total = (double)tws_network_params(job->network, 0);
   if (z->stage < 2)
     return tws_fail(err, TWS_USAGE, "give --stage 2 or 3, or leave --compat out",
@@ -36,7 +37,10 @@ tws_code tws_beside_deepspeed_find(const tws_job *job, const tws_ledger *ledger,
       .arena_device = (double)ledger->tier[TWS_TIER_DEVICE].arena_bytes,
       .arena_node =
           each * ((double)ledger->tier[TWS_TIER_PINNED].arena_bytes + (double)ledger->tier[TWS_TIER_HOST].arena_bytes),
-      .arena_disk = (double)ledger->tier[TWS_TIER_DISK].arena_bytes};
+      .arena_disk = (double)ledger->tier[TWS_TIER_DISK].arena_bytes,
+      .runtime = tws_profile_runtime(job->profile)->name,
+      .held_device = fit.device_need,
+      .held_node = fit.node_need};
   return TWS_OK;
 }
 
@@ -46,7 +50,8 @@ tws_code tws_beside_deepspeed_print(const tws_cli *cli, const tws_beside_deepspe
     double device, node, disk;
   } rows[] = {{"  DeepSpeed's formula: states", b->formula_device, b->formula_node, 0},
               {"  states of this plan", b->states_device, b->states_node, b->states_disk},
-              {"  all of this plan", b->arena_device, b->arena_node, b->arena_disk}};
+              {"  all of this plan", b->arena_device, b->arena_node, b->arena_disk},
+              {tws_cell("  what %s needs", b->runtime), b->held_device, b->held_node, b->arena_disk}};
   const int columns = b->arena_disk > 0 ? 4 : 3;
   tws_table table;
   tws_table_init(&table, columns);
@@ -75,7 +80,9 @@ cJSON *tws_beside_deepspeed_json(const tws_beside_deepspeed *b) {
              {"plan_states_cpu_bytes", b->states_node},
              {"plan_gpu_bytes", b->arena_device},
              {"plan_cpu_bytes", b->arena_node},
-             {"plan_rank_disk_bytes", b->arena_disk}};
+             {"plan_rank_disk_bytes", b->arena_disk},
+             {"runtime_gpu_bytes", b->held_device},
+             {"runtime_cpu_bytes", b->held_node}};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) cJSON_AddNumberToObject(json, all[i].name, all[i].bytes);
   return json;
 }

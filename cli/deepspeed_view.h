@@ -12,6 +12,8 @@ typedef struct tws_beside_deepspeed {
   double formula_device, formula_node;
   double states_device, states_node, states_disk;
   double arena_device, arena_node, arena_disk;
+  const char *runtime; /* what it holds, with its own buffers: what the verdict is of */
+  double held_device, held_node;
 } tws_beside_deepspeed;
 
 /* `old`: as DeepSpeed 0.3 had it. TWS_USAGE: the job has neither ZeRO stage 2 nor 3. */

@@ -18,7 +18,7 @@
 typedef struct options {
   tws_job_spec job;
   const char *program;
-  int zero2, zero3, fit, force;
+  int zero2, zero3, fit, no_tight, force;
   double total_params, largest_layer_params, factor, within, tokens_per_second;
   int64_t gpus_per_node, nodes;
   const char *compat, *safetensors, *ledger_csv, *csv;
@@ -309,10 +309,13 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
     tws_text_free(&csv);
     TWS_TRY(code);
   }
-  if (fit.fits) return TWS_OK;
+  if (fit.tight && !o->no_tight)
+    tws_warn(cli, "tight: peaks of %s were up to %.1f %% above what is predicted, which is more than the device has",
+             fit.seen->of, 100 * (fit.seen->high - 1));
+  if (fit.fits && !(fit.tight && o->no_tight)) return TWS_OK;
   char hint[256];
   tws_remedy_find(&o->job, job->program, hint, sizeof hint);
-  return tws_fit_refuse(&fit, hint, err);
+  return fit.tight ? tws_fit_refuse_tight(&fit, hint, err) : tws_fit_refuse(&fit, hint, err);
 }
 
 static tws_code estimate_job(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
@@ -392,6 +395,7 @@ static const tws_option table[] = {
     TWS_STRING("csv", 0, "FILE", options, csv,
                "a row for each job, with lists for each combination (\"-\": on stdout)"),
     TWS_FORCE_OPTION(options),
+    TWS_FLAG("no-tight", 0, options, no_tight, "exit status 1 where the fit is tight"),
     TWS_FLAG("fit", 0, options, fit, "how many GPUs it takes, of which kind (--cluster A,B: of these), how set up"),
     TWS_NUMBER("within", 0, "SECONDS", options, within, 1e-6, 1e9, "--fit: so that a step takes no longer"),
     TWS_NUMBER("tokens-per-second", 0, "N", options, tokens_per_second, 1e-6, 1e15, "--fit: at this rate at least"),
@@ -433,10 +437,11 @@ const tws_verb tws_verb_estimate = {
     .notes =
         "Memory is counted from the plan that the engine would execute: every byte a rank ever holds belongs to a\n"
         "named buffer, and the arena is what the engine allocates. Time is the plan's longest path with the\n"
-        "profile's costs. Exit code 1: it does not fit.\n"
+        "profile's costs. Exit code 1: it does not fit. A fit is tight where what was measured of other software's\n"
+        "peaks, against what was predicted, reaches beyond the device: exit code 0 and a warning, 1 with --no-tight.\n"
         "--fit keeps what is given (stage, recompute, micro batch, axes, batch of the configuration) and looks for\n"
-        "the rest with the tuner, for each number of GPUs that it tries: parts of a node, then whole "
-        "nodes.\n" TWS_LISTS_NOTES,
+        "the rest with the tuner, for each number of GPUs that it tries: parts of a node, then whole nodes. Nothing "
+        "tight counts as fitting.\n" TWS_LISTS_NOTES,
     .options = table,
     .options_bytes = sizeof(options),
     .swept = tws_listed_options,

@@ -22,6 +22,13 @@ static int find_assumed(const tws_smallest_request *request, tws_assumption list
   return kept;
 }
 
+/* Of the runtime that is asked for; NULL: the program's own, whose peaks are those that are predicted. */
+static const tws_memory_interval *margin_of(const tws_smallest_request *request) {
+  const tws_runtime *runtime = request->spec->runtime ? tws_runtime_find(request->spec->runtime) : NULL;
+  const tws_memory_interval *seen = runtime ? tws_runtime_memory_interval(runtime) : NULL;
+  return seen && seen->high > 1 ? seen : NULL;
+}
+
 static tws_code fit_json(const tws_smallest_request *request, const tws_smallest_answer *answers, int count,
                          tws_error *err) {
   cJSON *root = cJSON_CreateObject();
@@ -31,6 +38,10 @@ static tws_code fit_json(const tws_smallest_request *request, const tws_smallest
   if (request->tokens_per_s > 0) cJSON_AddNumberToObject(root, "wanted_tokens_per_s", request->tokens_per_s);
   tws_assumption assumed[TWS_ASSUMPTIONS];
   cJSON_AddItemToObject(root, "assumptions", tws_assumptions_json(assumed, find_assumed(request, assumed)));
+  const tws_memory_interval *margin = margin_of(request);
+  cJSON *kept = cJSON_AddObjectToObject(root, "margin");
+  cJSON_AddNumberToObject(kept, "share", margin ? 1 - 1 / margin->high : 0);
+  if (margin) cJSON_AddStringToObject(kept, "of", margin->of);
   cJSON *list = cJSON_AddArrayToObject(root, "answers");
   for (int i = 0; i < count; i++) {
     const tws_smallest_answer *a = &answers[i];
@@ -62,7 +73,8 @@ static tws_code fit_json(const tws_smallest_request *request, const tws_smallest
   return tws_out_json(root, err);
 }
 
-static tws_code fit_table(const tws_cli *cli, const tws_smallest_answer *answers, int count, tws_error *err) {
+static tws_code fit_table(const tws_cli *cli, const tws_smallest_answer *answers, int count, int with_margin,
+                          tws_error *err) {
   tws_table table;
   tws_text same = {0};
   tws_table_init(&table, 9);
@@ -83,8 +95,9 @@ static tws_code fit_table(const tws_cli *cli, const tws_smallest_answer *answers
   }
   tws_table_compact(&table, 2, 3, &same);
   TWS_TRY(tws_table_print(cli, &table, err));
-  tws_out_wrapped(2, "the fastest settings there%s%s; batch: micro batch x accumulation; memory: of a GPU's",
-                  same.length ? ", all with " : "", same.length ? same.data : "");
+  tws_out_wrapped(2, "the fastest settings there%s%s; batch: micro batch x accumulation; memory: of a GPU's%s",
+                  same.length ? ", all with " : "", same.length ? same.data : "",
+                  with_margin ? " without the margin" : "");
   tws_text_free(&same);
   return TWS_OK;
 }
@@ -97,9 +110,15 @@ tws_code tws_fit_answer(tws_cli *cli, const tws_smallest_request *request, tws_e
   if (code == TWS_OK && cli->json) {
     code = fit_json(request, answers, count, err);
   } else if (code == TWS_OK) {
-    if (answers[0].found) code = fit_table(cli, answers, count, err);
+    if (answers[0].found) code = fit_table(cli, answers, count, margin_of(request) != NULL, err);
     for (int i = 0; i < count && code == TWS_OK; i++)
       if (!answers[i].found) tws_out_wrapped(8, "none    %s: %s", answers[i].cluster, answers[i].reason);
+    const tws_memory_interval *margin = margin_of(request);
+    if (margin)
+      tws_out_wrapped(8,
+                      "Margin  %.1f %% of a device is kept free: nine of ten measured peaks (%s) were at most %.1f %% "
+                      "above what was predicted",
+                      100 * (1 - 1 / margin->high), margin->of, 100 * (margin->high - 1));
     tws_assumption assumed[TWS_ASSUMPTIONS];
     tws_assumptions_print(cli, assumed, find_assumed(request, assumed));
     if (code == TWS_OK && answers[0].found) tws_evidence_print(cli, &answers[0].evidence);

@@ -16,6 +16,7 @@ typedef struct cases_report {
   const tws_validate_options *o;
   tws_cases *cases;
   tws_case_comparison compared;
+  tws_case_half halves[2];
 } cases_report;
 
 static const char *percent_text(double percent) {
@@ -39,6 +40,25 @@ static tws_code print_groups(const tws_cli *cli, const cases_report *r, tws_erro
                               isfinite(g->concordance) ? tws_cell("%.2f", g->concordance) : "",
                               g->mem_n ? tws_cell("%d", g->mem_n) : "", percent_text(g->mem_mape), verdicts});
   }
+  return tws_table_print(cli, &table, err);
+}
+
+/* Constants are fitted on one half, so that the other says how good they are. */
+static tws_code print_halves(const tws_cli *cli, const cases_report *r, tws_error *err) {
+  tws_table table;
+  tws_table_init(&table, 9);
+  tws_table_row(&table, (const char *[]){"half", "runs", "ran +/-", "OOM +/-", "tight", "memory", "inside", "median",
+                                         "mean of groups"});
+  for (int i = 0; i < 2; i++) {
+    const tws_case_half *h = &r->halves[i];
+    tws_table_row(&table, (const char *[]){tws_case_half_name(h->for_fitting), tws_cell("%d", h->runs),
+                                           tws_cell("%d/%d", h->ran_right, h->ran_wrong),
+                                           tws_cell("%d/%d", h->oom_right, h->oom_wrong),
+                                           tws_cell("%d", h->ran_tight + h->oom_tight), tws_cell("%d", h->memory_runs),
+                                           tws_cell("%d", h->memory_inside), percent_text(h->memory_median),
+                                           percent_text(h->memory_mean_of_groups)});
+  }
+  tws_out("\n");
   return tws_table_print(cli, &table, err);
 }
 
@@ -77,6 +97,7 @@ static tws_code print_text(const tws_cli *cli, const cases_report *r, tws_error 
   tws_out("Seconds of a step, %s, and peak bytes of a device, against what was measured; errors in percent:\n",
           r->o->simulate ? "simulated" : "estimated");
   TWS_TRY(print_groups(cli, r, err));
+  TWS_TRY(print_halves(cli, r, err));
   if (r->o->worst > 0) TWS_TRY(print_worst(cli, r, err));
   if (r->compared.reason_count) tws_out("\nSkipped:\n");
   for (int i = 0; i < r->compared.reason_count; i++)
@@ -125,6 +146,29 @@ static void add_groups(cJSON *list, const tws_case_comparison *c) {
   }
 }
 
+static void add_halves(cJSON *list, const tws_case_half halves[2]) {
+  for (int i = 0; i < 2; i++) {
+    const tws_case_half *h = &halves[i];
+    cJSON *item = cJSON_CreateObject();
+    if (!item) continue;
+    cJSON_AddStringToObject(item, "half", tws_case_half_name(h->for_fitting));
+    cJSON_AddNumberToObject(item, "n", h->runs);
+    cJSON_AddNumberToObject(item, "ran_right", h->ran_right);
+    cJSON_AddNumberToObject(item, "ran_wrong", h->ran_wrong);
+    cJSON_AddNumberToObject(item, "oom_right", h->oom_right);
+    cJSON_AddNumberToObject(item, "oom_wrong", h->oom_wrong);
+    cJSON_AddNumberToObject(item, "ran_tight", h->ran_tight);
+    cJSON_AddNumberToObject(item, "oom_tight", h->oom_tight);
+    cJSON_AddNumberToObject(item, "mem_n", h->memory_runs);
+    cJSON_AddNumberToObject(item, "mem_inside", h->memory_inside);
+    cJSON_AddNumberToObject(item, "mem_groups", h->memory_groups);
+    add_number(item, "mem_median_ape", h->memory_median);
+    add_number(item, "mem_median_of_groups", h->memory_median_of_groups);
+    add_number(item, "mem_mean_of_groups", h->memory_mean_of_groups);
+    cJSON_AddItemToArray(list, item);
+  }
+}
+
 static void add_results(cJSON *list, const tws_case_comparison *c) {
   for (int i = 0; i < c->count; i++) {
     const tws_case_result *r = &c->results[i];
@@ -132,6 +176,11 @@ static void add_results(cJSON *list, const tws_case_comparison *c) {
     if (!item) continue;
     cJSON_AddStringToObject(item, "id", r->of->id);
     cJSON_AddStringToObject(item, "group", r->of->group);
+    cJSON_AddStringToObject(item, "half", tws_case_half_name(r->for_fitting));
+    cJSON_AddStringToObject(item, "runtime", r->runtime);
+    if (r->predicted_fits >= 0) cJSON_AddBoolToObject(item, "predicted_fits", r->predicted_fits);
+    if (r->predicted_fits >= 0) cJSON_AddBoolToObject(item, "predicted_tight", r->predicted_tight);
+    if (r->out_of_memory >= 0) cJSON_AddBoolToObject(item, "out_of_memory", r->out_of_memory);
     add_figure(item, "predicted_s", r->predicted_s);
     add_figure(item, "measured_s", r->skipped_because ? r->of->measured_s : r->measured_s);
     add_figure(item, "predicted_bytes", r->predicted_bytes);
@@ -150,6 +199,7 @@ static tws_code print_json(const cases_report *r, tws_error *err) {
   cJSON_AddStringToObject(root, "schema", "twinspeed-cases-1");
   cJSON_AddStringToObject(root, "times", r->o->simulate ? "simulated" : "estimated");
   add_groups(cJSON_AddArrayToObject(root, "groups"), &r->compared);
+  add_halves(cJSON_AddArrayToObject(root, "halves"), r->halves);
   add_results(cJSON_AddArrayToObject(root, "cases"), &r->compared);
   return tws_out_json(root, err);
 }
@@ -190,6 +240,7 @@ static tws_code validate_cases(const tws_cli *cli, cases_report *r, tws_error *e
   TWS_TRY(tws_cases_load(o->cases, &r->cases, err));
   if (o->simulate) TWS_TRY(tws_sim_load(&sim, err));
   TWS_TRY(tws_cases_compare(r->cases, o->group.item, o->group.count, sim, &progress, &r->compared, err));
+  TWS_TRY(tws_cases_halves(&r->compared, r->halves, err));
   TWS_TRY(cli->json ? print_json(r, err) : print_text(cli, r, err));
   if (o->figures) TWS_TRY(draw_scatter(cli, r, err));
   int count;

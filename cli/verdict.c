@@ -1,13 +1,28 @@
 #include "cli/verdict.h"
 #include "base/units.h"
 
-static void print_line(const tws_cli *cli, const char *what, double need, double have, const char *detail) {
+static void print_line(const tws_cli *cli, const char *what, double need, double have, int tight, const char *detail) {
   char a[32], b[32], c[32];
   int fits = need <= have;
-  tws_out_wrapped(2, "%s%s%s: %s needs %s and has %s%s; %s %s", tws_style(cli, fits ? TWS_GREEN : TWS_RED),
-                  fits ? "fits" : "does not fit", tws_style(cli, TWS_PLAIN_OUTPUT), what,
-                  tws_format_bytes(need, a, sizeof a), tws_format_bytes(have, b, sizeof b), detail,
+  tws_out_wrapped(2, "%s%s%s: %s needs %s and has %s%s; %s %s",
+                  tws_style(cli, tight  ? TWS_BOLD
+                                 : fits ? TWS_GREEN
+                                        : TWS_RED),
+                  tight  ? "tight"
+                  : fits ? "fits"
+                         : "does not fit",
+                  tws_style(cli, TWS_PLAIN_OUTPUT), what, tws_format_bytes(need, a, sizeof a),
+                  tws_format_bytes(have, b, sizeof b), detail,
                   tws_format_bytes(fits ? have - need : need - have, c, sizeof c), fits ? "stay free" : "are missing");
+}
+
+/* What was measured of such software, against what was predicted. */
+static void print_seen(const tws_fit *fit) {
+  char low[32], high[32];
+  if (!fit->seen || !(fit->seen->high > 1)) return;
+  tws_out_wrapped(2, "  nine of ten measured peaks (%s) were between %s and %s for such a prediction", fit->seen->of,
+                  tws_format_bytes(fit->device_need * fit->seen->low, low, sizeof low),
+                  tws_format_bytes(fit->device_need * fit->seen->high, high, sizeof high));
 }
 
 void tws_fit_print(const tws_cli *cli, const tws_fit *fit) {
@@ -15,12 +30,19 @@ void tws_fit_print(const tws_cli *cli, const tws_fit *fit) {
   if (!fit->capacity.host) {
     snprintf(detail, sizeof detail, " (%s of it for context and libraries)",
              tws_format_bytes(fit->capacity.overhead, bytes, sizeof bytes));
-    print_line(cli, "one device", fit->device_need, fit->capacity.device, fit->capacity.overhead > 0 ? detail : "");
+    print_line(cli, "one device", fit->device_need, fit->capacity.device, fit->tight,
+               fit->capacity.overhead > 0 ? detail : "");
+    print_seen(fit);
   }
   if (fit->capacity.node > 0 && (fit->capacity.host || fit->node_need > 0)) {
-    snprintf(detail, sizeof detail, " host memory (%d rank%s)", fit->capacity.ranks_per_node,
-             fit->capacity.ranks_per_node > 1 ? "s" : "");
-    print_line(cli, "one node", fit->node_need, fit->capacity.node, detail);
+    const int used = snprintf(detail, sizeof detail, " host memory (%d rank%s", fit->capacity.ranks_per_node,
+                              fit->capacity.ranks_per_node > 1 ? "s" : "");
+    if (fit->node_software > 0)
+      snprintf(detail + used, sizeof detail - (size_t)used, ", %s beyond the plan)",
+               tws_format_bytes(fit->node_software, bytes, sizeof bytes));
+    else
+      snprintf(detail + used, sizeof detail - (size_t)used, ")");
+    print_line(cli, "one node", fit->node_need, fit->capacity.node, 0, detail);
   }
 }
 
@@ -34,13 +56,23 @@ void tws_fit_warn(const tws_cli *cli, const tws_fit *fit) {
 cJSON *tws_fit_json(const tws_fit *fit) {
   cJSON *json = cJSON_CreateObject();
   cJSON_AddBoolToObject(json, "fits", fit->fits);
+  cJSON_AddStringToObject(json, "answer", fit->tight ? "tight" : fit->fits ? "fits" : "does not fit");
   cJSON_AddNumberToObject(json, "ranks_per_node", fit->capacity.ranks_per_node);
   if (!fit->capacity.host) {
     cJSON_AddNumberToObject(json, "device_need_bytes", fit->device_need);
     cJSON_AddNumberToObject(json, "device_overhead_bytes", fit->capacity.overhead);
     cJSON_AddNumberToObject(json, "device_have_bytes", fit->capacity.device);
+    if (fit->seen) {
+      cJSON *seen = cJSON_AddObjectToObject(json, "device_seen");
+      cJSON_AddNumberToObject(seen, "low_bytes", fit->device_need * fit->seen->low);
+      cJSON_AddNumberToObject(seen, "high_bytes", fit->device_need * fit->seen->high);
+      cJSON_AddNumberToObject(seen, "runs", fit->seen->runs);
+      cJSON_AddNumberToObject(seen, "groups", fit->seen->groups);
+      cJSON_AddStringToObject(seen, "of", fit->seen->of);
+    }
   }
   cJSON_AddNumberToObject(json, "node_need_bytes", fit->node_need);
+  cJSON_AddNumberToObject(json, "node_software_bytes", fit->node_software);
   cJSON_AddNumberToObject(json, "node_have_bytes", fit->capacity.node);
   return json;
 }

@@ -5,6 +5,7 @@
 #include "base/host_memory.h"
 #include "base/units.h"
 #include "job/modules.h"
+#include "job/software_host.h"
 #include "job/software_memory.h"
 
 /* One memory that the ranks of a node share; no rank may take more than a device that the cluster gives it. */
@@ -69,11 +70,25 @@ tws_fit tws_job_fit_within(const tws_job *job, const tws_ledger *ledger, double 
                           tws_job_context_bytes(job) - tws_profile_overhead_bytes(job->profile);
   capacity.overhead += software;
   capacity.rank_device = fmax(0, capacity.rank_device - software);
-  tws_fit fit = tws_fit_of(&capacity, ledger);
-  if (fit.tier != TWS_TIER_DEVICE) return fit;
-  fit.rank_need += software;
-  fit.rank_have += software;
+  const double on_host = tws_software_host_bytes(job, ledger);
+  tws_ledger held = *ledger;
+  held.tier[TWS_TIER_HOST].arena_bytes += (uint64_t)on_host;
+  tws_fit fit = tws_fit_of(&capacity, &held);
+  fit.node_software = capacity.ranks_per_node * on_host;
+  if (fit.tier == TWS_TIER_DEVICE) {
+    fit.rank_need += software;
+    fit.rank_have += software;
+  }
+  if (capacity.host) return fit;
+  fit.seen = tws_runtime_memory_interval(tws_profile_runtime(job->profile));
+  fit.tight = fit.fits && fit.device_need * fit.seen->high > capacity.device;
   return fit;
+}
+
+double tws_job_limit_with_margin(const tws_job *job) {
+  const tws_capacity capacity = tws_capacity_of(&job->machine, job->ranks > 0 ? job->ranks : 1, 0);
+  const double high = tws_runtime_memory_interval(tws_profile_runtime(job->profile))->high;
+  return capacity.host || !(high > 1) ? 0 : capacity.device / high;
 }
 
 tws_fit tws_job_fit(const tws_job *job, const tws_ledger *ledger) {
@@ -89,6 +104,14 @@ tws_code tws_fit_refuse(const tws_fit *fit, const char *hint, tws_error *err) {
   const char *what = device ? "a device" : disk ? "a node's disk" : "a node";
   return tws_fail(err, TWS_NO, hint, "does not fit: %s needs %s and has %s", what, tws_format_bytes(need, a, sizeof a),
                   tws_format_bytes(have, b, sizeof b));
+}
+
+tws_code tws_fit_refuse_tight(const tws_fit *fit, const char *hint, tws_error *err) {
+  char need[32], have[32], likely[32];
+  return tws_fail(err, TWS_NO, hint, "tight: a device needs %s, up to %s by what was seen of %s, and has %s",
+                  tws_format_bytes(fit->device_need, need, sizeof need),
+                  tws_format_bytes(fit->device_need * fit->seen->high, likely, sizeof likely), fit->seen->of,
+                  tws_format_bytes(fit->capacity.device, have, sizeof have));
 }
 
 /* ---- this machine ---- */

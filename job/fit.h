@@ -3,6 +3,7 @@
 #define TWS_JOB_FIT_H
 
 #include "job/job.h"
+#include "models/hardware/runtime_interval.h"
 
 /* What a machine has for the ranks of a job, bytes. */
 typedef struct tws_capacity {
@@ -22,9 +23,12 @@ tws_capacity tws_capacity_of(const tws_machine *machine, int ranks, double devic
 typedef struct tws_fit {
   tws_capacity capacity;
   int fits;
-  double device_need; /* of one device: arena and what the libraries take */
-  double node_need;   /* of one node, all its ranks */
-  double disk_need;   /* of one node's disks */
+  int tight;                       /* it fits, and what was seen of the runtime reaches beyond the device */
+  const tws_memory_interval *seen; /* of the runtime; NULL: the fit is of no job, or of hosts */
+  double device_need;              /* of one device: arena and what the libraries take */
+  double node_need;                /* of one node, all its ranks */
+  double node_software;            /* the part of it that is the software's, beyond the plan's */
+  double disk_need;                /* of one node's disks */
   /* of one rank, where it decides: in the memory that is too small, else in its device's */
   tws_tier tier;
   double rank_need, rank_have;
@@ -34,8 +38,13 @@ typedef struct tws_fit {
 tws_fit tws_fit_of(const tws_capacity *capacity, const tws_ledger *ledger);
 tws_fit tws_job_fit(const tws_job *job, const tws_ledger *ledger);
 tws_fit tws_job_fit_within(const tws_job *job, const tws_ledger *ledger, double device_limit);
+/* Of one device: what a job may be predicted to need so that what was seen of its runtime does not reach beyond the
+ * device; 0: all that there is, as for this program's own engine and for hosts. */
+double tws_job_limit_with_margin(const tws_job *job);
 /* What is too small, by how much: "does not fit: a device needs 90 GiB and has 80 GiB". TWS_NO with the hint. */
 tws_code tws_fit_refuse(const tws_fit *fit, const char *hint, tws_error *err);
+/* Of a tight fit: by how much. TWS_NO with the hint. */
+tws_code tws_fit_refuse_tight(const tws_fit *fit, const char *hint, tws_error *err);
 
 /* Whether this build trains on what the job's cluster has; `by_cluster`, `by_profile`: which options said so, for the
  * remedy. TWS_UNSUPPORTED: it has GPUs, and there is no CUDA backend; TWS_ENVIRONMENT: there is no engine. */

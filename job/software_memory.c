@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "job/software_step.h"
 #include "models/network/adapt.h"
 #include "plan/pipeline_schedule.h"
 
@@ -96,53 +97,36 @@ static double operation_bytes(const tws_job *job, const tws_runtime *runtime, co
   return c->recompute == TWS_RECOMPUTE_FULL ? layer : stage->layers * in_flight(job, stage->stage) * layer;
 }
 
-/* Parameters that have gradients. */
-static double trained(const tws_job *job, const tws_stage_estimate *stage) {
-  return stage->parameters * (double)tws_network_trained(job->network) / (double)tws_network_params(job->network, 0);
-}
-
 /* Beside the plan's gradients, which are in 16 bits but where ZeRO accumulates them in float32: bf16's float32 ones of
  * all parameters (4); Megatron accumulates in float32 alone (2 more than 16 bits take). */
 static double gradient_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   if (c->dtype == TWS_F32 || c->zero.stage > 1) return 0;
-  if (runtime->float_gradients && c->zero.stage == 0) return 2 * trained(job, stage);
-  return runtime->gradient_copies && c->dtype == TWS_BF16 ? 4 * trained(job, stage) : 0;
+  if (runtime->float_gradients && c->zero.stage == 0) return 2 * tws_software_trained(job, stage);
+  return runtime->gradient_copies && c->dtype == TWS_BF16 ? 4 * tws_software_trained(job, stage) : 0;
 }
 
-static double optimizer_shards(const tws_job *job) {
-  return job->config->zero.stage > 0
-             ? fmax(tws_topology_size(&job->topology, tws_topology_partitions(&job->topology)), 1)
-             : 1;
-}
-
-/* Of the optimizer, while it steps: gradients of its shard, flattened in 16 bits and then in float32. Megatron's and
- * DeepSpeed's of fp16, and that of ZeRO-1 and 2 in DeepSpeed since, for both 16-bit types. */
+/* Of the optimizer, while it steps: gradients of its shard, flattened in 16 bits and then in float32, as Megatron's of
+ * fp16 has them; DeepSpeed's by the rows of its moments. */
 static double step_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
-  const int of_fp16 = runtime->gradient_copies && c->dtype == TWS_F16 && c->zero.stage < 2;
-  const int of_zero = runtime->copies_buckets && c->dtype != TWS_F32 && (c->zero.stage == 1 || c->zero.stage == 2) &&
-                      !c->zero.offload_optimizer;
-  return of_fp16 || of_zero ? 6 * trained(job, stage) / optimizer_shards(job) : 0;
-}
-
-static double largest_parameter(const tws_job *job) {
-  double most = 0;
-  for (uint32_t p = 0; p < job->network->param_count; p++)
-    if (!job->network->params[p].frozen) most = fmax(most, (double)tws_param_numel(&job->network->params[p]));
-  return most / tws_job_ranks_along(job, TWS_AXIS_MODEL);
+  if (runtime->gradient_copies && c->dtype == TWS_F16 && c->zero.stage < 2)
+    return 6 * tws_software_trained(job, stage) / tws_software_shards(job);
+  return tws_software_step_most(job, stage);
 }
 
 /* What a bucket of ZeRO-3 is interleaved into, never more than there are gradients. ZeRO-2 flattens what it reduces,
  * has a second bucket that fills meanwhile where reductions overlap, and reduces a gradient that is larger than a
- * bucket where it is. */
+ * bucket where it is. Buckets have their full size, however small a model is. */
 static double bucket_copy_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
-  if (!runtime->copies_buckets || c->zero.stage < 2 || optimizer_shards(job) < 2) return 0;
-  double numbers = fmin((double)c->zero.reduce_bucket_size, trained(job, stage));
+  if (!runtime->copies_buckets || c->zero.stage < 2 || tws_software_shards(job) < 2) return 0;
+  const double full = (double)c->zero.reduce_bucket_size;
+  const double filled = fmin(full, tws_software_trained(job, stage));
+  double numbers = full;
   if (c->zero.stage == 2) {
-    const double largest = largest_parameter(job), apart = largest > numbers ? largest : 0;
-    numbers = (c->zero.overlap_comm ? numbers : 0) + fmax(numbers, apart) + apart;
+    const double largest = tws_software_largest_parameter(job), apart = largest > full ? largest : 0;
+    numbers = (c->zero.overlap_comm ? full : 0) + fmax(filled, apart) + apart + full - filled;
   }
   return (double)tws_dtype_bytes(tws_config_communication_dtype(c)) * numbers;
 }
@@ -152,7 +136,7 @@ static double bucket_copy_bytes(const tws_job *job, const tws_runtime *runtime, 
 static int keeps_flat_gradients(const tws_job *job) {
   const tws_config *c = job->config;
   return tws_profile_runtime(job->profile)->flat_gradients && c->zero.stage > 2 && c->accumulation_steps > 1 &&
-         optimizer_shards(job) > 1 && tws_job_stages(job) == 1;
+         tws_software_shards(job) > 1 && tws_job_stages(job) == 1;
 }
 
 /* Parameters of layers that have trained ones, of one layer, and outside of layers. */
@@ -183,7 +167,7 @@ static flat_parameters flat_parameters_of(const tws_network *network) {
 static double flat_gradient_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   if (!keeps_flat_gradients(job)) return 0;
   return (double)tws_dtype_bytes(job->config->dtype) *
-         (flat_parameters_of(job->network).trained - trained(job, stage) / optimizer_shards(job));
+         (flat_parameters_of(job->network).trained - tws_software_trained(job, stage) / tws_software_shards(job));
 }
 
 /* While the gradient of a flat parameter is made of those of its parts, when a layer's activations are gone: zeros for
@@ -194,8 +178,8 @@ static double joined_bytes(const tws_job *job, const tws_stage_estimate *stage) 
   if (!keeps_flat_gradients(job) || c->recompute != TWS_RECOMPUTE_FULL) return 0;
   const flat_parameters flat = flat_parameters_of(job->network);
   const double rows = (double)c->micro_batch_size * (double)c->sequence_length * stage->layers;
-  return (double)tws_dtype_bytes(c->dtype) * (stage->parameters / optimizer_shards(job) + flat.trained + flat.outside +
-                                              4 * flat.layer + rows * (double)job->network->hidden);
+  return (double)tws_dtype_bytes(c->dtype) * (stage->parameters / tws_software_shards(job) + flat.trained +
+                                              flat.outside + 4 * flat.layer + rows * (double)job->network->hidden);
 }
 
 /* Where nothing partitions a model while it is made. */
@@ -203,13 +187,16 @@ static double loaded_bytes(const tws_job *job, const tws_stage_estimate *stage) 
   const tws_config *c = job->config;
   const int loads = tws_profile_runtime(job->profile)->loads_whole;
   if (!loads || c->zero.stage < 3) return 0;
-  return (double)tws_dtype_bytes(c->dtype) * stage->parameters * (loads > 1 ? 1 + 1 / optimizer_shards(job) : 1);
+  return (double)tws_dtype_bytes(c->dtype) * stage->parameters * (loads > 1 ? 1 + 1 / tws_software_shards(job) : 1);
 }
 
 static double logit_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const double tokens = tokens_of(job);
   if (stage->stage < tws_job_stages(job) - 1) return 0;
-  return runtime->logit_bytes * tokens * (double)job->network->padded_vocabulary /
+  const tws_objective objective = job->network->objective;
+  const int masked = objective == TWS_OBJECTIVE_MASKED || objective == TWS_OBJECTIVE_SENTENCES;
+  const double scored = masked && runtime->scored_share > 0 ? runtime->scored_share : 1;
+  return runtime->logit_bytes * scored * tokens * (double)job->network->padded_vocabulary /
          tws_job_ranks_along(job, TWS_AXIS_MODEL);
 }
 
@@ -219,7 +206,7 @@ double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   double bytes = score_bytes(job, runtime, stage) + mask_bytes(job, stage) + gradient_bytes(job, runtime, stage) +
                  unread_bytes(job, runtime, stage) + operation_bytes(job, runtime, stage) +
                  bucket_copy_bytes(job, runtime, stage) + flat_gradient_bytes(job, stage) +
-                 tws_profile_library_bytes(job->profile);
+                 tws_software_moment(job, stage, TWS_MOMENT_BACKWARD) + tws_profile_library_bytes(job->profile);
   bytes += logit_bytes(job, runtime, stage);
   if (tws_job_stages(job) > 1 && runtime->boundary_tensors)
     bytes += runtime->boundary_tensors * in_flight(job, stage->stage) * tokens * (double)job->network->hidden * 2;
@@ -235,7 +222,7 @@ static double late_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   while (head > network->modules && head->type != TWS_MODULE_LINEAR) head--;
   const tws_param *scores = head->param[0] == TWS_NONE ? NULL : &network->params[head->param[0]];
   const double trains = !scores || scores->frozen ? 0 : (double)tws_param_numel(scores);
-  return (double)tws_dtype_bytes(c->dtype) * fmax(trained(job, stage) - trains, 0);
+  return (double)tws_dtype_bytes(c->dtype) * fmax(tws_software_trained(job, stage) - trains, 0);
 }
 
 /* Inputs of recomputed layers that wait on the device for backward. */
@@ -261,13 +248,31 @@ static double apart_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   return fmax(loaded_bytes(job, stage), joined_bytes(job, stage));
 }
 
+/* When a large gradient of the host's optimizer has been reduced: parameters, buckets and what waits for backward. */
+static double reduced_peak(const tws_job *job, const tws_stage_estimate *stage) {
+  const double bytes = tws_software_moment(job, stage, TWS_MOMENT_REDUCED);
+  if (!(bytes > 0)) return 0;
+  const double bucket = (double)tws_dtype_bytes(tws_config_communication_dtype(job->config)) *
+                        (double)job->config->zero.reduce_bucket_size;
+  return 2 * stage->parameters + bucket * (job->config->zero.overlap_comm ? 2 : 1) + waiting_bytes(job, stage) + bytes +
+         tws_software_moment(job, stage, TWS_MOMENT_BACKWARD);
+}
+
+/* Parameters and gradients in 16 bits, master weights and two moments in float32, and ZeRO-3's bucket, which stays. */
+static double states_bytes(const tws_job *job, const tws_stage_estimate *stage) {
+  const tws_config *c = job->config;
+  const double shards = tws_software_shards(job), gradients = c->zero.stage > 1 ? 2 / shards : 2;
+  const double parameters = c->zero.stage > 2 ? 2 / shards : 2;
+  const double bucket = c->zero.stage > 2 ? (double)tws_dtype_bytes(tws_config_communication_dtype(c)) *
+                                                (double)c->zero.reduce_bucket_size
+                                          : 0;
+  return stage->parameters * (parameters + gradients + 12 / shards) + bucket;
+}
+
 double tws_software_stage_peak(const tws_job *job, const tws_stage_estimate *stage) {
-  const double passes = fmax(passes_peak(job, stage), apart_bytes(job, stage));
+  const double passes = fmax(fmax(passes_peak(job, stage), reduced_peak(job, stage)), apart_bytes(job, stage));
   const double step = step_bytes(job, tws_profile_runtime(job->profile), stage);
-  if (!(step > 0)) return passes;
-  /* parameters and gradients in 16 bits, master weights and two moments in float32 */
-  const double shards = optimizer_shards(job), gradients = job->config->zero.stage > 1 ? 2 / shards : 2;
-  return fmax(passes, stage->parameters * (2 + gradients + 12 / shards) + step);
+  return step > 0 ? fmax(passes, states_bytes(job, stage) + step) : passes;
 }
 
 double tws_software_stage_reserved(const tws_job *job, const tws_stage_estimate *stage) {

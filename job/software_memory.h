@@ -15,17 +15,20 @@
  *     are recomputed, of one layer (Korthikanti et al., 2022, equation 1), and two bytes of dropout masks a token,
  *     hidden, kept layer
  *   what recomputation by operation keeps unread, two bytes a token, hidden and layer
- *   the copy of a bucket of gradients that ZeRO-2 and 3 reduce, and ZeRO-2's second bucket (runtime->copies_buckets)
+ *   the copy of a bucket of gradients that ZeRO-2 and 3 reduce, and ZeRO-2's second bucket, in full
+ *     (runtime->copies_buckets)
+ *   what lies beside all passes by models/hardware/step_buffers.def (runtime->step)
  *   gradients of whole layers on each rank, frozen ones too, where FSDP accumulates (runtime->flat_gradients)
  *   workspaces of libraries. */
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage);
 
 /* Most that is allocated at once: the plan's arena and the above (where whole layers are recomputed and it is known
  * what is alive while the loss is computed, copies of logits then, what one layer keeps at another moment), less the
- * gradients that are not there yet, where they come late (runtime->late_gradients, stages 0 and 1); or, in the
- * step of fp16's optimizer and of DeepSpeed's ZeRO-1 and 2, when activations are gone, the states and copies of its
- * shard's gradients, flattened in 16 bits and in float32 (6 a parameter); or while a model is loaded; or while the
- * gradient of a flat parameter is made. */
+ * gradients that are not there yet, where they come late (runtime->late_gradients, stages 0 and 1); or, in the step of
+ * the optimizer, when activations are gone, the states and what that holds: of fp16's copies of its shard's gradients,
+ * flattened in 16 bits and in float32 (6 a parameter), of DeepSpeed's the rows of step_buffers.def; or, where the host
+ * has the optimizer, when a large gradient has been reduced; or while a model is loaded; or while the gradient of a
+ * flat parameter is made. */
 double tws_software_stage_peak(const tws_job *job, const tws_stage_estimate *stage);
 /* What a caching allocator holds after a step: that of both moments, for blocks of activations are no place for a flat
  * copy, and the share that it reserves beside. */

@@ -52,6 +52,8 @@ tws_code tws_case_predict(const tws_case *one, const tws_job *job, const tws_sim
   prediction->bytes = counted_bytes(one, job, counted, reserved, memory);
   /* an allocator gives back what it only reserves before it fails */
   prediction->fits = allocated + tws_job_context_bytes(job) <= memory;
+  prediction->seen = tws_runtime_memory_interval(tws_profile_runtime(job->profile));
+  prediction->tight = prediction->fits && (allocated + tws_job_context_bytes(job)) * prediction->seen->high > memory;
   return sim ? tws_job_simulated_step(job, sim, TWS_FIDELITY_ANALYTIC, &prediction->step_s, err) : TWS_OK;
 }
 
@@ -68,6 +70,8 @@ static tws_code predict_result(const tws_cases *cases, int index, const tws_sim_
     r->predicted_s = prediction.step_s;
     r->predicted_bytes = prediction.bytes;
     r->predicted_fits = prediction.fits;
+    r->predicted_tight = prediction.tight;
+    r->seen = prediction.seen;
     r->runtime = tws_profile_runtime(job->profile)->name;
   }
   tws_job_destroy(job);
@@ -213,6 +217,7 @@ static tws_code compare_all(const tws_cases *cases, const char *const *groups, i
     if (!is_chosen(&cases->cases[i], groups, group_count)) continue;
     tws_case_result *r = &out->results[out->count];
     *r = (tws_case_result){.of = &cases->cases[i], .predicted_fits = -1, .out_of_memory = -1, .runtime = ""};
+    r->for_fitting = tws_case_is_for_fitting(r->of->id);
     find_doubt(r);
     tws_code code = predict_result(cases, i, sim, r, &why);
     if (code != TWS_OK && code != TWS_UNSUPPORTED && code != TWS_INVALID) {

@@ -56,10 +56,21 @@ static void read_memory(const cJSON *row, tws_case *one) {
   if (is_usable(row, "memory")) one->measured_bytes = exact > 0 ? exact : peak * unit;
 }
 
+/* Whatever was measured of a run, it ran. */
+static int was_measured(const cJSON *row) {
+  static const char *const figures[] = {
+      "iter_time_s",    "samples_per_s", "tokens_per_s",           "tokens_per_s_per_gpu",
+      "tflops_per_gpu", "peak_mem_gb",   "mem_max_allocated_bytes"};
+  for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+    if (tws_case_number(row, "result", figures[i]) > 0) return 1;
+  return 0;
+}
+
 static void read_verdict(const cJSON *row, tws_case *one) {
   const cJSON *verdict = tws_case_member(row, "result", "oom");
   one->out_of_memory = cJSON_IsBool(verdict)     ? cJSON_IsTrue(verdict)
                        : cJSON_IsString(verdict) ? 1 /* "fragmentation": there was no place left all the same */
+                       : was_measured(row)       ? 0
                                                  : -1;
 }
 

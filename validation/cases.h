@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "job/simulate.h"
+#include "models/hardware/runtime_interval.h"
 
 typedef enum tws_case_memory {                     /* what a measured peak counts */
                                TWS_CASE_ALLOCATED, /* tensors: torch's max_memory_allocated */
@@ -25,7 +26,7 @@ typedef struct tws_case {
   double measured_bytes; /* 0: none */
   tws_case_memory counts;
   int of_last_stage, of_first_stage; /* measured there; neither: on the fullest device */
-  int out_of_memory; /* -1: not stated */
+  int out_of_memory;                 /* -1: not stated; a run that anything was measured of ran */
 } tws_case;
 
 typedef struct tws_cases {
@@ -54,7 +55,8 @@ double tws_case_step_s(const tws_case *one, const tws_job *job);
 typedef struct tws_case_prediction {
   double step_s, bytes;                 /* bytes: as the row counts them */
   double state_bytes, activation_bytes; /* at the peak of the stage that needs the most */
-  int fits;
+  int fits, tight;                      /* tight: it fits, and what was seen of the runtime reaches beyond the device */
+  const tws_memory_interval *seen;
 } tws_case_prediction;
 /* sim: NULL, or what simulates the step instead of estimating it. */
 tws_code tws_case_predict(const tws_case *one, const tws_job *job, const tws_sim_api *sim,
@@ -67,9 +69,12 @@ typedef struct tws_case_result {
   const char *skipped_because;                                     /* NULL: predicted */
   double predicted_s, measured_s, predicted_bytes, measured_bytes; /* 0: none */
   int predicted_fits, out_of_memory;                               /* -1: no verdict */
-  const char *runtime;                                             /* "" where skipped */
-  const char *doubt;                                               /* why it is not scored (doubts.def), or NULL */
-  int doubts_time, doubts_memory;                                  /* which of the two */
+  int predicted_tight;
+  const tws_memory_interval *seen; /* NULL where skipped */
+  const char *runtime;             /* "" where skipped */
+  const char *doubt;               /* why it is not scored (doubts.def), or NULL */
+  int doubts_time, doubts_memory;  /* which of the two */
+  int for_fitting;                 /* tws_case_is_for_fitting() */
 } tws_case_result;
 
 typedef struct tws_case_reason {
@@ -100,6 +105,25 @@ typedef struct tws_case_comparison {
 tws_code tws_cases_compare(const tws_cases *cases, const char *const *groups, int group_count, const tws_sim_api *sim,
                            tws_progress *progress, tws_case_comparison *out, tws_error *err);
 void tws_case_comparison_free(tws_case_comparison *comparison);
+
+/* Constants may be fitted on the runs whose id has a SHA-256 with an even first byte
+ * (scenarios/published/split.sh); the others are only reported. */
+int tws_case_is_for_fitting(const char *id);
+const char *tws_case_half_name(int fitting); /* "fitting", "reported" */
+
+typedef struct tws_case_half {
+  int for_fitting, runs;
+  /* verdicts of runs that ran, and of those that ran out of memory */
+  int ran_right, ran_wrong, oom_right, oom_wrong;
+  int ran_tight, oom_tight; /* of all these, that are predicted to fit tightly: it counts as fitting */
+  /* errors of peaks in percent, NaN without any: of runs; of groups, each by the mean of its runs in this half */
+  int memory_runs, memory_groups;
+  int memory_inside; /* of the runs: inside what was seen of their runtime (models/hardware/runtime_intervals.def) */
+  double memory_median, memory_median_of_groups, memory_mean_of_groups;
+} tws_case_half;
+/* The half for fitting, then the reported one. */
+tws_code tws_cases_halves(const tws_case_comparison *comparison, tws_case_half halves[2], tws_error *err);
+
 /* Mean absolute error of time over all results, percent; NaN without any. */
 double tws_cases_time_error(const tws_case_comparison *comparison, int *count);
 

@@ -33,8 +33,10 @@
  *               bytes a parameter, 68 MiB on A100, 96 on H100 and GB200.
  *   copies      DeepSpeed 0.19, coalesced_collectives.py: partitions of a bucket's gradients are interleaved in a new
  *               tensor before they are reduced, so bucket and copy are there at once. ZeRO-2 (stage_1_and_2.py)
- *               flattens them, has two buckets with overlap_comm, and steps with 16-bit and float32 copies of a
- *               shard's gradients.
+ *               flattens them, and has two buckets with overlap_comm.
+ *   step        from the first gradient to the end of the step: step_buffers.def.
+ *   host        pinned buffers and their rounding: host_buffers.def. A process of Python with CUDA's libraries takes 3
+ *               to 5 GB (assumed: 4; a published run of 33 B on one node then takes 781 GB of its 750 to 800).
  *   loads       DeepSpeed 0.19, engine.py: a model that zero.Init did not partition goes to the device in whole;
  *               partition_parameters.py then cuts one parameter after the other.
  *   host_reached  DeepSpeedCPUAdam with the norm, scaling and casts around it: of 0.17, 0.2, 0.25 and 1 of the
@@ -56,6 +58,10 @@
  *               (Fabric's convert_output() of bf16-true), and so does log_softmax, whose output is kept beside them:
  *               8 bytes, 2 of which are the plan's. bitsandbytes's MatMul4Bit keeps what enters it. LitGPT's
  *               load_checkpoint() summons full parameters beside FSDP's shards to write the file's into them.
+ *               Transformers 5.24 (counted by a tracer of storages on a CPU, SDPA): RMSNorm keeps its input in float32
+ *               and what it normalised in 16 bits, the gate's activation is an operand of the product; 12 bytes a
+ *               logit at the peak of backward, as in every release from 4.38 on, 2 of which are the plan's. Nothing of
+ *               its times is fitted: a kernel is issued as by PyTorch in fsdp-2022.
  *   late        torchtune's recipes set gradients to None behind each step, as zero_grad() does since PyTorch 2.0. Its
  *               CEWithChunkedOutputLoss is given the logits of all tokens in 16 bits (transformer.py, chunked_output)
  *               and makes float32 of an eighth of them at a time, in a compiled kernel: 2 bytes a logit beside a chunk.
@@ -75,6 +81,9 @@
  *               that anybody found 271.
  *   pytorch-2020  eager modules without Megatron's or the Trainer's checks between them: a kernel of a plan is issued
  *               in 60 us, as by PyTorch in fsdp-2022; nothing is fitted.
+ *   bert-2020   NVIDIA's BERT (DeepLearningExamples, PyTorch): at most 20 of 128 and 80 of 512 tokens are predicted
+ *               (max_predictions_per_seq), and the head sees them alone. A report of BERT-large on 80 GB runs with 480
+ *               sequences of 128 and not with 512.
  *   transformers-2021  gelu_new is eight kernels, and fourteen backward; the optimizer nine over a shard, beside casts
  *               and a norm in float64 (transformers 4.12, DeepSpeed 0.5).
  *   curved      transformers 4.12's gelu_new (activations.py), x*0.5*(1+tanh(..(x+..pow(x,3)))), keeps x, half of it,
@@ -111,6 +120,8 @@
                  .workspace_bytes = ENGINE_WORKSPACE
 #define GROUPED_EXPERTS .expert_op_s = 7e-6, .expert_cast_s = 90e-6, .route_s = 0.5e-3, .routed_bytes = {4, 8}
 #define MEGATRON_CORE ENGINE, .host_op_s = 33e-6, GROUPED_EXPERTS
+#define DEEPSPEED_ENGINE \
+  .copies_buckets = 1, .step = TWS_STEP_DEEPSPEED, .host = TWS_HOST_DEEPSPEED, .host_process_bytes = 4e9
 #define FLASH_ATTENTION(generation) .attention = TWS_ATTENTION_FLASH, .flash = generation
 #define FSDP2                                                                                                        \
   .host_op_s = 33e-6, .cast_bytes = {6, 8}, .keeps_wide = 1, .contends = 1, .by_block = 1, FLASH_ATTENTION(FLASH_2), \
@@ -200,7 +211,7 @@ static const tws_runtime runtimes[] = {
      .host_op_s = 160e-6,
      .added_passes = TWS_PASSES_MEGATRON,
      .overlaps_data = 1,
-     .copies_buckets = 1},
+     DEEPSPEED_ENGINE},
     {.name = "transformers-2021",
      .about = "Hugging Face's Trainer with DeepSpeed, 2021: their modules operation by operation, nothing overlaps",
      EAGER,
@@ -230,6 +241,15 @@ static const tws_runtime runtimes[] = {
      .added_passes = TWS_PASSES_MEGATRON,
      .overlaps_data = 1,
      .keeps = {.curved = {2, 2}}},
+    {.name = "bert-2020",
+     .about = "the same to pre-train BERT: one kernel for GELU and its bias, masked tokens alone are scored",
+     EAGER,
+     EAGER_ATTENTION(21, 19),
+     .launch_s = 6e-6,
+     .host_op_s = 60e-6,
+     .added_passes = TWS_PASSES_MEGATRON,
+     .overlaps_data = 1,
+     .scored_share = 0.15625},
     {.name = "deepspeed-flash",
      .about = "DeepSpeed with flash attention and fused losses, 2024 and later",
      COMMUNICATORS,
@@ -238,7 +258,7 @@ static const tws_runtime runtimes[] = {
      .products = CUBLAS_12,
      .overlaps_data = 1,
      .host_reached = DEEPSPEED_HOST,
-     .copies_buckets = 1},
+     DEEPSPEED_ENGINE},
     {.name = "deepspeed-whole",
      .about = "as deepspeed-flash of 2026 without zero.Init: stage 3 partitions what is whole on each device",
      COMMUNICATORS,
@@ -247,8 +267,22 @@ static const tws_runtime runtimes[] = {
      .products = CUBLAS_12,
      .overlaps_data = 1,
      .host_reached = DEEPSPEED_HOST,
-     .copies_buckets = 1,
+     DEEPSPEED_ENGINE,
      .loads_whole = 1},
+    {.name = "transformers",
+     .about = "Hugging Face Transformers 5 with DeepSpeed: SDPA or flash attention, the ordinary loss, eager modules",
+     COMMUNICATORS,
+     FLASH_ATTENTION(FLASH_2),
+     .launch_s = 6e-6,
+     .host_op_s = 60e-6,
+     .unfused = 1,
+     .added_passes = TWS_PASSES_EAGER | TWS_PASSES_LOSS | TWS_PASSES_NORMS,
+     .products = CUBLAS_12,
+     .overlaps_data = 1,
+     .host_reached = DEEPSPEED_HOST,
+     .logit_bytes = 10,
+     .keeps = {.normed = 4, .gated = 2},
+     DEEPSPEED_ENGINE},
     {.name = "fsdp-2022",
      .about = "PyTorch FSDP of 2022 and 2023 with FlashAttention in Triton: gathers contend with kernels",
      TORCH,

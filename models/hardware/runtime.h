@@ -6,7 +6,9 @@
 #define TWS_MODELS_RUNTIME_H
 
 #include "config/ds_config.h"
+#include "models/hardware/host_buffers.h"
 #include "models/hardware/profile.h"
+#include "models/hardware/step_buffers.h"
 
 typedef enum tws_generation {
   TWS_GENERATION_NONE, /* a host, or a profile that does not say */
@@ -84,6 +86,7 @@ typedef struct tws_runtime {
   double communicator_bytes; /* there too, of NCCL for each axis of more than one rank */
   double reserved_share;     /* that a caching allocator reserves beyond what is allocated */
   double logit_bytes;        /* of copies of a logit beside the plan's */
+  double scored_share; /* of the tokens that a masked language model has such copies for; 0: all */
   tws_runtime_keeps keeps;
   int keeps_wide; /* what enters products in 8 bits is kept in 16, and cast again backward */
   double workspace_bytes[TWS_GENERATION_COUNT]; /* of libraries, out of torch's allocator */
@@ -91,14 +94,16 @@ typedef struct tws_runtime {
   int gradient_copies;  /* the optimizer flattens gradients in 16 bits, then makes float32 ones of them */
   int unread_outputs;   /* recomputation by operation keeps what the down projection makes, though nothing reads it */
   int copies_buckets;   /* ZeRO-3 reduces an interleaved copy of a bucket of gradients, 16 bits each, ZeRO-2 a flattened
-                           one, and fills a second bucket where reductions overlap; ZeRO-1 and 2 step with copies of
-                           their shard's gradients as gradient_copies has them */
+                           one, and fills a second bucket where reductions overlap */
   int loads_whole;      /* ZeRO-3: the whole model is on each device before it is partitioned (no zero.Init); 2: beside
                            the partition */
   int late_gradients;   /* a gradient has memory from backward on, until the step: none is there with the logits */
   int flat_gradients;   /* ZeRO-3: each layer is a flat parameter, whose gradient is whole on each rank while steps
                            accumulate, with that of frozen parts */
   int boundary_tensors; /* a pipeline keeps of each micro-batch in flight beside the plan's */
+  tws_step_software step;    /* whose buffers are on a device around the optimizer's step */
+  tws_host_software host;    /* whose buffers are in a node's memory where states are offloaded */
+  double host_process_bytes; /* of a rank's process there: interpreter, libraries, loaders */
 } tws_runtime;
 
 /* NULL: no such name. "twinspeed" is this program's own engine, which changes the rates of products and attention on

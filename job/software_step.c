@@ -1,0 +1,87 @@
+#include "job/software_step.h"
+
+#include <math.h>
+
+#include "models/hardware/runtime.h"
+#include "models/network/adapt.h"
+
+double tws_software_trained(const tws_job *job, const tws_stage_estimate *stage) {
+  return stage->parameters * (double)tws_network_trained(job->network) / (double)tws_network_params(job->network, 0);
+}
+
+double tws_software_shards(const tws_job *job) {
+  return job->config->zero.stage > 0
+             ? fmax(tws_topology_size(&job->topology, tws_topology_partitions(&job->topology)), 1)
+             : 1;
+}
+
+/* Of what is joined here its largest tensor. */
+static double own_elements(const tws_param *param) {
+  double elements = (double)tws_param_numel(param);
+  if (param->experts > 0) elements /= param->experts;
+  if (param->rows < 2 || param->groups > 0 || !param->fused[0]) return elements;
+  const double rows = fmax((double)param->fused[0], fmax((double)param->fused[1], (double)param->fused[2]));
+  const double all = (double)param->fused[0] + (double)param->fused[1] + (double)param->fused[2];
+  return elements * rows / all;
+}
+
+double tws_software_largest_parameter(const tws_job *job) {
+  double most = 0;
+  for (uint32_t p = 0; p < job->network->param_count; p++)
+    if (!job->network->params[p].frozen) most = fmax(most, own_elements(&job->network->params[p]));
+  return most / tws_job_ranks_along(job, TWS_AXIS_MODEL);
+}
+
+/* A sub-group ends with the parameter that fills it, so that it is larger than its limit by less than one partition. */
+static double largest_sub_group(const tws_job *job, double shard) {
+  const double limit = (double)job->config->zero.sub_group_size;
+  return fmin(shard, limit + tws_software_largest_parameter(job) / tws_software_shards(job) / 2);
+}
+
+static double elements_of(const tws_job *job, const tws_stage_estimate *stage, tws_step_of of) {
+  const double shard = tws_software_trained(job, stage) / tws_software_shards(job);
+  if (of == TWS_STEP_SHARD) return shard;
+  if (of == TWS_STEP_SUB_GROUP) return largest_sub_group(job, shard);
+  const double largest = tws_software_largest_parameter(job);
+  return of == TWS_STEP_SLICE ? fmin(largest, shard) : largest;
+}
+
+static int is_held(const tws_config *c, tws_step_where where) {
+  const tws_zero_config *z = &c->zero;
+  const int low = z->stage == 1 || z->stage == 2, torch = !tws_config_gives(c, "optimizer.type");
+  switch (where) {
+    case TWS_STEP_STAGES_1_2:
+      return low && !z->offload_optimizer;
+    case TWS_STEP_STAGES_1_2_TORCH:
+      return low && !z->offload_optimizer && torch;
+    case TWS_STEP_STAGE_3:
+      return z->stage == 3 && !z->offload_optimizer;
+    case TWS_STEP_STAGE_3_TORCH:
+      return z->stage == 3 && !z->offload_optimizer && torch;
+    case TWS_STEP_OFFLOADED_2:
+      return low && z->offload_optimizer;
+    default:
+      return z->stage == 2 && !z->offload_optimizer && c->accumulation_steps > 1;
+  }
+}
+
+double tws_software_moment(const tws_job *job, const tws_stage_estimate *stage, tws_step_moment moment) {
+  const tws_runtime *runtime = tws_profile_runtime(job->profile);
+  const tws_config *c = job->config;
+  double bytes = 0;
+  int count;
+  const tws_step_buffer *buffers = tws_step_buffers(&count);
+  if (runtime->step == TWS_STEP_AS_PLANNED || c->dtype == TWS_F32 || tws_config_bf16_masters(c)) return 0;
+  if (tws_software_shards(job) < 2) return 0;
+  for (int i = 0; i < count; i++)
+    if (buffers[i].software == runtime->step && buffers[i].moment == moment && is_held(c, buffers[i].where))
+      bytes += buffers[i].bytes * elements_of(job, stage, buffers[i].of);
+  return bytes;
+}
+
+double tws_software_step_most(const tws_job *job, const tws_stage_estimate *stage) {
+  double most = 0;
+  for (int moment = TWS_MOMENT_NORM; moment < TWS_MOMENT_COUNT; moment++)
+    most = fmax(most, tws_software_moment(job, stage, (tws_step_moment)moment));
+  return most;
+}

@@ -1,0 +1,246 @@
+/* What DeepSpeed holds around the optimizer's step: figures that were counted of its releases with two ranks, and reports
+ * of jobs that ran out of memory there. */
+#include <check.h>
+#include <math.h>
+#include <string.h>
+
+#include "command.h"
+#include "job/job.h"
+#include "job/software_memory.h"
+#include "job/software_step.h"
+#include "tests/folder.h"
+#include "tests/suite.h"
+
+#define GIB 1073741824.0
+
+/* Of a model on eight ranks whose activations are gone: peak bytes and the job's parameters. */
+typedef struct step_case {
+  double peak, parameters, largest;
+} step_case;
+static step_case step_of(const char *model, const char *runtime, int stage, const char *set[], int count) {
+  tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
+  tws_job *job;
+  tws_error err = {0};
+  spec.model = model;
+  spec.cluster = "dgx-a100";
+  spec.runtime = runtime;
+  spec.dtype = "bf16";
+  spec.stage = stage;
+  spec.ranks = 8;
+  spec.micro_batch = 1;
+  for (int i = 0; i < count; i++) spec.set.item[spec.set.count++] = set[i];
+  ck_assert_msg(tws_job_load(&spec, &job, &err) == TWS_OK, "%s", err.message);
+  const double parameters = (double)tws_network_params(job->network, 0);
+  const tws_stage_estimate none = {.parameters = parameters};
+  const step_case found = {tws_software_stage_peak(job, &none), parameters, tws_software_largest_parameter(job)};
+  tws_job_destroy(job);
+  return found;
+}
+
+/* Counted: 22 bytes of a shard's element and 2 of each parameter with PyTorch's foreach, of two groups; DeepSpeed's own
+ * fused Adam has no temporaries, so that flat copies are the most: 20. */
+START_TEST(a_step_of_stage_2_takes_22_bytes) {
+  const char *adam[] = {"optimizer.type=AdamW"}, *twice[] = {"gradient_accumulation_steps=2"};
+  for (int stage = 1; stage < 3; stage++) {
+    const double gradients = stage == 1 ? 2 * 7 / 8.0 : 0; /* stage 1 has all of them until then */
+    const step_case foreach = step_of("llama-3-8b", "deepspeed-flash", stage, NULL, 0);
+    ck_assert_double_eq_tol(foreach.peak / foreach.parameters, 2 + 22 / 8.0 + gradients, 1e-9);
+    const step_case fused = step_of("llama-3-8b", "deepspeed-flash", stage, adam, 1);
+    ck_assert_double_eq_tol(fused.peak / fused.parameters, 2 + 20 / 8.0 + gradients, 1e-9);
+  }
+  /* the step alone: accumulation adds a second buffer to the passes, not to it */
+  const step_case more = step_of("llama-3-8b", "deepspeed-flash", 2, twice, 1);
+  ck_assert_double_eq_tol(more.peak / more.parameters, 2 + 22 / 8.0, 1e-9);
+}
+END_TEST
+
+/* Stage 3: 16 bytes, the bucket that stays, and of a sub-group 8 with foreach and 6 with DeepSpeed's Adam. */
+START_TEST(a_step_of_stage_3_is_of_a_sub_group) {
+  const char *whole[] = {"zero_optimization.sub_group_size=2000000000"};
+  const char *adam[] = {"zero_optimization.sub_group_size=2000000000", "optimizer.type=AdamW"};
+  const char *small[] = {"zero_optimization.sub_group_size=100000000"};
+  const step_case all = step_of("llama-3-8b", "deepspeed-flash", 3, whole, 1);
+  ck_assert_double_eq_tol(all.peak, all.parameters * (16 + 8) / 8 + 2 * 5e8, 16);
+  const step_case fused = step_of("llama-3-8b", "deepspeed-flash", 3, adam, 2);
+  ck_assert_double_eq_tol(fused.peak, fused.parameters * (16 + 6) / 8 + 2 * 5e8, 16);
+  const step_case part = step_of("llama-3-8b", "deepspeed-flash", 3, small, 1);
+  const double sub_group = (part.peak - part.parameters * 16 / 8 - 2 * 5e8) / 8;
+  ck_assert(sub_group >= 1e8 && sub_group < 1e8 + part.largest / 8);
+}
+END_TEST
+
+/* With the optimizer on the host the most is when the largest gradient has been reduced: parameters, a bucket, the buffer
+ * for it, itself and its norm in float64, 12 bytes of it. */
+START_TEST(an_offloaded_step_of_stage_2_is_of_the_largest_parameter) {
+  const char *offload[] = {"zero_optimization.offload_optimizer.device=cpu"};
+  const step_case found = step_of("llama-3-8b", "deepspeed-flash", 2, offload, 1);
+  ck_assert_double_eq(found.largest, 4096.0 * 128256);
+  ck_assert_double_ge(found.peak, 2 * found.parameters + 2 * 5e8 + 12 * found.largest);
+  ck_assert_double_le(found.peak, 2 * found.parameters + 4 * 5e8 + 12 * found.largest + 32 * 2 * 4096.0 * 8192 + 16);
+}
+END_TEST
+
+/* Buckets have their full size, of 124 M parameters too; this program's own engine has neither. */
+START_TEST(buckets_are_of_their_full_size) {
+  const char *bucket[] = {"zero_optimization.reduce_bucket_size=500000000"};
+  const char *offload[] = {"zero_optimization.offload_optimizer.device=cpu"};
+  tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
+  tws_job *job;
+  tws_error err = {0};
+  spec = (tws_job_spec){.model = "gpt2",
+                        .cluster = "dgx-a100",
+                        .runtime = "deepspeed-flash",
+                        .dtype = "bf16",
+                        .stage = 3,
+                        .seed = -1,
+                        .ranks = 8,
+                        .micro_batch = 1};
+  spec.set.item[spec.set.count++] = bucket[0];
+  ck_assert_msg(tws_job_load(&spec, &job, &err) == TWS_OK, "%s", err.message);
+  ck_assert_double_eq(tws_job_software_bytes(job), 2 * 5e8);
+  tws_job_destroy(job);
+  ck_assert_double_eq(step_of("gpt2", "twinspeed", 3, bucket, 1).peak, 0);
+  ck_assert_double_eq(step_of("gpt2", "twinspeed", 2, offload, 1).peak, 0);
+}
+END_TEST
+
+/* ---- Hugging Face's modules ---- */
+
+/* What a device needs of a Llama of so many layers, and its parameters; of 7168 tokens. */
+static double needed(int layers, const char *options, double *parameters) {
+  char text[512];
+  snprintf(text, sizeof text,
+           "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_act\":\"silu\","
+           "\"hidden_size\":2048,\"intermediate_size\":6144,\"num_attention_heads\":16,\"num_key_value_heads\":8,"
+           "\"num_hidden_layers\":%d,\"vocab_size\":32000,\"max_position_embeddings\":8192,\"rms_norm_eps\":1e-5,"
+           "\"tie_word_embeddings\":false}",
+           layers);
+  write_text(in_folder("llama.json"), text);
+  command_result r =
+      twinspeed("estimate -m %s --dtype bf16 --cluster dgx-h100 -n 1 --stage 0 --micro-batch 1 --seq 7168 --json %s",
+                in_folder("llama.json"), options);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = cJSON_Parse(r.out);
+  const cJSON *need = cJSON_GetObjectItem(cJSON_GetObjectItem(json, "verdict"), "device_need_bytes");
+  const double bytes = cJSON_GetNumberValue(need);
+  *parameters = cJSON_GetNumberValue(cJSON_GetObjectItem(json, "parameters"));
+  cJSON_Delete(json);
+  command_free(&r);
+  return bytes;
+}
+
+/* Counted of Transformers 5.24 with SDPA: a layer keeps 8f + 20h + 4kv + 4H bytes a token, and 12 bytes a logit are there
+ * at the peak of backward. */
+START_TEST(layers_and_logits_of_transformers) {
+  const double h = 2048, f = 6144, kv = 1024, heads = 16, tokens = 7168;
+  double few, many;
+  make_folder();
+  const double first = needed(4, "--runtime transformers", &few), second = needed(8, "--runtime transformers", &many);
+  /* 16 bytes a parameter, of which gradients are there when the first backward is not */
+  const double layer = (second - first - 16 * (many - few)) / 4 / tokens;
+  ck_assert_double_eq_tol(layer / (8 * f + 20 * h + 4 * kv + 4 * heads), 1, 0.001);
+  const double fused = needed(4, "--runtime deepspeed-flash", &few);
+  const double kept = 4 * (2 * f + 8 * h) * tokens; /* more than a plan keeps */
+  ck_assert_double_eq_tol((first - fused - kept) / (10 * 32000 * tokens), 1, 0.001);
+  remove_folder();
+}
+END_TEST
+
+/* ---- reports ---- */
+
+static const char qwen[] =
+    "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"hidden_act\":\"silu\",\"hidden_size\":5120,"
+    "\"intermediate_size\":%d,\"num_attention_heads\":40,\"num_key_value_heads\":8,\"num_hidden_layers\":%d,"
+    "\"vocab_size\":152064,\"max_position_embeddings\":32768,\"rms_norm_eps\":1e-6,\"tie_word_embeddings\":false}";
+static const char experts[] =
+    "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\",\"attention_bias\":false,"
+    "\"decoder_sparse_step\":1,\"head_dim\":128,\"hidden_act\":\"silu\",\"hidden_size\":2048,\"intermediate_size\":"
+    "6144,"
+    "\"max_position_embeddings\":40960,\"mlp_only_layers\":[],\"moe_intermediate_size\":768,\"norm_topk_prob\":true,"
+    "\"num_attention_heads\":32,\"num_experts\":128,\"num_experts_per_tok\":8,\"num_hidden_layers\":48,"
+    "\"num_key_value_heads\":4,\"rms_norm_eps\":1e-6,\"tie_word_embeddings\":false,\"vocab_size\":151936}";
+
+/* BERT-large: 480 sequences of 128 tokens ran on 80 GB, 512 did not, with 77.2 GiB allocated. */
+START_TEST(masked_tokens_alone_are_scored) {
+  static const struct {
+    int sequences, status;
+    double least, most;
+  } reports[] = {{480, 0, 74, 79}, {512, 1, 79.2, 83}};
+  make_folder();
+  write_text(in_folder("bert.json"),
+             "{\"architectures\":[\"BertForPreTraining\"],\"model_type\":\"bert\",\"hidden_act\":\"gelu\","
+             "\"hidden_dropout_prob\":0.1,\"attention_probs_dropout_prob\":0.1,\"hidden_size\":1024,"
+             "\"intermediate_size\":4096,\"num_hidden_layers\":24,\"num_attention_heads\":16,"
+             "\"max_position_embeddings\":512,\"type_vocab_size\":2,\"vocab_size\":30522}");
+  for (size_t i = 0; i < sizeof reports / sizeof *reports; i++) {
+    command_result r = twinspeed(
+        "estimate -m %s --cluster dgx-a100 --stage 0 --dtype fp16 --micro-batch %d --seq 128 --runtime bert-2020 "
+        "--json",
+        in_folder("bert.json"), reports[i].sequences);
+    ck_assert_msg(r.status == reports[i].status, "%d: %d %s", reports[i].sequences, r.status, r.err);
+    cJSON *json = cJSON_Parse(r.out);
+    const cJSON *need = cJSON_GetObjectItem(cJSON_GetObjectItem(json, "verdict"), "device_need_bytes");
+    const double bytes = cJSON_GetNumberValue(need) / GIB;
+    ck_assert_msg(bytes > reports[i].least && bytes < reports[i].most, "%.2f GiB", bytes);
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+  remove_folder();
+}
+END_TEST
+
+/* Qwen2.5 32B at stage 3 ran out on seven devices of 80 GB; Qwen3 30B-A3B at stage 2 on 32, in Adam's step; Qwen2.5 14B
+ * with its optimizer on the host on four of 40 GB, after backward had begun. */
+START_TEST(what_ran_out_of_memory_does_not_fit) {
+  static const struct {
+    const char *model, *rest;
+    int status;
+    double least, most; /* GiB */
+  } reports[] = {
+      {"32b.json", "--cluster dgx-a100 -n 7 --seq 1024 --stage 3 --accumulation 2", 1, 79.2, 82},
+      {"32b.json", "--cluster dgx-a100 -n 8 --seq 1024 --stage 3 --accumulation 2", 0, 70, 79.1},
+      {"30b.json",
+       "--cluster dgx-h100:4 --seq 8192 --stage 2 --accumulation 4 --set zero_optimization.overlap_comm=true", 1, 79.2,
+       83},
+      {"14b.json",
+       "--cluster dgx-a100-40gb -n 4 --seq 512 --stage 2 --micro-batch 2 --set "
+       "zero_optimization.offload_optimizer.device=cpu "
+       "--set zero_optimization.offload_optimizer.pin_memory=false --set zero_optimization.overlap_comm=false",
+       1, 39.4, 42}};
+  char text[1024];
+  make_folder();
+  snprintf(text, sizeof text, qwen, 27648, 64);
+  write_text(in_folder("32b.json"), text);
+  snprintf(text, sizeof text, qwen, 13824, 48);
+  write_text(in_folder("14b.json"), text);
+  write_text(in_folder("30b.json"), experts);
+  for (size_t i = 0; i < sizeof reports / sizeof *reports; i++) {
+    command_result r = twinspeed("estimate -m %s %s %s --dtype bf16 --recompute full --runtime deepspeed-flash --json",
+                                 in_folder(reports[i].model), reports[i].rest,
+                                 strstr(reports[i].rest, "--micro-batch") ? "" : "--micro-batch 1");
+    ck_assert_msg(r.status == reports[i].status, "%s: %d %s", reports[i].model, r.status, r.err);
+    cJSON *json = cJSON_Parse(r.out);
+    const cJSON *need = cJSON_GetObjectItem(cJSON_GetObjectItem(json, "verdict"), "device_need_bytes");
+    const double bytes = cJSON_GetNumberValue(need) / GIB;
+    ck_assert_msg(bytes > reports[i].least && bytes < reports[i].most, "%s: %.2f GiB", reports[i].model, bytes);
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+  remove_folder();
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("software_step");
+  TCase *tests = tcase_create("software_step");
+  tcase_set_timeout(tests, 120);
+  tcase_add_test(tests, a_step_of_stage_2_takes_22_bytes);
+  tcase_add_test(tests, a_step_of_stage_3_is_of_a_sub_group);
+  tcase_add_test(tests, an_offloaded_step_of_stage_2_is_of_the_largest_parameter);
+  tcase_add_test(tests, buckets_are_of_their_full_size);
+  tcase_add_test(tests, layers_and_logits_of_transformers);
+  tcase_add_test(tests, masked_tokens_alone_are_scored);
+  tcase_add_test(tests, what_ran_out_of_memory_does_not_fit);
+  suite_add_tcase(suite, tests);
+  return run_suite(suite);
+}
