@@ -15,10 +15,10 @@
 #include "estimators/estimators.h"
 
 typedef struct tws_bound {
-  double step_s;     /* lower bound of live bytes, of the rank with the most on its device; arena_bytes equal them */
-  tws_ledger ledger; /* 1: all micro-batches were planned, so that step_s leaves out only waits for memory */
-  int whole;         /* hash of the plans: equal for equal plans among jobs that differ only in keys of ZeRO */
-  uint64_t print;    /* of jobs that differ in keys of ZeRO alone: equal ones have equal plans */
+  double step_s;     /* seconds; no step is shorter */
+  tws_ledger ledger; /* lower bound of live bytes, of the rank with the most on its device; arena_bytes equal them */
+  int whole;         /* 1: all micro-batches were planned, so that step_s leaves out only waits for memory */
+  uint64_t print;    /* hash of the plans: equal for equal plans among jobs that differ only in keys of ZeRO */
 } tws_bound;
 
 /* Costs in place of a machine's: seconds of a plan's work, and of its message to or from `peer`. */

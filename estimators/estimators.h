@@ -164,8 +164,7 @@ typedef struct tws_stage_estimate {
 } tws_stage_estimate;
 /* Reads all members from a plan except path and loss_bytes. */
 tws_code tws_stage_read(const tws_plan *plan, tws_stage_estimate *stage, tws_error *err);
-/* How evenly stages are loaded. Imbalances are the largest over the mean, of compute time and of device memory; 1 is
- * even. */
+/* Balance of the stages. Imbalances are the largest over the mean, of compute time and of device memory; 1 is even. */
 typedef struct tws_stage_balance {
   double bubble; /* mean over stages of the share of the step in which a stage waits for others */
   double compute_imbalance, memory_imbalance;
