@@ -342,7 +342,7 @@ static tws_code read_files(const reader *r) {
     int64_t bytes = 0, data = 0;
     TWS_TRY(read_text(r, item, "name", &file->name));
     if (!*file->name || *file->name == '.' || strchr(file->name, '/') || strlen(file->name) > 200)
-      return bad(r, item, "\"name\" must be a file of this folder: at most 200 characters, no slash, no leading period");
+      return bad(r, item, "\"name\" must be a file of this folder: at most 200 characters, no slash or leading period");
     TWS_TRY(read_count(r, item, "bytes", 8, MOST_COUNT, &bytes));
     TWS_TRY(read_count(r, item, "data", 8, bytes, &data));
     file->bytes = (uint64_t)bytes;
