@@ -132,7 +132,7 @@ static int run_deaths(uint64_t count, uint64_t seed) {
 
 /* ---- goodput ---- */
 
-/* As few as can go on without one: the first dies and is there again. */
+/* Builds a job of two ranks, the fewest that can continue after a failure: the first rank dies and returns. */
 static tws_job_spec two_ranks(void) {
   tws_job_spec spec = small_job();
   spec.ranks = 2;

@@ -112,7 +112,8 @@ static void add_op(data_parallel *d, tws_op_kind kind, tws_stream stream, uint32
                                         .match = match == TWS_NONE ? 0 : match};
 }
 
-/* 5 ms forward and 10 ms backward a layer, then an all-reduce of its gradients beside the next; or that alone. */
+/* Builds a plan in which every layer computes 5 ms forward and 10 ms backward, then all-reduces its gradients while the
+ * next layer computes; or the all-reduces alone. */
 static void write_down(data_parallel *d, int layers, double bytes, int computes) {
   memset(d, 0, sizeof *d);
   d->plan = (tws_plan){.ops = d->ops, .deps = d->deps, .works = d->works, .work_count = MOST_WORKS, .threads = 1};
