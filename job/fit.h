@@ -4,11 +4,11 @@
 
 #include "job/job.h"
 
-/* What a machine has for the ranks of a job, bytes. */
+/* Capacity of a machine for the ranks of a job, in bytes. */
 typedef struct tws_capacity {
   int host;           /* ranks live in host memory: there are no devices */
   int ranks_per_node; /* at most */
-  double overhead;    /* what the libraries of a rank take beside its arenas */
+  double overhead;    /* memory that the libraries of a rank need in addition to its arenas */
   double device;      /* memory of one device; 0 on hosts */
   double node;        /* host memory of one node; 0: not known, and not a limit */
   double disk;        /* disks of one node; 0: not known, and not a limit */
@@ -34,7 +34,8 @@ typedef struct tws_fit {
 tws_fit tws_fit_of(const tws_capacity *capacity, const tws_ledger *ledger);
 tws_fit tws_job_fit(const tws_job *job, const tws_ledger *ledger);
 tws_fit tws_job_fit_within(const tws_job *job, const tws_ledger *ledger, double device_limit);
-/* What is too small, by how much: "does not fit: a device needs 90 GiB and has 80 GiB". TWS_NO with the hint. */
+/* Refuses a job that does not fit, stating the tier and the amount: "does not fit: a device needs 90 GiB and has 80
+ * GiB". TWS_NO with the hint. */
 tws_code tws_fit_refuse(const tws_fit *fit, const char *hint, tws_error *err);
 
 /* Whether this build trains on what the job's cluster has; `by_cluster`, `by_profile`: which options said so, for the

@@ -5,7 +5,7 @@
 #include "models/network/adapt.h"
 #include "plan/pipeline_schedule.h"
 
-/* Of a micro-batch on one rank. */
+/* Returns the tokens of a micro-batch on one rank. */
 static double tokens_of(const tws_job *job) {
   const tws_config *c = job->config;
   return (double)c->micro_batch_size * (double)c->sequence_length / tws_job_ranks_along(job, TWS_AXIS_SEQUENCE);

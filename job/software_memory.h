@@ -1,4 +1,4 @@
-/* Device memory that other software's style of running a plan takes beside the plan's buffers. */
+/* Device memory that other software needs to run a plan, in addition to the plan's buffers. */
 #ifndef TWS_JOB_SOFTWARE_MEMORY_H
 #define TWS_JOB_SOFTWARE_MEMORY_H
 
@@ -40,7 +40,8 @@ double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages, d
 double tws_job_software_bytes(const tws_job *job);
 double tws_job_software_peak(const tws_job *job, double arena_bytes, double loss_bytes);
 
-/* Beside all tensors: the contexts of CUDA and its libraries, and a communicator for each axis with ranks. */
+/* Returns the bytes of a device that are not tensors: the contexts of CUDA and its libraries, and a communicator for
+ * each axis with ranks. */
 double tws_job_context_bytes(const tws_job *job);
 
 #endif
