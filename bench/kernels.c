@@ -1,4 +1,4 @@
-/* Every kernel at the shapes of one training step of GPT-2 124M, beside the rate of 2048-cubed float32 products
+/* Every kernel at the shapes of one training step of GPT-2 124M, and the rate of 2048-cubed float32 products
  * measured in the same run: the backend's own and, where the library is installed, OpenBLAS's. Medians, since machines
  * are shared.
  *

@@ -1,8 +1,9 @@
-/* How fast steps are simulated. CPU seconds (user and system) of one core.
+/* Speed of simulating steps, in CPU seconds (user and system) of one core.
  *
- * First GPT-2-xl, ZeRO-3, 64 devices, by fidelity, one rank for all and every rank: medians of repeated runs, plans
- * built once. Then the large ones, each in a process of its own that makes its plans and simulates once, with its
- * largest memory: 32 layers of data parallelism over 1,024 ranks, an all-reduce over 4,096, GPT-3 175B on 16,384. */
+ * First GPT-2-xl, ZeRO-3, 64 devices, by fidelity, with one representative rank and with every rank: medians of
+ * repeated runs, plans built once. Then large jobs, each in a process of its own that builds its plans and simulates
+ * once, with its peak memory: 32 layers of data parallelism over 1,024 ranks, an all-reduce over 4,096, GPT-3 175B on
+ * 16,384. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
