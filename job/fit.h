@@ -29,8 +29,8 @@ typedef struct tws_fit {
   tws_tier tier;
   double rank_need, rank_have;
 } tws_fit;
-/* The ledger is that of the fullest rank. Of a job: with what the profile's runtime holds beside the plan;
- * device_limit as above. */
+/* Compares the ledger of the fullest rank with the capacity. For a job, the memory of the profile's runtime is added to
+ * the plan's; device_limit as above. */
 tws_fit tws_fit_of(const tws_capacity *capacity, const tws_ledger *ledger);
 tws_fit tws_job_fit(const tws_job *job, const tws_ledger *ledger);
 tws_fit tws_job_fit_within(const tws_job *job, const tws_ledger *ledger, double device_limit);
@@ -38,12 +38,14 @@ tws_fit tws_job_fit_within(const tws_job *job, const tws_ledger *ledger, double 
  * GiB". TWS_NO with the hint. */
 tws_code tws_fit_refuse(const tws_fit *fit, const char *hint, tws_error *err);
 
-/* Whether this build trains on what the job's cluster has; `by_cluster`, `by_profile`: which options said so, for the
- * remedy. TWS_UNSUPPORTED: it has GPUs, and there is no CUDA backend; TWS_ENVIRONMENT: there is no engine. */
+/* Requires that this build can train on the hardware of the job's cluster; `by_cluster`, `by_profile`: the options that
+ * chose it, for the hint. TWS_UNSUPPORTED: it has GPUs, and there is no CUDA backend; TWS_ENVIRONMENT: there is no
+ * engine. */
 tws_code tws_job_check_engine(const tws_job *job, int by_cluster, int by_profile, tws_error *err);
 
-/* What a job takes of this machine's own memory when its first `here` ranks run here, and what is left of it now. The
- * plans of all ranks are made and verified together; with `evaluates` those of evaluations over the same state, too. */
+/* This machine's memory that a job needs when its first `here` ranks run here, and the memory that is free now. The
+ * plans of all ranks are built and verified together; with `evaluates` those of evaluations over the same state,
+ * too. */
 typedef struct tws_local_fit {
   int fits;
   int limited;       /* by a control group */

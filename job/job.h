@@ -74,7 +74,8 @@ tws_plan_request tws_job_request(const tws_job *job, int rank);
 tws_code tws_job_plan(const tws_job *job, int rank, tws_plan **out, tws_error *err);
 /* Builds a plan of at most `micro_batches` of the step's micro-batches. */
 tws_code tws_job_part_plan(const tws_job *job, int rank, int64_t micro_batches, tws_plan **out, tws_error *err);
-/* Of another program than job->program; over the state of a plan that was made before, or NULL. */
+/* Builds the plan of a given program instead of job->program; over the state of a plan that was built before, or
+ * NULL. */
 tws_code tws_job_program(const tws_job *job, int rank, tws_program program, tws_state *state, tws_plan **out,
                          tws_error *err);
 

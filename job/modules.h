@@ -1,6 +1,6 @@
-/* Modules that are loaded when a verb needs them. Looked for in $TWINSPEED_MODULES, beside the program, and in the
- * library folder it was installed with. TWS_ENVIRONMENT with the remedy when one is not there or does not load.
- * The tables live until the program ends. */
+/* Modules that are loaded when a verb needs them: from $TWINSPEED_MODULES, the program's folder, or the library folder
+ * it was installed with. TWS_ENVIRONMENT with the remedy when one is not there or does not load. The tables live until
+ * the program ends. */
 #ifndef TWS_JOB_MODULES_H
 #define TWS_JOB_MODULES_H
 
