@@ -1,4 +1,4 @@
-/* A layer of experts, forward and backward: the cost of routing and exchanging tokens, compared with the products of the
+/* A layer of experts, forward and backward: cost of routing and exchanging tokens, compared with the products of the
  * experts. Medians of alternating rounds; on the host CPU seconds, since machines are shared.
  *
  *   bench-experts [--backend host|cuda] [--tokens T] [--hidden H] [--inner I] [--experts E] [--choices K] [--threads N]

@@ -8,7 +8,7 @@
 /* Bytes of tensors on one rank of a stage in its passes, by the figures of the profile's runtime; 0 for this program's
  * own:
  *   copies of logits in the last stage (runtime->logit_bytes each)
- *   gradients: bf16's in float32, added to those in 16 bits (4 a parameter), or accumulated in float32 alone (2 more than
+ *   gradients: bf16's in float32 and in 16 bits (4 a parameter more), or accumulated in float32 alone (2 more than
  *     the plan's, where that has them in 16 bits)
  *   two boundary tensors a micro-batch in flight of a pipeline
  *   scores and masks of unfused attention, 5 a s^2 b a layer (9 in float32), kept between the passes or, where layers
