@@ -39,11 +39,11 @@ typedef struct tws_cluster {
   int nics_per_node;
   int builtin;                  /* a built-in cluster, as it is: no file */
   int assumed_nics;             /* no file says nics_per_node: a built-in cluster's, or 1 */
-  int leaf_nodes;               /* of nodes in order so many behind one leaf switch; 0: all */
+  int leaf_nodes;               /* nodes per leaf switch, in order; 0: all are at one */
   double oversubscription;      /* what a leaf's NICs send at most over what leaves it, each way; with leaf_nodes */
   int nccl;                     /* collectives as NCCL chooses them (models/hardware/nccl.h); 0: rings */
   tws_link host_link;           /* PCIe of one device */
-  int devices_per_host_link;    /* behind one switch, which share it */
+  int devices_per_host_link;    /* devices that share a PCIe switch and its host link */
   double disk_read, disk_write; /* bytes/s per node, 0: not said */
   double disk_bytes;            /* per node, of what offloading may take; 0: not said, and not a limit */
   double samples_per_s; /* that a node's data loaders read, decode and hand over; 0: not said, and not a limit */
