@@ -56,7 +56,8 @@ typedef struct tws_cluster {
 /* Bytes/s of a device's port towards near - 1 others of its node, which is less than all of it where pairs have links
  * of their own. */
 double tws_cluster_port(const tws_cluster *cluster, int near);
-/* How much longer it takes that `share` of what a leaf's NICs send leaves it: 1 where it has room for that. */
+/* Returns the factor by which transfers take longer if `share` of what a leaf's NICs send leaves the leaf: 1 where the
+ * uplinks have room for it. */
 double tws_cluster_crowding(const tws_cluster *cluster, double share);
 /* `spec` is read as a file ("-": standard input) when it contains a slash or ends with .json. */
 tws_code tws_cluster_load(const char *spec, tws_cluster *out, tws_error *err);

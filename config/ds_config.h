@@ -254,7 +254,8 @@ struct tws_elastic;
 tws_code tws_config_elastic(const tws_config *config, struct tws_elastic *out, tws_error *err);
 /* Returns 1 if elasticity.enabled is true: the batch then follows from the ranks, and no batch key may be given. */
 int tws_config_is_elastic(const tws_config *config);
-/* What it chooses for so many ranks, of which each replica takes ranks / replicas. TWS_INVALID: nothing, and why. */
+/* Computes the batch that elasticity chooses for `ranks` ranks, of which each replica takes ranks / replicas.
+ * TWS_INVALID: there is none, with the reason. */
 tws_code tws_config_elastic_batch(const tws_config *config, int64_t ranks, int64_t replicas, int64_t *micro,
                                   int64_t *accumulation, tws_error *err);
 /* The triple alone, as the golden cases state it: 0 or absent = null. */
@@ -319,11 +320,13 @@ int tws_config_axis_ranks(const tws_config *config, tws_axis axis);
 /* Returns zero_hpz_partition_size where it has an effect: the adjacent ranks that hold a secondary partition of
  * gathered parameters; otherwise 0. */
 int64_t tws_config_secondary_ranks(const tws_config *config);
-/* mics_shard_size, where it has an effect: neighbours that have all partitions between them; 0: all ranks do. */
+/* Returns mics_shard_size, where it has an effect: the adjacent ranks that partition the model among them; 0: all ranks
+ * do. */
 int64_t tws_config_shard_ranks(const tws_config *config);
-/* Of these the neighbours on one node, which gather among them behind a gather between nodes; 0: all gather at once. */
+/* Returns how many of these are on one node and gather among themselves, after a gather between nodes; 0: all gather at
+ * once. */
 int64_t tws_config_gather_ranks(const tws_config *config);
-/* Whether training leaves some parameters as they are. */
+/* Returns 1 if training freezes some parameters. */
 int tws_config_freezes(const tws_config *config);
 /* zero_quantized_weights, where it has an effect: parameters are gathered as 8-bit codes. */
 static inline int tws_config_quantizes_weights(const tws_config *config) {
@@ -342,7 +345,7 @@ static inline int tws_config_quantizes_gradients(const tws_config *config) {
 /* Returns the number of adjacent ranks that ZeRO treats as a node: zero_hpz_partition_size, otherwise, for quantized
  * gradients, twinspeed.zero_node_ranks; 0: it does not distinguish nodes. */
 int64_t tws_config_node_ranks(const tws_config *config);
-/* How many of so many replicas ZeRO takes together as those of a node; 0: it does not tell nodes apart. */
+/* Returns how many of `replicas` replicas ZeRO treats as those of a node; 0: it does not distinguish nodes. */
 int tws_config_node_replicas(const tws_config *config, int64_t replicas);
 /* Likewise of replicas that MiCS takes together: those of a group, and of them those of a node; 0: they are not in
  * groups, and groups not in nodes. With sequence ranks a group or node may be one replica. */
@@ -368,12 +371,12 @@ void tws_config_betas(const tws_config *config, int64_t k, double *beta1, double
 
 /* Reports into text: the effective configuration as JSON (valid ds_config.json, every honoured key), the JSON Schema of
  * all keys, and one line for each key that was given another value than its default and has no effect here, with the
- * reason, and for each that nobody knows. */
+ * reason, and for each unknown key. */
 tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out, tws_error *err);
-/* What was given and set since, and nothing else: no default, so that other programs meet no key that nobody
- * asked for. */
+/* Prints the keys that were given in the file or set since, without defaults, so that other programs find only keys
+ * that the user chose. */
 tws_code tws_config_print_given(const tws_config *config, tws_text *out, tws_error *err);
-/* Of the keys that have an effect, as the effective configuration has them: equal for equal values. */
+/* Computes the fingerprint of the keys that have an effect, by their effective values: equal for equal values. */
 tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_error *err);
 tws_code tws_config_print_schema(tws_text *out, tws_error *err);
 tws_code tws_config_no_effect(const tws_config *config, tws_text *out, int *count, tws_error *err);
