@@ -1,7 +1,7 @@
-/* The host's optimizer beside the bandwidth of a copy, a plain loop and, with --python, PyTorch: all in one run, one
- * after another in rounds, since machines are shared. Rates count the bytes that an update has to read and write.
+/* The host's optimizer compared with the bandwidth of a copy, a plain loop and, with --python, PyTorch: all in one run,
+ * alternating in rounds, since machines are shared. Rates count the bytes that an update has to read and write.
  *
- *   bench-adamw [--threads N] [--elements N] [--rounds N] [--python PATH] */
+ * bench-adamw [--threads N] [--elements N] [--rounds N] [--python PATH] */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,7 +64,7 @@ static double f16_seconds(bench *b) {
   return update_seconds(b, TWS_F16);
 }
 
-/* What one would write first, as this file is compiled: -O2, one thread. */
+/* The straightforward loop, compiled as this file is: -O2, one thread. */
 static __attribute__((noinline)) void plain_update(int64_t n, float *p, float *m, float *v, const float *g, float lr,
                                                    float beta1, float beta2, float epsilon, float decay, float bias1,
                                                    float bias2) {

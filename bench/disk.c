@@ -1,6 +1,7 @@
-/* The disk tier beside fio, on one file system, with one block size and depth: in turns, since disks are shared.
+/* The disk tier compared with fio, on one file system, with one block size and depth: both alternate, since disks are
+ * shared.
  *
- *   bench-disk FOLDER [--block BYTES] [--depth N] [--mib N] [--rounds N] */
+ * bench-disk FOLDER [--block BYTES] [--depth N] [--mib N] [--rounds N] */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

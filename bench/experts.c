@@ -1,5 +1,5 @@
-/* A layer of experts, forward and backward: what routing and moving tokens cost beside the experts' products. Medians
- * of rounds in turn; on the host seconds of the processor, since machines are shared.
+/* A layer of experts, forward and backward: cost of routing and exchanging tokens, compared with the products of the
+ * experts. Medians of alternating rounds; on the host CPU seconds, since machines are shared.
  *
  *   bench-experts [--backend host|cuda] [--tokens T] [--hidden H] [--inner I] [--experts E] [--choices K] [--threads N]
  *                 [--dropless 1] */

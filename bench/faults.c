@@ -2,7 +2,7 @@
  *
  *   bench-faults deaths [N [SEED]]  N jobs in which a node dies at a random time, every third in a save: each has to
  * end with the loss of the undisturbed job, bit for bit where the node comes back, to 1e-6 where it does not
- *   bench-faults goodput [N [FILE]] 20 failure rates, N steps of each: goodput beside Daly's formula;
+ *   bench-faults goodput [N [FILE]] 20 failure rates, N steps of each: goodput and Daly's formula;
  *                                   FILE: the figure
  *   bench-faults orders [N [SEED]]  N random small jobs of up to 12 ranks, each in the order of the
  *                                   clock and in one that is drawn: equal bits. One that is not is shrunk, and the
@@ -123,7 +123,7 @@ static int run_deaths(uint64_t count, uint64_t seed) {
     bad += came < 0;
     restarted += came == 1;
   }
-  printf("%" PRIu64 " deaths: %" PRIu64 " jobs went on by themselves, %" PRIu64
+  printf("%" PRIu64 " deaths: %" PRIu64 " jobs continued by themselves, %" PRIu64
          " ended before; largest difference of a loss %.3g; %" PRIu64 " bad\n",
          count, restarted, count - restarted - bad, largest, bad);
   tws_emulation_free(&calm);
@@ -132,7 +132,7 @@ static int run_deaths(uint64_t count, uint64_t seed) {
 
 /* ---- goodput ---- */
 
-/* As few as can go on without one: the first dies and is there again. */
+/* Builds a job of two ranks, the fewest that can continue after a failure: the first rank dies and returns. */
 static tws_job_spec two_ranks(void) {
   tws_job_spec spec = small_job();
   spec.ranks = 2;

@@ -1,4 +1,4 @@
-/* Every kernel at the shapes of one training step of GPT-2 124M, beside the rate of 2048-cubed float32 products
+/* Every kernel at the shapes of one training step of GPT-2 124M, and the rate of 2048-cubed float32 products
  * measured in the same run: the backend's own and, where the library is installed, OpenBLAS's. Medians, since machines
  * are shared.
  *
@@ -153,7 +153,7 @@ static void special_attention(case_list *list) {
     }
 }
 
-/* ---- kinds of attention beside the plain one ---- */
+/* ---- kinds of attention compared with the plain one ---- */
 
 enum { KINDS = 6, ROUNDS = 9 };
 static const struct {
@@ -186,7 +186,7 @@ static int ascending_numbers(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Each kind in each round beside the plain one of that round: the median of what it takes of it. */
+/* Runs each kind of attention and the plain one in every round, and computes the median of their ratio. */
 static void compare_attention(const tws_backend_ops *host, tws_backend *backend, const bench_options *o) {
   double share[2][KINDS][ROUNDS], least[2][KINDS];
   for (int round = 0; round < ROUNDS; ++round)

@@ -1,4 +1,4 @@
-/* How fast planning is: estimates of one configuration (plans, ledger, longest path), plans of all stages of a pipeline,
+/* Speed of planning: estimates of one configuration (plans, ledger, longest path), plans of all stages of a pipeline,
  * and the longest path through these; CPU milliseconds, medians of repeated runs. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* What a search costs: GPT-3 175B on 64 A100, in CPU seconds of one core: points considered, bounds of single points,
- * and the whole search with the plans of the ten best. With a Python interpreter that has llm-analysis
- * (bench-search PYTHON) the same cluster is asked of that analytic model, and the ratio is printed. */
+/* Cost of a search: GPT-3 175B on 64 A100, in CPU seconds of one core: points considered, bounds of single points, and
+ * the whole search with the plans of the ten best. With a Python interpreter that has llm-analysis (bench-search
+ * PYTHON), that analytic model searches the same cluster, and the ratio is printed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,9 @@
-/* How fast steps are simulated. CPU seconds (user and system) of one core.
+/* Speed of simulating steps, in CPU seconds (user and system) of one core.
  *
- * First GPT-2-xl, ZeRO-3, 64 devices, by fidelity, one rank for all and every rank: medians of repeated runs, plans
- * built once. Then the large ones, each in a process of its own that makes its plans and simulates once, with its
- * largest memory: 32 layers of data parallelism over 1,024 ranks, an all-reduce over 4,096, GPT-3 175B on 16,384. */
+ * First GPT-2-xl, ZeRO-3, 64 devices, by fidelity, with one representative rank and with every rank: medians of
+ * repeated runs, plans built once. Then large jobs, each in a process of its own that builds its plans and simulates
+ * once, with its peak memory: 32 layers of data parallelism over 1,024 ranks, an all-reduce over 4,096, GPT-3 175B on
+ * 16,384. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,7 +113,8 @@ static void add_op(data_parallel *d, tws_op_kind kind, tws_stream stream, uint32
                                         .match = match == TWS_NONE ? 0 : match};
 }
 
-/* 5 ms forward and 10 ms backward a layer, then an all-reduce of its gradients beside the next; or that alone. */
+/* Builds a plan in which every layer computes 5 ms forward and 10 ms backward, then all-reduces its gradients while the
+ * next layer computes; or the all-reduces alone. */
 static void write_down(data_parallel *d, int layers, double bytes, int computes) {
   memset(d, 0, sizeof *d);
   d->plan = (tws_plan){.ops = d->ops, .deps = d->deps, .works = d->works, .work_count = MOST_WORKS, .threads = 1};

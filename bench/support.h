@@ -1,4 +1,4 @@
-/* What the benchmarks share: end on an error, CPU time, medians, modules from the build folder. */
+/* Functions that the benchmarks share: exit on an error, CPU time, medians, modules from the build folder. */
 #ifndef TWS_BENCH_SUPPORT_H
 #define TWS_BENCH_SUPPORT_H
 
@@ -29,7 +29,7 @@ static inline int argument_int(const char *text) {
   return value;
 }
 
-/* Of the process so far, user and system. */
+/* Returns the CPU seconds of the process so far, user and system. */
 static inline double cpu_s(void) {
   struct timespec now;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);

@@ -23,13 +23,15 @@ typedef struct tws_calibration_request {
 } tws_calibration_request;
 
 int tws_calibration_on_gpu(const tws_calibration_request *request);
-/* The numbers of ranks that are measured when nobody named any: on a host 1 to twice the cores, else to all GPUs. */
+/* Chooses the numbers of ranks to measure if the caller gave none: on a host 1 to twice the cores, otherwise up to all
+ * GPUs. */
 void tws_calibration_default_runs(tws_calibration_request *request);
 
-/* How far the product that is repeated between all others moved, relative to its median. */
+/* Returns the drift: by how much the times of the product that is repeated between all others varied, relative to their
+ * median. */
 double tws_calibration_drift(const tws_measurements *measured);
-/* Measures again, `most` times at most, until the machine was quiet (TWS_PROFILE_QUIET_DRIFT), and takes of each sample
- * the least disturbed. *out says the drift of the quietest time. Free it in any case after the call. */
+/* Measures again, `most` times at most, until the machine was quiet (TWS_PROFILE_QUIET_DRIFT), and keeps of each sample
+ * the least disturbed measurement. *out has the drift of the quietest run. Free it in any case after the call. */
 typedef tws_code (*tws_measure)(void *user, tws_measurements *out, tws_error *err);
 tws_code tws_calibration_until_quiet(tws_measure measure, void *user, int most, const tws_log *log,
                                      tws_measurements *out, tws_error *err);

@@ -58,7 +58,7 @@ static tws_code linear_cases(tws_dtype dtype, const linear_grid *grid, tws_case_
   return TWS_OK;
 }
 
-/* What small and middle models use on processors. */
+/* Adds the matrix products of small and middle-sized models on processors. */
 static tws_code host_linear_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
   static const linear_grid whole = {{64, 256, 1024, 4096}, {64, 192, 768, 3072}, 4e9},
                            coarse = {{64, 256, 1024}, {96, 384, 1536}, 0.7e9};
@@ -80,8 +80,9 @@ static tws_code float8_cases(const linear_grid *grid, tws_case_list *list, tws_e
   return TWS_OK;
 }
 
-/* What models from a hundred million parameters to some billions use: layers, and what makes logits. Every product
- * takes a millisecond or two at most; float32 has no fast path. A few seconds see tokens of all sizes. */
+/* Adds the matrix products of models from a hundred million to some billions of parameters: layers, and logits. Every
+ * product takes a millisecond or two at most; float32 has no fast path. A few seconds suffice for all numbers of
+ * tokens. */
 static tws_code device_linear_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
   static const linear_grid half = {{8192, 1024, 32768, 4096, 16384}, {768, 1280, 2048, 3072, 5120, 8192}, 1e12},
                            coarse = {{1024, 8192}, {768, 2048, 5120}, 5e11}, small = {{128}, {64, 256, 768}, 1e12},
@@ -135,7 +136,7 @@ static tws_code device_attention_cases(tws_dtype dtype, int quick, tws_case_list
   return TWS_OK;
 }
 
-/* What the models of a machine have in common. */
+/* Sizes that all models of a machine share: rows of the vocabulary, positions of a sequence, elements of a head. */
 typedef struct model_scale {
   int64_t vocabulary, sequence, head;
 } model_scale;
@@ -155,7 +156,7 @@ static tws_code plane_cases(tws_dtype dtype, const model_scale *scale, int64_t t
       work.f[0] = 1e-5;
       TWS_TRY(tws_case_add(list, &work, err));
       if (backward && rms) continue;
-      work.flags |= backward ? TWS_SUMS : TWS_RESIDUAL; /* layers behind an RMSNorm seldom have biases */
+      work.flags |= backward ? TWS_SUMS : TWS_RESIDUAL; /* layers after an RMSNorm seldom have biases */
       TWS_TRY(tws_case_add(list, &work, err));
     }
   for (int kernel = TWS_KERNEL_EMBEDDING; kernel <= TWS_KERNEL_POSITION_GRAD; kernel++) {
@@ -192,7 +193,7 @@ static tws_code plane_cases(tws_dtype dtype, const model_scale *scale, int64_t t
   return TWS_OK;
 }
 
-/* What losses do with tokens x (padded) vocabulary, or part of one. */
+/* Adds the kernels of losses over tokens x (padded) vocabulary, or over a vocabulary-parallel shard of it. */
 static tws_code loss_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
   const int64_t ranks = 2;
   for (int kernel = TWS_KERNEL_CROSS_ENTROPY; kernel <= TWS_KERNEL_VOCABULARY_LOSS; kernel++) {
@@ -205,7 +206,7 @@ static tws_code loss_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_c
   return TWS_OK;
 }
 
-/* What exchanges between ranks and casts to 8 bits do with tokens x width. */
+/* Adds the kernels that reorder tokens x width for collectives, and casts to 8 bits. */
 static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
   const int64_t ranks = 2, head = width < 64 ? width / 2 : 32, heads = width / head;
   tws_work transpose = start_case(TWS_KERNEL_TRANSPOSE, dtype);
@@ -299,7 +300,7 @@ static tws_code disentangled_cases(tws_dtype dtype, const model_scale *scale, in
   return TWS_OK;
 }
 
-/* Biases of queries and values, tokens beside their neighbours, ends of spans. */
+/* Adds the kernels of encoders: biases of queries and values, token convolutions, starts and ends of spans. */
 static tws_code encoder_cases(tws_dtype dtype, const model_scale *scale, int64_t tokens, int64_t width,
                               tws_case_list *list, tws_error *err) {
   const int64_t seq = tokens < scale->sequence ? tokens : scale->sequence;
@@ -442,7 +443,7 @@ tws_code tws_case_standard(tws_dtype dtype, tws_backend_kind backend, int quick,
 
 /* ---- order ---- */
 
-/* How many works of a kernel come for each one of the others. */
+/* Returns how many works of this kernel are listed for each one of other kernels. */
 static double turns(const tws_work *work) {
   switch ((tws_kernel)work->code) {
     case TWS_KERNEL_LINEAR:

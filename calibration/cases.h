@@ -16,8 +16,9 @@ tws_code tws_case_standard(tws_dtype dtype, tws_backend_kind backend, int quick,
 /* Add a work unless an equal one is there already. */
 tws_code tws_case_add(tws_case_list *list, const tws_work *work, tws_error *err);
 
-/* The most valuable first, from item `first` on: what costs most in training and what other costs are made of, in
- * turns, so that every beginning of the list has some of each kernel; 16-bit types before float32. */
+/* Orders the list from item `first` on by value: kernels that dominate training and those from which other costs are
+ * derived alternate, so that every prefix of the list has some works of each kernel; 16-bit types come before
+ * float32. */
 tws_code tws_case_order(tws_case_list *list, size_t first, tws_error *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* How to read and write a disk: the training engine's own swap files with several block sizes, queue depths and numbers
- * of threads, as DeepSpeed's ds_nvme_tune does with its own. */
+/* Calibration of a disk: reads and writes the training engine's own swap files with several block sizes, queue depths
+ * and numbers of threads, as DeepSpeed's ds_nvme_tune does with its own. */
 #ifndef TWS_CALIBRATION_DISK_H
 #define TWS_CALIBRATION_DISK_H
 
@@ -19,8 +19,8 @@ typedef struct tws_disk_calibration {
   uint64_t bytes;  /* of each transfer */
 } tws_disk_calibration;
 
-/* Files of so many bytes in `folder`; quick: fewer settings, once each. TWS_ENVIRONMENT, TWS_IO: as real/disk.h says.
- */
+/* Measures with files of `bytes` bytes in `folder`; quick: fewer settings, once each. TWS_ENVIRONMENT, TWS_IO: as
+ * real/disk.h says. */
 tws_code tws_calibrate_disk(const tws_real_api *real, const char *folder, uint64_t bytes, int quick,
                             tws_progress *progress, tws_disk_calibration *out, tws_error *err);
 

@@ -50,8 +50,9 @@ static void note_limits(const tws_kernel_sample *sample, measured_limits *limits
 
 /* ---- under load ---- */
 
-/* How much longer a device's arithmetic takes without a rest than in the short measurements, and from where on it is
- * what bounds a kernel: more flops a byte than the device does at the rate of these measurements. */
+/* Sustained load: the factor by which a device's arithmetic takes longer without pauses than in the short measurements,
+ * and the arithmetic intensity (flops per byte) above which arithmetic bounds a kernel at the rates of these
+ * measurements. */
 typedef struct sustained_load {
   double longer, flops_per_byte;
 } sustained_load;

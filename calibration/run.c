@@ -1,4 +1,4 @@
-/* Runs of ranks that measure: one for each number of ranks, and what goes on inside a rank. */
+/* Runs of ranks that measure: one run for each number of ranks, and the measurements within a rank. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -112,7 +112,8 @@ static tws_code write_profile(const tws_measurements *results, int count, const 
   return code;
 }
 
-/* Makes the profile of what a rank on a GPU has written so far, whenever it wrote more: a thread beside the launch. */
+/* A thread that runs during the launch. It builds the profile from the measurements that a rank on a GPU has written so
+ * far, whenever there are new ones. */
 typedef struct keeper {
   const char *part, *out;
   pthread_t thread;
@@ -212,7 +213,7 @@ static tws_work canonical(const tws_work *work) {
   return copy;
 }
 
-/* The works of a model's plans: its own shapes are then measured besides the standard ones. */
+/* Adds the works of a model's plans: the model's own shapes are then measured in addition to the standard ones. */
 static tws_code add_plan_works(const tws_calibration_request *r, int64_t micro_batch, tws_case_list *list,
                                tws_error *err) {
   tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
@@ -271,7 +272,7 @@ static tws_code measure_works(const tws_calibration_request *r, const tws_real_a
                                          .log = r->log,
                                          .progress = rank == 0 ? progress : NULL};
   tws_code code = real->calibrate(&options, err);
-  if (code == TWS_OK || world == 1) real->stop(); /* after an error the others may never come to MPI's end */
+  if (code == TWS_OK || world == 1) real->stop(); /* after an error other ranks may never reach MPI_Finalize */
   return code;
 }
 

@@ -54,8 +54,8 @@ static int number_after(const char **at, const char *word, int most, int *value)
          tws_text_int(*at + length, at, 0, most, value);
 }
 
-/* "zero_pp_rank_3_mp_rank_00_optim_states.pt", with or without "bf16_" or "fp16_" before it; older ones have no
- * underscore behind the second number. */
+/* Returns 1 for "zero_pp_rank_3_mp_rank_00_optim_states.pt", with or without the prefix "bf16_" or "fp16_"; older
+ * releases wrote no underscore after the second number. */
 static int is_optimizer(const char *name, int *rank, int *model_rank) {
   const char *at = strncmp(name, "bf16_", 5) == 0 || strncmp(name, "fp16_", 5) == 0 ? name + 5 : name;
   if (!number_after(&at, "zero_pp_rank_", 999999, rank) || !number_after(&at, "_mp_rank_", 9999, model_rank)) return 0;
@@ -171,7 +171,7 @@ static int is_listed(const tws_pickle_value *list, const char *name) {
   return 0;
 }
 
-/* Of the module's tensors the buffers, or all. */
+/* Adds the module's buffers or, with `all`, all of its tensors. */
 static tws_code add_module(reader *r, int all, tws_error *err) {
   const tws_pickle_value *module = tws_pickle_get(r->model->pickle.root, "module");
   const tws_pickle_value *buffers = tws_pickle_get(r->model->pickle.root, "buffer_names");
@@ -313,7 +313,7 @@ static tws_code wrong_sum(const reader *r, uint64_t there, uint64_t used, tws_er
 
 /* ---- ZeRO 1 and 2: a group's vector, cut among the ranks ---- */
 
-/* What follows parameter i of a group. */
+/* Reads the padding, in elements, that follows parameter i of a group. */
 static tws_code read_gap(const reader *r, uint32_t group, uint32_t i, int64_t *gap, tws_error *err) {
   const tws_pickle_value *all = r->alignment;
   *gap = 0;
@@ -325,8 +325,8 @@ static tws_code read_gap(const reader *r, uint32_t group, uint32_t i, int64_t *g
   return missing(r, r->optimizer[0], "param_alignment_paddings of each parameter", err);
 }
 
-/* What each rank's part has elements of, against what its file says: a file that says what another rank's should have
- * changed places with it. Others are let be: names may be written otherwise. */
+/* Compares the number of elements that each rank's file states with the number expected for that rank. A file with the
+ * number of another rank was swapped with that rank's. Other differences are accepted, because names of files vary. */
 static tws_code check_places(reader *r, uint32_t group, const uint64_t *expected, tws_error *err) {
   for (int64_t rank = 0; rank < r->out->ranks; rank++)
     for (int64_t other = 0; other < r->out->ranks; other++)
@@ -382,7 +382,8 @@ static tws_code add_groups(reader *r, const tws_pickle_value *groups, tws_error 
 
 /* ---- ZeRO 3: each parameter cut among the ranks, which have their parts in groups of their own ---- */
 
-/* How many elements rank has of a parameter that is cut into equal parts, of which the last are padded. */
+/* Returns how many elements of a parameter a rank holds, when it is partitioned into equal shards of `part` elements,
+ * the last of which are padded. */
 static uint64_t share_of(uint64_t elements, uint64_t part, int64_t rank) {
   const uint64_t before = part * (uint64_t)rank;
   return before >= elements ? 0 : elements - before < part ? elements - before : part;

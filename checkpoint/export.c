@@ -80,7 +80,7 @@ static void turn_tile(const float *from, int64_t columns, float *to, int64_t row
   for (int column = 0; column < TILE; column++) memcpy(to + column * rows, tile[column], sizeof tile[column]);
 }
 
-/* `count` columns of a matrix, behind one another in `to`. */
+/* Transposes `count` columns of a row-major matrix: `to` is (count, rows). */
 static void turn(const float *from, int64_t rows, int64_t columns, int64_t count, float *to) {
   const int64_t whole_rows = rows - rows % TILE_ROWS, whole = count - count % TILE;
   for (int64_t row = 0; row < whole_rows; row += TILE_ROWS)

@@ -144,7 +144,8 @@ static int compare_steps(const void *a, const void *b) {
   return (x < y) - (x > y);
 }
 
-/* What is left in the folder of a checkpoint that was removed is none. */
+/* Returns 1 if the folder of a tag has an index or is a checkpoint of DeepSpeed; files left over from a removed
+ * checkpoint do not count. */
 static int has_checkpoint(const char *folder, const char *tag) {
   char path[TWS_FOLDER_SIZE], index[TWS_FOLDER_SIZE];
   join(path, folder, "", tag);

@@ -22,7 +22,7 @@ int64_t tws_step_of_tag(const char *tag);
  * TWS_IO: it cannot be written to, or another job saves there. */
 tws_code tws_folder_lock(const char *folder, int *lock, tws_error *err);
 void tws_folder_unlock(int lock); /* -1 is allowed */
-/* Whether there is any checkpoint. */
+/* Returns 1 if the folder has any checkpoint. */
 int tws_folder_has_checkpoints(const char *folder);
 int tws_folder_same(const char *a, const char *b);
 /* Bytes that can be written there; TWS_IO with what is missing where there are fewer. */
@@ -44,10 +44,11 @@ tws_steps tws_folder_steps(const char *folder);
 int64_t tws_folder_newest(const char *folder, int64_t below);
 /* When a file in it was written, "latest" or "global_step5/index.json": nanoseconds; 0: it is not there. */
 int64_t tws_folder_stamp(const char *folder, const char *file);
-/* Whether the checkpoint at `path` is not there any more, because the job that saves there keeps only newer ones.
- * `newer` becomes the tag that `latest` names, where that is another, or "". */
+/* Returns 1 if the checkpoint at `path` no longer exists, because the job that saves there keeps only newer ones.
+ * `newer` receives the tag that `latest` names, if it is another, or "". */
 int tws_folder_vanished(const char *path, char *newer, size_t size);
-/* "global_step5 global_step10", tags beside that of `path`, newest first; "" where there are none. */
+/* Returns "global_step5 global_step10", the other tags in the directory of `path`, newest first; "" if there are
+ * none. */
 const char *tws_folder_others(const char *path, char *text, size_t size);
 
 /* ---- files that last ---- */

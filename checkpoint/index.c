@@ -258,7 +258,7 @@ static tws_code read_entries(const reader *r) {
   return TWS_OK;
 }
 
-/* Its rows are those of so many experts. */
+/* Reads the number of experts that the rows of a parameter are divided among. */
 static tws_code read_experts(const reader *r, const cJSON *item, tws_param *param) {
   const cJSON *found = cJSON_GetObjectItemCaseSensitive(item, "experts");
   int64_t experts = 0;
@@ -288,7 +288,7 @@ static tws_code read_fused(const reader *r, const cJSON *item, tws_param *param)
   return sum == all ? TWS_OK : bad(r, list, "the rows do not add up");
 }
 
-/* How many groups the rows of a joined tensor are dealt in. */
+/* Reads the number of groups that the rows of a fused tensor are distributed over. */
 static tws_code read_groups(const reader *r, const cJSON *item, tws_param *param) {
   const cJSON *found = cJSON_GetObjectItemCaseSensitive(item, "groups");
   if (!found) return TWS_OK;
@@ -342,7 +342,7 @@ static tws_code read_files(const reader *r) {
     int64_t bytes = 0, data = 0;
     TWS_TRY(read_text(r, item, "name", &file->name));
     if (!*file->name || *file->name == '.' || strchr(file->name, '/') || strlen(file->name) > 200)
-      return bad(r, item, "a file beside the index has another name");
+      return bad(r, item, "\"name\" must be a file of this folder: at most 200 characters, no slash or leading period");
     TWS_TRY(read_count(r, item, "bytes", 8, MOST_COUNT, &bytes));
     TWS_TRY(read_count(r, item, "data", 8, bytes, &data));
     file->bytes = (uint64_t)bytes;

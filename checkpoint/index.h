@@ -1,9 +1,10 @@
-/* A checkpoint's index: what slice of which tensor lies where, and what the host counts.
+/* A checkpoint's index: which slice of which tensor lies where, and the host's counters.
  *
- * DIR/latest names a tag; DIR/<tag>/index.json lists files beside it. These are safetensors files, one a rank, whose
- * tensors have the names that tws_piece_name() makes, readable by anything that reads the format. The index has more
- * than their headers: pieces with the part of the parameter that they are of, a checksum of every TWS_CHECKPOINT_BLOCK
- * bytes of a piece's data (so that whoever reads a part verifies that part), of every file's header, and of itself. */
+ * DIR/latest names a tag; DIR/<tag>/index.json lists files of the same folder. These are safetensors files, one per
+ * rank, whose tensors have the names that tws_piece_name() builds, readable by any program that reads the format. In
+ * addition to their headers the index has, for each slice, the parameter and the elements of it, and checksums: of
+ * every TWS_CHECKPOINT_BLOCK bytes of a slice's data (so that a reader of some elements verifies those), of every
+ * file's header, and of the index itself. */
 #ifndef TWS_CHECKPOINT_INDEX_H
 #define TWS_CHECKPOINT_INDEX_H
 
@@ -26,7 +27,7 @@ typedef struct tws_saved_file {
 } tws_saved_file;
 
 typedef struct tws_saved_piece {
-  tws_piece piece; /* rank: index of the file; at: first byte behind the file's header */
+  tws_piece piece; /* rank: index of the file; at: offset of its data from the end of the file's header */
   const uint64_t *checksums;
 } tws_saved_piece;
 
@@ -66,8 +67,8 @@ void tws_saved_write(const tws_saved_index *index, tws_text *out);
 tws_code tws_saved_parse(const char *text, size_t length, const char *path, tws_saved_index **out, tws_error *err);
 /* The bytes of a folder's index; *text is the caller's to free. */
 tws_code tws_saved_read_index(const char *folder, char **text, size_t *length, tws_error *err);
-/* The index in a folder: every file that it names is there with its size. The hint names other checkpoints beside it.
- */
+/* Opens the index in a folder; requires that every file that it names exists with its size. The hint names other
+ * checkpoints of the same directory. */
 tws_code tws_saved_open(const char *folder, tws_saved_index **out, tws_error *err);
 /* After an error of reading: where the checkpoint at `path` is not there any more, says that and what is instead. */
 tws_code tws_saved_lost(const char *path, tws_code code, tws_error *err);

@@ -50,7 +50,8 @@ static tws_code read_description(const char *path, description *out, tws_error *
 
 /* ---- what the base was rounded to ---- */
 
-/* Weights of the base that were in few bits beside the adapter: what merging adds to is what they meant. */
+/* Describes base weights that were quantized while the adapter was trained: merging adds to their dequantized
+ * values. */
 typedef struct rounding {
   tws_json *json; /* NULL: they were not */
   const cJSON *weights;
@@ -91,7 +92,7 @@ static void round_rows(const rounding *r, float *weight, uint64_t count, uint8_t
                        float (*means)[2]) {
   const uint64_t blocks = count / (uint64_t)r->block;
   tws_quantize(weight, count, r->block, (int)r->bits, codes, scales);
-  if (r->scale_block > 0) { /* codes of scales lie behind those of weights */
+  if (r->scale_block > 0) { /* quantized scales are stored after the quantized weights */
     tws_quantize_scales(scales, blocks, r->scale_block, codes + count, means);
     tws_dequantize_scales(codes + count, (const float(*)[2])means, blocks, r->scale_block, scales);
   }
@@ -230,7 +231,7 @@ static tws_code write_merged(merger *m, const char *path, tws_export_result *res
   return code;
 }
 
-/* The files of a folder, or a file and what is beside it. */
+/* Names the three files of a folder, or the given weights file and the other two of its folder. */
 static void name_files(const char *adapter, char *weights, char *config, char *rounded, size_t size) {
   struct stat info;
   const char *slash = strrchr(adapter, '/');
@@ -266,7 +267,7 @@ tws_code tws_adapter_merge(const char *base, const char *adapter, const char *pa
   return code;
 }
 
-/* ---- what PEFT reads beside the adapters ---- */
+/* ---- what PEFT reads in addition to the adapters ---- */
 
 /* The last words of the modules' names, each once. */
 static void add_targets(const tws_saved_index *x, tws_arena *arena, tws_text *out) {

@@ -1,4 +1,4 @@
-/* Adapters added to the weights that they were trained beside: one safetensors file, in float32, with the names and
+/* Merges adapters into the weights that they were trained with: one safetensors file, in float32, with the names and
  * shapes of the base. */
 #ifndef TWS_CHECKPOINT_MERGE_H
 #define TWS_CHECKPOINT_MERGE_H
@@ -6,13 +6,13 @@
 #include "checkpoint/export.h"
 
 /* base: as tws_safetensors_open(). adapter: a folder with PEFT's adapter_config.json and adapter_model.safetensors, or
- * the latter alone with the former beside it. W + (lora_alpha / r) B A, with use_rslora lora_alpha / sqrt(r); where
- * fan_in_fan_out says so W is [in, out]. One tensor at a time is in memory. TWS_INVALID: an adapter without its weight
- * in the base, shapes that do not go together; TWS_UNSUPPORTED: adapters of another kind. */
+ * the latter file with the former in the same folder. Computes W + (lora_alpha / r) B A, with use_rslora lora_alpha /
+ * sqrt(r); with fan_in_fan_out W is [in, out]. One tensor at a time is in memory. TWS_INVALID: an adapter without its
+ * weight in the base, shapes that do not match; TWS_UNSUPPORTED: adapters of another kind. */
 tws_code tws_adapter_merge(const char *base, const char *adapter, const char *path, tws_export_result *result,
                            tws_error *err);
-/* Beside an adapter whose base was in few bits: "weights" (names of the base's files), "bits", "block_size". Where it
- * is there, merging rounds these weights first, to what they were beside the adapter. */
+/* A file next to an adapter whose base was quantized: "weights" (names of the base's files), "bits", "block_size". If
+ * it exists, merging first rounds these weights to the values that the adapter was trained with. */
 #define TWS_ROUNDING_FILE "frozen_quantization.json"
 /* Its text, for a checkpoint with such parameters. */
 void tws_adapter_rounding(const tws_saved_index *index, tws_text *out);

@@ -23,7 +23,7 @@ struct tws_output {
   unsigned char *memory;
   slot slots[SLOTS];
   int first, full; /* of the slots that wait for the thread, and how many */
-  int fills;       /* the caller's slot, behind them */
+  int fills;       /* the slot that the caller fills, after those that wait */
   pthread_t thread;
   int started, ends;
   pthread_mutex_t lock;
@@ -39,7 +39,8 @@ static tws_code write_slot(tws_output *o, const slot *s, tws_error *err) {
     const ssize_t n = o->is_stream ? write(o->fd, s->bytes + done, count - done)
                                    : pwrite(o->fd, s->bytes + done, count - done, (off_t)(o->written + done));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EINVAL && o->direct) { /* not on this file system, or no more behind a short write */
+    if (n < 0 && errno == EINVAL && o->direct) { /* the file system refuses O_DIRECT, or the offset is unaligned after a
+                                                    short write */
       (void)fcntl(o->fd, F_SETFL, fcntl(o->fd, F_GETFL) & ~O_DIRECT);
       o->direct = 0;
       return write_slot(o, s, err);

@@ -206,7 +206,7 @@ static tws_code copy_run(tws_saved_reader *r, uint32_t piece, uint64_t from, uin
   return TWS_OK;
 }
 
-/* What the piece has of the target; *covered grows by as much. */
+/* Copies the elements of the target that the saved slice has, and adds their number to *covered. */
 static tws_code copy_piece(tws_saved_reader *r, uint32_t piece, const target *t, uint64_t *covered, tws_error *err) {
   const tws_piece *p = &piece_at(r, piece)->piece;
   for (uint64_t done = 0; done < t->count;) {

@@ -86,8 +86,8 @@ static int lists(const tws_saved_index *index, const char *name) {
   return 0;
 }
 
-/* What a save that was cut off has written, of which no index tells: files with these names, in a folder with the name
- * of such a save. */
+/* Returns 1 if the name is that of a file that an interrupted save wrote in its temporary folder. No index lists these
+ * files. */
 static int is_unfinished(const char *name) {
   const char *end;
   int rank;
@@ -250,7 +250,7 @@ static void name_temporary(const char *tag, char *name, size_t size) {
   snprintf(name, size, "%s%.240s", saving, tag);
 }
 
-/* What stands in the way of the temporary folder and could not be removed gets another name. */
+/* Renames an entry that blocks the temporary folder's name and could not be removed. */
 static int step_aside(const place *p, const char *name) {
   char aside[TWS_TAG_SIZE + 32];
   for (int i = 1; i < 1000; i++) {
@@ -277,8 +277,8 @@ tws_code tws_folder_begin(const char *folder, const char *tag, tws_text *remarks
   return code;
 }
 
-/* What had the name changes places with what gets it, in one step where the file system can; `old` becomes the name
- * that it has then, or "". */
+/* Gives the folder `from` the name `tag`. A folder that had the name is exchanged with it, atomically where the file
+ * system can; `old` receives the name that this folder has afterwards, or "". */
 static tws_code give_name(const place *p, const char *from, const char *tag, char *old, size_t size, tws_error *err) {
   *old = '\0';
   if (mode_of(p->fd, tag) == 0) {

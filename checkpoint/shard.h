@@ -17,8 +17,8 @@ typedef struct tws_shard_request {
   void *user;
 } tws_shard_request;
 
-/* What the index has to know: where each piece's data begins behind the header, and its checksums, one after another.
- */
+/* The values that the index needs: where each slice's data begins after the header, and its checksums,
+ * consecutively. */
 typedef struct tws_shard_written {
   uint64_t bytes, data, header_checksum;
   uint64_t *at;        /* by piece */

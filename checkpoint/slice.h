@@ -27,7 +27,7 @@ uint64_t tws_slice_count(const tws_param_slice *slice);
  * UINT64_MAX, and *run: how many more are not in the part, at least. */
 uint64_t tws_slice_local(const tws_param_slice *slice, uint64_t whole, uint64_t *run);
 
-/* What a rank holds of all entries that a checkpoint has: *pieces is in the arena. TWS_MEMORY. */
+/* Lists the slices that a rank holds of all entries of a checkpoint: *pieces is in the arena. TWS_MEMORY. */
 tws_code tws_pieces_of(const tws_plan *plan, tws_arena *arena, tws_piece **pieces, uint32_t *count, tws_error *err);
 /* Every element of what all ranks hold is given to one that holds it, large pieces to who has least so far, and to
  * ranks that are `far` (by rank; NULL: none is) only what no other holds; sizes: bytes of an element, by entry. Sorts

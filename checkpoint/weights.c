@@ -68,7 +68,7 @@ static tws_code write_all(const tws_weights_request *r, const tws_text *header, 
   return tws_output_close(output, code, err);
 }
 
-/* What a pipe got cannot be read again. */
+/* Writes the weights and, unless the output is a pipe, which cannot be read again, verifies the file. */
 static tws_code write_file(const tws_weights_request *r, const tws_new_file *file, tws_export_result *result,
                            tws_error *err) {
   char path[PATH_MAX + TWS_NAME_SIZE];

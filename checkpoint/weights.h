@@ -27,8 +27,8 @@ typedef struct tws_weights_request {
   void *user;
 } tws_weights_request;
 
-/* Writes PATH anew, by way of a temporary file beside it. Every tensor is then looked for in the file, with its shape.
- * Parameters of the result are elements of all weights. */
+/* Writes PATH anew, through a temporary file in the same folder. Every tensor is then looked up in the file, with its
+ * shape. Parameters of the result are elements of all weights. */
 tws_code tws_weights_write(const tws_weights_request *request, const char *path, tws_export_result *result,
                            tws_error *err);
 

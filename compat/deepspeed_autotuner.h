@@ -18,9 +18,9 @@ double tws_ds_instantiation_bytes(double params, int gpus_per_node, int nodes, i
 int tws_ds_micro_batches(int64_t min, int64_t max, int num, int64_t max_train_batch_size, int64_t accumulation,
                          int gpus, int model_parallel, int64_t *list, int capacity);
 
-/* What its fast mode runs (tune(), tune_space()): at each stage the smallest and the largest micro batch, the list of
- * those between, and smaller ones than the largest while each is 5 % better. Stages that hold no micro batch more than
- * an earlier one's largest are left out. 0 of the limits: DeepSpeed's own (1, 1024, none). */
+/* Limits and inputs of its fast mode (tune(), tune_space()), which runs, at each stage, the smallest and the largest
+ * micro-batch, the list of those between, and smaller ones than the largest while each is 5 % better. Stages that hold
+ * no larger micro-batch than an earlier one are left out. 0 of the limits: DeepSpeed's own (1, 1024, none). */
 typedef struct tws_ds_tuning {
   double params, activation_bytes, device_bytes; /* activations of one sequence; of one GPU */
   int gpus_per_node, nodes, model_parallel, fp16;

@@ -41,7 +41,7 @@ int tws_instruction_buffers(const tws_instruction_schedule *schedule) {
 
 int64_t tws_instruction_micro_batch(const tws_instruction_schedule *schedule, int64_t step, int *forward) {
   int64_t s = schedule->stage, stages = schedule->stages;
-  /* Forward and backward steps alternate; neighbours are in opposite phases. */
+  /* Forward and backward steps alternate; adjacent stages are in opposite phases. */
   *forward = (step - s) % 2 == 0;
   if (*forward) return step / 2 - s / 2;
   return s % 2 == 0 ? (step - 1) / 2 - stages + 1 + s / 2 : step / 2 - stages + (s + 1) / 2;

@@ -19,7 +19,8 @@ static const char *fallback_word(const tws_key *key, char *buffer, size_t size) 
   return buffer;
 }
 
-/* What a key without default holds when it is not given: 0 where only positive numbers are allowed, else -1. */
+/* Returns the value of a key that is not given and has no default: 0 if only positive numbers are allowed, otherwise
+ * -1. */
 static int unset_value(const tws_key *key) {
   return key->bounded && key->low > 0 ? 0 : -1;
 }

@@ -15,7 +15,7 @@ typedef struct tws_autotuning {
   double params, activation_bytes; /* of model_info, which measured them: of one sequence on one GPU */
 } tws_autotuning;
 tws_autotuning tws_config_autotuning(const tws_config *config);
-/* Whether a line of tws_config_no_effect() is about one of these keys. */
+/* Returns 1 if a line of tws_config_no_effect() is about one of these keys. */
 int tws_autotuning_is_read(const char *line);
 
 #endif

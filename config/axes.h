@@ -21,7 +21,7 @@ enum {
 #undef AXIS
 };
 
-/* What the ranks along an axis do not all have. */
+/* Quantities that the ranks along an axis divide. */
 typedef enum tws_divides {
   TWS_DIVIDES_LAYERS,
   TWS_DIVIDES_SAMPLES,
@@ -37,12 +37,13 @@ tws_axis tws_axis_reported(tws_axis axis);               /* under which reports 
 tws_divides tws_axis_divides(tws_axis axis);
 int tws_axis_is_ordered(tws_axis axis);          /* a job can be divided along it by its own key or by what is left */
 tws_axes tws_axes_that_divide(tws_divides what); /* without parts of others */
-/* Whether `axis` or one that it is a part of is in the set. */
+/* Returns 1 if `axis`, or an axis that it is a part of, is in the set. */
 int tws_axes_cover(tws_axes set, tws_axis axis);
 /* The first of the set in the order of the table; "" of none: what a group along several axes is called. */
 const char *tws_axes_name(tws_axes set);
 
-/* The order in which the axes of a topology vary, slowest first: the last axis' ranks are neighbours on a node. */
+/* The order in which the axes of a topology vary, slowest first: adjacent ranks of a node differ along the last
+ * axis. */
 enum {
   TWS_ORDERED_AXES = 0
 #define AXIS(id, name, parent, divides, channel, report, ordered, ranks, key) +ordered

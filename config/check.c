@@ -25,7 +25,7 @@ static void add_range(text *t, const tws_key *key, const cJSON *item) {
   t->used += (size_t)snprintf(t->data + t->used, sizeof t->data - t->used, "%s", piece);
 }
 
-/* What the row wants, in words. */
+/* Describes in words the values that the key accepts. */
 static const char *describe_wanted(const tws_key *key, const cJSON *item, text *t) {
   static const char *const words[] = {[TWS_KEY_ANY] = "anything",
                                       [TWS_KEY_BOOL] = "true or false",
@@ -192,7 +192,7 @@ static void read_other_words(const tws_walk *walk, const tws_key *key, const cJS
   }
 }
 
-/* Of a key without effect in a section that DeepSpeed does not check, odd numbers harm nobody. */
+/* Returns 1 if a wrong value is harmless: that of a key without effect, in a section that DeepSpeed does not check. */
 static int is_harmless(const tws_walk *walk, const tws_key *key, const cJSON *item) {
   if (!key->reason || tws_key_checked_section(walk->segments[0])) return 0;
   return cJSON_IsNumber(item) || (cJSON_IsString(item) && key->type != TWS_KEY_BOOL && !key->values);

@@ -20,7 +20,7 @@ enum { MAX_NODES = 65536, MAX_DEVICES = 1024, MAX_CORES = 65536 };
  *   stas00/ml-engineering, network/README.md).
  * PCIe x16: 3rd generation 15.75 GB/s, 4th 31, 5th 63 (same source).
  * InfiniBand ports: EDR 100 Gbit/s, HDR 200, NDR 400; DGX-1 has 4, the others 8 for computing (NVIDIA's data sheets).
- * Latency of a hop: ring, Simple protocol, in NCCL's tuning constants (src/graph/tuning.cc): NVLink 3.4 us,
+ * Latency of a ring step: ring, Simple protocol, in NCCL's tuning constants (src/graph/tuning.cc): NVLink 3.4 us,
  *   network 14 us.
  * Messages: NCCL's processor posts one to the network in 1 us on Intel, 2 us on AMD (getNetOverhead() there).
  * Cores and memory: NVIDIA's data sheets. Memory's bandwidth: channels of both processors times their transfer rate, of

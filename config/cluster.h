@@ -43,11 +43,11 @@ typedef struct tws_cluster {
   int builtin;                  /* a built-in cluster, as it is: no file */
   int box;                      /* then: a box or an instance by its name (boxes.h) */
   int assumed_nics;             /* no file says nics_per_node: a built-in cluster's, or 1 */
-  int leaf_nodes;               /* of nodes in order so many behind one leaf switch; 0: all */
+  int leaf_nodes;               /* nodes per leaf switch, in order; 0: all are at one */
   double oversubscription;      /* what a leaf's NICs send at most over what leaves it, each way; with leaf_nodes */
   int nccl;                     /* collectives as NCCL chooses them (models/hardware/nccl.h); 0: rings */
   tws_link host_link;           /* PCIe of one device */
-  int devices_per_host_link;    /* behind one switch, which share it */
+  int devices_per_host_link;    /* devices that share a PCIe switch and its host link */
   double disk_read, disk_write; /* bytes/s per node, 0: not said */
   double disk_bytes;            /* per node, of what offloading may take; 0: not said, and not a limit */
   double samples_per_s; /* that a node's data loaders read, decode and hand over; 0: not said, and not a limit */
@@ -60,7 +60,8 @@ typedef struct tws_cluster {
 /* Bytes/s of a device's port towards near - 1 others of its node, which is less than all of it where pairs have links
  * of their own. */
 double tws_cluster_port(const tws_cluster *cluster, int near);
-/* How much longer it takes that `share` of what a leaf's NICs send leaves it: 1 where it has room for that. */
+/* Returns the factor by which transfers take longer if `share` of what a leaf's NICs send leaves the leaf: 1 where the
+ * uplinks have room for it. */
 double tws_cluster_crowding(const tws_cluster *cluster, double share);
 /* `spec` is read as a file ("-": standard input) when it contains a slash or ends with .json. */
 tws_code tws_cluster_load(const char *spec, tws_cluster *out, tws_error *err);

@@ -11,7 +11,7 @@
 #include "config/axes.h"
 #include "config/optimizer.h"
 
-/* How ranks that share a sequence attend. */
+/* Algorithms of attention among ranks that share a sequence. */
 typedef enum tws_sequence_algorithm { TWS_SEQUENCE_ULYSSES, TWS_SEQUENCE_RING } tws_sequence_algorithm;
 
 /* twinspeed.matmul_dtype: of what enters the products of 16-bit layers. */
@@ -32,7 +32,7 @@ typedef enum tws_recompute {
   TWS_RECOMPUTE_OPERATIONS,
   TWS_RECOMPUTE_COUNT
 } tws_recompute;
-/* What twinspeed.recompute_operations names: kinds of operations whose results are made again. */
+/* Values of twinspeed.recompute_operations: kinds of operations whose results are recomputed in the backward pass. */
 typedef enum tws_recomputed {
   TWS_RECOMPUTED_NORM,
   TWS_RECOMPUTED_ACTIVATION,
@@ -70,7 +70,7 @@ typedef struct tws_zero_config {
   int by_block;                         /* twinspeed.shard_by_block: as FSDP wraps layers */
   int offload_optimizer, offload_param; /* 0 none, 1 cpu, 2 nvme */
   int offload_optimizer_pinned;         /* offload_optimizer.pin_memory: page-locked */
-  int pipeline_read, pipeline_write;    /* offload_optimizer: the disk beside the update */
+  int pipeline_read, pipeline_write;    /* offload_optimizer: reads and writes of the disk overlap with the update */
   double offload_optimizer_ratio;       /* the share of sub-groups that the host updates */
   int offload_param_pinned;             /* offload_param.pin_memory */
   int64_t param_buffer_count, param_buffer_size, max_in_cpu; /* offload_param, on nvme; sizes in elements */
@@ -88,10 +88,10 @@ typedef struct tws_zenflow {
   int64_t warm_up; /* full_warm_up_rounds */
 } tws_zenflow;
 
-/* How a disk is read and written (the section "aio"). */
+/* Parameters of reading and writing a disk (the section "aio"). */
 typedef struct tws_aio {
   int64_t block_size;  /* bytes of a request */
-  int64_t queue_depth; /* requests under way, of each of so many */
+  int64_t queue_depth; /* requests in flight of each thread */
   int64_t threads;     /* intra_op_parallelism */
   int single_submit;   /* one request a call */
   int overlap_events;  /* more are submitted while others are waited for */
@@ -176,7 +176,8 @@ typedef struct tws_config {
   /* tensor and sequence parallelism: 0 or 1 rank is none */
   int64_t tensor_ranks;          /* tensor_parallel.autotp_size */
   int tensor_overlap;            /* tensor_parallel.tp_overlap_comm */
-  int64_t tensor_chunks;         /* twinspeed.tensor_overlap_chunks: pieces of a product that overlaps, 2 */
+  int64_t tensor_chunks;         /* twinspeed.tensor_overlap_chunks: segments of a product whose collective is
+                                    overlapped, 2 */
   int tensor_sequence_parallel;  /* twinspeed.tensor_sequence_parallel: tokens are split where weights are not */
   int64_t sequence_ranks;        /* sequence_parallel_size */
   int sequence_algorithm;        /* twinspeed.sequence_algorithm: tws_sequence_algorithm */
@@ -209,7 +210,8 @@ typedef struct tws_config {
   int64_t document_length;    /* twinspeed.document_length: expected of them, 0: unknown */
   int bind_threads;           /* twinspeed.bind_threads: tws_bind_threads */
   tws_zenflow zenflow;
-  int delayed_update;      /* twinspeed.delayed_update: the host updates one step late, beside the device's work */
+  int delayed_update;      /* twinspeed.delayed_update: the host updates one step late, overlapped with the device's
+                              work */
   int64_t delayed_warm_up; /* twinspeed.delayed_update_warm_up: steps before which it does not */
   int64_t seed;
   int threads;                 /* per host rank; 0: cores / ranks of the node, at least 1 */
@@ -266,20 +268,21 @@ tws_code tws_config_set(tws_config *config, const char *path, const char *json_v
  * three ZeRO sizes need context->hidden_size (context may be NULL without them). May be called again, for other ranks.
  * TWS_INVALID: contradictory keys; TWS_UNSUPPORTED: valid, and not in Twinspeed (offload, other optimizers). */
 tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_context *context, tws_error *err);
-/* What can be said without a number of ranks: the same rules, and whether any number fits the batch triple. */
+/* Checks the rules that do not depend on the number of ranks, and that some number satisfies the batch keys. */
 tws_code tws_config_check(const tws_config *config, tws_error *err);
 /* The elasticity section. TWS_INVALID: there is none, or it is not enabled. */
 struct tws_elastic;
 tws_code tws_config_elastic(const tws_config *config, struct tws_elastic *out, tws_error *err);
-/* Whether elasticity.enabled is true: the batch follows from the ranks then, and no batch key may be given. */
+/* Returns 1 if elasticity.enabled is true: the batch then follows from the ranks, and no batch key may be given. */
 int tws_config_is_elastic(const tws_config *config);
-/* What it chooses for so many ranks, of which each replica takes ranks / replicas. TWS_INVALID: nothing, and why. */
+/* Computes the batch that elasticity chooses for `ranks` ranks, of which each replica takes ranks / replicas.
+ * TWS_INVALID: there is none, with the reason. */
 tws_code tws_config_elastic_batch(const tws_config *config, int64_t ranks, int64_t replicas, int64_t *micro,
                                   int64_t *accumulation, tws_error *err);
 /* The triple alone, as the golden cases state it: 0 or absent = null. */
 tws_code tws_batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation, int64_t world, tws_error *err);
 
-/* How the ranks of a replica are divided, and the chunks of a stage: keys that are not given are 1. */
+/* Ranks of a replica by axis, and the virtual stages of a pipeline stage: keys that are not given are 1. */
 typedef struct tws_division {
   int pipeline, tensor, sequence, virtual_stages;
 } tws_division;
@@ -292,19 +295,19 @@ static inline tws_dtype tws_config_communication_dtype(const tws_config *config)
   const int given = apart ? config->sequence_communication : config->communication_dtype;
   return given ? (tws_dtype)(given - 1) : config->dtype;
 }
-/* Whether activation checkpoints wait in the host's memory. */
+/* Returns 1 if activation checkpoints are kept in host memory. */
 static inline int tws_config_checkpoints_on_host(const tws_config *config) {
   return config->cpu_checkpointing && config->recompute == TWS_RECOMPUTE_FULL;
 }
-/* Whether sequence ranks pass keys and values around a ring. */
+/* Returns 1 if sequence ranks pass keys and values around a ring. */
 static inline int tws_config_is_ring(const tws_config *config) {
   return config->sequence_ranks > 1 && config->sequence_algorithm == TWS_SEQUENCE_RING;
 }
-/* Whether parameters of stage 3 live outside the device between uses. */
+/* Returns 1 if parameters of stage 3 are kept outside the device between uses. */
 static inline int tws_config_fetches(const tws_config *config) {
   return config->zero.stage == 3 && config->zero.offload_param;
 }
-/* Whether optimizer states or parameters live outside the device between uses. */
+/* Returns 1 if optimizer states or parameters are kept outside the device between uses. */
 static inline int tws_config_offloads(const tws_config *config) {
   const tws_zero_config *z = &config->zero;
   return (z->stage > 0 && z->offload_optimizer) || tws_config_fetches(config);
@@ -317,7 +320,8 @@ static inline const char *tws_config_disk(const tws_config *config) {
   return parameters ? config->param_path : NULL;
 }
 
-/* Whether the bfloat16 parameters are the only copy of the weights, and whether moments are bfloat16 too. */
+/* The first returns 1 if the bfloat16 parameters are the only copy of the weights, the second if moments are bfloat16
+ * too. */
 static inline int tws_config_bf16_masters(const tws_config *config) {
   return config->dtype == TWS_BF16 && config->bf16_masters;
 }
@@ -325,22 +329,25 @@ static inline int tws_config_bf16_moments(const tws_config *config) {
   return tws_config_bf16_masters(config) && config->bf16_moments;
 }
 
-/* ZenFlow's intervals in steps, "auto" and epochs resolved. Counted behind the warm-up, the host updates behind every
- * tws_zenflow_update_interval()-th step, and columns are chosen anew behind every tws_zenflow_select_interval()-th, a
- * multiple of it. The warm-up has one step at least. */
+/* Return ZenFlow's intervals in steps, with "auto" and epochs resolved. Counted from the end of the warm-up, the host
+ * updates after every tws_zenflow_update_interval()-th step, and columns are selected anew after every
+ * tws_zenflow_select_interval()-th, a multiple of it. The warm-up has at least one step. */
 int64_t tws_zenflow_update_interval(const tws_config *config);
 int64_t tws_zenflow_select_interval(const tws_config *config);
 int64_t tws_zenflow_warm_up(const tws_config *config);
 
 /* Ranks along an axis that a key says; 1 along others, as along "data". */
 int tws_config_axis_ranks(const tws_config *config, tws_axis axis);
-/* zero_hpz_partition_size, where it has an effect: neighbours that keep gathered parameters between them; else 0. */
+/* Returns zero_hpz_partition_size where it has an effect: the adjacent ranks that hold a secondary partition of
+ * gathered parameters; otherwise 0. */
 int64_t tws_config_secondary_ranks(const tws_config *config);
-/* mics_shard_size, where it has an effect: neighbours that have all partitions between them; 0: all ranks do. */
+/* Returns mics_shard_size, where it has an effect: the adjacent ranks that partition the model among them; 0: all ranks
+ * do. */
 int64_t tws_config_shard_ranks(const tws_config *config);
-/* Of these the neighbours on one node, which gather among them behind a gather between nodes; 0: all gather at once. */
+/* Returns how many of these are on one node and gather among themselves, after a gather between nodes; 0: all gather at
+ * once. */
 int64_t tws_config_gather_ranks(const tws_config *config);
-/* Whether training leaves some parameters as they are. */
+/* Returns 1 if training freezes some parameters. */
 int tws_config_freezes(const tws_config *config);
 /* zero_quantized_weights, where it has an effect: parameters are gathered as 8-bit codes. */
 static inline int tws_config_quantizes_weights(const tws_config *config) {
@@ -356,22 +363,24 @@ static inline tws_quantization tws_config_frozen_type(const tws_config *config) 
 static inline int tws_config_quantizes_gradients(const tws_config *config) {
   return config->zero.stage == 3 && config->zero.quantized_gradients;
 }
-/* Neighbours that ZeRO takes together as a node: those of zero_hpz_partition_size, else for quantized gradients those
- * of twinspeed.zero_node_ranks; 0: it does not tell nodes apart. */
+/* Returns the number of adjacent ranks that ZeRO treats as a node: zero_hpz_partition_size, otherwise, for quantized
+ * gradients, twinspeed.zero_node_ranks; 0: it does not distinguish nodes. */
 int64_t tws_config_node_ranks(const tws_config *config);
-/* How many of so many replicas ZeRO takes together as those of a node; 0: it does not tell nodes apart. */
+/* Returns how many of `replicas` replicas ZeRO treats as those of a node; 0: it does not distinguish nodes. */
 int tws_config_node_replicas(const tws_config *config, int64_t replicas);
 /* Likewise of replicas that MiCS takes together: those of a group, and of them those of a node; 0: they are not in
  * groups, and groups not in nodes. With sequence ranks a group or node may be one replica. */
 int tws_config_group_replicas(const tws_config *config, int64_t replicas);
 int tws_config_group_node_replicas(const tws_config *config);
-/* Whether those that share experts exchange in two steps, inside parts of twinspeed.expert_node_ranks first. */
+/* Returns 1 if ranks that share experts run two-level all-to-alls, first inside groups of
+ * twinspeed.expert_node_ranks. */
 int tws_config_two_steps(const tws_config *config);
 /* Ranks that one replica of the model takes: those along all axes but "data". */
 int64_t tws_config_model_ranks(const tws_config *config);
 /* Replicas that `ranks` ranks make; TWS_INVALID when the ranks of a replica do not divide them. */
 tws_code tws_config_replicas(const tws_config *config, int64_t ranks, int64_t *replicas, tws_error *err);
-/* What the vocabulary is padded to a multiple of: vocabulary_multiple and the tensor ranks both divide it. */
+/* Returns the number that the padded vocabulary is a multiple of: vocabulary_multiple and the tensor ranks both divide
+ * it. */
 int64_t tws_config_vocabulary_multiple(const tws_config *config);
 
 /* Learning rate for the optimizer step with 0-based index `step`, i.e. after step calls... of the scheduler
@@ -383,12 +392,12 @@ void tws_config_betas(const tws_config *config, int64_t k, double *beta1, double
 
 /* Reports into text: the effective configuration as JSON (valid ds_config.json, every honoured key), the JSON Schema of
  * all keys, and one line for each key that was given another value than its default and has no effect here, with the
- * reason, and for each that nobody knows. */
+ * reason, and for each unknown key. */
 tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out, tws_error *err);
-/* What was given and set since, and nothing else: no default, so that other programs meet no key that nobody
- * asked for. */
+/* Prints the keys that were given in the file or set since, without defaults, so that other programs find only keys
+ * that the user chose. */
 tws_code tws_config_print_given(const tws_config *config, tws_text *out, tws_error *err);
-/* Of the keys that have an effect on what is computed, as the effective configuration has them: equal for equal
+/* Computes the fingerprint of the keys that have an effect on what is computed, by their effective values: equal for equal
  * values. */
 tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_error *err);
 tws_code tws_config_print_schema(tws_text *out, tws_error *err);
@@ -401,7 +410,7 @@ tws_code tws_config_notes(const tws_config *config, tws_text *out, int *count, t
 const char *tws_recompute_name(tws_recompute recompute);
 /* A bit for each tws_recomputed; -1: a list of something else. */
 int tws_recompute_list(const char *names);
-/* Whole layers or whole MLPs are made again. */
+/* Returns 1 if whole layers or whole MLPs are recomputed. */
 int tws_config_recomputes_blocks(const tws_config *config);
 
 #endif

@@ -71,9 +71,10 @@ int tws_key_lax_section(const char *section);
 int tws_key_checked_section(const char *section);
 /* The argument's name where the path is one of optimizer.params; else NULL. */
 const char *tws_key_optimizer_argument(const char *path);
-/* What an unknown key is taken for: a slip of the pen, a known key in another place, or nothing known. */
+/* Classes of unknown keys: a misspelling, a known key at another path, or neither. */
 typedef enum tws_key_guess { TWS_GUESS_NONE, TWS_GUESS_ELSEWHERE, TWS_GUESS_SLIP } tws_key_guess;
-/* A hint for an unknown key: did-you-mean among its neighbours or elsewhere in the table, or the known neighbours. */
+/* Writes a hint for an unknown key: a similar key of its section or of elsewhere in the table, or the known keys of its
+ * section. */
 tws_key_guess tws_key_suggest(const char *const *segments, int n, char *hint, size_t size);
 /* Text with the segments joined by dots. */
 void tws_key_join(const char *const *segments, int n, char *text, size_t size);

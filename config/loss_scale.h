@@ -1,7 +1,7 @@
 /* The loss scale of fp16 training (specification 03 section 4): gradients are computed of the loss times a scale, which
  * is halved when they overflow and doubled after a while without overflow. Steps that overflow change no weights.
  *
- * Differences from DeepSpeed, all where it would go on for ever or stop making sense:
+ * Differences from DeepSpeed, all where it would continue for ever or stop making sense:
  *   one machine for all stages (upstream, stage 0 has a copy without hysteresis that stays at the minimum for ever);
  *   the scale does not grow beyond 2^126, where float32 holds it and its inverse;
  *   a fixed scale that overflows TWS_LOSS_SCALE_PATIENCE times in a row is an error. */

@@ -1,4 +1,4 @@
-/* What is taken where a configuration leaves something open, or says it otherwise than it is taken. */
+/* Notes on values that a configuration leaves open, or states in a way that Twinspeed reads differently. */
 #include <stdio.h>
 #include <string.h>
 

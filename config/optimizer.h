@@ -11,7 +11,7 @@ typedef enum tws_optimizer {
   TWS_OPTIMIZER_COUNT
 } tws_optimizer;
 
-/* What they do to weights: each is a kernel of the same name. */
+/* Update rules of weights: each is a kernel of the same name. */
 typedef enum tws_update_rule {
 #define UPDATE_RULE(id, ...) TWS_UPDATE_##id,
 #include "config/optimizers.def"
@@ -23,7 +23,7 @@ enum { TWS_OPTIMIZER_STATES = 4 }; /* the most that an optimizer keeps for each 
 typedef struct tws_optimizer_row {
   int optimizer;              /* tws_optimizer; -1: DeepSpeed has it and Twinspeed has not */
   const char *type, *aliases; /* lists are parted by | */
-  const char *takes;          /* arguments in optimizer.params, beside lr and weight_decay */
+  const char *takes;          /* arguments in optimizer.params, in addition to lr and weight_decay */
   tws_update_rule rule;
   const char *const *state; /* what is kept for each parameter: names */
   int states;

@@ -202,7 +202,7 @@ static int presence_matters(const char *path) {
   return 0;
 }
 
-/* A default that is better left out: its section would come to be by it. */
+/* Returns 1 for a default that is not printed, because its section has an effect by being present. */
 static int leave_out(builder *b, const tws_config *config, const tws_key *key) {
   if (!key->fallback || !presence_matters(key->path) || find_at(b, key->path)) return 0;
   cJSON *value = field_value(config, key), *fallback = cJSON_Parse(key->fallback);
@@ -313,7 +313,7 @@ static const char *idle_at_stage(const tws_config *c, const char *path) {
   return NULL;
 }
 
-/* Of the two types of reductions one is in use. */
+/* Returns the reason if the communication type is the one of the two that is not in use. */
 static const char *idle_type(const tws_config *c, const char *path) {
   if (c->sequence_ranks < 2 && c->sequence_communication && strcmp(path, "seq_parallel_communication_data_type") == 0)
     return "it needs sequence_parallel_size above 1";

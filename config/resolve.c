@@ -1,5 +1,5 @@
-/* What can only be known with the number of ranks and the model: "auto", the batch triple, and the combinations of keys
- * that are refused (specification 01 sections 2 to 5). */
+/* Resolves what depends on the number of ranks and the model: "auto", the batch keys, and the combinations of keys that
+ * are refused (specification 01 sections 2 to 5). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static tws_code require_positive(int64_t value, const char *key, tws_error *err)
                   "%s is %lld and has to be greater than 0", key, (long long)value);
 }
 
-/* Of a train batch that the ranks, and what else was given (1: nothing), do not divide: the nearest that they do. */
+/* Writes a hint with the nearest train batch size that the ranks and the other given key (1: none) divide. */
 static void nearest_batch(int64_t train, int64_t other, int64_t world, char *hint, size_t size) {
   int64_t unit;
   snprintf(hint, size, "leave out one of the three keys, or change the number of ranks");
@@ -347,7 +347,7 @@ static tws_code check_offload(const rules *r) {
   return TWS_OK;
 }
 
-/* What the host does beside the device: all of the optimizer, from its memory. */
+/* Checks the delayed update: the host runs the whole optimizer, from its memory, while the device computes. */
 static tws_code check_delayed(const rules *r) {
   static const char key[] = "twinspeed.delayed_update";
   const tws_config *c = r->config;
@@ -598,7 +598,7 @@ static tws_code check_quantization(const rules *r) {
                 (long long)group, (long long)block);
 }
 
-/* What ZeRO++ does beside plain stage 3 leaves other techniques out. */
+/* Refuses techniques that do not combine with what ZeRO++ adds to stage 3. */
 static tws_code check_zeropp(const rules *r) {
   static const char hpz[] = "zero_optimization.zero_hpz_partition_size";
   static const char frozen[] = "zero_optimization.zero_quantized_nontrainable_weights";

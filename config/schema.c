@@ -132,7 +132,7 @@ static void add_auto(builder *b, cJSON *schema) {
   add_choice(b, schema, word);
 }
 
-/* What the key allows: null everywhere means "as if not given". */
+/* Describes the values of a key as JSON Schema; null always means "as if not given". */
 static cJSON *describe_key(builder *b, const tws_key *key) {
   cJSON *schema = cJSON_CreateObject();
   if (!schema) {
@@ -202,7 +202,7 @@ static void add_below(builder *b, cJSON *at, const char *const *segments, int n,
   }
   cJSON *properties = open_object(b, at);
   if (n > 1) {
-    /* What a placeholder stands for includes the names beside it. */
+    /* a placeholder's pattern also matches the named keys of the same object */
     cJSON *first = segments[0][0] == '<' && properties ? properties->child : NULL;
     for (cJSON *named = first; named && !b->failed; named = named->next) add_below(b, named, segments + 1, n - 1, key);
     add_below(b, open_segment(b, at, segments[0]), segments + 1, n - 1, key);

@@ -44,7 +44,7 @@ tws_given tws_store_get(const struct tws_config_store *store, const tws_key *key
   return (tws_given){find_path(store->origin->json->root, key->path, key->alias), store->origin};
 }
 
-/* Nobody asks in an empty document, which many jobs have. */
+/* Returns the alias of a key, or NULL. The loop is skipped for empty documents, which many jobs have. */
 static const char *alias_of(const cJSON *root, const char *path) {
   for (size_t i = 0; i < tws_key_count && root->child; i++)
     if (tws_keys[i].alias && strcmp(tws_keys[i].path, path) == 0) return tws_keys[i].alias;
@@ -139,7 +139,7 @@ static int left_alone(const tws_walk *walk) {
   return strcmp(walk->segments[1], "params") != 0;
 }
 
-/* Of arguments: which the chosen optimizer takes, in place of those of all. */
+/* Suggests the arguments that the chosen optimizer takes, instead of those of all optimizers. */
 static void suggest_arguments(const tws_walk *walk, char *hint, size_t size) {
   const char *type = tws_given_text(tws_store_at(walk->store, "optimizer.type"));
   const tws_optimizer_row *row = type ? tws_optimizer_find(type) : NULL;

@@ -58,10 +58,10 @@ typedef struct tws_walk {
   const char *segments[TWS_KEY_DEPTH];
   int n;
   tws_code (*visit)(struct tws_walk *walk, const tws_key *key, const cJSON *item);
-  /* Told of keys that nobody knows and DeepSpeed leaves alone; NULL: not of interest. */
+  /* called for unknown keys that DeepSpeed ignores; NULL: not called */
   tws_code (*ignored)(struct tws_walk *walk, const cJSON *item, const char *hint);
   int unknown;            /* unknown keys so far */
-  tws_refusals *refusals; /* the walk goes on after a refusal, which is kept there; NULL: it ends */
+  tws_refusals *refusals; /* collects refusals, and the walk continues; NULL: the walk ends at the first */
   void *user;
 } tws_walk;
 tws_code tws_store_walk(tws_walk *walk, const cJSON *item);

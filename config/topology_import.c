@@ -199,7 +199,7 @@ tws_code tws_topology_read_xml(const char *text, const char *name, tws_node_desc
   return TWS_OK;
 }
 
-/* ---- nvidia-smi topo -m: a row for each device, behind which stand its cores and its part of the memory ---- */
+/* ---- nvidia-smi topo -m: a row for each device, followed by its cores and its NUMA node ---- */
 
 /* The next word of a line; 0 at its end. Marks of terminals are left out. */
 static int next_word(const char **at, char *word, size_t size) {
@@ -233,7 +233,7 @@ typedef struct matrix {
   int most_node;                            /* the largest of these */
   char affinity[MOST_AFFINITIES][MAX_WORD]; /* cores of devices, those that differ */
   int affinities;
-  int sharers; /* devices behind one switch of PCIe: PIX between them, or with the same NIC */
+  int sharers; /* devices at one PCIe switch: PIX between them, or with the same NIC */
   int at_nic[MOST_AFFINITIES];
 } matrix;
 

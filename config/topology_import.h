@@ -9,7 +9,7 @@
 typedef struct tws_node_description {
   int devices, nics, processors, sm; /* sm: 80 for A100; 0: not said */
   int links, paired;     /* NVLinks of a device; of which each other device has an equal part, without a switch */
-  int sharers;           /* devices behind one switch of PCIe */
+  int sharers;           /* devices at one PCIe switch */
   double link_bandwidth; /* of one NVLink, bytes/s */
   double pcie_bandwidth; /* of a device, bytes/s; 0: not said */
   double nic_bandwidth;  /* bytes/s; 0: not said */

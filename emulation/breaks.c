@@ -1,5 +1,5 @@
-/* What fails in an attempt, and when and how that is known: a process that dies closes its socket to the launcher, a
- * node that dies is silent, and where nothing happens the watchdog speaks. */
+/* Failures within an attempt, and their detection: the launcher sees the closed socket of a process that dies; a node
+ * that dies is silent until a deadline; where no operation makes progress, the watchdog reports it. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>

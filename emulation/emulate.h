@@ -1,12 +1,12 @@
 /* The virtual cluster: a job trains for real, under the simulator's clock.
  *
- * The simulator decides when each operation of each rank starts and ends; at its end the host's kernels do what it
- * does, on memory of that rank. So losses and bytes are those of a training, times those of a simulation of the
- * cluster, and a run is the same twice to the last bit. All ranks live in this process.
+ * The simulator decides when each operation of each rank starts and ends; when an operation ends, the host's kernels
+ * execute it on the memory of that rank. So losses and bytes are those of a training, times are those of a simulation
+ * of the cluster, and two runs are equal to the last bit. All ranks live in this process.
  *
- * A scenario's events slow the cluster down or break it. What the job then does is what `train` does: the watchdog's
- * deadline, the launcher's silence, the checks of numbers and checksums, going on from the last checkpoint with the
- * nodes that are left. */
+ * A scenario's events slow the cluster down or break it. The job then does what `train` does: the watchdog's deadline,
+ * the launcher's silence, the checks of numbers and checksums, and a restart from the last checkpoint with the
+ * remaining nodes. */
 #ifndef TWS_EMULATION_EMULATE_H
 #define TWS_EMULATION_EMULATE_H
 
@@ -17,7 +17,7 @@
 #include "sim/sim.h"
 #include "traces/marks.h"
 
-/* What virtual time is spent on. */
+/* Activities that virtual time is accounted to. */
 #define TWS_SPANS(X) \
   X(STEP, "step") X(SAVE, "save") X(EVALUATE, "evaluate") X(LOST, "lost") X(DETECT, "detect") X(RESTART, "restart")
 typedef enum tws_span_kind {
@@ -34,8 +34,8 @@ typedef struct tws_span {
   int64_t step;
 } tws_span;
 
-/* Whether ranks that hold equal bits share storage (real/shared_pages.h). Nothing but memory depends on it, and the
- * time that it takes. AUTO: where all of their own would be more than half of the memory that is left. */
+/* Selects whether ranks that hold equal bits share storage (real/shared_pages.h). This affects only memory and the time
+ * that emulation takes. AUTO: share if separate storage would need more than half of the free memory. */
 typedef enum tws_sharing { TWS_SHARE_AUTO, TWS_SHARE_ON, TWS_SHARE_OFF } tws_sharing;
 tws_code tws_sharing_parse(const char *name, tws_sharing *sharing, tws_error *err); /* "auto" (NULL), "on", "off" */
 
@@ -43,7 +43,7 @@ typedef struct tws_emulation_request {
   const tws_real_api *real;
   const tws_sim_api *sim;
   tws_fidelity fidelity;
-  const tws_job_spec *spec; /* that the job was loaded from: needed to go on with fewer ranks */
+  const tws_job_spec *spec; /* the specification that the job was loaded from: needed to continue with fewer ranks */
   const char *data, *eval_data;
   int64_t steps, eval_every, eval_steps;
   const char *save, *resume, *tag, *init_from; /* as in tws_train_options */
@@ -75,8 +75,8 @@ typedef struct tws_emulation {
   uint64_t shared_bytes;                     /* of these, at a step's end, that were another rank's storage: the most */
   uint64_t digest;                           /* of the state's every bit */
   int ranks;                                 /* at the end */
-  /* virtual seconds: of steps that stayed; that training waited for saves; of work done again; from failures until they
-   * were known; until work went on */
+  /* virtual seconds: of steps that were kept; for which training waited for saves; of work that was repeated; from
+   * failures until they were detected; until work continued */
   double useful_s, save_s, lost_s, detect_s, restart_s, evaluate_s;
   int64_t restarts, saves;
   int64_t save_every;        /* as it was run */

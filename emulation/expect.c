@@ -1,4 +1,4 @@
-/* Whether a scenario came out as it was expected to. */
+/* Compares the result of a scenario with the scenario's expectations. */
 #include <dirent.h>
 #include <inttypes.h>
 #include <math.h>

@@ -221,7 +221,7 @@ double tws_faults_transfer(const tws_faults *f, const tws_seat *places, int coun
   return stretch(f, &q, start_s, seconds);
 }
 
-/* Whether this occurrence is of the link, alone or through its node. */
+/* Returns 1 if this occurrence affects the link, directly or through its node. */
 static int is_of_link(const tws_occurrence *o, tws_seat place, int network) {
   if (o->event->target == TWS_TARGET_ALL) return network;
   return is_at(o, place) && (network || o->event->target == TWS_TARGET_RANK);

@@ -1,7 +1,7 @@
-/* What happens to a cluster, by virtual time: a scenario's events with their draws made.
+/* Events of a cluster by virtual time: those of a scenario, with their random draws made.
  *
- * Ranks and nodes are those of the cluster, by the place where they are: a job that has gone on without some of them
- * has other ranks at the places of the old. */
+ * Ranks and nodes are identified by their place in the cluster: a job that continues without some nodes has different
+ * ranks at the same places. */
 #ifndef TWS_EMULATION_FAULTS_H
 #define TWS_EMULATION_FAULTS_H
 
@@ -37,8 +37,8 @@ int tws_faults_marks(const tws_faults *faults, double now_s, tws_mark **out);
 /* It is so late: what has ended need not be looked at any more. */
 void tws_faults_pass(tws_faults *faults, double now_s);
 
-/* How long work of `seconds` takes that begins at `start_s`, at these places: kernels; a transfer among all of them;
- * writing to a node's disk. At most TWS_NEVER_S. */
+/* Return the duration of work of `seconds` that begins at `start_s` at these places, in seconds: of kernels; of a
+ * transfer among all places; of writing to a node's disk. At most TWS_NEVER_S. */
 #define TWS_NEVER_S 1e8
 double tws_faults_compute(const tws_faults *faults, tws_seat place, uint64_t number, double start_s, double seconds);
 double tws_faults_transfer(const tws_faults *faults, const tws_seat *places, int count, double start_s, double seconds);

@@ -111,7 +111,7 @@ static int waits_here(const chooser *c, const tws_run_member *m, tws_run_member 
   return 0;
 }
 
-/* Of it or those that it meets. */
+/* Returns 1 if the operation, or a member of its rendezvous, waits for one that has not run. */
 static int waits(const chooser *c, const tws_run_member *m, tws_run_member *for_what) {
   const tws_run_rank *r = &c->run->ranks[m->rank];
   const uint32_t id = r->rendezvous ? r->rendezvous[m->op] : TWS_NONE;

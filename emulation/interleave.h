@@ -1,11 +1,11 @@
-/* The operations of all ranks in an order that a seed draws: whenever several may start, any of them may be next. What
- * plans leave open must not matter, so every seed has to give the same bits.
+/* Runs the operations of all ranks in an order drawn from a seed: whenever several may start, any of them may be next.
+ * Plans must not depend on an order that they leave open, so every seed has to give the same bits.
  *
- * Every fourth order takes any operation that may start. The others hurry one stream of one rank, one after another by
- * the seed: its operations start as early as their dependencies allow, and nothing else runs before but what they wait
- * for. So an operation that misses a dependency runs before what it should have waited for, not only by chance. Memory
- * whose content nobody may read any more is overwritten (emulation/spoil.h), and operations of one channel have to run
- * one after another, as the plan lists them. */
+ * Every fourth seed takes any operation that may start. The others favour one stream of one rank, a different one with
+ * each seed: its operations start as early as their dependencies allow, and other operations run only if those wait for
+ * them. So an operation that lacks a dependency reliably runs before the one that it should have waited for. Memory
+ * whose content no operation may read any more is overwritten with a pattern that no operation expects, and operations
+ * of one channel have to run one after another, in the plan's order. */
 #ifndef TWS_EMULATION_INTERLEAVE_H
 #define TWS_EMULATION_INTERLEAVE_H
 

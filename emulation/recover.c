@@ -35,7 +35,8 @@ static int is_replicated(const tws_job *job, const tws_state_entry *entry) {
   return entry->role == TWS_ELEMENTS_STORED ? stage < 3 : entry->role == TWS_ELEMENTS_OWNED && stage < 1;
 }
 
-/* What a rank takes here: all of its own; and with what is shared counted for a part. */
+/* Bytes of a rank on this machine: without sharing; and with sharing, where shared memory is divided among its
+ * ranks. */
 typedef struct storage {
   double own, shared;
 } storage;
@@ -140,7 +141,7 @@ static tws_code prepare(tws_emulator *e, const tws_job *job, tws_error *err) {
 
 /* ---- going on ---- */
 
-/* The job that is left when a failure is known; NULL: it does not go on. */
+/* Returns the job that continues after a failure is detected, or NULL if none does. */
 static tws_job *job_left(tws_emulator *e, const tws_job *first, tws_code code, int64_t left, tws_error *err) {
   const tws_emulation_request *r = e->request;
   tws_job *job = NULL;
@@ -244,7 +245,7 @@ static void report(tws_emulator *e) {
   out->between_failures_s = e->faults.downtime_mean_s;
   if (isinf(out->between_failures_s) && out->restarts > 0)
     out->between_failures_s = out->virtual_s / (double)out->restarts;
-  int64_t count = 0; /* without steps of a run that this one went on from, which took no time of it */
+  int64_t count = 0; /* leaves out steps of the run that was resumed, which took no time of this one */
   for (int64_t i = 0; i < out->steps; i++)
     if (e->step_s[i] > 0) e->step_s[count++] = e->step_s[i];
   if (count > 0) out->median_step_s = tws_sample_median(e->step_s, (size_t)count);

@@ -31,7 +31,8 @@ tws_code tws_emulator_load(tws_emulator *e, tws_error *err) {
   return code;
 }
 
-/* What a save holds training up for: all of it, or where it goes on beside training the copy out of devices. */
+/* Returns the seconds for which a save stops training: the whole save or, where it is asynchronous, only the copy out
+ * of the devices, since writing overlaps with training. */
 static double hold_seconds(const tws_emulator *e, double writes_s) {
   const tws_cluster *c = &e->job->cluster;
   double most = 0;
@@ -115,7 +116,7 @@ tws_code tws_emulator_poll_save(tws_emulator *e, tws_error *err) {
   return publish(e, err);
 }
 
-/* What was being written when the job ended stays as it was. */
+/* Ends a save that was in progress when the job ended; its files stay as they were. */
 void tws_emulator_drop_save(tws_emulator *e) {
   const double writes_s = e->save.end_s - e->save.begin_s;
   if (!e->save.under_way || !e->ranks) return;

@@ -34,7 +34,7 @@ static tws_code read_text(parser *p, const cJSON *object, const char *key, int r
   return *out ? TWS_OK : no_memory(p->err);
 }
 
-/* A file beside the scenario's. What has no slash and no dot may be the name of a built-in thing. */
+/* Reads a path relative to the scenario's folder. A text without a slash and a period may be a built-in name. */
 static tws_code read_path(parser *p, const cJSON *object, const char *key, int built_in, const char **out) {
   const char *slash = strrchr(p->json->name, '/');
   TWS_TRY(read_text(p, object, key, 0, out));
@@ -175,7 +175,7 @@ static tws_code read_target(parser *p, const cJSON *item, tws_happening *e) {
   const int somebody = e->kind == TWS_HAPPENS_DEATH || e->kind == TWS_HAPPENS_FLAP;
   if (!found && somebody)
     return tws_json_fail(p->json, item, p->err, "\"rank\", \"node\" or \"switch\": 3, [0, 3] or \"any\"",
-                         "a %s happens to somebody", tws_happening_name(e->kind));
+                         "an event \"%s\" names no target", tws_happening_name(e->kind));
   return TWS_OK;
 }
 

@@ -9,11 +9,11 @@
 #include "base/json.h"
 #include "job/spec.h"
 
-/* name, what it takes beside target and times */
+/* Kinds of events: name, and the keys that each takes in addition to its target and times. */
 #define TWS_HAPPENINGS(X)                                                                       \
-  X(SLOW, "slow")                 /* factor: kernels of the ranks take so many times as long */ \
+  X(SLOW, "slow")                 /* factor: by which kernels of the ranks take longer */ \
   X(JITTER, "jitter")             /* sigma: of the logarithm of what each kernel takes */       \
-  X(LINK, "link")                 /* factor: share of the bandwidth that is left, 0: none */    \
+  X(LINK, "link")                 /* factor: remaining share of the bandwidth, 0: none */    \
   X(FLAP, "flap")                 /* period_s, down_s: a link that comes and goes */            \
   X(DEATH, "death")               /* repair_s: until the node is there again */                 \
   X(STOP_IN_SAVE, "stop_in_save") /* save: which, from 1 on; part: of it that is written */     \
@@ -34,7 +34,7 @@ typedef enum tws_distribution { TWS_DRAWN_NOT, TWS_DRAWN_EXPONENTIAL, TWS_DRAWN_
 typedef struct tws_happening {
   tws_happening_kind kind;
   tws_target target;
-  int first, last;        /* ranks or nodes ("switch": all nodes behind it); -1: drawn each time */
+  int first, last;        /* ranks or nodes ("switch": all nodes connected to it); -1: drawn each time */
   double at_s, until_s;   /* until INFINITY: for good */
   tws_distribution drawn; /* instead of at_s */
   double scale_s, shape;  /* exponential: its mean */
@@ -60,14 +60,14 @@ typedef struct tws_expectations {
   int has_checkpoints, leftovers; /* leftovers: unfinished saves; -1: whatever */
 } tws_expectations;
 
-/* How a job is run: what a scenario says beside it, and the command line where there is none. */
+/* Options of a job's run, from the scenario, or from the command line without one. */
 typedef struct tws_emulated_run {
   const char *data, *eval_data, *fidelity; /* files of a scenario are relative to its folder */
   int64_t steps, eval_every, eval_steps;
   int64_t save_every; /* 0: it saves not, or only at the end; -1: the optimum for its failures */
   int64_t keep, restarts;
   int synchronous;
-  double deadline_s, start_s; /* start_s: starting ranks anew takes so long, beside what they read */
+  double deadline_s, start_s; /* start_s: time to start ranks anew, in addition to what they read */
 } tws_emulated_run;
 
 typedef struct tws_scenario {

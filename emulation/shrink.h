@@ -4,7 +4,7 @@
 
 #include "job/spec.h"
 
-/* Whether a job fails; a job that cannot be, or is as it should, does not. */
+/* Returns 1 if the job fails; 0 if it succeeds, or if no such job is possible. */
 typedef int (*tws_job_fails)(void *user, const tws_job_spec *spec);
 
 /* Ranks, axes, stage, micro batches, settings and types: each as small or as plain as it can be while the job fails,

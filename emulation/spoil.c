@@ -14,7 +14,7 @@ static extent extent_of(const tws_plan *plan, const tws_operand *o) {
   return (extent){tws_buffer_arena(b), first, first + o->count * size};
 }
 
-/* How an operation uses a range: what it does to bytes of it; 0: nothing. *all: it writes all of it. */
+/* Returns how an operation accesses a range (access flags; 0: not at all). *all: 1 if it writes the whole range. */
 static uint32_t use_of(const tws_plan *plan, uint32_t op, const extent *range, int *all) {
   uint32_t access = 0;
   *all = 0;

@@ -1,6 +1,7 @@
-/* Memory that no operation may read: from the last operation that uses a range until one that writes all of it without
- * reading it. An order that lets an operation read too early would often find there what comes there again, such as
- * parameters that are gathered twice; so what is dead is overwritten with what nobody expects. */
+/* Memory that no operation may read: a range is dead from the last operation that uses it until one that writes all of
+ * it without reading it. An operation that reads it too early would often find there the value that is written next,
+ * such as parameters that are gathered twice; so dead memory is overwritten with a pattern that no operation
+ * expects. */
 #ifndef TWS_EMULATION_SPOIL_H
 #define TWS_EMULATION_SPOIL_H
 

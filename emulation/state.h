@@ -1,9 +1,9 @@
-/* What the parts of an emulation share. Internal to emulation/.
+/* Internal declarations that the files of emulation/ share.
  *
- *   emulate.c   one attempt: steps and evaluations under the simulator's clock
- *   breaks.c    what fails in it, and how that is known
- *   saves.c     checkpoints, on disks of the virtual cluster
- *   recover.c   attempts one after another, and the report */
+ * emulate.c: one attempt: steps and evaluations under the simulator's clock
+ * breaks.c: failures within an attempt, and their detection
+ * saves.c: checkpoints, on disks of the virtual cluster
+ * recover.c: attempts one after another, and the report */
 #ifndef TWS_EMULATION_STATE_H
 #define TWS_EMULATION_STATE_H
 
@@ -69,7 +69,7 @@ void tws_emulator_bury(tws_emulator *e, double at_s);
 /* Something ends at this date: unless a rank has died before, or nothing has happened for too long. */
 tws_code tws_emulator_reach(tws_emulator *e, double at_s, const tws_run_member *members, uint32_t count,
                             tws_error *err);
-/* What is due by this date to bits of what was received just now, and of the newest checkpoint. */
+/* Flip the bits that are due by this time: of data that was received just now, and of the newest checkpoint. */
 void tws_emulator_flip_received(tws_emulator *e, double at_s, const tws_run_member *members, uint32_t count);
 tws_code tws_emulator_flip_saved(tws_emulator *e, tws_error *err);
 /* A failure that is none of a machine: known at once. */

@@ -8,26 +8,26 @@
 
 enum { FEW = 3 }; /* micro-batches: the first, the last and one between them */
 
-/* Resources of a rank: its streams, or where it has one queue for all of them that one, then its channels. */
+/* Resources of a rank: its streams (only the first if the rank has one queue for all of them), then its channels. */
 enum { RESOURCES = TWS_STREAM_COUNT + TWS_CHANNEL_COUNT };
 
 typedef struct stage_plan {
   tws_plan *plan;
   double *seconds;  /* per work, with the host's launches: tws_plan_launched_seconds() */
-  double *path_s;   /* per operation: the longest path from its start to the end of the step */
-  uint32_t *before; /* per operation: the one before it on its queue, or TWS_NONE */
+  double *path_s;   /* per operation: the longest path from its start to the end of all work */
+  uint32_t *before; /* per operation: its predecessor on its queue, or TWS_NONE */
 } stage_plan;
 
 typedef struct bounder {
   const tws_plan_request *request;
-  const tws_machine *machine; /* or these costs instead: */
+  const tws_machine *machine; /* costs come from the machine, or from `costs` if not NULL */
   const tws_bound_costs *costs;
-  int64_t wanted, built; /* micro-batches: of the step, of the plans */
+  int64_t wanted, built; /* micro-batches: of the whole step, and of the plans */
   int stages, serial;
-  int layers_alone;  /* what is not of layers takes no time */
-  stage_plan *plans; /* one of each stage */
+  int layers_alone;  /* 1: operations that are not of layers take no time */
+  stage_plan *plans; /* one per stage */
   tws_run *run;
-  tws_run_start *order; /* what started, in that order: each a rendezvous or an operation */
+  tws_run_start *order; /* rendezvous or single operations, in the order in which they started */
   size_t count;
   tws_arena *arena;
 } bounder;
@@ -38,7 +38,8 @@ static tws_code no_memory(tws_error *err) {
 
 /* ---- costs ---- */
 
-/* Of every micro-batch a middle one is repeated: what the host launches in a step is known from few of them. */
+/* Device and host seconds of all kernels that are launched in a step. The plans have few micro-batches; a middle one is
+ * counted for those that were not planned. */
 typedef struct launches {
   double device_s, host_s;
 } launches;
@@ -47,7 +48,7 @@ static int is_middle(const bounder *b, const tws_op *o) {
   return o->phase != TWS_PHASE_STEP && o->micro_batch == 1 && b->built >= FEW;
 }
 
-/* tws_plan_host_stretch() of a plan of all micro-batches. */
+/* Returns tws_plan_host_stretch() of a plan with all micro-batches. */
 static double host_stretch(const bounder *b, const tws_plan *plan, const double *seconds) {
   const double host_op_s = tws_profile_host_op_s(b->machine->profile);
   launches all = {0, 0};
@@ -76,7 +77,7 @@ static tws_code find_costs(bounder *b, stage_plan *s, tws_error *err) {
   return TWS_OK;
 }
 
-/* Kernels of the passes, and collectives among ranks that see the same samples. */
+/* Returns 1 for kernels of the passes, and for collectives among ranks that process the same samples. */
 static int is_of_layers(const tws_plan *plan, const tws_op *o) {
   const tws_axes layers = 1u << TWS_AXIS_MODEL | 1u << TWS_AXIS_SEQUENCE;
   if (o->phase == TWS_PHASE_STEP) return 0;
@@ -96,7 +97,7 @@ static double seconds_of(const bounder *b, uint32_t stage, uint32_t op) {
 
 /* ---- the longest paths to and from every operation ---- */
 
-/* Members of what started: those of a rendezvous, or the operation itself. */
+/* Returns the number of operations that started together, and the operations: a rendezvous' or the one alone. */
 static uint32_t members_of(const bounder *b, const tws_run_start *start, tws_run_member *alone,
                            const tws_run_member **members) {
   *alone = (tws_run_member){start->rank, start->op};
@@ -115,7 +116,7 @@ static double longest_of(const bounder *b, const tws_run_member *members, uint32
   return longest;
 }
 
-/* Everything starts as early as it may. */
+/* Computes the earliest start of every operation: a rendezvous ends its longest cost after all members were ready. */
 static tws_code run_forwards(bounder *b, tws_error *err) {
   tws_run_start start;
   size_t operations = 0;
@@ -142,7 +143,7 @@ static void raise(double *to, double value) {
   if (value > *to) *to = value;
 }
 
-/* What started last comes first: all that follows it is known. */
+/* Computes the longest path from every operation's start to the end, in reverse order of start: successors first. */
 static tws_code run_backwards(bounder *b, tws_error *err) {
   for (int s = 0; s < b->stages; s++) {
     stage_plan *p = &b->plans[s];
@@ -164,7 +165,7 @@ static tws_code run_backwards(bounder *b, tws_error *err) {
     for (uint32_t i = 0; i < count; i++) {
       stage_plan *p = &b->plans[members[i].rank];
       const tws_op *o = &p->plan->ops[members[i].op];
-      p->path_s[members[i].op] = from_start; /* until here it was the longest path from its end */
+      p->path_s[members[i].op] = from_start; /* so far path_s was the longest path from the operation's end */
       if (p->before[members[i].op] != TWS_NONE) raise(&p->path_s[p->before[members[i].op]], from_start);
       for (uint32_t d = 0; d < o->dep_count; d++) raise(&p->path_s[p->plan->deps[o->dep_first + d]], from_start);
     }
@@ -174,25 +175,25 @@ static tws_code run_backwards(bounder *b, tws_error *err) {
 
 /* ---- resources ---- */
 
-/* What a resource does: all of it, or the passes alone. */
+/* The work of a resource: all of its operations, or those of the passes alone. */
 typedef struct busy {
-  double start_s; /* of its first operation, at the earliest */
-  double seconds; /* of all operations of the few micro-batches */
-  double after_s; /* from the end of its last operation to the step's */
+  double start_s; /* earliest start of its first operation */
+  double seconds; /* sum over all operations of the planned micro-batches */
+  double after_s; /* from the end of its last operation until the step is complete */
   int used;
 } busy;
 
 typedef struct resource {
   busy all, passes;
-  double *each;     /* per micro-batch: what the passes of it take */
-  double through_s; /* the longest path through an operation of a micro-batch that is not the first */
+  double *each;     /* per micro-batch: seconds of its passes on this resource */
+  double through_s; /* the longest path through an operation of any micro-batch but the first */
 } resource;
 
 static void add_to(busy *to, double start_s, double seconds, double after_s) {
   if (!to->used) to->start_s = start_s;
   to->used = 1;
   to->seconds += seconds;
-  to->after_s = after_s; /* operations come in the order in which the resource does them */
+  to->after_s = after_s; /* operations are added in the order in which the resource executes them */
 }
 
 static void add_operation(const bounder *b, resource *r, const tws_op *o, double start_s, double seconds,
@@ -205,7 +206,7 @@ static void add_operation(const bounder *b, resource *r, const tws_op *o, double
   if (o->micro_batch > 0) raise(&r->through_s, start_s + from_start);
 }
 
-/* Seconds of the step at least, by this resource. */
+/* Returns the lower bound of the step that this resource gives, in seconds. */
 static double bound_of(const bounder *b, const resource *r) {
   double middle = b->built >= FEW ? r->each[1] : 0, bound = 0;
   for (int64_t i = 2; i < b->built - 1; i++)
@@ -247,7 +248,7 @@ static int is_active(int category) {
          category == TWS_CATEGORY_INPUT;
 }
 
-/* The network's inputs are of all micro-batches. */
+/* Bytes that the inputs of the micro-batches that were not planned need: inputs hold all micro-batches of a step. */
 static uint64_t further_inputs(const tws_plan *plan, int64_t wanted) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < TWS_NETWORK_INPUTS && wanted > plan->accumulation_steps; i++)
@@ -275,14 +276,14 @@ static tws_code read_live(const tws_plan *plan, int64_t wanted, tws_ledger *ledg
   return TWS_OK;
 }
 
-/* ---- what a plan is ---- */
+/* ---- equality of plans ---- */
 
 static uint64_t mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
   return hash ^ (hash >> 29);
 }
 
-/* Operations with their works, order and buffers; not the constants of single operations, which follow from these. */
+/* Hashes operations with their works, order and buffers; constants of single operations follow from these. */
 static uint64_t print_of(const tws_plan *plan, uint64_t hash) {
   for (uint32_t i = 0; i < plan->op_count; i++) {
     const tws_op *o = &plan->ops[i];
@@ -382,9 +383,9 @@ tws_code tws_bound_layers(const tws_plan_request *request, const tws_machine *ma
   return bound_request(b, out, err);
 }
 
-/* ---- parts of it ---- */
+/* ---- bounds of passes and of state ---- */
 
-/* The least of what layers take for a micro-batch on the stream that computes. */
+/* Returns the least seconds that layers take for a micro-batch on the compute stream. */
 static double passes_seconds(const tws_plan *plan, const tws_machine *machine, double *each) {
   double least = 0;
   for (uint32_t op = 0; op < plan->op_count; op++) {
@@ -407,7 +408,7 @@ tws_code tws_bound_passes(const tws_plan_request *request, const tws_machine *ma
   memset(out, 0, sizeof *out);
   TWS_TRY(tws_pipeline_check(&shape, err));
   r.rank = tws_pipeline_grid_stage(&r.topology, 0, 0);
-  r.max_accumulation = micro_batches_of(&shape, stages); /* as many as the first stage holds */
+  r.max_accumulation = micro_batches_of(&shape, stages); /* as many as the first stage holds at once */
   TWS_TRY(tws_plan_lower(&r, &plan, err));
   double *each = tws_calloc((size_t)plan->accumulation_steps, sizeof *each);
   tws_code code = each ? read_live(plan, wanted, &out->ledger, err) : no_memory(err);
@@ -433,7 +434,7 @@ static void add_bytes(tws_ledger *ledger, int tier, int category, uint64_t bytes
 }
 
 static void read_state(const tws_plan *plan, tws_bound_bytes *out) {
-  uint32_t end = 0; /* the first operation of the step's end */
+  uint32_t end = 0; /* the first operation of the optimizer phase */
   for (uint32_t i = 0; i < plan->state->count; i++) {
     const tws_state_entry *e = &plan->state->entries[i];
     add_bytes(&out->always, e->tier, e->category, e->bytes);

@@ -1,5 +1,5 @@
-/* Estimates. A step of many micro-batches repeats itself: plan/fold.h finds how few say all of its time, and how few
- * all of its memory. */
+/* Estimates. The micro-batches of a step repeat: plan/fold.h determines how few of them have to be planned for the
+ * exact time of the whole step, and how few for its memory. */
 #include <stddef.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ static uint64_t rounded(uint64_t bytes) {
   return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
 }
 
-/* The network's inputs are the one thing that grows with the number of micro-batches. */
+/* Bytes of an input for `wanted` micro-batches. Inputs are the only buffers that grow with their number. */
 static uint64_t grown_bytes(const tws_buffer *input, int64_t planned, int64_t wanted) {
   return input->bytes / (uint64_t)planned * (uint64_t)wanted;
 }
@@ -52,7 +52,7 @@ static void add_difference(tws_path_result *to, const tws_path_result *a, const 
   for (int i = 0; i < TWS_KERNEL_COUNT; i++) to->kernel_s[i] += more * (a->kernel_s[i] - b->kernel_s[i]);
   for (int i = 0; i < TWS_COLLECTIVE_COUNT; i++)
     to->collective_s[i] += more * (a->collective_s[i] - b->collective_s[i]);
-  tws_path_judge(to); /* what takes most of a few micro-batches may not take most of all */
+  tws_path_judge(to); /* the largest category of a short step may not be that of the whole step */
 }
 
 void tws_path_extrapolate(tws_path_result *path, const tws_path_result *fewer, double more) {
@@ -64,7 +64,7 @@ void tws_path_add(tws_path_result *path, const tws_path_result *other, double sh
   add_difference(path, other, &nothing, share);
 }
 
-/* Everything of a plan but its path. The ledger and the stage's arena are those of all `wanted` micro-batches. */
+/* Reads the ledger and the stage's memory from a plan, extrapolated to all `wanted` micro-batches. */
 static tws_code read_memory(const tws_plan *plan, int64_t wanted, tws_ledger *ledger, tws_stage_estimate *stage,
                             tws_error *err) {
   TWS_TRY(tws_ledger_read(plan, ledger, err));
@@ -81,7 +81,7 @@ static tws_code read_memory(const tws_plan *plan, int64_t wanted, tws_ledger *le
   return TWS_OK;
 }
 
-/* ---- ranks that differ ---- */
+/* ---- ranks whose plans differ ---- */
 
 enum { MOST_PLANS = 1 << 14 };
 
@@ -92,12 +92,12 @@ typedef struct several {
   int stages;
   const int *ranks; /* whose plans are built */
   int count;
-  double *shares; /* per rank: of the ranks that stand for others, how many it stands for */
+  double *shares; /* per planned rank: the fraction of all ranks that it represents */
   tws_plan **plans;
   tws_stage_estimate *each; /* per rank */
   tws_ledger *ledgers;
-  int64_t *read;          /* likewise: micro-batches of the plan that its memory was read from; 0: of none yet */
-  tws_path_result *paths; /* [slot][rank]: TWS_FOLD_SAMPLES of them */
+  int64_t *read;          /* per rank: micro-batches of the plan that its memory was read from; 0: not read yet */
+  tws_path_result *paths; /* [slot][rank], with TWS_FOLD_SAMPLES slots */
   double step_s[TWS_FOLD_SAMPLES]; /* per slot */
 } several;
 
@@ -106,7 +106,7 @@ static tws_code read_rank(several *p, int i, const tws_plan *plan, tws_error *er
   return read_memory(plan, p->request->config->accumulation_steps, &p->ledgers[i], &p->each[i], err);
 }
 
-/* A rank's plan of a sample, and its memory where that says what the whole needs. */
+/* Builds a rank's plan of few micro-batches, and reads its memory if that plan determines the whole step's. */
 static tws_code build_sample(several *p, int i, int64_t micro_batches, tws_error *err) {
   tws_plan_request r = *p->request;
   r.rank = p->ranks[i];
@@ -157,11 +157,12 @@ static tws_code measure_memory(several *p, tws_error *err) {
   return TWS_OK;
 }
 
-/* A stage is as full as its fullest rank, and as slow as the rank of these that waits least. */
+/* Memory of a stage is that of its fullest rank, and time that of the one among these that waits least. */
 static void read_stages(const several *p, const tws_path_result *paths, tws_stage_estimate *stages, tws_estimate *out) {
-  static const double ALIKE = 1e-9; /* the first of those that wait alike, whatever adding up rounds off */
+  static const double ALIKE = 1e-9; /* within this tolerance, which absorbs rounding of sums, the first of equal ranks
+                                       is taken */
   int fullest = 0, busiest = 0;
-  double bubble = 0; /* mean over all of them */
+  double bubble = 0; /* mean over all ranks */
   for (int i = 0; i < p->count; i++) {
     if (out->step_s > 0) bubble += p->shares[i] * paths[i].bubble_s / out->step_s;
     tws_stage_estimate *stage = &stages[p->each[i].stage];
@@ -184,7 +185,8 @@ static void read_stages(const several *p, const tws_path_result *paths, tws_stag
 
 static tws_code estimate_several(several *p, tws_stage_estimate *stages, tws_estimate *out, tws_error *err) {
   tws_folded folded;
-  TWS_TRY(tws_pipeline_check(&p->shape, err)); /* what is built may be legal where the whole is not */
+  TWS_TRY(tws_pipeline_check(&p->shape, err)); /* a plan of few micro-batches may be legal where the whole step is
+                                                  not */
   TWS_TRY(tws_fold_find(&p->shape, p->shape.micro_batches, measure_ranks, p, &folded, err));
   TWS_TRY(measure_memory(p, err));
   tws_path_result *paths = p->paths + (size_t)folded.slot * (size_t)p->count;
@@ -224,12 +226,13 @@ static tws_code estimate_ranks(several *p, tws_estimate *out, tws_stage_estimate
 static double tokens_of_step(const tws_plan_request *request) {
   const tws_config *c = request->config;
   return (double)c->micro_batch_size * (double)c->sequence_length * (double)c->accumulation_steps *
-         (double)tws_topology_size(&request->topology, TWS_AXES_DATA); /* ranks of other axes share samples */
+         (double)tws_topology_size(&request->topology, TWS_AXES_DATA); /* ranks along other axes process the same
+                                                                          samples */
 }
 
 double tws_model_flops(const tws_plan_request *request) {
   const tws_config *c = request->config;
-  double per_token = 0; /* programs that run between steps have neither pass */
+  double per_token = 0; /* programs that run between steps have neither a forward nor a backward pass */
   if (request->program == TWS_PROGRAM_TRAIN)
     per_token = tws_network_training_flops_per_token(request->network, c->sequence_length, c->target_length, 0);
   if (request->program == TWS_PROGRAM_EVALUATE)
@@ -261,11 +264,12 @@ static int every_rank_counts(const tws_plan_request *request) {
   return !tws_replicas_keep_time(request->config) && tws_topology_world(&request->topology) <= FEW;
 }
 
-/* Most ranks that differ along an axis do so in arguments alone, or in a bias that the first has: of those that are
- * alike the first is planned. Ranks of a pipeline are left as they are, because each has peers of its own, and so are
- * those whose groups lie unevenly on nodes, because each waits for others of its own. */
+/* Most ranks along an axis differ only in arguments of operations, or in a bias that the first one holds; of ranks with
+ * equal plans only the first is planned. Ranks of a pipeline are all planned, because their peers differ, and so are
+ * ranks whose groups lie unevenly on nodes, because they wait for different ranks. */
 static tws_code leave_out_alike(several *p, tws_rank_set *set, tws_error *err) {
-  enum { WORTH = 4 }; /* micro-batches: two are planned to know */
+  enum { WORTH = 4 }; /* steps of fewer micro-batches are planned whole, since comparing ranks takes plans of two
+                         micro-batches */
   const tws_node_mapping mapping = tws_machine_mapping(p->machine, tws_topology_world(&p->request->topology));
   const int even = tws_mapping_is_even(&mapping, &p->request->topology);
   const int several_alike = even && p->stages == 1 && set->count > 2 && p->shape.micro_batches > WORTH;
@@ -358,7 +362,7 @@ tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *ma
   tws_estimate between;
   TWS_TRY(estimate_program(request, machine, out, stages, err));
   TWS_TRY(tws_estimate_between(request, machine, &between, err));
-  if (between.step_s > 0) { /* such jobs have one stage */
+  if (between.step_s > 0) { /* jobs with such programs have one stage */
     out->step_s += between.step_s;
     tws_path_add(&out->path, &between.path, 1);
     keep_larger(&out->ledger, &between.ledger);

@@ -1,8 +1,9 @@
-/* The account of a rank's step: busy times, and what the compute stream waited for when it did not compute.
+/* The account of a rank's step: busy times, and the operations that the compute stream waited for while it was idle.
  *
- * A gap of the compute stream ends when some operation of another stream ends. The gap is cut along the chain of what
- * that operation waited for, from its end backwards: its transfer, its wait for other ranks, then the same for the
- * operation that made it ready, until the beginning of the gap. No operation is in the chains of two gaps. */
+ * A gap of the compute stream ends when some operation of another stream ends. The gap is attributed backwards along
+ * the chain of operations that made each other ready: first the transfer of that last operation, then its wait for
+ * other ranks, then the same for the operation that made it ready, until the beginning of the gap is reached. No
+ * operation is in the chains of two gaps. */
 #include <stdio.h>
 #include <string.h>
 
@@ -23,7 +24,7 @@ typedef struct reader {
   const tws_plan *plan;
   const tws_op_times *times;
   int serial;
-  uint32_t *before; /* per operation: the one before it on its queue, or TWS_NONE */
+  uint32_t *before; /* per operation: its predecessor on its queue, or TWS_NONE */
   tws_path_result *result;
 } reader;
 
@@ -58,8 +59,8 @@ static void account_for(reader *r, uint32_t op) {
   }
 }
 
-/* Whether one operation ended behind another: where both end at once, but for rounding, messages before others, and
- * else in the order in which they were issued. */
+/* Returns 1 if `op` ended after `other`. Where both ended at once, within rounding, messages count as earlier than
+ * other operations, and otherwise the order of issue decides. */
 static int is_behind(const tws_plan *plan, const tws_op_times *times, uint32_t op, uint32_t other) {
   const double end = times[op].end_s, before = times[other].end_s, near = 1e-12 * end;
   const int message = is_message(&plan->ops[op]);
@@ -81,20 +82,21 @@ static uint32_t cause(const reader *r, uint32_t op) {
   return tws_path_cause(r->plan, r->times, r->before[op], op);
 }
 
-/* What offloading adds is no communication. */
+/* Returns the sum that exposed time of offloading is added to, or NULL if the operation is not one of offloading. */
 static double *offloading(tws_path_result *result, const tws_op *o) {
   if (o->place == TWS_PLACE_DISK) return &result->disk_exposed_s;
   if (o->kind == TWS_OP_COMPUTE && o->place == TWS_PLACE_HOST) return &result->host_exposed_s;
-  const int inside = o->place == TWS_PLACE_DEVICE && o->channel == TWS_CHANNEL_NONE; /* the device's memory */
+  const int inside = o->place == TWS_PLACE_DEVICE && o->channel == TWS_CHANNEL_NONE; /* a copy within the device's
+                                                                                        memory */
   return o->kind == TWS_OP_COPY && o->stream != TWS_STREAM_COMPUTE && !inside ? &result->copies_exposed_s : NULL;
 }
 
-/* The compute stream was idle from `from` to `to`, when `op` ended. */
+/* Attributes a gap of the compute stream, idle from `from` until `op` ended at `to`. */
 static void attribute_gap(reader *r, uint32_t op, double from, double to) {
   for (; op != TWS_NONE && to > from; op = cause(r, op)) {
     const tws_op_times *t = &r->times[op];
     double met = t->met_s > from ? t->met_s : from, ready = t->ready_s > from ? t->ready_s : from;
-    if (met > to) met = to; /* by a rounding of shared links or cores */
+    if (met > to) met = to; /* possible by rounding where links or cores are shared */
     if (ready > met) ready = met;
     double *part = offloading(r->result, &r->plan->ops[op]);
     *(part ? part : &r->result->axis_exposed_s[tws_report_of_op(r->plan, &r->plan->ops[op])]) += to - met;

@@ -1,10 +1,11 @@
-/* What a result or a trace is of: model, configuration and plan, each in 16 hexadecimal digits. */
+/* Fingerprints of model, configuration and plan, which say what a result or a trace belongs to; 16 hexadecimal digits
+ * each. */
 #include "base/fingerprint.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include "estimators/estimators.h"
 
-/* The model as its file describes it: rows that padding adds for the sake of ranks are not part of it. */
+/* Hashes the model as its file describes it: rows that pad the vocabulary are left out. */
 uint64_t tws_network_fingerprint(const tws_network *n) {
   const int64_t sizes[] = {n->layers, n->hidden,       n->heads,      n->kv_heads, n->head_size,
                            n->tied,   n->intermediate, n->vocabulary, n->positions};
@@ -19,7 +20,7 @@ uint64_t tws_network_fingerprint(const tws_network *n) {
     for (int k = 0; k < 5; k++) hash = tws_fingerprint_number(hash, m->rope[k]);
     const double rest[] = {
         m->offset, m->scale, m->cap, m->rope[5], m->rotary, m->dynamic_rope, (double)m->first_position};
-    for (size_t k = 0; k < sizeof rest / sizeof *rest; k++) /* most have none of it */
+    for (size_t k = 0; k < sizeof rest / sizeof *rest; k++) /* zeros, as most modules have, are left out */
       if (rest[k] != 0) hash = tws_fingerprint_number(tws_fingerprint_integer(hash, (int64_t)k), rest[k]);
   }
   for (uint32_t i = 0; i < n->param_count; i++) {
@@ -32,7 +33,8 @@ uint64_t tws_network_fingerprint(const tws_network *n) {
   return hash;
 }
 
-/* arguments: those of single operations too, as first rows and seeds, which cost nothing. */
+/* arguments_too: hash the constants of single operations too, such as first rows and seeds, which do not change
+ * costs */
 static uint64_t of_plan(const tws_plan *plan, int arguments_too) {
   uint64_t hash = TWS_FINGERPRINT_START;
   for (uint32_t i = 0; i < plan->op_count; i++) {
@@ -60,7 +62,7 @@ tws_code tws_fingerprint_read(const tws_plan_request *request, tws_fingerprint *
   tws_plan *plan;
   uint64_t configuration;
   first.rank = 0;
-  first.max_accumulation = 2; /* the others are like the second; how many there are is counted besides */
+  first.max_accumulation = 2; /* the others equal the second; their number is hashed below */
   TWS_TRY(tws_config_fingerprint(request->config, &configuration, err));
   TWS_TRY(tws_plan_build(&first, &plan, err));
   uint64_t hash = tws_fingerprint_integer(of_plan(plan, 1), request->config->accumulation_steps);

@@ -7,7 +7,8 @@
 
 /* ---- measured durations ---- */
 
-/* Durations of another model or another plan would go unnoticed: operations are found by their names. */
+/* Checks the fingerprints: operations are found by their names, so durations of another model or plan would not be
+ * noticed otherwise. */
 static tws_code check_belongs(const tws_timeline *m, const char *path, const tws_plan_request *request,
                               tws_error *err) {
   tws_fingerprint own;
@@ -52,7 +53,7 @@ void tws_measured_step_free(tws_measured_step *step) {
   step->timeline = NULL;
 }
 
-/* Of one rank: for each name of the timeline the mean seconds of its events, or -1. */
+/* Computes, for one rank, the mean seconds of the events of each name of the timeline, or -1 if it has none. */
 static tws_code rank_means(const tws_timeline *timeline, int rank, double **out, tws_error *err) {
   uint32_t count = timeline->name_count;
   double *means = tws_calloc(2 * (size_t)count + 1, sizeof *means), *events = means ? means + count : NULL;

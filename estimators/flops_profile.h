@@ -1,5 +1,5 @@
-/* The flops profiler: what every module of a network costs, from the operations of the plans. Times are predicted, or
- * those of a trace of a training run. */
+/* The flops profiler: FLOPs and time of every module of a network, from the operations of the plans. Times are
+ * predicted, or those of a trace of a training run. */
 #ifndef TWS_ESTIMATORS_FLOPS_PROFILE_H
 #define TWS_ESTIMATORS_FLOPS_PROFILE_H
 
@@ -10,18 +10,19 @@
 /* One traced step of all ranks. Do not copy: the timeline points into it. */
 typedef struct tws_measured_step {
   tws_timeline *timeline;
-  double seconds; /* from its first operation to its last */
+  double seconds; /* from the start of its first operation to the end of its last */
   const char *streams[TWS_STREAM_COUNT], *phases[TWS_PHASE_COUNT];
 } tws_measured_step;
-/* TWS_INVALID unless the trace is of this job: number of ranks, model and plan. Free *out in any case. */
+/* Reads a traced step. TWS_INVALID unless the trace belongs to this job: number of ranks, model and plan. Free *out in
+ * any case. */
 tws_code tws_measured_step_read(const char *path, const tws_plan_request *request, tws_measured_step *out,
                                 tws_error *err);
 void tws_measured_step_free(tws_measured_step *step);
 
-/* What one rank of a pipeline stage does with one micro-batch; step_s: the end of the step. */
+/* FLOPs and seconds of one rank of a pipeline stage for one micro-batch; step_s: seconds of its optimizer phase. */
 typedef struct tws_stage_flops {
   int stage, rank;
-  double params;                           /* this rank's part of the model, before ZeRO divides it */
+  double params;                           /* elements that this rank holds of the model, before ZeRO partitions them */
   double flops, macs;                      /* forward */
   double backward_flops, recomputed_flops; /* as the kernels count them */
   double forward_s, backward_s, step_s;
@@ -32,10 +33,10 @@ typedef struct tws_flops_profile {
   int stage_count, slowest;
   double iteration_s;   /* the whole step, communication and waiting included */
   double replica_flops; /* forward, of all ranks of a replica */
-  /* Of the dense peak of a GPU (host: of a rank's threads), mean over the stages: what the model's forward and backward
-   * passes take, and with what is computed again (Chowdhery et al., PaLM, 2022). */
+  /* Utilization of the dense peak of a GPU (host: of a rank's threads), mean over the stages: mfu counts the model's
+   * forward and backward passes, hfu recomputation too (Chowdhery et al., PaLM, 2022). */
   double mfu, hfu;
-  int unknown;           /* operations that the trace does not have */
+  int unknown;           /* operations that are not in the trace */
   tws_module_tree *tree; /* summed */
 } tws_flops_profile;
 /* measured: NULL for predicted times. Free *out in any case after the call. */

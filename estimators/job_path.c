@@ -1,5 +1,5 @@
-/* Time without simulating: the longest path through one plan, or through several at once along their rendezvous. The
- * run order says what may start; here an operation ends its cost after all its members were ready. */
+/* Time without simulation: the longest path through one plan, or through several that meet in rendezvous. The run order
+ * says which operations may start; an operation ends its cost after all its members were ready. */
 #include <string.h>
 
 #include "estimators/estimators.h"

@@ -1,5 +1,6 @@
-/* What is alive at once does not ask where it lies, so plans are lowered alone: of as many micro-batches as show what
- * all others do, the first, one between and the last of a step, and of a pipeline those that are in flight. */
+/* Peak live bytes do not depend on where buffers lie, so plans are lowered and not laid out. They have as few
+ * micro-batches as contain all kinds: the first, a middle one and the last of a step; in a pipeline, those in flight at
+ * once. */
 #include <string.h>
 
 #include "estimators/estimators.h"
@@ -23,7 +24,8 @@ static tws_code read_rank(const tws_plan_request *request, tws_ledger *ledger, t
   TWS_TRY(tws_plan_lower(request, &plan, err));
   const tws_code code = tws_ledger_read(plan, ledger, err);
   tws_ledger_tier *device = &ledger->tier[TWS_TIER_DEVICE];
-  for (uint32_t i = 0; i < TWS_NETWORK_INPUTS && code == TWS_OK; i++) { /* they alone grow with the micro-batches */
+  for (uint32_t i = 0; i < TWS_NETWORK_INPUTS && code == TWS_OK; i++) { /* only the inputs grow with the number of
+                                                                           micro-batches */
     if (plan->input[i] == TWS_NONE) continue;
     const uint64_t own = plan->buffers[plan->input[i]].bytes / (uint64_t)plan->accumulation_steps;
     const uint64_t more = own * (uint64_t)(request->config->accumulation_steps - plan->accumulation_steps);

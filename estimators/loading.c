@@ -1,12 +1,13 @@
-/* What loading samples costs: nodes read, decode and hand over a step's samples while the step before runs. */
+/* Time to load samples: nodes read, decode and copy a step's samples while the step before runs. */
 #include "estimators/estimators.h"
 
-/* Ranks of the first pipeline stage are handed samples; those of other axes than "data" share them. */
+/* Returns the number of nodes that load samples: those with ranks of the first pipeline stage. Ranks along axes other
+ * than data use the same samples. */
 static int loading_nodes(const tws_plan_request *request, const tws_machine *machine) {
   const int world = tws_topology_world(&request->topology);
   const tws_node_mapping mapping = tws_machine_mapping(machine, world);
   int count = 0, last = -1;
-  for (int rank = 0; rank < world; rank++) { /* ranks of a node follow one another */
+  for (int rank = 0; rank < world; rank++) { /* the ranks of a node are consecutive */
     const int node = tws_mapping_node(&mapping, rank);
     if (node == last || tws_topology_index(&request->topology, rank, TWS_AXES_PIPE) != 0) continue;
     last = node;

@@ -10,9 +10,11 @@ enum { TWS_NO_STAGE = -1, TWS_SEVERAL_STAGES = -2 };
 typedef struct tws_module_node {
   const char *path, *name, *type;    /* "transformer.h.0", "0", "GPT2Block" */
   int depth, parent;                 /* root: depth 0, parent -1 */
-  int stage;                         /* of the pipeline that runs it; TWS_NO_STAGE, TWS_SEVERAL_STAGES */
-  int64_t params;                    /* own; after tws_module_tree_sum(): with those below; tied ones once */
-  int64_t held;                      /* of these, what the GPU that runs the module has before ZeRO divides it */
+  int stage;                         /* pipeline stage that runs it, or TWS_NO_STAGE, TWS_SEVERAL_STAGES */
+  int64_t params;                    /* of the module alone; after tws_module_tree_sum() with its children, tied
+                                        parameters once */
+  int64_t held;                      /* elements of params that the GPU running the module holds before ZeRO partitions
+                                        them */
   double flops, macs, seconds;       /* forward, on that GPU */
   double backward_flops, backward_s; /* recomputation included */
 } tws_module_node;
@@ -31,14 +33,14 @@ typedef struct tws_module_class {
   double macs, seconds;
 } tws_module_class;
 
-/* slices: the parts of the parameters that a rank works with, as in its plan; NULL: whole ones. */
+/* slices: the rows and columns of each parameter that the rank of a plan computes with; NULL: all. */
 tws_code tws_module_tree_create(const tws_network *network, const tws_param_slice *slices, tws_module_tree **out,
                                 tws_error *err);
 void tws_module_tree_destroy(tws_module_tree *tree);
 void tws_module_tree_add(tws_module_tree *tree, uint32_t module, int stage, double flops, double macs, double seconds);
 void tws_module_tree_add_backward(tws_module_tree *tree, uint32_t module, double flops, double seconds);
 void tws_module_tree_sum(tws_module_tree *tree);
-/* Sums by class at a depth; returns how many. */
+/* Sums modules by class at a depth; returns the number of classes. */
 int tws_module_tree_classes(const tws_module_tree *tree, int depth, tws_module_class *classes);
 void tws_module_classes_sort(tws_module_class *classes, int count, int kind); /* 0 params, 1 MACs, 2 time */
 

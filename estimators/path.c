@@ -1,4 +1,4 @@
-/* What an operation of a plan costs on a machine. */
+/* Costs of a plan's operations on a machine. */
 #include <math.h>
 #include "base/memory.h"
 #include "estimators/estimators.h"
@@ -13,7 +13,8 @@ static int ranks_per_node(const tws_plan *plan, const tws_machine *machine) {
   return tws_mapping_most_on_node(&mapping);
 }
 
-/* Of the memory of the node, or of the part of it that it is near, a rank's share. */
+/* Returns a rank's share of the bandwidth of host memory, of its NUMA node where the node has several. Bytes per
+ * second. */
 static double host_bandwidth(const tws_plan *plan, const tws_machine *machine) {
   const tws_cluster *c = machine->cluster;
   if (tws_profile_cores(machine->profile) > 0) return tws_profile_bandwidth(machine->profile);
@@ -22,8 +23,9 @@ static double host_bandwidth(const tws_plan *plan, const tws_machine *machine) {
   return c->host_bandwidth / c->numa_nodes / tws_mapping_most_on_numa(&mapping, c);
 }
 
-/* Between tiers: over the device's link to its host, which those behind one switch share, or from and to the node's
- * disk. What is not page-locked goes through a buffer of the driver that is: one more copy in the host's memory. */
+/* Returns the seconds of a copy between tiers: over the link between device and host, which devices at one switch
+ * share, or to or from the node's disk. Memory that is not pinned is staged through a pinned buffer of the driver: one
+ * more copy in host memory. */
 static double copy_seconds(const tws_plan *plan, const tws_work *work, const tws_machine *machine) {
   const tws_cluster *c = machine->cluster;
   const int from = work->tiers / TWS_TIER_COUNT, to = work->tiers % TWS_TIER_COUNT;
@@ -44,7 +46,8 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
   const tws_work *work = &plan->works[index];
   int cores = tws_profile_cores(machine->profile), ranks = ranks_per_node(plan, machine);
   int threads = plan->threads > 0 ? plan->threads : 1, busy = 1;
-  if (cores > 0) { /* ranks that run at once: those that outnumber the cores take turns, which is stretched below */
+  if (cores > 0) { /* ranks that compute at once; where ranks outnumber the cores, the factor below accounts for time
+                      slicing */
     int at_once = threads < cores ? cores / threads : 1;
     busy = ranks < at_once ? ranks : at_once;
   }
@@ -62,7 +65,8 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
   }
   if (work->kind == TWS_OP_COPY) {
     if (work->tiers && (cores == 0 || work->place == TWS_PLACE_DISK)) return copy_seconds(plan, work, machine);
-    double seconds = 2 * (double)work->d[0] / tws_profile_bandwidth(machine->profile); /* read and written */
+    double seconds = 2 * (double)work->d[0] / tws_profile_bandwidth(machine->profile); /* each byte is read and
+                                                                                          written */
     return stretch && cores > 0 && ranks * threads > cores ? seconds * ranks * threads / cores : seconds;
   }
   return tws_p2p_seconds(machine->cluster, machine->profile, 1, (double)work->d[0]);
@@ -74,8 +78,8 @@ double tws_host_stretch(double device_s, double host_s, int in_turns) {
   return device_s > 0 ? pow(1 + pow(host_s / device_s, meet), 1 / meet) : 1;
 }
 
-/* Over the layers of a rank's forward and backward passes, whose kernels are stretched alike. The optimizer's few are
- * not counted. */
+/* Sums kernels and launches over a rank's forward and backward passes, whose kernels are lengthened by one factor. The
+ * few launches of the optimizer phase are not counted. */
 double tws_plan_host_stretch(const tws_plan *plan, const tws_machine *machine) {
   const double host_op_s = tws_profile_host_op_s(machine->profile);
   double device = 0, host = 0;

@@ -1,4 +1,4 @@
-/* What the ranks of a pipeline's stages hold, side by side. */
+/* Memory and balance of a pipeline's stages. */
 #include <string.h>
 
 #include "estimators/estimators.h"
@@ -9,14 +9,14 @@ static double param_elements(const tws_plan *plan, uint32_t param) {
   return (double)(tws_param_slice_rows(slice) * slice->columns);
 }
 
-/* Modules that the plan computes with; each parameter and layer of theirs counts once. */
+/* Counts the modules that the plan computes with: each parameter and each layer once. */
 tws_code tws_stage_read(const tws_plan *plan, tws_stage_estimate *stage, tws_error *err) {
   const tws_network *network = plan->network;
   memset(stage, 0, sizeof *stage);
   stage->stage = plan->stage;
   stage->rank = plan->rank;
   for (int t = 0; t < TWS_TIER_COUNT; t++) stage->arena_bytes[t] = tws_plan_bytes(plan, (tws_tier)t);
-  if (!network) return TWS_OK; /* made by hand */
+  if (!network) return TWS_OK; /* a plan built by hand, without a network */
   uint8_t *runs = tws_calloc(network->module_count + 1u, 1), *held = tws_calloc(network->param_count + 1u, 1);
   if (!runs || !held) {
     tws_free(runs);
@@ -27,7 +27,7 @@ tws_code tws_stage_read(const tws_plan *plan, tws_stage_estimate *stage, tws_err
     const tws_op *o = &plan->ops[op];
     if (o->kind == TWS_OP_COMPUTE && o->module < network->module_count) runs[o->module] = 1;
   }
-  int64_t layer = -1; /* a layer's modules stand together */
+  int64_t layer = -1; /* the modules of a layer are adjacent */
   for (uint32_t m = 0; m < network->module_count; m++) {
     const tws_module *module = &network->modules[m];
     if (!runs[m]) continue;

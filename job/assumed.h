@@ -1,4 +1,4 @@
-/* What neither the command line nor a file says of a job, so that it was assumed: an answer rests on it. */
+/* Values of a job that neither the command line nor a file gives and that were assumed; answers depend on them. */
 #ifndef TWS_JOB_ASSUMED_H
 #define TWS_JOB_ASSUMED_H
 

@@ -121,7 +121,7 @@ static void free_plans(tws_plan **plans, int count) {
   tws_free(plans);
 }
 
-/* What rank r takes of this machine: a GPU's own memory is not part of it. */
+/* Adds the bytes that rank r needs of this machine's memory, without a GPU's own. */
 static tws_code add_rank(const tws_job *job, int r, int evaluates, tws_plan **train, tws_plan **evaluation,
                          double *bytes, tws_error *err) {
   tws_plan *between[TWS_PROGRAM_COUNT] = {NULL};

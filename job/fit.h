@@ -5,11 +5,11 @@
 #include "job/job.h"
 #include "models/hardware/runtime_interval.h"
 
-/* What a machine has for the ranks of a job, bytes. */
+/* Capacity of a machine for the ranks of a job, in bytes. */
 typedef struct tws_capacity {
   int host;           /* ranks live in host memory: there are no devices */
   int ranks_per_node; /* at most */
-  double overhead;    /* what the libraries of a rank take beside its arenas */
+  double overhead;    /* memory that the libraries of a rank need in addition to its arenas */
   double device;      /* memory of one device; 0 on hosts */
   double node;        /* host memory of one node; 0: not known, and not a limit */
   double disk;        /* disks of one node; 0: not known, and not a limit */
@@ -33,25 +33,28 @@ typedef struct tws_fit {
   tws_tier tier;
   double rank_need, rank_have;
 } tws_fit;
-/* The ledger is that of the fullest rank. Of a job: with what the profile's runtime holds beside the plan;
- * device_limit as above. */
+/* Compares the ledger of the fullest rank with the capacity. For a job, the memory of the profile's runtime is added to
+ * the plan's; device_limit as above. */
 tws_fit tws_fit_of(const tws_capacity *capacity, const tws_ledger *ledger);
 tws_fit tws_job_fit(const tws_job *job, const tws_ledger *ledger);
 tws_fit tws_job_fit_within(const tws_job *job, const tws_ledger *ledger, double device_limit);
-/* Of one device: what a job may be predicted to need so that what was seen of its runtime does not reach beyond the
- * device; 0: all that there is, as for this program's own engine and for hosts. */
+/* Returns the bytes that a job may be predicted to need on one device so that the interval of what was seen of its runtime
+ * stays within the device; 0: the whole device, as for this program's own engine and for hosts. */
 double tws_job_limit_with_margin(const tws_job *job);
-/* What is too small, by how much: "does not fit: a device needs 90 GiB and has 80 GiB". TWS_NO with the hint. */
+/* Refuses a job that does not fit, stating the tier and the amount: "does not fit: a device needs 90 GiB and has 80
+ * GiB". TWS_NO with the hint. */
 tws_code tws_fit_refuse(const tws_fit *fit, const char *hint, tws_error *err);
 /* Of a tight fit: by how much. TWS_NO with the hint. */
 tws_code tws_fit_refuse_tight(const tws_fit *fit, const char *hint, tws_error *err);
 
-/* Whether this build trains on what the job's cluster has; `by_cluster`, `by_profile`: which options said so, for the
- * remedy. TWS_UNSUPPORTED: it has GPUs, and there is no CUDA backend; TWS_ENVIRONMENT: there is no engine. */
+/* Requires that this build can train on the hardware of the job's cluster; `by_cluster`, `by_profile`: the options that
+ * chose it, for the hint. TWS_UNSUPPORTED: it has GPUs, and there is no CUDA backend; TWS_ENVIRONMENT: there is no
+ * engine. */
 tws_code tws_job_check_engine(const tws_job *job, int by_cluster, int by_profile, tws_error *err);
 
-/* What a job takes of this machine's own memory when its first `here` ranks run here, and what is left of it now. The
- * plans of all ranks are made and verified together; with `evaluates` those of evaluations over the same state, too. */
+/* This machine's memory that a job needs when its first `here` ranks run here, and the memory that is free now. The
+ * plans of all ranks are built and verified together; with `evaluates` those of evaluations over the same state,
+ * too. */
 typedef struct tws_local_fit {
   int fits;
   int limited;       /* by a control group */

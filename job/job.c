@@ -81,7 +81,7 @@ static tws_code assume_dtype(tws_job *job, tws_error *err) {
   return tws_config_set(job->config, dtype == TWS_BF16 ? "bf16.enabled" : "fp16.enabled", "true", err);
 }
 
-/* What the configuration changes of a model. */
+/* Applies the configuration's changes to the network. */
 static tws_code configure_network(tws_network *network, const tws_config *config, tws_error *err) {
   TWS_TRY(tws_network_pack(network, config, err));
   return tws_network_adapt(network, config, err);
@@ -138,7 +138,7 @@ static void choose_threads(tws_job *job) {
   if (job->threads < 1) job->threads = 1;
 }
 
-/* What the host does beside a device takes time, which the cluster has to say. */
+/* Offloading takes time on the host and its link, so the cluster has to state their bandwidths. */
 static tws_code check_offload(const tws_job *job, tws_error *err) {
   const tws_cluster *c = &job->cluster;
   const int links = c->host_link.bandwidth > 0 && c->host_bandwidth > 0;

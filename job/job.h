@@ -14,8 +14,8 @@
 typedef struct tws_job {
   const tws_network *network;
   tws_config *config; /* resolved when `ranks` is known; of an open job the caller may change it */
-  /* That plans are made of: a training step; the caller may choose another. An evaluation has the parameters of the
-   * model and nothing that training keeps of them. */
+  /* The program that plans are built for: a training step, unless the caller chooses another. An evaluation holds the
+   * model's parameters and no gradients or optimizer states. */
   tws_program program;
   tws_cluster cluster; /* of an open job the caller may change it */
   const tws_profile *profile;
@@ -37,8 +37,8 @@ tws_code tws_job_load(const tws_job_spec *spec, tws_job **out, tws_error *err);
 tws_code tws_job_open(const tws_job_spec *spec, tws_job **out, tws_error *err);
 void tws_job_destroy(tws_job *job); /* NULL is allowed */
 
-/* A job of parts that somebody has read; config is not resolved. The job owns network, config and profile, also when
- * this fails. */
+/* The parts of a job that the caller has read; config is not resolved. The job owns network, config and profile, also
+ * if tws_job_assemble() fails. */
 typedef struct tws_job_parts_given {
   tws_network *network;
   tws_config *config;
@@ -54,8 +54,8 @@ tws_code tws_job_derive(tws_job *base, const tws_variant *variant, tws_job **out
 /* Another profile for the same machine, which the job then owns. */
 void tws_job_set_profile(tws_job *job, tws_profile *profile);
 
-/* What training runs have shown of the profile that it has (tws_profile_correct()). Of a job that owns its profile: not
- * of a derived one. */
+/* Corrects the profile by measured training runs (tws_profile_correct()). Only for a job that owns its profile, not for
+ * a derived one. */
 void tws_job_correct_profile(tws_job *job, const tws_profile_correction *correction);
 
 /* ---- its ranks ---- */
@@ -72,9 +72,10 @@ int64_t tws_job_sequence(const tws_job *job);
 /* ---- its plans ---- */
 tws_plan_request tws_job_request(const tws_job *job, int rank);
 tws_code tws_job_plan(const tws_job *job, int rank, tws_plan **out, tws_error *err);
-/* Of at most so many of the step's micro-batches. */
+/* Builds a plan of at most `micro_batches` of the step's micro-batches. */
 tws_code tws_job_part_plan(const tws_job *job, int rank, int64_t micro_batches, tws_plan **out, tws_error *err);
-/* Of another program than job->program; over the state of a plan that was made before, or NULL. */
+/* Builds the plan of a given program instead of job->program; over the state of a plan that was built before, or
+ * NULL. */
 tws_code tws_job_program(const tws_job *job, int rank, tws_program program, tws_state *state, tws_plan **out,
                          tws_error *err);
 

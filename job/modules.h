@@ -1,6 +1,6 @@
-/* Modules that are loaded when a verb needs them. Looked for in $TWINSPEED_MODULES, beside the program, and in the
- * library folder it was installed with. TWS_ENVIRONMENT with the remedy when one is not there or does not load.
- * The tables live until the program ends. */
+/* Modules that are loaded when a verb needs them: from $TWINSPEED_MODULES, the program's folder, or the library folder
+ * it was installed with. TWS_ENVIRONMENT with the remedy when one is not there or does not load. The tables live until
+ * the program ends. */
 #ifndef TWS_JOB_MODULES_H
 #define TWS_JOB_MODULES_H
 
@@ -12,8 +12,8 @@ tws_code tws_sim_load(const tws_sim_api **api, tws_error *err);
 tws_code tws_real_load(const tws_real_api **api, tws_error *err);
 /* Where a module file would be loaded from, or "" */
 const char *tws_module_path(const char *file, char *buffer, int size);
-/* A file or folder of the program's data, such as "plots": below the scenarios of the source tree it was built in, or
- * of the place it was installed to; "" when it is nowhere. */
+/* Finds a file or folder of the program's data, such as "plots": in the scenarios of the source tree it was built in,
+ * or of the folder it was installed to; "" if neither has it. */
 const char *tws_data_path(const char *name, char *buffer, int size);
 
 #endif

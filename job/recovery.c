@@ -49,7 +49,7 @@ tws_code tws_recovery_find(const char *folder, int64_t since, const char *origin
   }
   *point->tag = '\0';
   if (!*point->damage.message) return TWS_OK;
-  return tws_fail(err, TWS_INVALID, "begin anew in another folder, or go on from a copy: --resume",
+  return tws_fail(err, TWS_INVALID, "begin anew in another folder, or continue from a copy: --resume",
                   "%s; no checkpoint of the job is whole", point->damage.message);
 }
 

@@ -1,15 +1,15 @@
-/* What a job does when ranks of it have failed: whether it goes on, and with how many ranks. For those who start ranks
- * and for the emulator. */
+/* Recovery of a job after ranks have failed: whether it continues, and with how many ranks. For launchers and the
+ * emulator. */
 #ifndef TWS_JOB_RECOVERY_H
 #define TWS_JOB_RECOVERY_H
 
 #include "checkpoint/folder.h"
 #include "job/job.h"
 
-/* Whether a job of several ranks that saves (folder not NULL) and ended with `code` goes on, where it may do so `left`
- * times more. */
+/* Returns 1 if a job of several ranks that saves (folder not NULL) and ended with `code` continues, where it may do so
+ * `left` more times. */
 int tws_recovery_goes_on(tws_code code, int64_t left, int64_t ranks, const char *folder);
-/* Where it goes on: its newest checkpoint of which every byte is as it was saved. */
+/* The checkpoint from which the job continues: the newest whose bytes all match their checksums. */
 typedef struct tws_recovery_point {
   char tag[TWS_TAG_SIZE]; /* "": as the job was begun, because it has saved nothing yet */
   int has_base;           /* its frozen parameters are not in it: they come from the file that they came from first */

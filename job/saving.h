@@ -1,4 +1,4 @@
-/* What saving a checkpoint of a job takes on its cluster, and how often its failures ask for it. */
+/* The time that saving a checkpoint of a job takes on its cluster, and the interval that its failures suggest. */
 #ifndef TWS_JOB_SAVING_H
 #define TWS_JOB_SAVING_H
 
@@ -17,7 +17,7 @@ typedef struct tws_saving_advice {
   int64_t every; /* steps */
   double goodput;
 } tws_saving_advice;
-/* restart_s: from a failure until work goes on. */
+/* restart_s: from a failure until work continues. */
 tws_code tws_job_saving_advise(const tws_job *job, double step_s, double between_failures_s, double restart_s,
                                tws_saving_advice *out, tws_error *err);
 

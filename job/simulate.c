@@ -114,7 +114,7 @@ static tws_code simulate_some(void *user, int64_t micro_batches, int slot, tws_f
   return TWS_OK;
 }
 
-/* What the rounds that were not simulated add. */
+/* Adds the time of the rounds of micro-batches that were not simulated. */
 static void extrapolate_rounds(folding *f, const tws_folded *folded) {
   tws_simulation *s = f->out;
   const tws_sim_result *fewer = &f->results[folded->before];

@@ -8,8 +8,8 @@
 typedef struct tws_simulation_request {
   const tws_sim_api *sim;
   tws_fidelity fidelity;
-  /* All ranks are simulated where they are at most so many, as of a host, whose ranks share its cores. Devices do the
-   * same at the same time: of them those are that stand for the others. */
+  /* All ranks are simulated if there are at most every_up_to of them, as for hosts, whose ranks share cores. Otherwise
+   * only representative ranks are, since devices do the same at the same time. */
   int every_up_to;
   int most_plans;                 /* TWS_UNSUPPORTED for more; 0: no limit */
   tws_timeline *timeline;         /* filled when not NULL, and told whose it is */
@@ -17,7 +17,7 @@ typedef struct tws_simulation_request {
   const tws_sim_effects *effects; /* NULL: none; else all ranks are simulated, and all micro-batches */
 } tws_simulation_request;
 enum { TWS_SIMULATED_HOST_RANKS = 64 };
-/* Of a host all ranks up to TWS_SIMULATED_HOST_RANKS. */
+/* Returns 1 for jobs on a host with at most TWS_SIMULATED_HOST_RANKS ranks. */
 int tws_job_simulates_every(const tws_job *job);
 
 typedef struct tws_simulation {
@@ -35,7 +35,7 @@ void tws_simulation_free(tws_simulation *simulation);
 /* The step's seconds, and nothing else of it. */
 tws_code tws_job_simulated_step(const tws_job *job, const tws_sim_api *sim, tws_fidelity fidelity, double *step_s,
                                 tws_error *err);
-/* Of each stage the simulated rank that needs the most memory; stages has room for tws_job_stages(). */
+/* Reads, for each stage, the simulated rank that needs the most memory; stages has room for tws_job_stages(). */
 tws_code tws_simulation_stages(const tws_job *job, const tws_simulation *simulation, tws_stage_estimate *stages,
                                tws_stage_balance *balance, tws_error *err);
 

@@ -6,7 +6,7 @@
 #include "models/network/adapt.h"
 #include "plan/pipeline_schedule.h"
 
-/* Of a micro-batch on one rank. */
+/* Returns the tokens of a micro-batch on one rank. */
 static double tokens_of(const tws_job *job) {
   const tws_config *c = job->config;
   return (double)c->micro_batch_size * (double)c->sequence_length / tws_job_ranks_along(job, TWS_AXIS_SEQUENCE);
@@ -47,8 +47,8 @@ static double unread_bytes(const tws_job *job, const tws_runtime *runtime, const
          tws_job_ranks_along(job, TWS_AXIS_MODEL);
 }
 
-/* Whether what enters is there for something else: attention keeps what it makes, and modules that share it keep it
- * once. */
+/* Returns 1 if the module's input is kept for backward anyway: attention keeps its output, and linear modules with the
+ * same quantized input keep it once. */
 static int is_kept_anyway(const tws_network *network, const tws_module *m) {
   if (network->modules[network->values[m->in[0]].producer].type == TWS_MODULE_ATTENTION) return 1;
   for (const tws_module *other = m; other-- > network->modules && other->layer == m->layer;)
@@ -57,7 +57,7 @@ static int is_kept_anyway(const tws_network *network, const tws_module *m) {
   return 0;
 }
 
-/* Of one token in the modules of a layer. */
+/* Returns the bytes per token that a module of a layer keeps for backward. */
 static double kept_bytes(const tws_network *network, const tws_module *m, const tws_runtime_keeps *keeps,
                          double number) {
   switch (m->type) {
@@ -85,7 +85,8 @@ static double kept_bytes(const tws_network *network, const tws_module *m, const 
   }
 }
 
-/* What modules of single operations keep beside the plan; where layers are recomputed, of one of them. */
+/* Returns the bytes that modules run operation by operation keep in addition to the plan: of all layers in flight or,
+ * where layers are recomputed, of one layer. */
 static double operation_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   const tws_network *network = job->network;
@@ -97,8 +98,9 @@ static double operation_bytes(const tws_job *job, const tws_runtime *runtime, co
   return c->recompute == TWS_RECOMPUTE_FULL ? layer : stage->layers * in_flight(job, stage->stage) * layer;
 }
 
-/* Beside the plan's gradients, which are in 16 bits but where ZeRO accumulates them in float32: bf16's float32 ones of
- * all parameters (4); Megatron accumulates in float32 alone (2 more than 16 bits take). */
+/* Returns the bytes of gradients in addition to the plan's, which have 16 bits unless ZeRO accumulates them in float32.
+ * With bf16 there are float32 copies for all parameters (4 bytes each); Megatron accumulates in float32 only (2 bytes
+ * more than 16 bits). */
 static double gradient_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   if (c->dtype == TWS_F32 || c->zero.stage > 1) return 0;
@@ -106,8 +108,8 @@ static double gradient_bytes(const tws_job *job, const tws_runtime *runtime, con
   return runtime->gradient_copies && c->dtype == TWS_BF16 ? 4 * tws_software_trained(job, stage) : 0;
 }
 
-/* Of the optimizer, while it steps: gradients of its shard, flattened in 16 bits and then in float32, as Megatron's of
- * fp16 has them; DeepSpeed's by the rows of its moments. */
+/* Returns the bytes that the optimizer step needs for the gradients of its shard, flattened in 16 bits and then in
+ * float32 (2 + 4 bytes a parameter), as in Megatron with fp16; DeepSpeed's by the rows of step_buffers.def. */
 static double step_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   if (runtime->gradient_copies && c->dtype == TWS_F16 && c->zero.stage < 2)
@@ -115,9 +117,10 @@ static double step_bytes(const tws_job *job, const tws_runtime *runtime, const t
   return tws_software_step_most(job, stage);
 }
 
-/* What a bucket of ZeRO-3 is interleaved into, never more than there are gradients. ZeRO-2 flattens what it reduces,
- * has a second bucket that fills meanwhile where reductions overlap, and reduces a gradient that is larger than a
- * bucket where it is. Buckets have their full size, however small a model is. */
+/* Returns the bytes of the buffer that a bucket is copied to: ZeRO-3 interleaves a bucket, which is never larger than
+ * all gradients. ZeRO-2 flattens the gradients that it reduces, fills a second bucket meanwhile where reductions
+ * overlap, and reduces a gradient larger than a bucket in place. Buckets have their full
+ * size, however small a model is. */
 static double bucket_copy_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   if (!runtime->copies_buckets || c->zero.stage < 2 || tws_software_shards(job) < 2) return 0;
@@ -163,7 +166,7 @@ static flat_parameters flat_parameters_of(const tws_network *network) {
   return flat;
 }
 
-/* Beside the plan's gradients, which are divided. */
+/* Returns the bytes of unpartitioned gradients, in addition to the plan's, which are partitioned. */
 static double flat_gradient_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   if (!keeps_flat_gradients(job)) return 0;
   return (double)tws_dtype_bytes(job->config->dtype) *
@@ -232,8 +235,9 @@ static double waiting_bytes(const tws_job *job, const tws_stage_estimate *stage)
   return (double)tws_dtype_bytes(c->dtype) * tokens_of(job) * (double)job->network->hidden * stage->layers;
 }
 
-/* Of the passes. Where gradients come late they take the place of what waits for backward. Where whole layers are
- * recomputed, what one of them keeps and copies of logits are not there at once. */
+/* Returns the peak of the passes in bytes. Gradients that are allocated late replace activations that wait for
+ * backward. Where whole layers are recomputed, the activations of one layer and the copies of logits are not alive at
+ * once. */
 static double passes_peak(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
   const double arena = (double)stage->arena_bytes[TWS_TIER_DEVICE], beside = tws_software_bytes(job, stage);
@@ -291,7 +295,8 @@ double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages, d
   return most;
 }
 
-/* Of layers and parameters divided evenly; stages differ in logits and in what is in flight. */
+/* Builds an estimate with layers and parameters divided evenly; stages differ in logits and in micro-batches in
+ * flight. */
 static tws_stage_estimate even_stage(const tws_job *job, int stage, double arena_bytes) {
   const int stages = tws_job_stages(job);
   const double parts = (double)stages * tws_job_ranks_along(job, TWS_AXIS_MODEL);

@@ -1,4 +1,4 @@
-/* Device memory that other software's style of running a plan takes beside the plan's buffers. */
+/* Device memory that other software needs to run a plan, in addition to the plan's buffers. */
 #ifndef TWS_JOB_SOFTWARE_MEMORY_H
 #define TWS_JOB_SOFTWARE_MEMORY_H
 
@@ -8,7 +8,7 @@
 /* Bytes of tensors on one rank of a stage in its passes, by the figures of the profile's runtime; 0 for this program's
  * own:
  *   copies of logits in the last stage (runtime->logit_bytes each)
- *   gradients: bf16's in float32 beside those in 16 bits (4 a parameter), or accumulated in float32 alone (2 more than
+ *   gradients: bf16's in float32 and in 16 bits (4 a parameter more), or accumulated in float32 alone (2 more than
  *     the plan's, where that has them in 16 bits)
  *   two boundary tensors a micro-batch in flight of a pipeline
  *   scores and masks of unfused attention, 5 a s^2 b a layer (9 in float32), kept between the passes or, where layers
@@ -30,20 +30,21 @@ double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage);
  * has the optimizer, when a large gradient has been reduced; or while a model is loaded; or while the gradient of a
  * flat parameter is made. */
 double tws_software_stage_peak(const tws_job *job, const tws_stage_estimate *stage);
-/* What a caching allocator holds after a step: that of both moments, for blocks of activations are no place for a flat
- * copy, and the share that it reserves beside. */
+/* Returns the bytes that a caching allocator holds after a step: the sum of both moments, since freed blocks of
+ * activations cannot hold a flat copy, and the share that it reserves in addition. */
 double tws_software_stage_reserved(const tws_job *job, const tws_stage_estimate *stage);
 
-/* Of the job's fullest stages: stages has tws_job_stages(); reserved may be NULL. */
+/* Returns the peak of the job's fullest stage: stages has tws_job_stages(); reserved may be NULL. */
 double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages, double *reserved);
 
-/* Without estimates of the stages, layers and parameters divided evenly: tws_software_bytes() of the stage that takes
- * the most, and tws_software_stage_peak() where the fullest rank's arena has so many bytes, and so many are alive while
- * the loss is computed (0: unknown). */
+/* The same without estimates of the stages, with layers and parameters divided evenly: tws_software_bytes() of the
+ * stage that needs the most, and tws_software_stage_peak() where the fullest rank's arena has arena_bytes, and
+ * loss_bytes are alive while the loss is computed (0: unknown). */
 double tws_job_software_bytes(const tws_job *job);
 double tws_job_software_peak(const tws_job *job, double arena_bytes, double loss_bytes);
 
-/* Beside all tensors: the contexts of CUDA and its libraries, and a communicator for each axis with ranks. */
+/* Returns the bytes of a device that are not tensors: the contexts of CUDA and its libraries, and a communicator for
+ * each axis with ranks. */
 double tws_job_context_bytes(const tws_job *job);
 
 #endif

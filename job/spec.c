@@ -165,8 +165,8 @@ tws_code tws_job_spec_config(const tws_job_spec *spec, tws_config **out, tws_err
   tws_code code = spec->config ? tws_config_load(spec->config, &config, err) : tws_config_default(&config, err);
   if (code == TWS_OK) code = set_overrides(config, &spec->set, err);
   if (code == TWS_OK) code = set_flags(config, spec, err);
-  /* Without a file nobody has said a batch size: one sample a rank, unless elasticity chooses. With a file, its silence
-   * is an error of its own. */
+  /* Without a configuration file no batch size was given: one sample per rank, unless elasticity chooses. A file
+   * without a batch size is an error. */
   if (code == TWS_OK && !spec->config && !config->train_batch_size && !config->micro_batch_size &&
       !tws_config_is_elastic(config))
     code = set_integer(config, "train_micro_batch_size_per_gpu", 1, err);

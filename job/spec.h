@@ -1,4 +1,4 @@
-/* What was asked for: the texts and numbers that say which job is meant, before anything is loaded.
+/* The specification of a job as the user gave it: texts and numbers, before anything is loaded.
  *
  * Order of precedence: the configuration file, then `set` in order, then the other members. */
 #ifndef TWS_JOB_SPEC_H
@@ -17,7 +17,8 @@ typedef struct tws_job_spec {
   int64_t warmup_steps;                                                                /* 0: not given */
   double learning_rate;                                                                /* 0: not given */
   int sequence_parallel, strict;
-  int nodes;       /* that are left of the cluster's; 0: all. Not a flag: who goes on without some says so */
+  int nodes;       /* number of the cluster's nodes that are left; 0: all. No flag sets it: recovery does, to continue
+                      without failed nodes */
   tws_strings set; /* KEY=VALUE */
 } tws_job_spec;
 #define TWS_JOB_SPEC_DEFAULTS \

@@ -21,8 +21,8 @@ typedef struct tws_variant_schedule {
   X("stage3_max_live_parameters", max_live_parameters, "live", "--max-live")
 enum { TWS_ZERO3_LIMIT_COUNT = 3 };
 
-/* Ranks that are neighbours, and types that travel: X(key, word, flag of tune, most, what it is). 0: none. Types change
- * what is trained. */
+/* Keys of ranks that are near each other, and of types in collectives: X(key, word, flag of tune, most, meaning). 0:
+ * none. Types change the results of training. */
 #define TWS_EXCHANGE_KEYS(X)                                                                                           \
   X("zero_optimization.zero_hpz_partition_size", "hpz", "--hpz", 1048576, "ranks that keep gathered parameters")       \
   X("zero_optimization.mics_shard_size", "mics", "--mics", 1048576, "ranks that partition the model")                  \
@@ -70,7 +70,7 @@ typedef struct tws_variant {
   X("nvme+parameters", "nvme", "nvme", ", optimizer and parameters on the disk")
 enum { TWS_OFFLOAD_WORDS = 5 };
 extern const char *const tws_offload_words[TWS_OFFLOAD_WORDS];
-/* Whether a variant says that the optimizer, or parameters too, are kept elsewhere. */
+/* Returns 1 if the variant offloads the optimizer or, with `parameters`, parameters too. */
 static inline int tws_variant_offloads(const tws_variant *variant, int parameters) {
   return variant->offload > (parameters ? 3 : 1);
 }
@@ -79,19 +79,19 @@ static inline int tws_variant_offloads(const tws_variant *variant, int parameter
 tws_variant tws_variant_given(const tws_config *config);
 /* Replicas of the model among the variant's ranks. */
 int tws_variant_replicas(const tws_variant *variant);
-/* As DeepSpeed names experiments, and ours behind: "z2_gas4_tmbspg8_rnone_n4_t1". */
+/* Writes the variant's name as DeepSpeed names experiments, followed by our own keys: "z2_gas4_tmbspg8_rnone_n4_t1". */
 void tws_variant_name(const tws_variant *variant, char *buffer, int size);
 /* As people say it: "ZeRO-2, 4 x 8, recompute full, tp 2, pp 4 (1f1b)": micro batch x accumulation; what is 1 or none
  * is left out. */
 void tws_variant_label(const tws_variant *variant, char *buffer, int size);
-/* What it says of TWS_EXCHANGE_KEYS: "mics 8, qwz". */
+/* Writes the variant's values of TWS_EXCHANGE_KEYS: "mics 8, qwz". */
 void tws_variant_exchanges(const tws_variant *variant, char *buffer, int size);
 /* Its buckets and limits of stage 3, of those that it says: "5e+08, prefetch 5e+07". */
 void tws_variant_buckets(const tws_variant *variant, char *buffer, int size);
 /* A clone of `base` with the variant's keys set, resolved. */
 tws_code tws_variant_config(const tws_config *base, const tws_network *network, const tws_variant *variant,
                             tws_config **out, tws_error *err);
-/* What to ask another process of this program for. Further texts live in `text`. */
+/* Command-line arguments with which another process of this program runs the variant. Further texts live in `text`. */
 typedef struct tws_variant_text {
   char batch[64], capacity[64], overlap[48], offload[64], parameters[64], bucket[64];
   char zero3[TWS_ZERO3_LIMIT_COUNT][80], exchange[TWS_EXCHANGE_COUNT][64];

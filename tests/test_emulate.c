@@ -351,7 +351,7 @@ START_TEST(what_a_scenario_may_not_say) {
     const char *rest, *says;
   } cases[] = {{"\"event\":[]", "unknown key \"event\""},
                {"\"events\":[{\"kind\":\"deth\",\"rank\":1}]", "unknown event \"deth\""},
-               {"\"events\":[{\"kind\":\"death\"}]", "a death happens to somebody"},
+               {"\"events\":[{\"kind\":\"death\"}]", "an event \"death\" names no target"},
                {"\"events\":[{\"kind\":\"death\",\"rank\":1,\"node\":0}]", "rank and node"},
                {"\"events\":[{\"kind\":\"slow\",\"rank\":1}]", "factor"},
                {"\"events\":[{\"kind\":\"slow\",\"rank\":8,\"factor\":2}]", "is of rank 8, and the cluster has 8"},

@@ -1,5 +1,5 @@
-/* Byte-pair encoding: of a word's neighbours the pair with the lowest rank becomes one, the leftmost first, until no
- * pair has a rank. */
+/* Byte-pair encoding: of all adjacent pairs of a word's symbols, the pair with the lowest rank is merged, the leftmost
+ * first, until no pair has a rank. */
 #include <string.h>
 
 #include "tokens/internal.h"

@@ -36,7 +36,7 @@ static tws_code writer_open(writer *w, const char *path, int megatron, int64_t v
   *w = (writer){.to.fd = -1, .megatron = megatron, .bytes = vocabulary <= 65536 ? 2 : 4};
   snprintf(w->path, sizeof w->path, "%s", path);
   if (megatron && (length < 5 || strcmp(path + length - 4, ".bin") != 0))
-    return tws_fail(err, TWS_USAGE, "for example book.bin, beside which book.idx is written",
+    return tws_fail(err, TWS_USAGE, "name it, for example, book.bin; book.idx is written to the same folder",
                     "%s: a Megatron data set's name ends with .bin", path);
   if (megatron) snprintf(w->index, sizeof w->index, "%.*s.idx", (int)(length - 4), path);
   TWS_TRY(tws_new_file_open(w->path, &w->to, err));

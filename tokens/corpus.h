@@ -8,7 +8,8 @@
 
 typedef struct tws_corpus_request {
   const char *from;         /* a name that ends with .jsonl: a JSON object in each line */
-  const char *to;           /* llm.c's: the file; Megatron's: NAME.bin, beside which NAME.idx is written */
+  const char *to;           /* llm.c's format: the file; Megatron's: NAME.bin, and NAME.idx is written to the same
+                               folder */
   const char *eval_to;      /* gets eval_share of the documents, or of one text's tokens the last; NULL: none */
   double eval_share;        /* 0 to 1 */
   const char *field;        /* of a line that has its text; NULL: "text" */
@@ -18,7 +19,7 @@ typedef struct tws_corpus_request {
 
 typedef struct tws_corpus_result {
   int64_t documents, tokens, eval_tokens, vocabulary;
-  int64_t end; /* the token behind each document of JSON lines; -1: the tokenizer has none */
+  int64_t end; /* the token that ends each document of JSON lines; -1: the tokenizer has none */
 } tws_corpus_result;
 
 /* Files appear when they are whole. TWS_INVALID names file, line and what is wrong. */

@@ -1,5 +1,5 @@
-/* What the parts of a tokenizer share: a text goes through added tokens, normalizers, pre-tokenizers and the model;
- * tokens through decoders. */
+/* Declarations that the files of a tokenizer share. Encoding runs added tokens, normalizers, pre-tokenizers and the
+ * model over a text; decoding runs decoders over tokens. */
 #ifndef TWS_TOKENS_INTERNAL_H
 #define TWS_TOKENS_INTERNAL_H
 
@@ -43,7 +43,8 @@ int tws_is_space(int32_t c);                                          /* Unicode
 int tws_is_punctuation(int32_t c);
 int tws_is_numeric(int32_t c);
 int tws_is_mark(int32_t c); /* combining: Mn, Mc, Me */
-/* Whether BERT's steps take the character otherwise than the classes here say (tokens/bert_classes.c). */
+/* tws_bert_differs() returns 1 if BERT's steps classify the character differently from the functions above
+ * (tokens/bert_classes.c). */
 typedef enum tws_bert_class { TWS_BERT_CONTROL, TWS_BERT_ACCENT, TWS_BERT_PUNCTUATION } tws_bert_class;
 int tws_bert_differs(tws_bert_class of, int32_t c);
 /* GPT-2's printable characters for bytes. */
@@ -76,8 +77,8 @@ typedef enum tws_behavior { /* of what separates */
                             TWS_CONTIGUOUS
 } tws_behavior;
 
-/* What steps may make of a text: the published ones make less than 16 times as much (NFKC of U+FDFA: 11 times), and a
- * file that is not to be trusted could make gigabytes of a line. */
+/* Limits how much steps may lengthen a text: published tokenizers lengthen it by less than 16 times (NFKC of U+FDFA: 11
+ * times), whereas a malicious file could turn one line into gigabytes. */
 enum { TWS_GROWTH = 32, TWS_GROWTH_BYTES = 4096, TWS_TOKEN_BYTES = 1024 /* a token, on average */ };
 typedef struct tws_growth {
   size_t from, most, made; /* bytes: of the text, allowed, and so far */
@@ -134,7 +135,7 @@ tws_code tws_split(tws_token_steps *steps, int from, const char *text, size_t le
 
 /* ---- models ---- */
 typedef struct tws_bpe_symbol {
-  int32_t id, previous, next; /* neighbours, -1: none; id -1: merged away */
+  int32_t id, previous, next; /* adjacent symbols, -1: none; id -1: merged into another */
 } tws_bpe_symbol;
 typedef struct tws_bpe_merge {
   int32_t rank, at, id;
@@ -190,7 +191,7 @@ typedef struct tws_texts {
   } *item;
   size_t count, capacity;
 } tws_texts;
-/* What tokens are together; `arena` has what is made on the way. */
+/* Decodes token texts and appends the result to `out`; temporary texts are in `arena`. */
 tws_code tws_decode(const tws_token_steps *steps, int none, tws_texts *texts, tws_arena *arena, tws_text *out,
                     tws_error *err);
 

@@ -115,8 +115,8 @@ static tws_code flush(cutter *c, tws_error *err) {
   return tws_split(c->steps, c->step + 1, c->text + begin, end - begin, c->first && begin == 0, c->word, c->user, err);
 }
 
-/* The pieces of a text come in order, each with whether it is a separator. A run of separators is merged with one side
- * only by its nearest. */
+/* Adds the range [begin, end) of the text, which is a separator or not; ranges are added in order. Of a run of
+ * separators only the one adjacent to other text is merged with it. */
 static tws_code add_piece(cutter *c, size_t begin, size_t end, int separates, tws_behavior behavior, tws_error *err) {
   const int before = c->matched, held = c->end > c->begin;
   if (begin == end) return TWS_OK;
@@ -229,7 +229,8 @@ static tws_code byte_level(tws_token_steps *steps, int at, const char *text, siz
   return code;
 }
 
-/* A text of its own for each call: pieces of one are pieces of the next step's. */
+/* Every call builds its own text, because the ranges that it returns point into it and are the input of the next
+ * step. */
 static tws_code metaspace(cutter *c, const tws_token_step *s, tws_error *err) {
   const size_t size = strlen(s->content);
   const int begins = c->length >= size && memcmp(c->text, s->content, size) == 0;

@@ -3,7 +3,7 @@
 
 #include "tokens/internal.h"
 
-/* What stands for itself in a text, whatever the model makes of it. */
+/* A token whose text is matched literally, before the model splits the rest of the text. */
 typedef struct added_token {
   const char *content;
   char *owned; /* its content where that was normalized */

@@ -52,7 +52,7 @@ static void offer(struct tws_unigram_node *to, double score, int32_t id, size_t 
   *to = (struct tws_unigram_node){score, id, (uint32_t)from};
 }
 
-/* A character that is no token costs so much more than the least probable one. */
+/* The cost of a character that is not in the vocabulary: the least probable token's, plus this penalty. */
 static const double PENALTY = 10.0;
 
 static tws_code search(tws_token_model *m, const char *word, size_t length, tws_error *err) {

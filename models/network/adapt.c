@@ -217,7 +217,7 @@ double tws_lora_scale(const tws_config *config) {
   return config->lora.alpha / (config->lora.rslora ? sqrt(r) : r);
 }
 
-/* Behind the linear layer `base`, which is the last module. */
+/* Adds an adapter after the linear layer `base`, which is the last module. */
 static tws_code add_adapter(adapter *a, uint32_t base, const tws_low_rank *shape, int parts) {
   tws_network *net = a->net;
   const tws_module linear = net->modules[base];

@@ -1,5 +1,4 @@
-/* Training a part of a model: parameters that are frozen, in few bits or not, and adapters beside linear layers (LoRA).
- */
+/* Partial training: frozen parameters, quantized or not, and adapters added to linear layers (LoRA). */
 #ifndef TWS_MODELS_ADAPT_H
 #define TWS_MODELS_ADAPT_H
 
@@ -21,7 +20,7 @@
  * targets that are experts. */
 tws_code tws_network_adapt(tws_network *network, const tws_config *config, tws_error *err);
 
-/* What adapters' products are multiplied by. */
+/* Returns the factor that the products of adapters are multiplied by. */
 double tws_lora_scale(const tws_config *config);
 /* Elements that are trained. */
 int64_t tws_network_trained(const tws_network *network);

@@ -1,6 +1,6 @@
 /* BERT (Devlin et al., 2019; keys as in Hugging Face's BertConfig): learned positions, segments, norms of the residual
- * sums, GELU; masked tokens are predicted with the token embedding's weights, as the first BERT was trained beside
- * whether one text follows another, or texts or tokens classified. */
+ * sums, GELU. It predicts masked tokens with the token embedding's weights, to which the first BERT added next-sentence
+ * prediction, or classifies texts or tokens. */
 #include "models/network/encoder.h"
 
 typedef struct bert {

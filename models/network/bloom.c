@@ -1,5 +1,5 @@
-/* BLOOM (Scao et al., 2022; keys as in Hugging Face's BloomConfig): ALiBi, a norm behind the embedding, biases, files
- * with queries, keys and values dealt by head. */
+/* BLOOM (Scao et al., 2022; keys as in Hugging Face's BloomConfig): ALiBi, a norm after the embedding, biases, files
+ * with queries, keys and values interleaved by head. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_bloom(tws_network_builder *b, tws_error *err) {

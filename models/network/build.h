@@ -16,7 +16,8 @@ typedef struct tws_network_builder {
   int64_t params;            /* elements so far */
   int failed;                /* out of memory */
   int too_large;             /* more than TWS_MAX_PARAMS elements */
-  const cJSON *unknown;      /* the first member that nobody knows; it is refused when the graph is there */
+  const cJSON *unknown;      /* the first key of the file that no builder reads; it is refused when the graph is
+                                complete */
   const char *spellings[24]; /* of keys that tws_build_known_keys() was given */
   int spelling_count;
 } tws_network_builder;
@@ -28,8 +29,8 @@ typedef struct tws_init {
 /* Reserve arrays for this many modules; values and parameters follow from it. */
 tws_code tws_build_reserve(tws_network_builder *b, int64_t modules, tws_error *err);
 
-/* What the others are made of. A module has neither values nor parameters at first; `slot` is its index among the
- * module's. Names are not copied; `row` is. */
+/* Primitives that the other builders use. A module has neither values nor parameters at first; `slot` is the index of a
+ * value or parameter in its module. Names are not copied; `row` is. */
 uint32_t tws_build_module(tws_network_builder *b, tws_module_type type, int layer, const char *name);
 uint32_t tws_build_value(tws_network_builder *b, uint32_t module, int slot, const char *suffix, const tws_dim *row,
                          int row_dims, int64_t per_row, tws_value_kind kind);
@@ -51,14 +52,14 @@ typedef struct tws_norm_kind {
   double epsilon, offset; /* offset: added to weights, which begin at 1 - offset */
 } tws_norm_kind;
 uint32_t tws_build_norm_of(tws_network_builder *b, int layer, const char *name, uint32_t x, const tws_norm_kind *kind);
-/* Of queries and keys, each head by itself, or all heads as one; parameters are "<name>.<part>", those of queries
- * first. */
+/* Adds a norm of queries and keys, of each head separately or of all heads together; parameters are "<name>.<part>",
+ * those of queries first. */
 uint32_t tws_build_heads_norm(tws_network_builder *b, int layer, const char *name, const char *const part[2],
                               uint32_t qkv, const tws_norm_kind *kind, int together);
 /* fused: NULL, or rows of up to three parts; tied: TWS_NONE, or the parameter used as weight */
 uint32_t tws_build_linear(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t in, int64_t out,
                           float std, int bias, const int64_t *fused, uint32_t tied);
-/* How files lay out the joined rows of the last linear module: tws_param.groups. */
+/* Sets the layout in files of the fused rows of the last linear module: tws_param.groups. */
 void tws_build_group(tws_network_builder *b, int64_t groups);
 /* Rows of the last embedding's table of positions before that of the first token; they are more than the positions. */
 void tws_build_first_position(tws_network_builder *b, int64_t rows);
@@ -69,7 +70,7 @@ uint32_t tws_build_rope(tws_network_builder *b, int layer, const char *name, uin
 uint32_t tws_build_attention(tws_network_builder *b, int layer, const char *name, uint32_t qkv);
 /* Rows of a table of parameters, as many whatever the job. */
 uint32_t tws_build_table(tws_network_builder *b, int layer, const char *name, int64_t rows, float std);
-/* x, of which a share is dropped in training, beside x, which others read; share 0: x itself. */
+/* Returns x with dropout; x itself stays, since other modules read it too. share 0: returns x. */
 uint32_t tws_build_dropped(tws_network_builder *b, int layer, const char *name, uint32_t x, double share);
 /* Of contents to contents and to positions, which are rows of `parts` parts. kinds: models/operators.def. */
 uint32_t tws_build_disentangled(tws_network_builder *b, int layer, const char *name, uint32_t qkv, uint32_t positions,
@@ -77,14 +78,15 @@ uint32_t tws_build_disentangled(tws_network_builder *b, int layer, const char *n
 /* x, to the first and the third of whose up to three parts a bias is added; `bias` names the parameter. */
 uint32_t tws_build_part_bias(tws_network_builder *b, int layer, const char *name, const char *bias, uint32_t x,
                              int parts);
-/* Tokens beside their neighbours, `side` in all, for a linear layer that is a convolution. lengths: an input. */
+/* Concatenates each token with its adjacent ones, `side` in all, for a linear layer that is a convolution. lengths: an
+ * input. */
 uint32_t tws_build_neighbours(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t side,
                               uint32_t lengths);
-/* Of queries with the keys and values of another sequence, in one row. */
+/* Adds attention of queries to the keys and values of another sequence, which are in one row. */
 uint32_t tws_build_cross_attention(tws_network_builder *b, int layer, const char *name, uint32_t q, uint32_t kv);
 uint32_t tws_build_pointwise(tws_network_builder *b, int layer, const char *name, tws_module_type type, uint32_t x,
                              int64_t width);
-/* factor x, in the memory of x, which nobody else reads; cap tanh(x / cap) */
+/* factor x, in place, so x has no other reader; cap tanh(x / cap) */
 uint32_t tws_build_scale(tws_network_builder *b, int layer, const char *name, uint32_t x, double factor);
 uint32_t tws_build_softcap(tws_network_builder *b, int layer, const char *name, uint32_t x, double cap);
 uint32_t tws_build_add(tws_network_builder *b, int layer, const char *name, uint32_t residual, uint32_t branch);
@@ -112,7 +114,8 @@ uint32_t tws_build_latent(tws_network_builder *b, int layer, const char *name, u
 void tws_build_loss(tws_network_builder *b, uint32_t logits);
 /* One of several losses, by what it is called; targets: an input. */
 void tws_build_loss_of(tws_network_builder *b, const char *name, uint32_t logits, uint32_t targets, int64_t classes);
-/* Whether the file's class ends with this, "ForMaskedLM"; one that says none is of the family's first class. */
+/* Returns 1 if the class in the file ends with `ending`, such as "ForMaskedLM"; a file without one means the family's
+ * first class. */
 int tws_build_is_class(const tws_network_builder *b, const char *ending);
 /* Heads of texts and of tokens (heads.c). num_labels, or how many id2label has: into net->classes; and the padding of
  * texts. TWS_UNSUPPORTED: a loss that is not cross-entropy. Only where tws_build_objective() is one of classes. */
@@ -129,7 +132,7 @@ void tws_build_class_scores(tws_network_builder *b, const char *name, uint32_t x
 /* Text in the network's arena for a name; "" (and b->failed) without memory. */
 const char *tws_build_name(tws_network_builder *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Takes over the memory of `x`, which nobody else reads; probability 0: x itself. */
+/* In-place dropout: x has no other reader; probability 0: returns x. */
 /* x times numbers from 1 - jitter to 1 + jitter, drawn like dropout, in training; x itself with 0. */
 uint32_t tws_build_jitter(tws_network_builder *b, int layer, const char *name, uint32_t x, double jitter);
 uint32_t tws_build_dropout(tws_network_builder *b, int layer, const char *name, uint32_t x, double probability);
@@ -163,7 +166,7 @@ tws_code tws_build_expect_bool(tws_network_builder *b, const char *key, int expe
 tws_code tws_build_dropouts(tws_network_builder *b, const char *const *keys, tws_error *err);
 /* A share of what is dropped in training; a file that does not have the key drops nothing. */
 tws_code tws_build_dropout_share(tws_network_builder *b, const char *key, double *share, tws_error *err);
-/* Keys that unknown ones are told from, "|" between two spellings of one; they are not copied. */
+/* Registers keys that typing errors are compared with, "|" between two spellings of one; they are not copied. */
 void tws_build_known_keys(tws_network_builder *b, const char *spellings);
 /* Members that are in neither list (the second may be NULL), nor known otherwise, nor plain metadata, are refused: they
  * may change the arithmetic. Those that are null, false or empty ask for nothing, and are remarked upon. */

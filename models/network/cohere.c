@@ -1,7 +1,7 @@
-/* Command R and Aya 23 (keys as in Hugging Face's CohereConfig): branches side by side behind one LayerNorm without a
- * bias, neighbours of a head turned, logits times a factor, the embedding's weights as the head. Command R+ has norms
- * of queries and keys (use_qk_norm), which are not modelled. Command R7B and Command A (Cohere2Config) have a window in
- * three of four layers, and no positions in the fourth. */
+/* Command R and Aya 23 (keys as in Hugging Face's CohereConfig): parallel branches after one LayerNorm without a bias,
+ * rotary positions on adjacent elements of a head, logits times a factor, the embedding's weights as the head. Command
+ * R+ has norms of queries and keys (use_qk_norm), which are not modelled. Command R7B and Command A (Cohere2Config)
+ * have a window in three of four layers, and no positions in the fourth. */
 #include <string.h>
 
 #include "models/network/decoder.h"
@@ -38,7 +38,7 @@ tws_code tws_build_cohere(tws_network_builder *b, tws_error *err) {
   return finish(b, known, &d, err);
 }
 
-/* What published files say beside what the class reads, as the graph has it. */
+/* Checks that keys which published files have, and the class does not read, agree with the graph. */
 static tws_code expect_usual(tws_network_builder *b, tws_error *err) {
   static const struct {
     const char *key, *word;

@@ -139,7 +139,7 @@ static tws_code read_convolution(tws_network_builder *b, deberta *m, tws_error *
                                          : tws_encoder_read_activation(b, "conv_act", "tanh", &m->convolved_by, err);
 }
 
-/* What the first version lacks. */
+/* Reads the keys that the first version lacks. */
 static tws_code read_second_version(tws_network_builder *b, deberta *m, tws_error *err) {
   static const char *const keys[] = {
       "share_att_key", "position_buckets", "norm_rel_ebd", "conv_kernel_size", "conv_groups", "conv_act", NULL};
@@ -268,7 +268,7 @@ static tws_code build(tws_network_builder *b, int first_version, tws_error *err)
                                              .norm = "cls.predictions.transform.LayerNorm",
                                              .scores = "cls.predictions.decoder",
                                              .tied_scores = "cls.predictions"};
-  enum { AROUND = 24 }; /* modules before and behind the layers, and of a convolution */
+  enum { AROUND = 24 }; /* modules before and after the layers, and of a convolution */
   deberta m = {.encoder = {.names = &names, .attend = attend, .joins = convolve},
                .first_version = first_version,
                .positions = TWS_NONE};

@@ -164,7 +164,7 @@ static tws_code read_sizes(tws_network_builder *b, const tws_decoder *d, tws_err
 
 static const tws_decoder_drops attention_alone = {.attention = "attention_dropout"};
 
-/* Of `keys`, those that the family has; of the others it is remarked that they say nothing. */
+/* Reads those of `keys` that the family has, and notes that the others have no effect. */
 static tws_code read_drops(tws_network_builder *b, const char *const *keys, tws_decoder *d, tws_error *err) {
   const tws_decoder_drops *drops = d->drops ? d->drops : &attention_alone;
   const struct {

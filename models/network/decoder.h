@@ -8,11 +8,11 @@
 
 typedef enum tws_decoder_positions {
   TWS_POSITIONS_ROTARY,
-  TWS_POSITIONS_LEARNED, /* a table beside the embedding */
+  TWS_POSITIONS_LEARNED, /* a table that is added to the embedding */
   TWS_POSITIONS_LINEAR   /* ALiBi: biases of scores */
 } tws_decoder_positions;
 
-/* What a layer's norms stand before or behind, and whether its branches follow each other. */
+/* The positions of a layer's norms, and whether its branches are sequential or parallel. */
 typedef enum tws_decoder_order {
   TWS_ORDER_BEFORE,      /* x + branch(norm(x)) */
   TWS_ORDER_BEHIND,      /* x + norm(branch(x)) */
@@ -28,7 +28,7 @@ typedef struct tws_decoder_names {
   const char *embedding, *positions, *embedding_norm;
   const char *project_in, *project_out; /* between the embedding's width and that of the layers */
   const char *layer;                    /* "model.layers." */
-  const char *norm[4];                  /* before and behind attention, before and behind the inner part */
+  const char *norm[4];                  /* before and after attention, before and after the MLP */
   const char *qkv, *rope, *attention, *output, *up, *act, *down;
   const char *head_norm[2]; /* of queries and keys; NULL: "q_norm" and "k_norm" of the attention */
   const char *final_norm, *head;
@@ -67,7 +67,8 @@ typedef struct tws_decoder {
   const tws_decoder_keys *keys;   /* NULL: Llama's */
   int64_t positions, kv_heads;    /* where the file gives none; kv_heads 0: as many as query heads */
   int64_t head_size;              /* where the file gives none; 0: hidden_size by heads */
-  int64_t inner;                  /* where the file gives none: so many times hidden_size; 0: it is required */
+  int64_t inner;                  /* where the file gives none: this multiple of hidden_size; 0: the file has to give
+                                     it */
   const char *activation;         /* what the file means when it does not say; NULL: silu */
   int ungated;                    /* the inner part has no gate */
   int layer_norm, norm_bias;      /* LayerNorm, not RMSNorm */
@@ -86,7 +87,7 @@ typedef struct tws_decoder {
                          key heads */
   int gate_up_whole;  /* files have gate and up joined */
   int head_norms;     /* of queries and keys: of each head; TWS_HEADS_TOGETHER: of all heads as one */
-  int norms_turned;   /* these stand behind rotary positions */
+  int norms_turned;   /* these norms are applied after rotary positions */
   int64_t window, window_layer; /* sliding window of attention, from this layer on; 0: none */
   uint8_t *slides;              /* of each layer, whether it has the window; NULL: as window_layer says */
   const uint8_t *turned;        /* of each layer, whether it has rotary positions; NULL: all have */
@@ -102,7 +103,8 @@ typedef struct tws_decoder {
   int64_t expert_inner;                /* width of an expert's inner part */
   const char *expert_block;            /* what the layer is called */
   const uint8_t *dense;                /* per layer: it has an inner part and no experts; NULL: all have experts */
-  int64_t shared_inner;                /* of the inner part that all tokens go through beside their experts; 0: none */
+  int64_t shared_inner;                /* width of the shared expert, an MLP that all tokens pass in addition to their
+                                          experts; 0: none */
   const char *shared_name;             /* what that is called */
   int shared_gate;                     /* and it has a gate of its own */
 } tws_decoder;
@@ -117,12 +119,12 @@ tws_code tws_decoder_read_layer_types(tws_network_builder *b, int64_t period, tw
 /* Which layers have rotary positions, by `no_rope_layers`, where 1 is one that has, or all but every
  * `no_rope_layer_interval`-th. */
 tws_code tws_decoder_read_turned(tws_network_builder *b, int64_t interval, tws_decoder *d, tws_error *err);
-/* What the router of Mixtral and its like is given: the key that says the number of experts, and what stands for
- * missing keys. */
+/* Reads the keys of a router like Mixtral's: `count` is the key of the number of experts, and the other arguments are
+ * the values of missing keys. */
 tws_code tws_decoder_read_routing(tws_network_builder *b, const char *count, int64_t experts, int64_t choices,
                                   double auxiliary, tws_decoder *d, tws_error *err);
-/* Experts as DeepSeek-V3 has them, in one group: sigmoids choose them, behind some layers that have none and beside an
- * inner part that all tokens go through. The keys that count them, and what stands for missing keys. */
+/* Experts as in DeepSeek-V3, in one group: a sigmoid router chooses them, the first layers have none, and all tokens
+ * pass a shared expert too. The keys of their numbers, and the values of missing keys. */
 typedef struct tws_decoder_scored {
   const char *experts_key, *shared_key;
   int64_t experts, choices, inner, shared, dense_layers;

@@ -1,7 +1,6 @@
 /* DeepSeek-V2 and V3 (DeepSeek-AI, 2024; keys as in Hugging Face's DeepseekV2Config and DeepseekV3Config): latent
- * attention, a few layers without experts first, then experts beside an inner part that all tokens go through; V3
- * routes by sigmoids. Its biases that balance experts are 0 here, and its loss for the token after the next is left
- * out. */
+ * attention, a few layers without experts first, then experts and a shared expert; V3 has a sigmoid router. Its biases
+ * that balance experts are 0 here, and multi-token prediction is left out. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* FlexOlmo (Shi et al., 2025; keys as in Hugging Face's FlexOlmoConfig): OLMo 2's norms behind both branches and of all
+/* FlexOlmo (Shi et al., 2025; keys as in Hugging Face's FlexOlmoConfig): OLMo 2's norms after both branches and of all
  * queries and all keys, OLMoE's experts. */
 #include "models/network/decoder.h"
 

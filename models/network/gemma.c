@@ -1,7 +1,6 @@
 /* Gemma 1, 2 and 3 (Gemma Team, 2024 and 2025; keys as in Hugging Face's GemmaConfig, Gemma2Config, Gemma3TextConfig):
- * GeGLU, embeddings times sqrt(hidden size), norms that add one to their weights; from 2 on norms before and behind
- * both branches, layers with and without a window, and capped scores and logits; in 3 norms of queries and keys
- * instead. */
+ * GeGLU, embeddings times sqrt(hidden size), norms that add one to their weights; from 2 on norms before and after both
+ * branches, layers with and without a window, and capped scores and logits; in 3 norms of queries and keys instead. */
 #include <math.h>
 #include <string.h>
 
@@ -91,7 +90,7 @@ tws_code tws_build_gemma2(tws_network_builder *b, tws_error *err) {
   return build_later(b, 2, 50, 30, &d, err);
 }
 
-/* Gemma 2 without norms behind the branches, trained under differential privacy (Sinha et al., 2025). */
+/* Gemma 2 without norms after the branches, trained under differential privacy (Sinha et al., 2025). */
 tws_code tws_build_vaultgemma(tws_network_builder *b, tws_error *err) {
   const tws_decoder_names names = later_names();
   const tws_decoder_keys keys = later_keys();

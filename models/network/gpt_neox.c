@@ -1,5 +1,6 @@
-/* GPT-NeoX and Pythia (Black et al., 2022; keys as in Hugging Face's GPTNeoXConfig): a part of each head turned,
- * attention and inner part side by side behind a LayerNorm each, files with queries, keys and values dealt by head. */
+/* GPT-NeoX and Pythia (Black et al., 2022; keys as in Hugging Face's GPTNeoXConfig): rotary positions on a part of each
+ * head, attention and MLP in parallel with a LayerNorm before each, files with queries, keys and values interleaved by
+ * head. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_gpt_neox(tws_network_builder *b, tws_error *err) {

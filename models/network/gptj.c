@@ -1,5 +1,5 @@
-/* GPT-J (Wang and Komatsuzaki, 2021; keys as in Hugging Face's GPTJConfig): neighbours in a part of each head turned,
- * attention and inner part side by side behind one LayerNorm. */
+/* GPT-J (Wang and Komatsuzaki, 2021; keys as in Hugging Face's GPTJConfig): rotary positions on adjacent elements of a
+ * part of each head, attention and MLP in parallel after one LayerNorm. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_gptj(tws_network_builder *b, tws_error *err) {

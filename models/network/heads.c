@@ -1,5 +1,5 @@
-/* Heads beside that of the vocabulary: the class of a text, by one of its tokens, or of each token. What a file is of
- * is the end of its class's name. */
+/* Heads other than the vocabulary's: they classify a text, by one of its tokens, or each token. The end of the class's
+ * name in the file says which. */
 #include <string.h>
 
 #include "models/network/build.h"

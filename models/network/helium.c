@@ -1,5 +1,5 @@
-/* Helium (Kyutai, 2025; keys as in Hugging Face's HeliumConfig): Llama with neighbours of a head turned; its output
- * projection has no bias. */
+/* Helium (Kyutai, 2025; keys as in Hugging Face's HeliumConfig): Llama with rotary positions on adjacent elements of a
+ * head; its output projection has no bias. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_helium(tws_network_builder *b, tws_error *err) {

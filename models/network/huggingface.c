@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What stands for the word of a joined parameter's name in those of its parts. */
+/* Replacements for the word of a fused parameter's name in the names of its parts. */
 static const struct {
   const char *joined, *parts[3];
 } joined_names[] = {

@@ -1,6 +1,6 @@
 /* Hunyuan, dense (Tencent, 2025; keys as in Hugging Face's HunYuanDenseV1Config): norms of each query and key head,
- * behind rotary positions, whose theta a file's `alpha` makes larger. Keys of what the class does not have (experts'
- * and pictures' tokens, lists of widths) stand in published files. */
+ * after rotary positions, whose theta a file's `alpha` increases. Published files also have keys that the class does
+ * not use (experts' and pictures' tokens, lists of widths). */
 #include "models/network/decoder.h"
 
 tws_code tws_build_hunyuan(tws_network_builder *b, tws_error *err) {

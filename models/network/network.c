@@ -111,7 +111,7 @@ static tws_code read_vocabulary(tws_network_builder *b, const char *architecture
   return TWS_OK;
 }
 
-/* The type in which the weights are stored, which is the one to train with where nobody says another. */
+/* Reads the type in which the weights are stored: training uses it unless the user chooses another. */
 static tws_code read_dtype(tws_network_builder *b, tws_error *err) {
   static const char *const keys[] = {"dtype", "torch_dtype"};
   static const struct {
@@ -132,7 +132,7 @@ static tws_code read_dtype(tws_network_builder *b, tws_error *err) {
   return TWS_OK;
 }
 
-/* What bitsandbytes leaves in the file of a model that it quantized to 4 bits. */
+/* Returns 1 if the member is what bitsandbytes writes for a model that it quantized to 4 bits. */
 static int is_nf4(const cJSON *item) {
   const cJSON *type = cJSON_GetObjectItemCaseSensitive(item, "bnb_4bit_quant_type");
   return strcmp(item->string, "quantization_config") == 0 && cJSON_IsString(type) &&
@@ -226,7 +226,7 @@ tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_net
     int folder = 0;
     if (strcmp(spec, "-") != 0) {
       if (stat(spec, &status) != 0) {
-        const size_t size = strlen(spec); /* a path that leads nowhere, or a word that means nothing */
+        const size_t size = strlen(spec); /* a path that does not exist, or an unknown name */
         if (strchr(spec, '/') || (size > 5 && strcmp(spec + size - 5, ".json") == 0))
           return tws_fail(err, TWS_IO,
                           spec[0] != '/' && spec[0] != '.' && strchr(spec, '/')
@@ -260,7 +260,7 @@ int tws_linear_scores_words(const tws_network *network, const tws_module *m) {
   return m->type == TWS_MODULE_LINEAR && m->layer == -2 && m->out_features == network->padded_vocabulary;
 }
 
-/* Of a parameter, the elements that only padding made. */
+/* Returns the elements of a parameter that exist only because of padding. */
 static int64_t padding_of(const tws_network *network, uint32_t index) {
   const tws_param *param = &network->params[index];
   const tws_module *m = &network->modules[param->module];

@@ -12,8 +12,8 @@
 
 #define TWS_NONE UINT32_MAX
 
-/* What a module does is its row of models/network/modules.def. An output "in place" is a value of its own (each value
- * has one producer) that takes over the memory of its input, whose last reader that module is. */
+/* Types of modules; models/network/modules.def defines what each computes. An output "in place" is a value of its own
+ * (each value has one producer) that takes over the memory of its input, whose last reader is that module. */
 typedef enum tws_module_type {
 #define MODULE(id, ...) TWS_MODULE_##id,
 #include "models/network/modules.def"
@@ -40,7 +40,7 @@ typedef struct tws_dim {
 } tws_dim;
 enum { TWS_DIMS = 4 };
 
-/* What a network is trained for: what its inputs are made of (real/objective.h). */
+/* Training objectives, which determine how inputs are built (real/objective.h). */
 typedef enum tws_objective {
   TWS_OBJECTIVE_NEXT_TOKEN, /* each token from those before it */
   TWS_OBJECTIVE_MASKED,     /* tokens that were masked, from all others */
@@ -52,7 +52,7 @@ typedef enum tws_objective {
   TWS_OBJECTIVE_SPANS,      /* where in a text an answer begins and ends */
 } tws_objective;
 
-/* How a layer sends tokens to its experts: the parameters of ROUTER (models/operators.def), and an expert's slots. */
+/* Routing of tokens to experts: the parameters of ROUTER (models/operators.def), and the slots of an expert. */
 typedef struct tws_routing {
   int32_t experts, choices;                        /* of the layer; of a token */
   int32_t keeps, by_choice, renormalizes, sampled; /* keeps: TWS_KEEPS_* of models/routing.h */
@@ -76,8 +76,8 @@ typedef enum tws_value_kind {
   TWS_VALUE_INDEX /* int32; without a gradient */
 } tws_value_kind;
 
-/* Rows are the dimensions that follow from the job (samples, tokens of sequences, slots of experts), and come first;
- * each row has per_row elements, which is what the fixed dimensions behind them multiply to. */
+/* Rows are the dimensions that depend on the job (samples, tokens of sequences, slots of experts), and come first; each
+ * row has per_row elements, the product of the fixed dimensions that follow. */
 typedef struct tws_value {
   const char *name;  /* "h.3.ln_1.y" */
   uint32_t producer; /* module */
@@ -88,7 +88,7 @@ typedef struct tws_value {
   tws_dim row[3];   /* samples and sequence: tokens */
 } tws_value;
 
-/* What a network is given for each micro-batch, beside its parameters. */
+/* Inputs of a network for each micro-batch, in addition to its parameters. */
 typedef enum tws_input_content {
   TWS_INPUT_TOKENS,    /* ids of a text, int32 */
   TWS_INPUT_SOURCE,    /* ids of the text that an encoder reads for a decoder, int32 */
@@ -96,8 +96,8 @@ typedef enum tws_input_content {
   TWS_INPUT_CLASSES,   /* of a second loss: the class of each sample, or one that does not count; int32 */
   TWS_INPUT_LENGTHS,   /* how many keys of each sample count, int32 */
   TWS_INPUT_TYPES,     /* of each token the segment that it belongs to, int32 */
-  TWS_INPUT_DOCUMENTS, /* of each token of whole samples where its document begins in the sample and behind which token
-                          it ends, int32 */
+  TWS_INPUT_DOCUMENTS, /* of each token of whole samples, the positions in the sample where its document begins and
+                          after which it ends, int32 */
   TWS_INPUT_POSITIONS, /* of each token its place in its document, int32 */
   TWS_INPUT_ROWS,      /* numbers of rows of a value that are picked out, of the micro-batch, or -1: none; int32 */
   TWS_INPUT_NUMBERS    /* activations: pictures */
@@ -117,11 +117,11 @@ typedef struct tws_param {
   float init_value;
   float first_std;  /* of the first part of a joined one where that is another; 0: it is not */
   int64_t fused[3]; /* rows of each Hugging Face tensor joined in this one: q, k, v or gate, up; 0: not fused */
-  int64_t groups;   /* of a fused one whose parts are one tensor there too: its rows are so many groups, in each a share
-                       of every part; 0: tensors of their own */
+  int64_t groups;   /* number of groups of rows in the file, if the parts of a fused parameter are one tensor there too;
+                       each group has rows of every part; 0: the parts are separate tensors */
   int64_t shape[4]; /* of its tensor in files where that has other dimensions than rows and columns; 0: it has not */
   uint32_t module;  /* first module that uses it; a tied parameter appears in the module list of others too */
-  int32_t experts;  /* its rows are those of so many experts, one after the other; 0: of none */
+  int32_t experts;  /* number of experts whose rows it holds, one after the other; 0: it is not of experts */
   uint8_t frozen;   /* training leaves it as it is: it has no gradient and no optimizer states */
   uint8_t bits;     /* of an element of a frozen one that is kept in few (models/quantized.h): 4 or 8; 0: it is not */
   tws_axes own_along; /* axes along which every rank has one of its own, of this shape (experts); most have none */

@@ -1,4 +1,4 @@
-/* OLMo 2 (OLMo Team, 2025; keys as in Hugging Face's Olmo2Config): norms behind both branches, and of all queries and
+/* OLMo 2 (OLMo Team, 2025; keys as in Hugging Face's Olmo2Config): norms after both branches, and of all queries and
  * all keys. */
 #include "models/network/decoder.h"
 

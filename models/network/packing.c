@@ -2,7 +2,7 @@
 
 #include "models/kernel.h"
 
-/* What of a module does not stay inside documents; NULL: all does. */
+/* Returns the part of a module's computation that crosses documents; NULL if none does. */
 static const char *crosses(const tws_module *m) {
   switch (m->type) {
     case TWS_MODULE_DISENTANGLED:

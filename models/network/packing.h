@@ -6,13 +6,13 @@
 #include "config/ds_config.h"
 #include "models/network/network.h"
 
-/* What twinspeed.document_end_token asks for: inputs say where documents begin (TWS_INPUT_DOCUMENTS, and
- * TWS_INPUT_POSITIONS where there is a table of positions), and modules that look at other tokens or at positions read
- * them. Nothing without the key.
+/* Applies twinspeed.document_end_token: inputs state where documents begin (TWS_INPUT_DOCUMENTS, and
+ * TWS_INPUT_POSITIONS where there is a table of positions), and modules that read other tokens or positions take them.
+ * Changes nothing without the key.
  *
  * TWS_INVALID: the vocabulary lacks the token, or document_length is set without it. TWS_UNSUPPORTED: a network whose
- * samples have a form of their own, or one of whose modules looks at other tokens in a way that cannot be kept inside
- * documents; the message names it. */
+ * samples have a form of their own, or a module that reads other tokens in a way that cannot be confined to documents;
+ * the message names it. */
 tws_code tws_network_pack(tws_network *network, const tws_config *config, tws_error *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* Phi-1.5 and Phi-2 (Li et al., 2023; keys as in Hugging Face's PhiConfig): attention and inner part side by side
- * behind one LayerNorm, biases everywhere, a part of each head turned. */
+/* Phi-1.5 and Phi-2 (Li et al., 2023; keys as in Hugging Face's PhiConfig): attention and MLP in parallel after one
+ * LayerNorm, biases everywhere, rotary positions on a part of each head. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_phi(tws_network_builder *b, tws_error *err) {

@@ -1,4 +1,4 @@
-/* What configurations say of rotary positions, as parameters of ROPE (models/operators.def); keys as in Hugging Face's
+/* Reads the keys of rotary positions into parameters of ROPE (models/operators.def); keys as in Hugging Face's
  * modeling_rope_utils. */
 #include <math.h>
 #include <string.h>
@@ -18,12 +18,12 @@ static tws_code read_llama3(tws_network_builder *b, const cJSON *object, double 
                        "high_freq_factor %g must be larger than low_freq_factor %g", rope[HIGH], rope[LOW]);
 }
 
-/* The pair that turns so many times over the original length. */
+/* Returns the index of the pair of elements that makes `turns` rotations over the original length. */
 static double pair_of(const double *rope, double rotary, double original, double turns) {
   return rotary * log(original / (turns * 2 * M_PI)) / (2 * log(rope[THETA]));
 }
 
-/* How much attention grows with a stretched context: Peng et al. 2023, equation 22. */
+/* Returns the factor of attention for an extended context: Peng et al. 2023, equation 22. */
 static double stretched(double factor, double share) {
   return factor > 1 ? 0.1 * share * log(factor) + 1 : 1;
 }

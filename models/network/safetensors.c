@@ -255,7 +255,8 @@ static tws_code read_file(tws_safetensors *list, const char *path, tws_error *er
   return code;
 }
 
-/* Shards named by the index lie beside it; a name with a folder in it could lead anywhere and is refused. */
+/* Reads the shards that the index names, which are in its folder; a name with a slash could lead to any file and is
+ * refused. */
 static tws_code read_shards(tws_safetensors *list, const char *path, const tws_json *json, const char **shards,
                             tws_error *err) {
   const cJSON *map = cJSON_GetObjectItemCaseSensitive(json->root, "weight_map"), *item = NULL;
