@@ -333,7 +333,7 @@ static const tws_option table[] = {
     TWS_NUMBER("start-time", 0, "SECONDS", options, run.start_s, 0, 1e9, "virtual seconds that starting anew takes"),
     TWS_INTEGER("seed-order", 0, "SEED", options, order_seed, 0, 9007199254740992.0,
                 "operations that may start in any order start in one that is drawn: the bits must stay the same"),
-    TWS_STRING("fidelity", 0, "LEVEL", options, run.fidelity, "collectives: analytic (default), flow or message"),
+    TWS_STRING("fidelity", 0, "LEVEL", options, run.fidelity, "collectives: analytic (default), flow, message or simgrid"),
     TWS_STRING("trace", 0, "FILE", options, trace, "all ranks' last step as a Chrome trace, in virtual time"),
     TWS_STRING("csv", 0, "FILE", options, csv, "one line a step"),
     TWS_STRING("figure", 0, "FILE", options, figure,
