@@ -82,8 +82,8 @@ void completed(const s4u::Activity &activity) {
   state->done(state->user, tag);
 }
 
-/* The network model: max-min fair shares of links' capacities, nothing that is fitted to TCP. Dates and amounts are to be
- * exact, where SimGrid takes what ends within 10 us (3.32) as one by default. */
+/* The network model: max-min fair shares of links' capacities, nothing that is fitted to TCP. Dates and amounts are to
+ * be exact, where SimGrid takes what ends within 10 us (3.32) as one by default. */
 int start_engine() {
   try {
     static char words[][48] = {"twinspeed",
@@ -260,7 +260,7 @@ int tws_engine_flow(const int *links, int count, double bytes, uint64_t tag) {
     s4u::CommPtr comm = s4u::Comm::sendto_init(state->ends[0], state->ends[1]);
     comm->set_payload_size(static_cast<uint64_t>(std::max(1.0, std::round(bytes * byte_parts))));
     state->pending.emplace(comm.get(), std::make_pair(s4u::ActivityPtr(comm), tag));
-    comm->vetoable_start();
+    comm->start();
   } catch (const std::exception &problem) {
     return fail(std::string("SimGrid flow: ") + problem.what());
   }
@@ -275,7 +275,7 @@ int tws_engine_execute(int host, double seconds, double share, uint64_t tag) {
     exec->set_bound(share * host_speed);
     exec->set_priority(share);
     state->pending.emplace(exec.get(), std::make_pair(s4u::ActivityPtr(exec), tag));
-    exec->vetoable_start();
+    exec->start();
   } catch (const std::exception &problem) {
     return fail(std::string("SimGrid execution: ") + problem.what());
   }

@@ -1,6 +1,6 @@
 /* A cluster as links (sim/solver.h) and hosts of the engine. Ranks lie on nodes as plan/node_mapping.h says. Each
- * device has a port (NVLink or shared memory) up and down, each NIC likewise; NICs belong to the devices of their node in
- * equal shares. A node's cores are one host, shared by its ranks. */
+ * device has a port (NVLink or shared memory) up and down, each NIC likewise; NICs belong to the devices of their
+ * node in equal shares. A node's cores are one host, shared by its ranks. */
 #ifndef TWS_SIM_PLATFORM_H
 #define TWS_SIM_PLATFORM_H
 

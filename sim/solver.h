@@ -1,5 +1,5 @@
-/* Who solves the flows of an experiment: the simulator's own solver (sim/fluid.h), whose next date the executor asks for,
- * or SimGrid's network model, which tells of an end as of any other event of the engine. Both share links max-min
+/* Who solves the flows of an experiment: the simulator's own solver (sim/fluid.h), whose next date the executor asks
+ * for, or SimGrid's network model, which tells of an end as of any other event of the engine. Both share links max-min
  * fairly. The flows, their bytes and when they begin are the executor's in either case. */
 #ifndef TWS_SIM_SOLVER_H
 #define TWS_SIM_SOLVER_H
