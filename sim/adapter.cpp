@@ -99,7 +99,11 @@ int start_engine() {
     for (int i = 0; i < count; i++) argv[i] = words[i];
     auto *fresh = new Engine;
     fresh->engine = s4u::Engine::get_instance(&argc, argv);
-    fresh->root = (new HostZone("twinspeed"))->get_iface();
+#if SIMGRID_VERSION < 40100
+    fresh->root = (new HostZone("twinspeed"))->get_iface(); /* the first zone is the root */
+#else
+    fresh->root = fresh->engine->get_netzone_root();
+#endif
     s4u::Exec::on_completion_cb(completed);
     if constexpr (!std::is_same_v<decltype(&s4u::Exec::on_completion_cb), decltype(&s4u::Comm::on_completion_cb)>)
       s4u::Comm::on_completion_cb(completed); /* in newer versions another signal */
