@@ -24,7 +24,7 @@ static void add_choices(const tws_option *row, tws_text *words) {
                {"dtype", "fp32 bf16 fp16"},
                {"sequence-algorithm", "ulysses ring"},
                {"schedule", "gpipe 1f1b interleaved zb-h1"},
-               {"fidelity", "analytic flow message"},
+               {"fidelity", "analytic flow message simgrid"},
                {"collectives", "rings nccl"},
                {"program", "train evaluate"},
                {"tuner", "model_based gridsearch random"},

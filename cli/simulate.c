@@ -266,7 +266,7 @@ static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
     TWS_RUNTIME_OPTION(options, job),
     TWS_PROGRAM_OPTION(options),
-    TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "collectives: analytic (default), flow or message"),
+    TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "collectives: analytic (default), flow, message or simgrid"),
     TWS_STRING("scenario", 0, "FILE", options, scenario, "its slow devices, jitter and weak links (docs/emulation.md)"),
     TWS_STRING("trace", 0, "FILE", options, trace, "timeline as a Chrome trace, for Perfetto"),
     TWS_STRING("csv", 0, "FILE", options, csv, "timeline as CSV; with lists: a row for each job (\"-\": on stdout)"),

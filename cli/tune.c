@@ -272,7 +272,7 @@ static void keep_state(const options *o, session *s) {
 
 static tws_code open_session(const tws_cli *cli, options *o, session *s, tws_error *err) {
   static const char *const tuners[] = {"model_based", "gridsearch", "random"};
-  static const char *const fidelities[] = {"analytic", "flow", "message"};
+  static const char *const fidelities[] = {TWS_FIDELITIES};
   static const char *const answers[] = {"auto", "on", "off"};
   static const char *const objectives[] = {"throughput", "latency", "flops", "memory", "cost"};
   int tuner, fidelity, axes, objective;
@@ -285,7 +285,8 @@ static tws_code open_session(const tws_cli *cli, options *o, session *s, tws_err
   TWS_TRY(tws_job_open(&o->job, &s->job, err));
   TWS_TRY(read_section(o, s->job->config, &space, err));
   TWS_TRY(read_word(o->tuner, "--tuner", tuners, 3, &tuner, err));
-  TWS_TRY(read_word(o->fidelity, "--fidelity", fidelities, 3, &fidelity, err));
+  TWS_TRY(
+      read_word(o->fidelity, "--fidelity", fidelities, (int)(sizeof fidelities / sizeof *fidelities), &fidelity, err));
   TWS_TRY(read_word(o->axes, "--axes", answers, 3, &axes, err));
   TWS_TRY(read_word(o->objective, "--objective", objectives, TWS_GOALS, &objective, err));
   tws_config *config = s->job->config;
@@ -618,7 +619,7 @@ static const tws_option table[] = {
     TWS_INTEGER("trials", 'k', "N", options, trials, 1, 100000, "simulations (default 12)"),
     TWS_INTEGER("early-stopping", 0, "N", options, early_stopping, 1, 100000,
                 "stop after N trials without a better one"),
-    TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "analytic (default), flow or message"),
+    TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "analytic (default), flow, message or simgrid"),
     TWS_FLAG("no-simulation", 0, options, no_simulation, "let the longest path decide alone"),
     TWS_STRING("results", 'o', "DIR", options, results, "where experiments are written (default autotuning_results)"),
     TWS_FLAG("force", 0, options, force, "overwrite the results of an earlier search"),

@@ -247,7 +247,7 @@ static const tws_option table[] = {
     TWS_STRICT_OPTION(tws_validate_options, job),
     TWS_STRING("data", 'd', "FILE", tws_validate_options, data, "text, or llm.c tokens (.bin)"),
     TWS_INTEGER("steps", 's', "N", tws_validate_options, steps, 3, 100000, "steps of a run (default 8)"),
-    TWS_STRING("fidelity", 0, "LEVEL", tws_validate_options, fidelity, "analytic (default), flow or message"),
+    TWS_STRING("fidelity", 0, "LEVEL", tws_validate_options, fidelity, "analytic (default), flow, message or simgrid"),
     TWS_STRING("trace", 0, "FILE", tws_validate_options, trace, "Chrome trace of both steps"),
     TWS_STRING("figures", 0, "DIR", tws_validate_options, figures, "gnuplot figures, PNG and SVG"),
     TWS_NUMBER("tolerance", 0, "PERCENT", tws_validate_options, tolerance, 0, 1e6,

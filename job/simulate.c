@@ -6,20 +6,22 @@
 #include "base/log.h"
 #include "plan/fold.h"
 
-static const char *const fidelity_names[] = {"analytic", "flow", "message"};
+static const char *const fidelity_names[] = {TWS_FIDELITIES};
+enum { FIDELITIES = sizeof fidelity_names / sizeof *fidelity_names };
 
 const char *tws_fidelity_name(tws_fidelity fidelity) {
-  return (unsigned)fidelity < 3 ? fidelity_names[fidelity] : "?";
+  return (unsigned)fidelity < FIDELITIES ? fidelity_names[fidelity] : "?";
 }
 
 tws_code tws_fidelity_parse(const char *name, tws_fidelity *fidelity, tws_error *err) {
   *fidelity = TWS_FIDELITY_ANALYTIC;
   if (!name) return TWS_OK;
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < FIDELITIES; i++) {
     *fidelity = (tws_fidelity)i;
     if (strcmp(name, fidelity_names[i]) == 0) return TWS_OK;
   }
-  return tws_fail(err, TWS_USAGE, "use analytic, flow or message", "--fidelity: unknown level \"%.40s\"", name);
+  return tws_fail(err, TWS_USAGE, "use analytic, flow, message or simgrid", "--fidelity: unknown level \"%.40s\"",
+                  name);
 }
 
 int tws_job_simulates_every(const tws_job *job) {

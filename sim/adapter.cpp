@@ -2,14 +2,15 @@
  * interface. */
 #include "sim/adapter.h"
 
-#include <dlfcn.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
@@ -24,9 +25,13 @@ namespace {
 using simgrid::kernel::routing::NetPoint;
 using simgrid::kernel::routing::NetZoneImpl;
 using simgrid::kernel::routing::Route;
+using simgrid::kernel::timer::Timer;
 namespace s4u = simgrid::s4u;
 
 constexpr double host_speed = 1e12; /* work of one second on a whole host; makes the solver's tolerance negligible */
+
+/* SimGrid's flows have whole bytes: these are parts of ours. */
+constexpr double byte_parts = 1024, most_bytes = 1e16, least_capacity = 1e-3;
 
 /* Signals whose handlers SimGrid replaces, restored after it started. */
 constexpr int guarded_signals[] = {SIGSEGV, SIGINT, SIGABRT, SIGBUS, SIGFPE, SIGTERM};
@@ -39,18 +44,25 @@ struct Engine {
   s4u::ActivityPtr finished; /* the latest, kept because SimGrid still uses it after the callback */
   tws_engine_done done = nullptr;
   void *user = nullptr;
-  double *clock = nullptr; /* SimGrid's clock, when it can be set back */
   double origin = 0;
+  bool begun = false; /* an experiment */
+  Timer *alarms[TWS_ALARM_KINDS] = {};
+  std::vector<s4u::Link *> links;
+  std::vector<double> capacities; /* of links, now */
+  s4u::Host *ends[2] = {};        /* of all flows */
+  std::vector<s4u::Link *> route; /* of the flow that starts */
   std::string error;
 };
 Engine *state = nullptr;
 std::string start_error;
 
-/* Nothing goes from one host to another. */
+/* A flow crosses the links that it was given, whatever its ends are. */
 class HostZone : public NetZoneImpl {
  public:
   explicit HostZone(const std::string &name) : NetZoneImpl(name) {}
-  void get_local_route(const NetPoint *, const NetPoint *, Route *, double *) override {}
+  void get_local_route(const NetPoint *, const NetPoint *, Route *route, double *) override {
+    for (s4u::Link *link : state->route) route->link_list_.push_back(link->get_impl());
+  }
 };
 
 int fail(const std::string &text) {
@@ -70,28 +82,50 @@ void completed(const s4u::Activity &activity) {
   state->done(state->user, tag);
 }
 
-/* SimGrid keeps one clock for the life of the process. Experiments that start at different times would differ in
- * rounding, so it is set back between them where its symbol is exported (it is in 3.32); else they run at an offset. */
-double *find_clock() {
-  auto *clock = static_cast<double *>(dlsym(RTLD_DEFAULT, "_ZN7simgrid6kernel10EngineImpl4now_E"));
-  return clock != nullptr && *clock == s4u::Engine::get_clock() ? clock : nullptr;
-}
-
+/* The network model: max-min fair shares of links' capacities, nothing that is fitted to TCP. Dates and amounts are to
+ * be exact, where SimGrid takes what ends within 10 us (3.32) as one by default. */
 int start_engine() {
   try {
-    static char words[][40] = {"twinspeed", "--log=root.thres:critical"};
-    static char *argv[] = {words[0], words[1], nullptr};
-    int argc = 2;
+    static char words[][48] = {"twinspeed",
+                               "--log=root.thres:critical",
+                               "--cfg=network/model:CM02",
+                               "--cfg=network/TCP-gamma:0",
+                               "--cfg=network/crosstraffic:0",
+                               "--cfg=surf/precision:1e-12",
+                               "--cfg=maxmin/precision:1e-9"};
+    constexpr int count = sizeof words / sizeof *words;
+    static char *argv[count + 1];
+    int argc = count;
+    for (int i = 0; i < count; i++) argv[i] = words[i];
     auto *fresh = new Engine;
     fresh->engine = s4u::Engine::get_instance(&argc, argv);
-    fresh->root = (new HostZone("twinspeed"))->get_iface();
-    s4u::Activity::on_completion_cb(completed);
-    fresh->clock = find_clock();
+#if SIMGRID_VERSION < 40100
+    fresh->root = (new HostZone("twinspeed"))->get_iface(); /* the first zone is the root */
+#else
+    fresh->root = fresh->engine->get_netzone_root();
+#endif
+    s4u::Exec::on_completion_cb(completed);
+    if constexpr (!std::is_same_v<decltype(&s4u::Exec::on_completion_cb), decltype(&s4u::Comm::on_completion_cb)>)
+      s4u::Comm::on_completion_cb(completed); /* in newer versions another signal */
     state = fresh;
   } catch (const std::exception &problem) {
     return fail(std::string("SimGrid does not start: ") + problem.what());
   }
   return 0;
+}
+
+/* SimGrid keeps one clock for the life of the process, which never goes back. Sums of times between 2^n and 2^(n + 1)
+ * are all rounded to the same multiples, so an experiment that begins at a multiple of origin_step takes the same time
+ * to the last digit wherever between them it begins. The first begins at first_origin: until 2^10 seconds have been
+ * simulated times are rounded to 2^-42 s, then for 2^11 seconds to 2^-41 s. */
+constexpr double first_origin = 1024, origin_step = 1.0 / 1024;
+
+int go_to_origin() {
+  const double origin = std::ceil(s4u::Engine::get_clock() / origin_step) * origin_step;
+  state->origin = std::max(origin, first_origin);
+  if (state->origin == s4u::Engine::get_clock()) return 0;
+  Timer::set(state->origin, [] {});
+  return tws_engine_run();
 }
 
 int start() {
@@ -106,26 +140,71 @@ int start() {
   return result;
 }
 
+/* A zone takes nothing more once it was used, so every growth is a zone of its own. */
+s4u::NetZone *new_zone(const std::string &name) {
+  auto *zone = new HostZone(name);
+  const NetZoneImpl *root = state->root->get_impl();
+  zone->set_network_model(root->get_network_model());
+  zone->set_cpu_pm_model(root->get_cpu_pm_model());
+  zone->set_cpu_vm_model(root->get_cpu_vm_model());
+  zone->set_disk_model(root->get_disk_model());
+  zone->set_host_model(root->get_host_model());
+  return zone->get_iface();
+}
+
+s4u::Host *new_host(s4u::NetZone *zone, const std::string &name) {
+#if SIMGRID_VERSION < 40100
+  return zone->create_host(name, host_speed)->seal();
+#else
+  return zone->add_host(name, host_speed)->seal();
+#endif
+}
+
+/* A flow's rate is bound for good by the least bandwidth of its links when it starts. So a link keeps its largest, and
+ * what flows share of it is told by a function. */
+s4u::Link *new_link(s4u::NetZone *zone, int index) {
+  const std::string name = "link" + std::to_string(index);
+#if SIMGRID_VERSION < 40100
+  s4u::Link *link = zone->create_link(name, 1.0);
+#else
+  s4u::Link *link = zone->add_link(name, 1.0);
+#endif
+  link->set_sharing_policy(s4u::Link::SharingPolicy::NONLINEAR,
+                           [index](double, int) { return state->capacities[static_cast<size_t>(index)]; });
+  return link->seal();
+}
+
 }  // namespace
 
 extern "C" {
 
-/* A zone takes nothing more once it was used, so every growth is a zone of its own below the root. */
 int tws_engine_reserve(int hosts) {
   if (start() != 0) return -1;
   const int old_hosts = static_cast<int>(state->hosts.size());
   if (hosts <= old_hosts) return 0;
   try {
-    auto *zone = new HostZone("pool" + std::to_string(old_hosts));
-    const NetZoneImpl *root = state->root->get_impl();
-    zone->set_network_model(root->get_network_model());
-    zone->set_cpu_pm_model(root->get_cpu_pm_model());
-    zone->set_cpu_vm_model(root->get_cpu_vm_model());
-    zone->set_disk_model(root->get_disk_model());
-    zone->set_host_model(root->get_host_model());
-    for (int i = old_hosts; i < hosts; i++)
-      state->hosts.push_back(zone->get_iface()->create_host("host" + std::to_string(i), host_speed)->seal());
-    zone->get_iface()->seal();
+    s4u::NetZone *zone = new_zone("hosts" + std::to_string(old_hosts));
+    for (int i = old_hosts; i < hosts; i++) state->hosts.push_back(new_host(zone, "host" + std::to_string(i)));
+    zone->seal();
+  } catch (const std::exception &problem) {
+    return fail(std::string("SimGrid platform: ") + problem.what());
+  }
+  return 0;
+}
+
+int tws_engine_reserve_links(int links) {
+  if (start() != 0) return -1;
+  const int old_links = static_cast<int>(state->links.size());
+  if (links <= old_links) return 0;
+  try {
+    s4u::NetZone *zone = new_zone("links" + std::to_string(old_links));
+    if (old_links == 0) {
+      state->ends[0] = new_host(zone, "sender");
+      state->ends[1] = new_host(zone, "receiver");
+    }
+    state->capacities.resize(static_cast<size_t>(links), 1.0);
+    for (int i = old_links; i < links; i++) state->links.push_back(new_link(zone, i));
+    zone->seal();
   } catch (const std::exception &problem) {
     return fail(std::string("SimGrid platform: ") + problem.what());
   }
@@ -139,10 +218,8 @@ int tws_engine_begin(tws_engine_done done, void *user) {
   state->done = done;
   state->user = user;
   state->error.clear();
-  if (state->clock != nullptr)
-    *state->clock = 0;
-  else /* a multiple of a power of two, so that sums with small times round alike for as long as possible */
-    state->origin = std::ceil(s4u::Engine::get_clock() / 64) * 64;
+  if (go_to_origin() != 0) return -1;
+  state->begun = true;
   return 0;
 }
 
@@ -151,7 +228,46 @@ double tws_engine_now(void) {
 }
 
 int tws_engine_timer(double date_s, uint64_t tag) {
-  simgrid::kernel::timer::Timer::set(state->origin + date_s, [tag] { state->done(state->user, tag); });
+  Timer::set(state->origin + date_s, [tag] { state->done(state->user, tag); });
+  return 0;
+}
+
+int tws_engine_alarm(tws_engine_alarm_kind kind, double date_s, uint64_t tag) {
+  Timer *&alarm = state->alarms[kind];
+  if (alarm != nullptr) alarm->remove();
+  alarm = nullptr;
+  if (std::isinf(date_s)) return 0;
+  alarm = Timer::set(state->origin + date_s, [kind, tag] {
+    state->alarms[kind] = nullptr;
+    state->done(state->user, tag);
+  });
+  return 0;
+}
+
+void tws_engine_capacity(int link, double bytes_per_s) {
+  const auto index = static_cast<size_t>(link);
+  const double capacity = std::max(bytes_per_s, least_capacity) * byte_parts;
+  try {
+    s4u::Link *changed = state->links.at(index);
+    state->capacities[index] = capacity;
+    changed->set_bandwidth(state->begun ? std::max(capacity, changed->get_bandwidth()) : capacity);
+  } catch (const std::exception &problem) {
+    fail(std::string("SimGrid link: ") + problem.what());
+  }
+}
+
+int tws_engine_flow(const int *links, int count, double bytes, uint64_t tag) {
+  if (!(bytes <= most_bytes)) return fail("a flow of more than 1e16 bytes is more than SimGrid takes");
+  try {
+    state->route.clear();
+    for (int i = 0; i < count; i++) state->route.push_back(state->links.at(static_cast<size_t>(links[i])));
+    s4u::CommPtr comm = s4u::Comm::sendto_init(state->ends[0], state->ends[1]);
+    comm->set_payload_size(static_cast<uint64_t>(std::max(1.0, std::round(bytes * byte_parts))));
+    state->pending.emplace(comm.get(), std::make_pair(s4u::ActivityPtr(comm), tag));
+    comm->start();
+  } catch (const std::exception &problem) {
+    return fail(std::string("SimGrid flow: ") + problem.what());
+  }
   return 0;
 }
 
@@ -163,7 +279,7 @@ int tws_engine_execute(int host, double seconds, double share, uint64_t tag) {
     exec->set_bound(share * host_speed);
     exec->set_priority(share);
     state->pending.emplace(exec.get(), std::make_pair(s4u::ActivityPtr(exec), tag));
-    exec->vetoable_start();
+    exec->start();
   } catch (const std::exception &problem) {
     return fail(std::string("SimGrid execution: ") + problem.what());
   }
@@ -174,10 +290,11 @@ int tws_engine_run(void) {
   try {
     state->engine->run();
   } catch (const std::exception &problem) {
-    return fail(std::string("SimGrid: ") + problem.what());
+    fail(std::string("SimGrid: ") + problem.what());
   }
+  state->begun = false;
   state->finished = nullptr;
-  return 0;
+  return state->error.empty() ? 0 : -1;
 }
 
 const char *tws_engine_error(void) {

@@ -2,8 +2,8 @@
  *
  * Analytic: one timer of the closed formula or measured table.
  * Flow: a timer of the latencies, then one flow per edge of the rings, with all the bytes that the algorithm moves
- * along it; the rendezvous ends with the last flow. Links are shared with whatever else is under way. Message:
- * sim/messages.c. */
+ * along it; the rendezvous ends with the last flow. Links are shared with whatever else is under way. SimGrid: the same
+ * flows, in its network model. Message: sim/messages.c. */
 #include <math.h>
 #include <string.h>
 
@@ -45,8 +45,8 @@ void tws_sim_start_flow(tws_sim *sim, const int *links, double bytes, int messag
   bytes *= tws_platform_load(&sim->platform, links, message);
   int count = 2;
   while (count < TWS_PATH_MAX && links[count] != TWS_NO_LINK) count++;
-  if (tws_fluid_flow(sim->platform.fluid, links, count, bytes, sim->now_s, tag) != 0)
-    tws_sim_fail(sim, TWS_MEMORY, "out of memory while simulating");
+  if (sim->failed == TWS_OK)
+    sim->failed = tws_solver_flow(sim->platform.solver, links, count, bytes, sim->now_s, tag, sim->err);
 }
 
 /* ---- costs ---- */
@@ -87,7 +87,7 @@ struct tws_sim_late {
 static int is_looked_at(const tws_sim *sim, const tws_rendezvous *met, int near, double bytes) {
   const tws_communicator *c = communicator_of(sim, met);
   const tws_node_mapping *m = &sim->platform.mapping;
-  return sim->request->fidelity == TWS_FIDELITY_FLOW && c->size <= LOOKED_AT && near > 1 && c->size > near &&
+  return tws_fidelity_has_flows(sim->request->fidelity) && c->size <= LOOKED_AT && near > 1 && c->size > near &&
          c->size % near == 0 && bytes > 0 && m->slots % m->nics == 0 && !sim->request->machine.cluster->nccl &&
          sim->platform.first_leaf < 0 &&
          tws_collective_of((tws_collective)work_of(sim, met)->code)->pattern == TWS_PATTERN_RING;

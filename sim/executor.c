@@ -39,8 +39,7 @@ void tws_sim_timer(tws_sim *sim, double date_s, uint64_t tag) {
 }
 
 void tws_sim_date(tws_sim *sim, double date_s, uint64_t tag) {
-  if (tws_fluid_date(sim->platform.fluid, date_s, tag) != 0)
-    tws_sim_fail(sim, TWS_MEMORY, "out of memory while simulating");
+  if (sim->failed == TWS_OK) sim->failed = tws_solver_date(sim->platform.solver, date_s, tag, sim->err);
 }
 
 /* ---- advancing ---- */
@@ -141,7 +140,8 @@ static void scale_links(tws_sim *sim, double at_s) {
       tws_platform_scale(&sim->platform, rank, network, share, at_s);
     }
   if (change_s < at_s + least_s) change_s = at_s + least_s; /* dates are sums: one may be a rounding early */
-  if (change_s < INFINITY) tws_sim_timer(sim, change_s, tws_sim_tag(TWS_EVENT_LINKS, 0, 0));
+  if (tws_engine_alarm(TWS_ALARM_LINKS, change_s, tws_sim_tag(TWS_EVENT_LINKS, 0, 0)) != 0)
+    tws_sim_fail(sim, TWS_ENVIRONMENT, "%s", tws_engine_error());
 }
 
 /* ---- events ---- */
@@ -162,21 +162,24 @@ static void take_event(tws_sim *sim, double now_s, uint64_t tag) {
   begin_ready(sim);
 }
 
-/* The engine wakes the network when something is due there. A timer that was set for later is passed over. */
+/* The engine wakes the network when something is due there. No alarm is left at the end: the engine's clock, which is
+ * the less exact the later it is, would run on to it. */
 static void arm_network(tws_sim *sim) {
-  if (!sim->platform.fluid || sim->failed != TWS_OK) return;
-  const double next_s = tws_fluid_next(sim->platform.fluid);
-  if (!(next_s < sim->armed_s)) return;
+  const int ended = sim->failed != TWS_OK || sim->finished == sim->operations;
+  const double next_s = ended || !sim->platform.solver ? INFINITY : tws_solver_next(sim->platform.solver);
+  if (ended) tws_engine_alarm(TWS_ALARM_LINKS, INFINITY, 0);
+  if (next_s == sim->armed_s) return;
   sim->armed_s = next_s;
-  tws_sim_timer(sim, next_s, tws_sim_tag(TWS_EVENT_NETWORK, 0, ++sim->armed));
+  if (tws_engine_alarm(TWS_ALARM_NETWORK, next_s, tws_sim_tag(TWS_EVENT_NETWORK, 0, 0)) != 0)
+    tws_sim_fail(sim, TWS_ENVIRONMENT, "%s", tws_engine_error());
 }
 
 static void wake_network(tws_sim *sim) {
-  tws_fluid *fluid = sim->platform.fluid;
+  tws_solver *solver = sim->platform.solver;
   const double until_s = sim->armed_s;
   sim->armed_s = INFINITY;
-  for (double next_s; sim->failed == TWS_OK && (next_s = tws_fluid_next(fluid)) <= until_s;)
-    take_event(sim, next_s, tws_fluid_take(fluid));
+  for (double next_s; sim->failed == TWS_OK && (next_s = tws_solver_next(solver)) <= until_s;)
+    take_event(sim, next_s, tws_solver_take(solver));
 }
 
 static void on_event(void *user, uint64_t tag) {
@@ -185,7 +188,7 @@ static void on_event(void *user, uint64_t tag) {
   const uint32_t a = (uint32_t)(tag >> 32) & 0xfffffffu, b = (uint32_t)tag;
   if (sim->failed != TWS_OK) return;
   if (event == TWS_EVENT_NETWORK) {
-    if (b == sim->armed) wake_network(sim);
+    wake_network(sim);
   } else if (event == TWS_EVENT_LINKS) {
     sim->events++;
     if (sim->finished < sim->operations) scale_links(sim, tws_engine_now());
@@ -288,9 +291,10 @@ static tws_code prepare_simulation(tws_sim *sim, tws_error *err) {
   }
   sim->host_flows = sim->cores == 0 && !request->fold && request->fidelity != TWS_FIDELITY_ANALYTIC;
   TWS_TRY(tws_platform_make(&sim->platform, machine, sim->world, request->fidelity != TWS_FIDELITY_ANALYTIC,
+                            request->fidelity == TWS_FIDELITY_SIMGRID ? TWS_SOLVER_SIMGRID : TWS_SOLVER_OWN,
                             sim->share_cores, err));
   TWS_TRY(prepare_ranks(sim, err));
-  if (request->fold && request->fidelity == TWS_FIDELITY_FLOW) tws_sim_fold_flows(sim);
+  if (request->fold && tws_fidelity_has_flows(request->fidelity)) tws_sim_fold_flows(sim);
   if (sim->failed != TWS_OK) return sim->failed;
   if (sim->timeline) {
     sim->timeline->stream_names = stream_names;

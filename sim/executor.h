@@ -3,7 +3,7 @@
  *   executor.c     starts what the run order (plan/run_order.h) says may start, and tells it what ended when
  *   collectives.c  what a rendezvous does, by fidelity
  *   messages.c     a collective step by step
- *   fluid.c        flows that share links; what it wants to be woken for is a timer of the engine
+ *   solver.c       flows that share links: in fluid.c, for which a timer of the engine wakes the executor, or SimGrid's
  *   patterns.c     the flows of communicators, and which of them stand for others
  *   shared.c       copies between tiers and the host's computing, as flows over what a node's ranks share
  *   platform.c     links and cores
@@ -74,7 +74,6 @@ typedef struct tws_sim {
   uint32_t *link_users;        /* by messages, per link: communicator + 1 that alone uses it; NULL: not made */
   double now_s;                /* of the event at hand */
   double armed_s;              /* when the engine wakes the network next */
-  uint32_t armed;
   uint64_t events, finished, operations; /* finished: of so many operations of all ranks */
   double end_s;
   tws_timeline *timeline;
@@ -91,7 +90,7 @@ typedef enum tws_sim_event {
   TWS_EVENT_SENT,       /* a message of a ring left its sender: rendezvous, edge */
   TWS_EVENT_ARRIVED,    /* and reached its receiver: rendezvous, edge */
   TWS_EVENT_POSTED,     /* its sender came to a message to another node: rendezvous, edge */
-  TWS_EVENT_NETWORK,    /* something is due there: how often it was armed before */
+  TWS_EVENT_NETWORK,    /* something is due there */
   TWS_EVENT_LINKS,      /* links have another bandwidth from now on */
   TWS_EVENT_SHARED      /* a part of an operation on what a node's ranks share ended: rank, op; and the next two */
 } tws_sim_event;

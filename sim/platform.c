@@ -59,7 +59,7 @@ static int is_nic(const tws_platform *p, int link) {
   return link >= port_link(p->mapping.nodes * p->mapping.slots, 0) && link < p->first_shared;
 }
 
-static tws_code set_links(tws_platform *p, tws_error *err) {
+static tws_code set_links(tws_platform *p, tws_solver_kind kind, tws_error *err) {
   const tws_cluster *cluster = p->cluster;
   const tws_node_mapping *m = &p->mapping;
   const int sharers = cluster->devices_per_host_link > 1 ? cluster->devices_per_host_link : 1;
@@ -77,18 +77,17 @@ static tws_code set_links(tws_platform *p, tws_error *err) {
   if (m->nodes > 1 && !(p->nic_bandwidth > 0))
     return tws_fail(err, TWS_INVALID, "give its \"inter\" bandwidth", "cluster %s has no links between nodes",
                     cluster->name);
-  p->fluid = tws_fluid_create((int)links);
-  if (!p->fluid) return tws_fail(err, TWS_MEMORY, NULL, "out of memory while simulating");
+  TWS_TRY(tws_solver_create(kind, (int)links, &p->solver, err));
   p->first_shared = (int)network;
   p->first_leaf = crowded ? (int)first_leaf : -1;
   p->links = (int)links;
   for (int i = 0; i < (int)links; i++)
-    tws_fluid_capacity(p->fluid, i, is_nic(p, i) ? nic_capacity(p) : link_bandwidth(p, i), 0);
+    tws_solver_capacity(p->solver, i, is_nic(p, i) ? nic_capacity(p) : link_bandwidth(p, i), 0);
   return TWS_OK;
 }
 
-tws_code tws_platform_make(tws_platform *p, const tws_machine *machine, int world, int use_links, int use_hosts,
-                           tws_error *err) {
+tws_code tws_platform_make(tws_platform *p, const tws_machine *machine, int world, int use_links, tws_solver_kind kind,
+                           int use_hosts, tws_error *err) {
   const tws_cluster *cluster = machine->cluster;
   const int nodes = cluster->nodes > 0 ? cluster->nodes : 1,
             nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1;
@@ -99,14 +98,14 @@ tws_code tws_platform_make(tws_platform *p, const tws_machine *machine, int worl
   p->nic_bandwidth = cluster->inter.bandwidth * nics / p->mapping.nics; /* several NICs of one device act as one */
   p->nic_message =
       cluster->message_bandwidth > 0 ? cluster->message_bandwidth * nics / p->mapping.nics : p->nic_bandwidth;
-  if (use_links) TWS_TRY(set_links(p, err));
+  if (use_links) TWS_TRY(set_links(p, kind, err));
   if (use_hosts && tws_engine_reserve(p->mapping.nodes) != 0)
     return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", tws_engine_error());
   return TWS_OK;
 }
 
 void tws_platform_drop(tws_platform *p) {
-  tws_fluid_destroy(p->fluid);
+  tws_solver_destroy(p->solver);
 }
 
 double tws_platform_rate(const tws_platform *p, const int links[TWS_PATH_MAX]) {
@@ -142,7 +141,7 @@ void tws_platform_scale(const tws_platform *p, int rank, int network, double sha
   const double whole = network ? nic_capacity(p) : p->cluster->intra.bandwidth;
   const double left = whole * share > nothing_bytes_s ? whole * share : nothing_bytes_s;
   for (int down = 0; down < 2; down++)
-    tws_fluid_capacity(p->fluid, network ? nic_link(p, rank, down) : port_link(rank, down), left, now_s);
+    tws_solver_capacity(p->solver, network ? nic_link(p, rank, down) : port_link(rank, down), left, now_s);
 }
 
 double tws_platform_latency(const tws_platform *p, int from, int to) {

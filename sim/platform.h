@@ -1,19 +1,19 @@
-/* A cluster as links (sim/fluid.h) and hosts of the engine. Ranks lie on nodes as plan/node_mapping.h says. Each device
- * has a port (NVLink or shared memory) up and down, each NIC likewise; NICs belong to the devices of their node in
- * equal shares. A node's cores are one host, shared by its ranks. */
+/* A cluster as links (sim/solver.h) and hosts of the engine. Ranks lie on nodes as plan/node_mapping.h says. Each
+ * device has a port (NVLink or shared memory) up and down, each NIC likewise; NICs belong to the devices of their
+ * node in equal shares. A node's cores are one host, shared by its ranks. */
 #ifndef TWS_SIM_PLATFORM_H
 #define TWS_SIM_PLATFORM_H
 
 #include "base/memory.h"
 #include "estimators/estimators.h"
-#include "sim/fluid.h"
+#include "sim/solver.h"
 
 typedef struct tws_platform {
   const tws_cluster *cluster;
   tws_node_mapping mapping; /* of the ranks: a port for each slot, a link for each NIC */
   double nic_bandwidth;     /* of one NIC link in collectives */
   double nic_message;       /* in messages between two ranks; the larger of the two is what the link carries */
-  tws_fluid *fluid;         /* the links; NULL: timers do not need them */
+  tws_solver *solver;       /* the links; NULL: timers do not need them */
   int links;
   int first_shared; /* link: those of a node's host lie behind those of devices and NICs */
   int switches;     /* of a node: links to the host that devices share */
@@ -33,8 +33,8 @@ int tws_platform_shared(const tws_platform *platform, int rank, tws_shared_link 
 
 /* Makes the links, and room for hosts in the engine. TWS_INVALID when the cluster has not enough devices, or a link
  * that the ranks need has no bandwidth. */
-tws_code tws_platform_make(tws_platform *platform, const tws_machine *machine, int world, int use_links, int use_hosts,
-                           tws_error *err);
+tws_code tws_platform_make(tws_platform *platform, const tws_machine *machine, int world, int use_links,
+                           tws_solver_kind kind, int use_hosts, tws_error *err);
 void tws_platform_drop(tws_platform *platform);
 /* From now on. What is left of a rank's port, or of the NIC that it uses, each way: a share of 0 to 1, of which a
  * little stays. */

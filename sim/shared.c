@@ -62,6 +62,5 @@ void tws_sim_begin_shared(tws_sim *sim, uint32_t rank, uint32_t op, int index) {
   }
   const int link = tws_platform_shared(&sim->platform, sim->ranks[rank].plan->rank, parts[index].link);
   const double bytes = parts[index].bytes < 1 ? 1 : parts[index].bytes;
-  if (tws_fluid_flow(sim->platform.fluid, &link, 1, bytes, now, tag) != 0)
-    tws_sim_fail(sim, TWS_MEMORY, "out of memory while simulating");
+  if (sim->failed == TWS_OK) sim->failed = tws_solver_flow(sim->platform.solver, &link, 1, bytes, now, tag, sim->err);
 }

@@ -11,8 +11,13 @@
 typedef enum tws_fidelity {
   TWS_FIDELITY_ANALYTIC, /* a collective is one timer with the closed formula or measured table */
   TWS_FIDELITY_FLOW,     /* a collective is one flow per ring edge, links are shared */
-  TWS_FIDELITY_MESSAGE   /* every step of the ring is a flow: calibrates the other two */
+  TWS_FIDELITY_MESSAGE,  /* every step of the ring is a flow: calibrates the other two */
+  TWS_FIDELITY_SIMGRID   /* the flows of TWS_FIDELITY_FLOW, which SimGrid's network model executes */
 } tws_fidelity;
+#define TWS_FIDELITIES "analytic", "flow", "message", "simgrid" /* their words, in this order */
+static inline int tws_fidelity_has_flows(tws_fidelity fidelity) {
+  return fidelity == TWS_FIDELITY_FLOW || fidelity == TWS_FIDELITY_SIMGRID;
+}
 
 /* What happens beside the passing of time (ran and met, or NULL), when an operation ends and before anything that waits
  * for it starts: an emulator's. `rank` is the index of the plan. Not with `fold`: every rank has effects of its own. An

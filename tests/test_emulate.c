@@ -229,10 +229,11 @@ END_TEST
 /* A link that comes and goes, or has less, or is gone, is the same for flows as for the formula. */
 START_TEST(links_are_as_slow_for_flows) {
   static const char *const names[] = {"flapping-nic", "degraded-link", "lost-link"};
-  double step_s[2];
-  for (int flow = 0; flow < 2; flow++) {
+  static const char *const levels[] = {"analytic", "flow", "simgrid"};
+  double step_s[3];
+  for (int flow = 0; flow < 3; flow++) {
     command_result result = twinspeed("emulate --scenario %s/scenarios/faults/%s.json --fidelity %s --json --quiet",
-                                      TWS_SOURCE_DIR, names[_i], flow ? "flow" : "analytic");
+                                      TWS_SOURCE_DIR, names[_i], levels[flow]);
     ck_assert_msg(result.status == 0, "%s: %s", names[_i], result.err);
     cJSON *answer = assert_json(&result, "twinspeed-emulation-1");
     step_s[flow] = member_of(answer, "median_step_s");
@@ -240,6 +241,7 @@ START_TEST(links_are_as_slow_for_flows) {
     command_free(&result);
   }
   ck_assert_double_eq_tol(step_s[1] / step_s[0], 1, 1e-5);
+  ck_assert_double_eq_tol(step_s[2] / step_s[1], 1, 1e-5);
 }
 END_TEST
 

@@ -273,7 +273,7 @@ START_TEST(runs_repeat_to_the_last_digit) {
   static maker m[8], other[8];
   machine gpu;
   make_gpus(&gpu, 2, 4, 2);
-  for (int fidelity = TWS_FIDELITY_ANALYTIC; fidelity <= TWS_FIDELITY_MESSAGE; fidelity++) {
+  for (int fidelity = TWS_FIDELITY_ANALYTIC; fidelity <= TWS_FIDELITY_SIMGRID; fidelity++) {
     random_plans(4000, m, 8);
     const double first = step(&gpu, m, 8, (tws_fidelity)fidelity);
     for (int i = 0; i < 20; i++) {
@@ -281,6 +281,12 @@ START_TEST(runs_repeat_to_the_last_digit) {
       step(&gpu, other, 8, (tws_fidelity)fidelity);
       ck_assert_double_eq(step(&gpu, m, 8, (tws_fidelity)fidelity), first);
     }
+  }
+  const double uneven[] = {1e-3, 2e-3, 3e-3, 7e-3}, cores = on_cores(3, 4, 1, uneven); /* SimGrid's clock alone */
+  for (int i = 0; i < 20; i++) {
+    random_plans(9000 + 1000 * (uint64_t)i, other, 8);
+    step(&gpu, other, 8, TWS_FIDELITY_ANALYTIC);
+    ck_assert_double_eq(on_cores(3, 4, 1, uneven), cores);
   }
   drop_machine(&gpu);
 }
@@ -304,6 +310,7 @@ START_TEST(folded_ranks_are_as_good_as_all) {
   }
   for (int fidelity = TWS_FIDELITY_ANALYTIC; fidelity <= TWS_FIDELITY_FLOW; fidelity++)
     same(step(&gpu, m, 1, (tws_fidelity)fidelity), step(&gpu, m, 16, (tws_fidelity)fidelity), 1e-9);
+  same(step(&gpu, m, 1, TWS_FIDELITY_SIMGRID), step(&gpu, m, 16, TWS_FIDELITY_SIMGRID), 1e-6);
   drop_machine(&gpu);
 }
 END_TEST

@@ -20,14 +20,15 @@ static tws_json *parse(const command_result *result) {
 #define JOB "simulate -m gpt2 --stage 3 --seq 256 --micro-batch 2 --cluster dgx-a100:2 "
 
 START_TEST(result_is_consistent) {
-  double step[3];
-  static const char *const levels[] = {"analytic", "flow", "message"};
-  for (int i = 0; i < 3; i++) {
+  double step[4];
+  static const char *const levels[] = {"analytic", "flow", "message", "simgrid"};
+  for (int i = 0; i < 4; i++) {
     command_result result = twinspeed(JOB "--fidelity %s --json", levels[i]);
     tws_json *json = parse(&result);
     const cJSON *root = json->root, *item, *phases = cJSON_GetObjectItem(root, "compute_phase_s");
     double computing = 0;
     step[i] = number(root, "step_s");
+    ck_assert_str_eq(cJSON_GetObjectItem(root, "fidelity")->valuestring, levels[i]);
     ck_assert_double_eq_tol(number(root, "tokens_per_s") * step[i], 16 * 2 * 256, 1e-6);
     cJSON_ArrayForEach(item, phases) computing += item->valuedouble;
     ck_assert_double_eq_tol(computing + number(root, "exposed_s"), step[i], 1e-3 * step[i]);
@@ -39,6 +40,7 @@ START_TEST(result_is_consistent) {
   }
   ck_assert_double_gt(step[1], step[0] * 0.999999); /* sharing links never helps */
   ck_assert_double_lt(fabs(step[2] / step[0] - 1), 0.2);
+  ck_assert_double_lt(fabs(step[3] / step[1] - 1), 1e-6); /* the same flows */
 }
 END_TEST
 
@@ -260,7 +262,7 @@ START_TEST(mistakes) {
     const char *words;
     int status;
     const char *says;
-  } cases[] = {{"--fidelity exact", 2, "analytic, flow or message"},
+  } cases[] = {{"--fidelity exact", 2, "analytic, flow, message or simgrid"},
                {"--rank 3", 2, "--print-plan"},
                {"--print-plan --rank 16", 2, "ranks 0 to 15"},
                {"--trace /no/such/folder/x.json", 4, "/no/such/folder"},
