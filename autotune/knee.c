@@ -115,6 +115,7 @@ static tws_code search_at(const tws_tune_request *request, tws_knee_point *point
     memcpy(point->name, best->name, sizeof point->name);
     tws_variant_label(&best->variant, point->label, sizeof point->label);
     point->samples_per_s = tws_tune_throughput(best);
+    point->tokens_per_s = tws_tune_tokens_per_s(request, best);
     point->step_s = best->samples / point->samples_per_s;
   }
   tws_tune_result_destroy(result);

@@ -16,7 +16,7 @@ typedef struct tws_knee_point {
   double value; /* of the parameter */
   int fits;
   char name[TWS_VARIANT_NAME], label[TWS_VARIANT_NAME]; /* the best there */
-  double step_s, samples_per_s;
+  double step_s, samples_per_s, tokens_per_s;
 } tws_knee_point;
 
 typedef struct tws_knee {

@@ -88,3 +88,16 @@ tws_code tws_expectations_check(const tws_expectations *x, const tws_emulation *
   TWS_TRY(check_number("skipped steps", x->skipped, r->skipped, err));
   return check_folder(x, folder, err);
 }
+
+tws_code tws_expectations_judge(const tws_expectations *expect, const tws_emulation *emulation, tws_code code,
+                                const char *folder, tws_error *err) {
+  tws_error why = {0};
+  if (code != TWS_OK && code != TWS_RANK && code != TWS_HANG && code != TWS_INVALID && code != TWS_IO) return code;
+  if (tws_expectations_check(expect, emulation, code, err, folder, &why) != TWS_OK) {
+    if (code != TWS_OK && !expect->status) return code;
+    *err = why;
+    return TWS_NO;
+  }
+  if (code != TWS_OK) *err = (tws_error){0};
+  return TWS_OK;
+}

@@ -124,8 +124,11 @@ typedef struct tws_bottleneck {
 } tws_bottleneck;
 tws_bottleneck tws_path_bottleneck(const tws_path_result *result);
 
-/* Seconds of a step that are exposed and are those of offloading. */
+/* Seconds of a step that are exposed and are those of offloading; and those of communication. */
 double tws_path_offloading(const tws_path_result *result);
+double tws_path_communicating(const tws_path_result *result);
+/* The share of the step that these seconds are; 0 where the step takes no time. */
+double tws_path_share(const tws_path_result *result, double seconds);
 /* The sentence on what to look at first, from the numbers of an account: for those who changed them. */
 void tws_path_judge(tws_path_result *result);
 
@@ -153,6 +156,7 @@ typedef struct tws_stage_estimate {
   uint64_t loss_bytes; /* as in tws_ledger */
   tws_path_result path;
 } tws_stage_estimate;
+double tws_stage_bytes(const tws_stage_estimate *stage); /* of all tiers together */
 /* All but path and loss_bytes, from a plan. */
 tws_code tws_stage_read(const tws_plan *plan, tws_stage_estimate *stage, tws_error *err);
 /* Means over stages; 1 is even: largest / mean of the time that stages compute, and of their device memory. */
@@ -177,6 +181,14 @@ typedef struct tws_estimate {
   int64_t built;        /* micro-batches of the plan that the ledger was read from: what ledger.peak_op counts in */
   int64_t timed;        /* of the longest plans that times were read from */
 } tws_estimate;
+/* What the same step makes of so many seconds, such as simulated ones: tokens/s of the job, and MFU; 0 where either
+ * step takes no time. */
+double tws_estimate_tokens_per_s(const tws_estimate *estimate, double step_s);
+double tws_estimate_mfu(const tws_estimate *estimate, double step_s);
+/* The ledger of one plan of the estimate's stage, which may have fewer micro-batches than the `wanted` of the step: the
+ * bytes of the step, and peak operations of this plan. */
+tws_code tws_estimate_ledger(const tws_estimate *estimate, const tws_plan *plan, int64_t wanted, tws_ledger *out,
+                             tws_error *err);
 /* Of the whole job's step, or its evaluation: without recomputation, and without gradients that are not needed. */
 double tws_model_flops(const tws_plan_request *request);
 /* Which ranks' plans it is made from. The caller frees them, also on failure. */

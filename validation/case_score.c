@@ -255,3 +255,21 @@ double tws_cases_time_error(const tws_case_comparison *comparison, int *count) {
   }
   return *count ? sum / *count : NAN;
 }
+
+double tws_case_time_error(const tws_case_result *r) {
+  return times(r) ? r->predicted_s / r->measured_s - 1 : NAN;
+}
+
+static int farther_off(const void *a, const void *b) {
+  const double x = fabs(tws_case_time_error(*(const tws_case_result *const *)a)),
+               y = fabs(tws_case_time_error(*(const tws_case_result *const *)b));
+  return (x < y) - (x > y);
+}
+
+int tws_cases_farthest(const tws_case_comparison *comparison, const tws_case_result **farthest) {
+  int count = 0;
+  for (int i = 0; i < comparison->count; i++)
+    if (isfinite(tws_case_time_error(&comparison->results[i]))) farthest[count++] = &comparison->results[i];
+  qsort(farthest, (size_t)count, sizeof *farthest, farther_off);
+  return count;
+}

@@ -25,7 +25,7 @@ typedef struct tws_case {
   double measured_bytes; /* 0: none */
   tws_case_memory counts;
   int of_last_stage, of_first_stage; /* measured there; neither: on the fullest device */
-  int out_of_memory; /* -1: not stated */
+  int out_of_memory;                 /* -1: not stated */
 } tws_case;
 
 typedef struct tws_cases {
@@ -99,6 +99,10 @@ typedef struct tws_case_comparison {
  * the reason. Free *out in any case after the call. */
 tws_code tws_cases_compare(const tws_cases *cases, const char *const *groups, int group_count, const tws_sim_api *sim,
                            tws_progress *progress, tws_case_comparison *out, tws_error *err);
+/* Relative error of the predicted time; NaN where it is not scored. */
+double tws_case_time_error(const tws_case_result *result);
+/* Results whose time is scored, the farthest off first; farthest[comparison->count], returns how many there are. */
+int tws_cases_farthest(const tws_case_comparison *comparison, const tws_case_result **farthest);
 void tws_case_comparison_free(tws_case_comparison *comparison);
 /* Mean absolute error of time over all results, percent; NaN without any. */
 double tws_cases_time_error(const tws_case_comparison *comparison, int *count);

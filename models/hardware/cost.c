@@ -436,3 +436,9 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
   const double factor = work->code < TWS_KERNEL_COUNT ? profile->correction.kernel[work->code] : 0;
   return factor > 0 ? seconds * factor : seconds;
 }
+
+double tws_profile_product_rate(const tws_profile *profile, int64_t m, int64_t n, int64_t k, tws_dtype dtype,
+                                int threads, int busy) {
+  tws_work work = {.code = TWS_KERNEL_LINEAR, .dtype = (uint8_t)dtype, .dtype2 = (uint8_t)dtype, .d = {m, n, k}};
+  return tws_work_flops(&work) / tws_kernel_seconds(profile, &work, threads, busy);
+}
