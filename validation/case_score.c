@@ -7,7 +7,7 @@
 #include "job/software_memory.h"
 #include "models/hardware/runtime.h"
 #include "traces/measurements.h"
-#include "validation/cases.h"
+#include "validation/case_fields.h"
 
 /* ---- one run ---- */
 
@@ -72,28 +72,6 @@ static tws_code predict_result(const tws_cases *cases, int index, const tws_sim_
   }
   tws_job_destroy(job);
   return code;
-}
-
-/* ---- doubts ---- */
-
-enum { DOUBTS_TIME, DOUBTS_MEMORY };
-static const struct {
-  const char *id;
-  int of;
-  const char *why;
-} doubts[] = {
-#define DOUBT(id, of, why) {id, of, why},
-#include "validation/doubts.def"
-#undef DOUBT
-};
-
-static void find_doubt(tws_case_result *r) {
-  for (size_t i = 0; i < sizeof doubts / sizeof *doubts; i++) {
-    if (strncmp(r->of->id, doubts[i].id, strlen(doubts[i].id)) != 0) continue;
-    r->doubt = doubts[i].why;
-    r->doubts_time |= doubts[i].of == DOUBTS_TIME;
-    r->doubts_memory |= doubts[i].of == DOUBTS_MEMORY;
-  }
 }
 
 /* ---- a group ---- */
@@ -213,7 +191,9 @@ static tws_code compare_all(const tws_cases *cases, const char *const *groups, i
     if (!is_chosen(&cases->cases[i], groups, group_count)) continue;
     tws_case_result *r = &out->results[out->count];
     *r = (tws_case_result){.of = &cases->cases[i], .predicted_fits = -1, .out_of_memory = -1, .runtime = ""};
-    find_doubt(r);
+    r->doubt = tws_case_fact(r->of, "doubt") ? tws_case_fact_text(r->of, "doubt") : NULL;
+    r->doubts_time = tws_case_fact_flag(r->of, "doubts_time");
+    r->doubts_memory = tws_case_fact_flag(r->of, "doubts_memory");
     tws_code code = predict_result(cases, i, sim, r, &why);
     if (code != TWS_OK && code != TWS_UNSUPPORTED && code != TWS_INVALID) {
       if (err) *err = why;

@@ -4,7 +4,8 @@
  * A file is a list of rows {"id", "group", "source", "model", "parallel", "hardware", "result", "notes", "tags",
  * "confidence", "config_confidence", "usable"}; members that are absent are unknown (docs/accuracy.md has the schema).
  * Rows hold a model's sizes, not its config.json: one is made of them. Nothing in a row is a setting of the predictor:
- * GPU, network and software choose profile, cluster and runtime style by the tables of case_job.c. */
+ * GPU, network and software choose profile, cluster and runtime style by rules about the sources, which lie next to
+ * the published rows (scenarios/published/sources.json). */
 #ifndef TWS_VALIDATION_CASES_H
 #define TWS_VALIDATION_CASES_H
 
@@ -21,6 +22,7 @@ typedef enum tws_case_memory {                     /* what a measured peak count
 typedef struct tws_case {
   const char *id, *group;
   const cJSON *row;
+  cJSON *facts;          /* what is known of it besides: validation/case_rules.h */
   double measured_s;     /* stated seconds of a step; 0: none, or only a rate (tws_case_step_s()) */
   double measured_bytes; /* 0: none */
   tws_case_memory counts;
@@ -68,7 +70,7 @@ typedef struct tws_case_result {
   double predicted_s, measured_s, predicted_bytes, measured_bytes; /* 0: none */
   int predicted_fits, out_of_memory;                               /* -1: no verdict */
   const char *runtime;                                             /* "" where skipped */
-  const char *doubt;                                               /* why it is not scored (doubts.def), or NULL */
+  const char *doubt;                                               /* why it is not scored, or NULL */
   int doubts_time, doubts_memory;                                  /* which of the two */
 } tws_case_result;
 
