@@ -6,7 +6,7 @@ install(TARGETS twinspeed ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 # The contracts; what a folder keeps to itself is not installed.
 set(TWS_PUBLIC_HEADERS
     base/dtype.h base/host_memory.h base/json.h base/log.h base/memory.h base/output_file.h base/random.h base/status.h base/strings.h base/unfinished.h base/units.h
-    compat/deepspeed_autotuner.h compat/deepspeed_grid.h compat/deepspeed_instructions.h compat/deepspeed_memory.h
+    compat/deepspeed_autotuner.h compat/deepspeed_memory.h
     config/axes.def config/axes.h config/cluster.h config/ds_config.h config/loss_scale.h
     config/optimizer.h config/optimizers.def
     models/collective.h models/collectives.def models/kernel.h models/operators.def models/operators_adapters.def models/operators_columns.def models/operators_encoders.def models/operators_experts.def models/operators_float8.def models/operators_parts.def models/operators_sequence.def models/operator.h models/hardware/profile.h models/hardware/profile_build.h models/hardware/runtime.h models/network/modules.def models/network/network.h

@@ -255,8 +255,6 @@ int tws_config_is_elastic(const tws_config *config);
 /* What it chooses for so many ranks, of which each replica takes ranks / replicas. TWS_INVALID: nothing, and why. */
 tws_code tws_config_elastic_batch(const tws_config *config, int64_t ranks, int64_t replicas, int64_t *micro,
                                   int64_t *accumulation, tws_error *err);
-/* The triple alone, as the golden cases state it: 0 or absent = null. */
-tws_code tws_batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation, int64_t world, tws_error *err);
 
 /* How the ranks of a replica are divided, and the chunks of a stage: keys that are not given are 1. */
 typedef struct tws_division {

@@ -48,8 +48,6 @@ uint64_t tws_network_fingerprint(const tws_network *network);
 enum { TWS_REPORT_OTHER = TWS_AXIS_COUNT, TWS_REPORT_COUNT };
 const char *tws_report_name(int axis);
 int tws_report_of_group(const tws_group *group);
-int tws_report_of_op(const tws_plan *plan, const tws_op *op);
-int tws_op_computes(const tws_op *op); /* or copies; else it communicates */
 
 typedef struct tws_path_result {
   double step_s;
@@ -109,9 +107,6 @@ double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t wo
  * last operation. */
 tws_code tws_path_read(const tws_plan *plan, const tws_op_times *times, int serial, double step_s,
                        tws_path_result *result, tws_error *err);
-/* What made an operation ready: of the one before it on its queue (or TWS_NONE) and those that it waits for the last to
- * end; of several that end at once, but for rounding, no message, and what was issued last. */
-uint32_t tws_path_cause(const tws_plan *plan, const tws_op_times *times, uint32_t before, uint32_t op);
 
 /* What takes most of a step, and what a step without it would take. */
 typedef struct tws_bottleneck {

@@ -500,7 +500,6 @@ uint64_t tws_input_elements(const tws_lower *l, uint32_t input);
 tws_dtype tws_input_dtype(const tws_lower *l, uint32_t input);
 tws_dtype tws_value_dtype(const tws_lower *l, uint32_t value);
 tws_operand tws_input_read(tws_lower *l, uint32_t input);
-uint32_t tws_value_new(tws_lower *l, uint32_t value);
 tws_operand tws_value_read(tws_lower *l, uint32_t value);
 tws_operand tws_value_make(tws_lower *l, uint32_t value);
 /* the output takes the buffer of an input that nobody reads again */

@@ -128,7 +128,7 @@ static void forget_codes(tws_lower *l, uint32_t value) {
   if (l->float8.on) l->pipeline.context->codes[value] = (tws_codes){TWS_NONE, TWS_NONE, TWS_NONE, TWS_NONE, 0};
 }
 
-uint32_t tws_value_new(tws_lower *l, uint32_t value) {
+static uint32_t value_new(tws_lower *l, uint32_t value) {
   const tws_value *v = &l->network->values[value];
   uint32_t buffer = tws_builder_buffer(&l->b, v->name, category_of(l, value), tws_value_dtype(l, value),
                                        buffer_elements(l, value), 0);
@@ -158,7 +158,7 @@ tws_operand tws_value_read(tws_lower *l, uint32_t value) {
 }
 
 tws_operand tws_value_make(tws_lower *l, uint32_t value) {
-  if (l->at.tile == 0 || l->tiled[value]) tws_value_new(l, value);
+  if (l->at.tile == 0 || l->tiled[value]) value_new(l, value);
   return range(l, value, l->values.buffer[value], TWS_WRITE);
 }
 

@@ -176,11 +176,11 @@ static double family_seconds(const tws_profile *profile, const tws_family *famil
   return seconds;
 }
 
-double tws_measured_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
+static double measured_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
   tws_work one;
   const double products = expert_products(profile, work, &one);
   if (products > 0) { /* a launch for all of them */
-    const double seconds = tws_measured_seconds(profile, &one, threads, busy);
+    const double seconds = measured_seconds(profile, &one, threads, busy);
     return seconds < 0 ? seconds : products * fmax(seconds - profile->launch_s, 0) + profile->launch_s;
   }
   /* The best match by kernel and variant, then by threads; among those, the numbers of busy ranks on either side. */
@@ -417,7 +417,7 @@ static double kernel_seconds(const tws_profile *profile, const tws_work *work, i
   for (int i = 0; i < row->dims; i++) {
     if (work->d[i] < row->least[i]) return profile->launch_s; /* nothing but to start */
   }
-  double measured = profile->unfused && work->flags & FUSED ? -1 : tws_measured_seconds(profile, work, threads, busy);
+  double measured = profile->unfused && work->flags & FUSED ? -1 : measured_seconds(profile, work, threads, busy);
   if (measured >= 0) return measured;
   double bandwidth = profile->bandwidth;
   if (profile->node_bandwidth > 0) bandwidth = fmin(bandwidth, profile->node_bandwidth / busy);

@@ -105,7 +105,6 @@ struct tws_profile {
 /* Coordinates and costs of a matrix product or attention; 0 for kernels that are costed by bytes alone. */
 int tws_shape_of(const tws_work *work, tws_shape *shape);
 const char *tws_profile_builtin(const char *name); /* JSON text, or NULL */
-double tws_measured_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy); /* < 0: none */
 
 /* runtime.c. Of a work's products in the type that the profile was told; 0: that of the work. */
 double tws_profile_matmul_peak(const tws_profile *profile, const tws_work *work);
