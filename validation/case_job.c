@@ -293,9 +293,11 @@ static tws_code without_place(const char *name, const tws_error *why, tws_error 
 
 tws_code tws_case_job(const tws_cases *cases, int index, tws_job **out, tws_error *err) {
   tws_job_parts_given parts = {0};
+  tws_case one = cases->cases[index]; /* with the facts of its row as it is now */
   tws_error why = {0};
   *out = NULL;
-  tws_code code = load_parts(&cases->cases[index], &parts, &why);
+  tws_code code = tws_case_find_facts(cases->rules, one.row, &one.facts, &why);
+  if (code == TWS_OK) code = load_parts(&one, &parts, &why);
   if (code == TWS_OK) {
     code = tws_job_assemble(&parts, out, &why);
   } else {
@@ -303,5 +305,7 @@ tws_code tws_case_job(const tws_cases *cases, int index, tws_job **out, tws_erro
     tws_config_destroy(parts.config);
     tws_profile_destroy(parts.profile);
   }
-  return code == TWS_OK ? TWS_OK : without_place(cases->cases[index].id, &why, err);
+  code = code == TWS_OK ? TWS_OK : without_place(one.id, &why, err);
+  cJSON_Delete(one.facts);
+  return code;
 }

@@ -63,8 +63,7 @@ static void read_verdict(const cJSON *row, tws_case *one) {
                                                  : -1;
 }
 
-static tws_code read_case(const tws_cases *cases, const tws_json *rules, const cJSON *row, tws_case *one,
-                          tws_error *err) {
+static tws_code read_case(const tws_cases *cases, const cJSON *row, tws_case *one, tws_error *err) {
   static const char *const sections[] = {"model", "parallel", "hardware", "result", "usable", NULL};
   if (!cJSON_IsObject(row)) return tws_json_fail(cases->json, row, err, NULL, "a run must be an object");
   TWS_TRY(tws_json_string(cases->json, row, "id", 1, NULL, &one->id, err));
@@ -75,14 +74,14 @@ static tws_code read_case(const tws_cases *cases, const tws_json *rules, const c
       return tws_json_fail(cases->json, item, err, NULL, "\"%s\" must be an object", sections[i]);
   }
   one->row = row;
-  TWS_TRY(tws_case_find_facts(rules, row, &one->facts, err));
+  TWS_TRY(tws_case_find_facts(cases->rules, row, &one->facts, err));
   if (is_usable(one, "time")) one->measured_s = tws_case_number(row, "result", "iter_time_s");
   read_memory(row, one);
   read_verdict(row, one);
   return TWS_OK;
 }
 
-static tws_code read_cases(tws_cases *cases, const tws_json *rules, tws_error *err) {
+static tws_code read_cases(tws_cases *cases, tws_error *err) {
   const cJSON *row;
   if (!cJSON_IsArray(cases->json->root))
     return tws_json_fail(cases->json, cases->json->root, err, "docs/accuracy.md has the schema",
@@ -92,7 +91,7 @@ static tws_code read_cases(tws_cases *cases, const tws_json *rules, tws_error *e
   cJSON_ArrayForEach(row, cases->json->root) {
     tws_case *one = &cases->cases[cases->count];
     cases->count++; /* what was read of it goes with it */
-    TWS_TRY(read_case(cases, rules, row, one, err));
+    TWS_TRY(read_case(cases, row, one, err));
     for (int i = 0; i + 1 < cases->count; i++)
       if (strcmp(cases->cases[i].id, one->id) == 0 && strcmp(cases->cases[i].group, one->group) == 0)
         return tws_json_fail(cases->json, row, err, NULL, "a second run \"%.80s\"", one->id);
@@ -104,11 +103,9 @@ tws_code tws_cases_load(const char *path, tws_cases **out, tws_error *err) {
   *out = NULL;
   tws_cases *cases = tws_calloc(1, sizeof *cases);
   if (!cases) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for measured runs");
-  tws_json *rules = NULL;
   tws_code code = tws_json_read(path, &cases->json, err);
-  if (code == TWS_OK) code = tws_case_rules_load(&rules, err);
-  if (code == TWS_OK) code = read_cases(cases, rules, err);
-  tws_json_destroy(rules);
+  if (code == TWS_OK) code = tws_case_rules_load(&cases->rules, err);
+  if (code == TWS_OK) code = read_cases(cases, err);
   if (code == TWS_OK)
     *out = cases;
   else
@@ -119,6 +116,7 @@ tws_code tws_cases_load(const char *path, tws_cases **out, tws_error *err) {
 void tws_cases_destroy(tws_cases *cases) {
   if (!cases) return;
   for (int i = 0; i < cases->count; i++) cJSON_Delete(cases->cases[i].facts);
+  tws_json_destroy(cases->rules);
   tws_json_destroy(cases->json);
   tws_free(cases->cases);
   tws_free(cases);

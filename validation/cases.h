@@ -31,7 +31,8 @@ typedef struct tws_case {
 } tws_case;
 
 typedef struct tws_cases {
-  tws_json *json; /* owns all texts */
+  tws_json *json;  /* owns all texts */
+  tws_json *rules; /* about the sources (validation/case_rules.h) */
   tws_case *cases;
   int count;
 } tws_cases;
