@@ -198,5 +198,7 @@ tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **point
 tws_code tws_tune_estimate(const tws_tune_request *request, tws_tune_candidate *candidate, tws_error *err);
 
 double tws_tune_throughput(const tws_tune_candidate *candidate); /* samples/s: measured is not used here */
+/* The same in tokens/s of the whole job. */
+double tws_tune_tokens_per_s(const tws_tune_request *request, const tws_tune_candidate *candidate);
 
 #endif

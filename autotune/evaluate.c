@@ -119,6 +119,10 @@ double tws_tune_throughput(const tws_tune_candidate *c) {
   return seconds > 0 ? c->samples / seconds : 0;
 }
 
+double tws_tune_tokens_per_s(const tws_tune_request *request, const tws_tune_candidate *c) {
+  return tws_tune_throughput(c) * (double)tws_job_sequence(request->job);
+}
+
 double tws_tune_score(const tws_tune_request *request, const tws_tune_candidate *c) {
   const tws_scored scored = tws_candidate_scored(c);
   return tws_goal_score(request->goal, &scored);

@@ -142,7 +142,8 @@ static tws_code make_folder(const char *path, int follow, tws_error *err) {
                   strerror(errno));
 }
 
-tws_code tws_tune_folders_check(const tws_tune_folders *folders, tws_error *err) {
+/* To ask before the work. */
+static tws_code tune_folders_check(const tws_tune_folders *folders, tws_error *err) {
   if (strlen(folders->results) > LONGEST_FOLDER ||
       (folders->experiments && strlen(folders->experiments) > LONGEST_FOLDER))
     return tws_fail(err, TWS_INVALID, NULL, "the name of the result folder is too long");
@@ -154,12 +155,12 @@ tws_code tws_tune_folders_check(const tws_tune_folders *folders, tws_error *err)
 }
 
 tws_code tws_tune_folders_make(const tws_tune_folders *folders, tws_error *err) {
-  TWS_TRY(tws_tune_folders_check(folders, err));
+  TWS_TRY(tune_folders_check(folders, err));
   return make_folder(folders->results, 1, err);
 }
 
 tws_code tws_tune_folders_open(const tws_tune_folders *folders, tws_error *err) {
-  TWS_TRY(tws_tune_folders_check(folders, err));
+  TWS_TRY(tune_folders_check(folders, err));
   TWS_TRY(make_folder(folders->results, 1, err));
   if (folders->experiments) TWS_TRY(make_folder(folders->experiments, 1, err));
   if (folders->earlier == TWS_EARLIER_KEEP) return TWS_OK;

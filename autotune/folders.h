@@ -18,8 +18,6 @@ typedef struct tws_tune_folders {
   const char *data;         /* NULL: nothing is trained */
 } tws_tune_folders;
 
-/* To ask before the work. */
-tws_code tws_tune_folders_check(const tws_tune_folders *folders, tws_error *err);
 /* The folder of results alone, for what a search keeps while it works; earlier results stay. */
 tws_code tws_tune_folders_make(const tws_tune_folders *folders, tws_error *err);
 /* Makes them, and does with earlier results what is to be done. */

@@ -86,7 +86,10 @@ const char *tws_knee_unit(const tws_knee_sweep *sweep) {
 
 /* ---- the knee ---- */
 
-int tws_knee_index(const double *values, const double *heights, int count) {
+/* Index of the knee of a curve over values in rising order, or -1: the point farthest from its chord, both axes from 0
+ * to 1 and values by their logarithms (Satopää and others, "Finding a kneedle in a haystack", 2011), where it bends by
+ * more than a twentieth. */
+static int knee_index(const double *values, const double *heights, int count) {
   double low = INFINITY, high = 0, farthest = 0.05;
   int knee = -1;
   for (int i = 0; i < count; i++) {
@@ -115,6 +118,7 @@ static tws_code search_at(const tws_tune_request *request, tws_knee_point *point
     memcpy(point->name, best->name, sizeof point->name);
     tws_variant_label(&best->variant, point->label, sizeof point->label);
     point->samples_per_s = tws_tune_throughput(best);
+    point->tokens_per_s = tws_tune_tokens_per_s(request, best);
     point->step_s = best->samples / point->samples_per_s;
   }
   tws_tune_result_destroy(result);
@@ -137,6 +141,6 @@ tws_code tws_knee_find(const tws_tune_request *request, const tws_knee_sweep *sw
     heights[i] = point->samples_per_s;
   }
   request->job->cluster = cluster;
-  if (code == TWS_OK) out->knee = tws_knee_index(values, heights, out->count);
+  if (code == TWS_OK) out->knee = knee_index(values, heights, out->count);
   return code;
 }

@@ -16,7 +16,7 @@ typedef struct tws_knee_point {
   double value; /* of the parameter */
   int fits;
   char name[TWS_VARIANT_NAME], label[TWS_VARIANT_NAME]; /* the best there */
-  double step_s, samples_per_s;
+  double step_s, samples_per_s, tokens_per_s;
 } tws_knee_point;
 
 typedef struct tws_knee {
@@ -32,9 +32,5 @@ const char *tws_knee_unit(const tws_knee_sweep *sweep);
 
 /* Searches the request's space for each value; the cluster of request->job is as it was afterwards. */
 tws_code tws_knee_find(const tws_tune_request *request, const tws_knee_sweep *sweep, tws_knee *out, tws_error *err);
-/* Index of the knee of a curve over values in rising order, or -1: the point farthest from its chord, both axes from 0
- * to 1 and values by their logarithms (Satopää and others, "Finding a kneedle in a haystack", 2011), where it bends by
- * more than a twentieth. */
-int tws_knee_index(const double *values, const double *heights, int count);
 
 #endif

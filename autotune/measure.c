@@ -286,3 +286,21 @@ tws_code tws_tune_measure(const tws_tune_request *request, const tws_tune_measur
   record_all(&s, *result);
   return TWS_OK;
 }
+
+double tws_tune_trial_tokens_per_s(const tws_tune_request *request, const tws_tune_trial *trial) {
+  return tws_tune_trial_throughput(trial) * (double)tws_job_sequence(request->job);
+}
+
+tws_tune_pick tws_tune_pick_of(const tws_tune_trials *trials) {
+  tws_tune_pick p = {.best = trials->best >= 0 ? &trials->all[trials->best] : NULL};
+  for (int i = 0; i < trials->count; i++) {
+    const tws_tune_trial *t = &trials->all[i];
+    if (!(t->step_s > 0)) continue;
+    p.spread = fmax(p.spread, t->spread_s / t->step_s);
+    p.measured++;
+    if (t->predicted_s > 0 && (!p.pick || t->samples / t->predicted_s > p.pick->samples / p.pick->predicted_s))
+      p.pick = t;
+  }
+  if (p.pick && p.best) p.share = tws_tune_trial_throughput(p.pick) / tws_tune_trial_throughput(p.best);
+  return p;
+}

@@ -47,5 +47,17 @@ tws_code tws_tune_measure(const tws_tune_request *request, const tws_tune_measur
                           tws_tune_trials *out, tws_error *err);
 void tws_tune_trials_free(tws_tune_trials *trials);
 double tws_tune_trial_throughput(const tws_tune_trial *trial); /* measured samples/s; 0: not */
+/* The same in tokens/s of the whole job. */
+double tws_tune_trial_tokens_per_s(const tws_tune_request *request, const tws_tune_trial *trial);
+
+/* Whether what was predicted to be the fastest of the measured trials is that. Steps that vary by more than two trials
+ * differ cannot say which of the two is faster. */
+typedef struct tws_tune_pick {
+  const tws_tune_trial *pick, *best; /* of the trials; NULL: none */
+  int measured;                      /* how many were */
+  double spread;                     /* of the steps of a run, the largest, relative */
+  double share;                      /* of the best one's throughput that the pick reaches */
+} tws_tune_pick;
+tws_tune_pick tws_tune_pick_of(const tws_tune_trials *trials);
 
 #endif

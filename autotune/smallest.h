@@ -5,6 +5,7 @@
 #define TWS_AUTOTUNE_SMALLEST_H
 
 #include "autotune/autotune.h"
+#include "job/assumed.h"
 #include "validation/evidence.h"
 
 enum { TWS_SMALLEST_KINDS = 32, TWS_SMALLEST_MAX_DEVICES = 4096 };
@@ -38,5 +39,7 @@ typedef struct tws_smallest_answer {
  * without a batch to which it applies; else errors of tws_job_open(). */
 tws_code tws_smallest_find(const tws_smallest_request *request, tws_smallest_answer *answers, int *count,
                            tws_error *err);
+/* What was assumed of the job that does not depend on the kind of machine. Returns how many there are. */
+int tws_smallest_assumed(const tws_smallest_request *request, tws_assumption list[TWS_ASSUMPTIONS]);
 
 #endif

@@ -124,7 +124,8 @@ void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {
 
 /* ---- points ---- */
 
-int tws_axes_tensor_legal(const tws_axes_space *axes, const tws_variant *point) {
+/* Whether the model's heads and widths can be divided as a point says. */
+static int axes_tensor_legal(const tws_axes_space *axes, const tws_variant *point) {
   const tws_network *n = axes->network;
   int tensor = point->tensor;
   if (tensor > 1 && (n->heads % tensor || n->kv_heads % tensor || n->intermediate % tensor)) return 0;
@@ -134,7 +135,8 @@ int tws_axes_tensor_legal(const tws_axes_space *axes, const tws_variant *point) 
                              NULL) == TWS_OK;
 }
 
-int tws_axes_experts_legal(const tws_axes_space *axes, const tws_variant *point) {
+/* Whether the point's replicas and the model's experts can be divided as it says. */
+static int axes_experts_legal(const tws_axes_space *axes, const tws_variant *point) {
   if (point->expert < 2) return 1;
   return tws_variant_replicas(point) % point->expert == 0 &&
          tws_expert_parallel_check(axes->network, point->expert, NULL) == TWS_OK;
@@ -195,7 +197,7 @@ tws_code tws_axes_check_experts(const tws_tune_request *request, tws_error *err)
 }
 
 int tws_axes_division_legal(const tws_axes_space *axes, const tws_variant *point) {
-  if (!tws_axes_tensor_legal(axes, point) || !tws_axes_experts_legal(axes, point)) return 0;
+  if (!axes_tensor_legal(axes, point) || !axes_experts_legal(axes, point)) return 0;
   const int64_t blocks = (int64_t)point->pipeline * point->schedule.virtual_stages;
   if (!axes->schedules_named && point->pipeline > 1 && axes->network->layers < blocks) return 0;
   if (axes->thorough && !axes->tensor_named && point->tensor * point->sequence > axes->devices) return 0;
@@ -224,7 +226,7 @@ int tws_axes_explain(const tws_axes_space *axes, const int *ranks, int count, ch
         if (!least || model < least) least = model;
         for (int i = 0; i < count; i++)
           if (ranks[i] % model == 0 &&
-              tws_axes_tensor_legal(a, &(tws_variant){.tensor = a->tensor[t], .sequence = a->sequence[s]}))
+              axes_tensor_legal(a, &(tws_variant){.tensor = a->tensor[t], .sequence = a->sequence[s]}))
             return 0;
       }
   for (int t = 0; t < a->tensor_count; t++) tensors += n->heads % a->tensor[t] == 0 && n->kv_heads % a->tensor[t] == 0;

@@ -27,10 +27,6 @@ typedef struct tws_axes_space {
 } tws_axes_space;
 
 void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes);
-/* Whether the model's heads and widths can be divided as a point says. */
-int tws_axes_tensor_legal(const tws_axes_space *axes, const tws_variant *point);
-/* Whether the point's replicas and the model's experts can be divided as it says. */
-int tws_axes_experts_legal(const tws_axes_space *axes, const tws_variant *point);
 /* TWS_UNSUPPORTED or TWS_INVALID where lists of experts have no meaning for the job's model, or for none of its layers.
  */
 tws_code tws_axes_check_experts(const tws_tune_request *request, tws_error *err);

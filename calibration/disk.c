@@ -2,6 +2,10 @@
 
 #include <string.h>
 
+#include "base/json.h"
+#include "base/memory.h"
+#include "models/hardware/profile.h"
+
 static double median(double *values, int count) {
   for (int i = 1; i < count; i++)
     for (int k = i; k > 0 && values[k] < values[k - 1]; k--) {
@@ -50,4 +54,56 @@ tws_code tws_calibrate_disk(const tws_real_api *real, const char *folder, uint64
     if (seconds_a_byte(&out->trial[i]) < seconds_a_byte(&out->trial[out->best])) out->best = i;
   }
   return TWS_OK;
+}
+
+/* ---- where it goes ---- */
+
+tws_code tws_disk_into_profile(const tws_disk_trial *best, const char *path, tws_error *err) {
+  tws_json *json;
+  TWS_TRY(tws_json_read(path, &json, err));
+  cJSON *disk = cJSON_CreateObject();
+  cJSON_AddNumberToObject(disk, "read", best->read);
+  cJSON_AddNumberToObject(disk, "write", best->write);
+  cJSON_DeleteItemFromObjectCaseSensitive(json->root, "disk");
+  cJSON_AddItemToObject(json->root, "disk", disk);
+  char *text = cJSON_Print(json->root);
+  const tws_code code = text ? tws_write_file(path, text, strlen(text), err)
+                             : tws_fail(err, TWS_MEMORY, NULL, "no memory to write %s with", path);
+  cJSON_free(text);
+  tws_json_destroy(json);
+  return code;
+}
+
+tws_code tws_disk_profile_check(const char *path, tws_error *err) {
+  tws_json *json;
+  tws_profile *profile = NULL;
+  TWS_TRY(tws_json_read(path, &json, err));
+  const tws_code code = tws_profile_from_json(json, &profile, err);
+  tws_json_destroy(json);
+  tws_profile_destroy(profile);
+  return code;
+}
+
+cJSON *tws_aio_json(const tws_aio *aio) {
+  cJSON *json = cJSON_CreateObject();
+  cJSON_AddNumberToObject(json, "block_size", (double)aio->block_size);
+  cJSON_AddNumberToObject(json, "queue_depth", (double)aio->queue_depth);
+  cJSON_AddNumberToObject(json, "intra_op_parallelism", (double)aio->threads);
+  cJSON_AddBoolToObject(json, "single_submit", aio->single_submit);
+  cJSON_AddBoolToObject(json, "overlap_events", aio->overlap_events);
+  return json;
+}
+
+tws_code tws_aio_write(const tws_aio *aio, const char *path, tws_error *err) {
+  cJSON *json = cJSON_CreateObject();
+  cJSON_AddItemToObject(json, "aio", tws_aio_json(aio));
+  char *text = cJSON_Print(json);
+  tws_text line = {0};
+  if (text) tws_text_add(&line, "%s\n", text);
+  cJSON_free(text);
+  cJSON_Delete(json);
+  const tws_code code = !text || line.failed ? tws_fail(err, TWS_MEMORY, NULL, "no memory for %s", path)
+                                             : tws_write_file(path, line.data, line.length, err);
+  tws_text_free(&line);
+  return code;
 }

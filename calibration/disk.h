@@ -3,6 +3,8 @@
 #ifndef TWS_CALIBRATION_DISK_H
 #define TWS_CALIBRATION_DISK_H
 
+#include <cjson/cJSON.h>
+
 #include "base/log.h"
 #include "real/real.h"
 
@@ -23,5 +25,13 @@ typedef struct tws_disk_calibration {
  * real/disk.h says. */
 tws_code tws_calibrate_disk(const tws_real_api *real, const char *folder, uint64_t bytes, int quick,
                             tws_progress *progress, tws_disk_calibration *out, tws_error *err);
+
+/* Writes what was measured into a profile's file, whose simulations and estimates then use it. */
+tws_code tws_disk_into_profile(const tws_disk_trial *best, const char *path, tws_error *err);
+/* Whether that file is a profile: to ask before minutes of measuring. */
+tws_code tws_disk_profile_check(const char *path, tws_error *err);
+/* The section "aio" of a configuration, and a file that has it alone. */
+cJSON *tws_aio_json(const tws_aio *aio);
+tws_code tws_aio_write(const tws_aio *aio, const char *path, tws_error *err);
 
 #endif

@@ -18,7 +18,7 @@ static tws_code no_memory(tws_error *err) {
   return tws_fail(err, TWS_MEMORY, NULL, "no memory to write the weights with");
 }
 
-int64_t tws_weight_elements(const tws_weight *weight) {
+static int64_t weight_elements(const tws_weight *weight) {
   int64_t elements = 1;
   for (int i = 0; i < weight->dims; i++) elements *= weight->shape[i];
   return elements;
@@ -41,12 +41,12 @@ static tws_code check_file(const tws_weights_request *r, const char *path, tws_e
   for (uint32_t i = 0; i < r->count && code == TWS_OK; i++) {
     const tws_weight *weight = &r->weights[i];
     const tws_safetensor *found = tws_safetensors_find(list, weight->name);
-    int same = found && found->dims == weight->dims && found->elements == tws_weight_elements(weight);
+    int same = found && found->dims == weight->dims && found->elements == weight_elements(weight);
     for (int k = 0; same && k < weight->dims && k < TWS_SAFETENSOR_DIMS; k++)
       same = found->shape[k] == weight->shape[k];
     if (!same)
       code = tws_fail(err, TWS_INTERNAL, NULL, "%s: tensor %s was not written as it should be", path, weight->name);
-    result->parameters += tws_weight_elements(weight);
+    result->parameters += weight_elements(weight);
   }
   result->tensors = list->count;
   if (code == TWS_OK && list->count != r->count)
@@ -60,7 +60,7 @@ static tws_code write_all(const tws_weights_request *r, const tws_text *header, 
   tws_output *output;
   uint64_t bytes = header->length;
   for (uint32_t i = 0; i < r->count; i++)
-    bytes += (uint64_t)tws_weight_elements(&r->weights[i]) * (uint64_t)tws_safetensors_bytes(r->weights[i].dtype);
+    bytes += (uint64_t)weight_elements(&r->weights[i]) * (uint64_t)tws_safetensors_bytes(r->weights[i].dtype);
   *written = bytes;
   TWS_TRY(tws_output_open(file, bytes, &output, err));
   tws_code code = tws_output_write(output, header->data, header->length, err);
@@ -78,7 +78,7 @@ static tws_code write_file(const tws_weights_request *r, const tws_new_file *fil
   tws_text_free(&header.text);
   if (code == TWS_OK && *tws_new_file_temporary(file, path, sizeof path)) return check_file(r, path, result, err);
   result->tensors = r->count;
-  for (uint32_t i = 0; i < r->count; i++) result->parameters += tws_weight_elements(&r->weights[i]);
+  for (uint32_t i = 0; i < r->count; i++) result->parameters += weight_elements(&r->weights[i]);
   return code;
 }
 

@@ -13,8 +13,6 @@ typedef struct tws_weight {
   int dims;
 } tws_weight;
 
-int64_t tws_weight_elements(const tws_weight *weight);
-
 typedef struct tws_export_result {
   int64_t tensors, parameters;
   uint64_t bytes; /* of the file */

@@ -43,12 +43,6 @@ static tws_code run_rank(tws_cli *cli, const options *o, tws_error *err) {
 
 /* ---- the report ---- */
 
-static double product_rate(const tws_profile *profile, int64_t m, int64_t n, int64_t k, tws_dtype dtype, int threads,
-                           int busy) {
-  tws_work work = {.code = TWS_KERNEL_LINEAR, .dtype = (uint8_t)dtype, .dtype2 = (uint8_t)dtype, .d = {m, n, k}};
-  return tws_work_flops(&work) / tws_kernel_seconds(profile, &work, threads, busy);
-}
-
 static tws_code print_device(const tws_cli *cli, const tws_profile *profile, tws_error *err) {
   static const int64_t shapes[][3] = {{4096, 2048, 2048}, {8192, 5120, 1280}, {16384, 8192, 8192}};
   tws_table table;
@@ -56,10 +50,11 @@ static tws_code print_device(const tws_cli *cli, const tws_profile *profile, tws
   tws_table_row(&table, (const char *[]){"TFLOP/s of tokens x out x in", "bf16", "fp32"});
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     const int64_t *s = shapes[i];
-    tws_table_row(&table,
-                  (const char *[]){tws_cell("%lld x %lld x %lld", (long long)s[0], (long long)s[1], (long long)s[2]),
-                                   tws_cell("%.0f", product_rate(profile, s[0], s[1], s[2], TWS_BF16, 1, 1) * 1e-12),
-                                   tws_cell("%.0f", product_rate(profile, s[0], s[1], s[2], TWS_F32, 1, 1) * 1e-12)});
+    tws_table_row(
+        &table,
+        (const char *[]){tws_cell("%lld x %lld x %lld", (long long)s[0], (long long)s[1], (long long)s[2]),
+                         tws_cell("%.0f", tws_profile_product_rate(profile, s[0], s[1], s[2], TWS_BF16, 1, 1) * 1e-12),
+                         tws_cell("%.0f", tws_profile_product_rate(profile, s[0], s[1], s[2], TWS_F32, 1, 1) * 1e-12)});
   }
   return tws_table_print(cli, &table, err);
 }
@@ -71,12 +66,14 @@ static tws_code print_host(const tws_cli *cli, const tws_profile *profile, tws_e
                                          "one rank, all threads"});
   int cores = tws_profile_cores(profile);
   for (int dtype = TWS_F32; dtype <= TWS_BF16; dtype++)
-    tws_table_row(&table,
-                  (const char *[]){
-                      tws_dtype_name((tws_dtype)dtype),
-                      tws_cell("%.0f", product_rate(profile, 512, 768, 768, (tws_dtype)dtype, 1, 1) * 1e-9),
-                      tws_cell("%.0f", product_rate(profile, 512, 768, 768, (tws_dtype)dtype, 1, cores) * cores * 1e-9),
-                      tws_cell("%.0f", product_rate(profile, 512, 768, 768, (tws_dtype)dtype, cores, 1) * 1e-9)});
+    tws_table_row(
+        &table,
+        (const char *[]){
+            tws_dtype_name((tws_dtype)dtype),
+            tws_cell("%.0f", tws_profile_product_rate(profile, 512, 768, 768, (tws_dtype)dtype, 1, 1) * 1e-9),
+            tws_cell("%.0f",
+                     tws_profile_product_rate(profile, 512, 768, 768, (tws_dtype)dtype, 1, cores) * cores * 1e-9),
+            tws_cell("%.0f", tws_profile_product_rate(profile, 512, 768, 768, (tws_dtype)dtype, cores, 1) * 1e-9)});
   return tws_table_print(cli, &table, err);
 }
 
@@ -166,58 +163,6 @@ static tws_code write_profile(const tws_cli *cli, const options *o, const tws_me
 
 /* ---- a disk ---- */
 
-/* The profile with what was measured of the disk, which simulations and estimates then use. */
-static tws_code write_into(const tws_disk_trial *best, const char *path, tws_error *err) {
-  tws_json *json;
-  TWS_TRY(tws_json_read(path, &json, err));
-  cJSON *disk = cJSON_CreateObject();
-  cJSON_AddNumberToObject(disk, "read", best->read);
-  cJSON_AddNumberToObject(disk, "write", best->write);
-  cJSON_DeleteItemFromObjectCaseSensitive(json->root, "disk");
-  cJSON_AddItemToObject(json->root, "disk", disk);
-  char *text = cJSON_Print(json->root);
-  const tws_code code = text ? tws_write_file(path, text, strlen(text), err)
-                             : tws_fail(err, TWS_MEMORY, NULL, "no memory to write %s with", path);
-  cJSON_free(text);
-  tws_json_destroy(json);
-  return code;
-}
-
-/* Before minutes of measuring. */
-static tws_code check_profile(const char *path, tws_error *err) {
-  tws_json *json;
-  tws_profile *profile = NULL;
-  TWS_TRY(tws_json_read(path, &json, err));
-  const tws_code code = tws_profile_from_json(json, &profile, err);
-  tws_json_destroy(json);
-  tws_profile_destroy(profile);
-  return code;
-}
-
-static cJSON *aio_json(const tws_aio *aio) {
-  cJSON *json = cJSON_CreateObject();
-  cJSON_AddNumberToObject(json, "block_size", (double)aio->block_size);
-  cJSON_AddNumberToObject(json, "queue_depth", (double)aio->queue_depth);
-  cJSON_AddNumberToObject(json, "intra_op_parallelism", (double)aio->threads);
-  cJSON_AddBoolToObject(json, "single_submit", aio->single_submit);
-  cJSON_AddBoolToObject(json, "overlap_events", aio->overlap_events);
-  return json;
-}
-
-static tws_code write_aio(const tws_aio *aio, const char *path, tws_error *err) {
-  cJSON *json = cJSON_CreateObject();
-  cJSON_AddItemToObject(json, "aio", aio_json(aio));
-  char *text = cJSON_Print(json);
-  tws_text line = {0};
-  if (text) tws_text_add(&line, "%s\n", text);
-  cJSON_free(text);
-  cJSON_Delete(json);
-  const tws_code code = !text || line.failed ? tws_fail(err, TWS_MEMORY, NULL, "no memory for %s", path)
-                                             : tws_write_file(path, line.data, line.length, err);
-  tws_text_free(&line);
-  return code;
-}
-
 static tws_code print_disk_json(const tws_disk_calibration *c, const options *o, tws_error *err) {
   cJSON *json = cJSON_CreateObject();
   const tws_disk_trial *best = &c->trial[c->best];
@@ -225,13 +170,13 @@ static tws_code print_disk_json(const tws_disk_calibration *c, const options *o,
   cJSON_AddStringToObject(json, "folder", o->disk);
   cJSON_AddNumberToObject(json, "bytes", (double)c->bytes);
   cJSON_AddBoolToObject(json, "direct", c->direct);
-  cJSON_AddItemToObject(json, "aio", aio_json(&best->aio));
+  cJSON_AddItemToObject(json, "aio", tws_aio_json(&best->aio));
   cJSON *disk = cJSON_AddObjectToObject(json, "disk");
   cJSON_AddNumberToObject(disk, "read", best->read);
   cJSON_AddNumberToObject(disk, "write", best->write);
   cJSON *trials = cJSON_AddArrayToObject(json, "trials");
   for (int i = 0; i < c->count; i++) {
-    cJSON *trial = aio_json(&c->trial[i].aio);
+    cJSON *trial = tws_aio_json(&c->trial[i].aio);
     cJSON_AddNumberToObject(trial, "read", c->trial[i].read);
     cJSON_AddNumberToObject(trial, "write", c->trial[i].write);
     cJSON_AddItemToArray(trials, trial);
@@ -271,18 +216,18 @@ static tws_code run_disk(tws_cli *cli, const options *o, tws_error *err) {
   const tws_inputs inputs = {.count = 0};
   tws_progress progress = tws_cli_progress(cli);
   TWS_TRY(tws_outputs_check(&output, 1, &inputs, o->force, err));
-  if (o->into) TWS_TRY(check_profile(o->into, err));
+  if (o->into) TWS_TRY(tws_disk_profile_check(o->into, err));
   TWS_TRY(tws_real_load(&real, err));
   const uint64_t bytes = o->disk_bytes > 0 ? (uint64_t)o->disk_bytes : (uint64_t)(o->quick ? 16 : 128) << 20;
   TWS_TRY(tws_calibrate_disk(real, o->disk, bytes, o->quick, &progress, &result, err));
   TWS_TRY(cli->json ? print_disk_json(&result, o, err) : print_disk(cli, &result, o, err));
   if (o->into) {
-    TWS_TRY(write_into(&result.trial[result.best], o->into, err));
+    TWS_TRY(tws_disk_into_profile(&result.trial[result.best], o->into, err));
     tws_say(cli, "the disk is in %s now: jobs with --profile %s have it, unless a cluster file says otherwise", o->into,
             o->into);
   }
   if (!o->out) return TWS_OK;
-  TWS_TRY(write_aio(&result.trial[result.best].aio, o->out, err));
+  TWS_TRY(tws_aio_write(&result.trial[result.best].aio, o->out, err));
   tws_say(cli, "wrote %s: its \"aio\" section belongs into a configuration", o->out);
   return TWS_OK;
 }

@@ -5,7 +5,7 @@
 #include "cli/job_options.h"
 #include "cli/job_view.h"
 #include "cli/remarks.h"
-#include "plan/float8.h"
+#include "job/notes.h"
 
 typedef struct options {
   tws_job_spec job;
@@ -13,52 +13,6 @@ typedef struct options {
   int print_schema, profile_schema, cluster_schema, all_keys;
   int64_t max_ranks;
 } options;
-
-enum { MAX_NOTES = 24, NOTE_SIZE = 256 };
-
-/* How much of it twinspeed.matmul_dtype fp8 is about; 0 where it is not. */
-static int float8_note(const tws_job *job, char *note) {
-  tws_plan *plan;
-  if (job->config->matmul_dtype != TWS_MATMUL_FP8 || job->config->casts_assumed) return 0;
-  if (tws_job_part_plan(job, 0, 1, &plan, NULL) != TWS_OK) return 0;
-  const tws_float8_products count = tws_plan_float8_products(plan);
-  tws_plan_destroy(plan);
-  snprintf(note, NOTE_SIZE,
-           "%u of the %u forward products of rank 0 are in 8 bits (e4m3, gradients e5m2, a scale for each tensor); the "
-           "head, experts and what has sizes that are no multiples of 16 stay in 16 bits",
-           count.eight, count.all);
-  return 1;
-}
-
-static int model_notes(const tws_job *job, char notes[MAX_NOTES][NOTE_SIZE]) {
-  const tws_network *n = job->network;
-  int count = 0;
-  size_t size = NOTE_SIZE;
-  for (const char *line = n->notes; line && *line && count < MAX_NOTES - 8;) {
-    size_t length = strcspn(line, "\n");
-    if (length) snprintf(notes[count++], size, "%.*s", (int)length, line);
-    line += length + (line[length] == '\n');
-  }
-  if (n->tied) snprintf(notes[count++], size, "embeddings are tied: the head shares the embedding's weight");
-  if (n->kv_heads != n->heads)
-    snprintf(notes[count++], size, "grouped-query attention: %lld query heads share %lld key/value heads",
-             (long long)n->heads, (long long)n->kv_heads);
-  if (n->head_size * n->heads != n->hidden)
-    snprintf(notes[count++], size, "head size %lld is not hidden/heads (%lld/%lld)", (long long)n->head_size,
-             (long long)n->hidden, (long long)n->heads);
-  if (n->padded_vocabulary != n->vocabulary)
-    snprintf(notes[count++], size, "the vocabulary of %lld is padded to %lld", (long long)n->vocabulary,
-             (long long)n->padded_vocabulary);
-  else if (n->vocabulary % 64 != 0 && job->backend == TWS_BACKEND_CUDA)
-    snprintf(notes[count++], size,
-             "a vocabulary of %lld is not a multiple of 64: --vocab-multiple 64 is faster on GPUs",
-             (long long)n->vocabulary);
-  if (job->config->sequence_length > n->positions && n->positions > 0)
-    snprintf(notes[count++], size, "sequence length %lld is beyond the model's %lld positions",
-             (long long)job->config->sequence_length, (long long)n->positions);
-  count += float8_note(job, notes[count]);
-  return count;
-}
 
 static tws_code effective(const options *o, const tws_config *config, tws_text *text, tws_text *idle, int *count,
                           tws_error *err) {
@@ -90,9 +44,9 @@ static tws_code print_json(const tws_config *config, const tws_job *job, const t
   if (tws_config_notes(config, &taken, &count, NULL) == TWS_OK) add_lines(array, &taken);
   tws_text_free(&taken);
   if (job) {
-    char notes[MAX_NOTES][NOTE_SIZE];
-    count = model_notes(job, notes);
-    for (int i = 0; i < count; i++) cJSON_AddItemToArray(array, cJSON_CreateString(notes[i]));
+    tws_text notes = {0};
+    if (tws_job_notes(job, &notes, NULL) == TWS_OK) add_lines(array, &notes);
+    tws_text_free(&notes);
     cJSON *plan = cJSON_AddObjectToObject(root, "plan");
     cJSON_AddNumberToObject(plan, "ranks", seen->ranks);
     cJSON_AddNumberToObject(plan, "ranks_verified", seen->checked);
@@ -132,10 +86,12 @@ static tws_code print_text(const tws_cli *cli, const tws_config *config, const t
   }
   tws_config_remark(cli, config);
   if (job) {
-    char notes[MAX_NOTES][NOTE_SIZE];
+    tws_text notes = {0};
     tws_job_print(cli, job);
-    int count = model_notes(job, notes);
-    for (int i = 0; i < count; i++) tws_out_wrapped(6, "note: %s", notes[i]);
+    if (tws_job_notes(job, &notes, NULL) == TWS_OK && notes.data)
+      for (char *rest = notes.data, *line; (line = strsep(&rest, "\n"));)
+        if (*line) tws_out_wrapped(6, "note: %s", line);
+    tws_text_free(&notes);
     print_coverage(seen);
   }
   tws_out("Effective configuration:\n");

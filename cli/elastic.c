@@ -38,28 +38,6 @@ static tws_code read_section(const options *o, tws_elastic *out, tws_error *err)
   return code;
 }
 
-/* Whether a job of so many GPUs can train, and with which batch: TWS_NO with the reason. */
-static tws_code ask_for(int64_t ranks, answer *a, tws_error *err) {
-  tws_elastic_choice choice;
-  const tws_elastic *e = &a->elastic;
-  const int64_t model = e->version >= 0.2 ? e->model_parallel : 1, replicas = ranks / model;
-  const tws_code code = tws_elastic_choose(e, ranks, &choice, err);
-  if (code == TWS_INVALID && err) err->code = TWS_NO;
-  if (code != TWS_OK) return code == TWS_INVALID ? TWS_NO : code;
-  tws_free(choice.gpus);
-  if (ranks % model != 0)
-    return tws_fail(err, TWS_NO, "use a multiple of it",
-                    "elasticity: %lld model-parallel ranks do not divide %lld GPUs", (long long)model,
-                    (long long)ranks);
-  if (choice.micro < 1 || choice.batch % (choice.micro * replicas) != 0)
-    return tws_fail(err, TWS_NO, "add micro batches, or use another number of ranks",
-                    "elasticity: no micro batch divides its batch of %lld among %lld ranks", (long long)choice.batch,
-                    (long long)replicas);
-  a->own = (tws_elastic_row){ranks, replicas, choice.micro, choice.batch / (choice.micro * replicas)};
-  a->own_batch = choice.batch;
-  return TWS_OK;
-}
-
 static cJSON *row_json(const tws_elastic_row *row, int64_t batch) {
   cJSON *one = cJSON_CreateObject();
   cJSON_AddNumberToObject(one, "gpus", (double)row->gpus);
@@ -115,7 +93,7 @@ static tws_code run_elastic(tws_cli *cli, void *raw, int argc, char **argv, tws_
     return tws_fail(err, TWS_USAGE, "twinspeed elastic -c ds_config.json", "elastic: no configuration was given");
   TWS_TRY(read_section(o, &a.elastic, err));
   TWS_TRY(tws_elastic_list(&a.elastic, &a.all, &a.rows, &a.count, err));
-  tws_code code = o->ranks ? ask_for(o->ranks, &a, err) : TWS_OK;
+  tws_code code = o->ranks ? tws_elastic_ask(&a.elastic, o->ranks, &a.own, &a.own_batch, err) : TWS_OK;
   if (code == TWS_OK) code = cli->json ? print_json(&a, err) : print_text(cli, &a, err);
   tws_free(a.rows);
   tws_free(a.all.gpus);

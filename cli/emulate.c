@@ -131,20 +131,6 @@ static tws_emulation_request request_of(session *s, tws_timeline *timeline) {
                                  .log = &s->cli->log};
 }
 
-/* A failure that the scenario expects is a success, and the other way round. */
-static tws_code judge(const session *s, const tws_emulation *r, tws_code code, tws_error *err) {
-  tws_error why = {0};
-  if (!s->scenario || (code != TWS_OK && code != TWS_RANK && code != TWS_HANG && code != TWS_INVALID && code != TWS_IO))
-    return code;
-  if (tws_expectations_check(&s->scenario->expect, r, code, err, s->o->save, &why) != TWS_OK) {
-    if (code != TWS_OK && !s->scenario->expect.status) return code;
-    if (err) *err = why;
-    return TWS_NO;
-  }
-  if (code != TWS_OK && err) *err = (tws_error){0};
-  return TWS_OK;
-}
-
 static tws_code print_all(session *s, const tws_job *job, const tws_emulation *r, const tws_error *failure,
                           tws_error *err) {
   const int failed = failure->code != TWS_OK;
@@ -172,30 +158,14 @@ static tws_code draw_figure(const session *s, const tws_job *job, const tws_emul
   return TWS_OK;
 }
 
-/* The last step, and what happened in it. */
-static tws_code write_trace(const tws_emulation *r, const tws_timeline *timeline, const char *path, tws_error *err) {
-  tws_mark *marks = r->mark_count ? malloc((size_t)r->mark_count * sizeof *marks) : NULL;
-  int count = 0;
-  for (int i = 0; marks && i < r->mark_count; i++) {
-    const tws_mark *m = &r->marks[i];
-    if (m->until_s < r->traced_s) continue;
-    marks[count] = *m;
-    marks[count].from_s -= r->traced_s;
-    marks[count++].until_s -= r->traced_s;
-  }
-  const tws_code code = tws_timeline_write_marked(&timeline, 1, marks, count, path, err);
-  free(marks);
-  return code;
-}
-
 static tws_code run_and_report(session *s, const tws_job *job, tws_emulation_request *request, tws_error *err) {
   const options *o = s->o;
   tws_emulation result;
   const tws_timeline *written = request->timeline;
   tws_code code = tws_emulate(job, request, &result, err);
   const tws_error failure = code != TWS_OK && err ? *err : (tws_error){0};
-  code = judge(s, &result, code, err);
-  if (code == TWS_OK && written) code = write_trace(&result, written, o->trace, err);
+  if (s->scenario) code = tws_expectations_judge(&s->scenario->expect, &result, code, s->o->save, err);
+  if (code == TWS_OK && written) code = tws_emulation_write_trace(&result, written, o->trace, err);
   if (code == TWS_OK) code = close_csv(s, err);
   if (code == TWS_OK && o->figure) code = draw_figure(s, job, &result, err);
   if (code == TWS_OK) code = print_all(s, job, &result, &failure, err);

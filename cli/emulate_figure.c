@@ -1,57 +1,11 @@
 #include "cli/emulate_figure.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/json.h"
 #include "base/memory.h"
-#include "base/number.h"
 #include "job/modules.h"
 #include "traces/plot.h"
-
-void tws_loss_curve_add(tws_loss_curve *c, double at_s, double loss) {
-  if (c->count == c->capacity) {
-    const int capacity = c->capacity ? 2 * c->capacity : 256;
-    double *at = tws_realloc(c->at_s, (size_t)capacity, sizeof *at);
-    if (at) c->at_s = at;
-    double *value = tws_realloc(c->loss, (size_t)capacity, sizeof *value);
-    if (value) c->loss = value;
-    if (!at || !value) return;
-    c->capacity = capacity;
-  }
-  c->at_s[c->count] = at_s;
-  c->loss[c->count++] = loss;
-}
-
-void tws_loss_curve_free(tws_loss_curve *c) {
-  tws_free(c->at_s);
-  tws_free(c->loss);
-}
-
-/* Columns of a file that `emulate --csv` wrote: the loss is the second, and the time the last. */
-static tws_code read_curve(const char *path, tws_loss_curve *curve, tws_error *err) {
-  char *text;
-  size_t length;
-  TWS_TRY(tws_read_file(path, 0, &text, &length, err));
-  const char *line = strchr(text, '\n');
-  const int good = line && line - text > 5 && strncmp(line - 5, ",at_s", 5) == 0;
-  while (good && line && line[1]) {
-    line++;
-    const char *comma = strchr(line, ','), *end = strchr(line, '\n'), *last = NULL;
-    for (const char *at = line; at && (!end || at < end); at = strchr(at + 1, ',')) last = *at == ',' ? at : last;
-    if (!comma || !last) break;
-    double at_s, loss;
-    const char *rest;
-    if (tws_text_number(last + 1, &rest, 0, 1e18, &at_s))
-      tws_loss_curve_add(curve, at_s, tws_text_number(comma + 1, &rest, -1e300, 1e300, &loss) ? loss : NAN);
-    line = end;
-  }
-  tws_free(text);
-  if (good && curve->count > 0) return TWS_OK;
-  return tws_fail(err, TWS_INVALID, "twinspeed emulate ... --csv FILE writes one", "%s: not the steps of an emulation",
-                  path);
-}
 
 static const char *name_of(const char *path, char name[64]) {
   const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path, *dot = strrchr(base, '.');
@@ -83,7 +37,7 @@ tws_code tws_emulation_figure(const tws_emulation *r, const tws_loss_curve *curv
   char names[TWS_MAX_STRINGS][64];
   tws_code code = TWS_OK;
   for (int i = 0; i < beside->count && code == TWS_OK; i++) {
-    code = read_curve(beside->item[i], &others[i], err);
+    code = tws_loss_curve_read(beside->item[i], &others[i], err);
     series[1 + i] =
         (tws_plot_series){name_of(beside->item[i], names[i]), others[i].at_s, others[i].loss, others[i].count};
   }

@@ -4,14 +4,7 @@
 
 #include "base/strings.h"
 #include "emulation/emulate.h"
-
-/* A loss and when it was known. */
-typedef struct tws_loss_curve {
-  double *at_s, *loss;
-  int count, capacity;
-} tws_loss_curve;
-void tws_loss_curve_add(tws_loss_curve *curve, double at_s, double loss); /* without memory it has less */
-void tws_loss_curve_free(tws_loss_curve *curve);
+#include "traces/loss_curve.h"
 
 /* beside: files that other runs wrote with --csv, whose losses are drawn too. TWS_IO, TWS_INVALID: one of them. */
 tws_code tws_emulation_figure(const tws_emulation *r, const tws_loss_curve *curve, const char *name,

@@ -204,9 +204,8 @@ static void print_time(const tws_cli *cli, const tws_job *job, const tws_estimat
     if (e->path.phase_s[p] > 0)
       tws_text_add(&line, " %s %s,", tws_phase_name((tws_phase)p),
                    tws_format_seconds(e->path.phase_s[p], text, sizeof text));
-  tws_text_add(
-      &line, " not hidden: communicating %s",
-      tws_format_seconds(e->path.exposed_s - e->path.bubble_s - tws_path_offloading(&e->path), text, sizeof text));
+  tws_text_add(&line, " not hidden: communicating %s",
+               tws_format_seconds(tws_path_communicating(&e->path), text, sizeof text));
   const struct {
     const char *what;
     double seconds;
@@ -267,16 +266,11 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
                                 const tws_stage_estimate *stages, const tws_plan *plan, tws_error *err) {
   const tws_estimate e = *estimate;
   tws_ledger ledger;
-  TWS_TRY(tws_ledger_read(plan, &ledger, err));
-  for (int t = 0; plan->accumulation_steps < job->config->accumulation_steps && t < TWS_TIER_COUNT; t++) {
-    const uint32_t peak_op = ledger.tier[t].peak_op; /* of this plan; bytes are those of all micro-batches */
-    ledger.tier[t] = e.ledger.tier[t];
-    ledger.tier[t].peak_op = peak_op;
-  }
+  TWS_TRY(tws_estimate_ledger(estimate, plan, job->config->accumulation_steps, &ledger, err));
   const tws_fit fit = tws_job_fit(job, &ledger);
   const tws_evidence evidence = tws_evidence_of_job(job);
-  tws_beside_deepspeed beside = {0};
-  if (o->compat) TWS_TRY(tws_beside_deepspeed_find(job, &ledger, o->factor, is_03(o), &beside, err));
+  tws_deepspeed_comparison compared = {0};
+  if (o->compat) TWS_TRY(tws_deepspeed_compare(job, &ledger, o->factor, is_03(o), &compared, err));
   const tws_own_engine own = tws_own_engine_find(&o->job, o->program);
   if (cli->json) {
     cJSON *root = tws_job_json(job);
@@ -287,7 +281,7 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
     tws_own_engine_json(&own, root);
     cJSON_AddItemToObject(root, "stages", tws_stages_json(stages, tws_job_stages(job)));
     cJSON_AddItemToObject(root, "evidence", tws_evidence_json(&evidence));
-    if (o->compat) cJSON_AddItemToObject(root, "deepspeed", tws_beside_deepspeed_json(&beside));
+    if (o->compat) cJSON_AddItemToObject(root, "deepspeed", tws_deepspeed_comparison_json(&compared));
     TWS_TRY(tws_out_json(root, err));
   } else {
     tws_job_print(cli, job);
@@ -295,7 +289,7 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
     TWS_TRY(tws_stages_print(cli, stages, tws_job_stages(job), &e.balance, err));
     if (tws_job_stages(job) > 1) tws_out("\nStage %d needs the most memory:\n", e.stage);
     TWS_TRY(print_ledger(cli, job, &ledger, plan, err));
-    if (o->compat) TWS_TRY(tws_beside_deepspeed_print(cli, &beside, err));
+    if (o->compat) TWS_TRY(tws_deepspeed_comparison_print(cli, &compared, err));
     if (o->compat) tws_out("\n");
     tws_fit_print(cli, &fit);
     print_time(cli, job, &e);

@@ -8,21 +8,8 @@
 #include "cli/tune_view.h"
 #include "cli/verdict.h"
 
-/* What does not depend on the kind of machine. */
-static int find_assumed(const tws_smallest_request *request, tws_assumption list[TWS_ASSUMPTIONS]) {
-  tws_job_spec spec = *request->spec;
-  tws_job *job;
-  int kept = 0;
-  spec.cluster = "dgx-a100"; /* any kind: there may be a list of them */
-  if (tws_job_open(&spec, &job, NULL) != TWS_OK) return 0;
-  const int count = tws_job_assumed(job, list);
-  for (int i = 0; i < count; i++)
-    if (strcmp(list[i].what, "memory margin") != 0 && strcmp(list[i].what, "NICs") != 0) list[kept++] = list[i];
-  tws_job_destroy(job);
-  return kept;
-}
-
-/* Of the runtime that is asked for; NULL: the program's own, whose peaks are those that are predicted. */
+/* Returns the interval of the runtime that is asked for; NULL: this program's own engine, whose peaks are those that are
+ * predicted. */
 static const tws_memory_interval *margin_of(const tws_smallest_request *request) {
   const tws_runtime *runtime = request->spec->runtime ? tws_runtime_find(request->spec->runtime) : NULL;
   const tws_memory_interval *seen = runtime ? tws_runtime_memory_interval(runtime) : NULL;
@@ -37,7 +24,7 @@ static tws_code fit_json(const tws_smallest_request *request, const tws_smallest
   if (request->within_s > 0) cJSON_AddNumberToObject(root, "within_s", request->within_s);
   if (request->tokens_per_s > 0) cJSON_AddNumberToObject(root, "wanted_tokens_per_s", request->tokens_per_s);
   tws_assumption assumed[TWS_ASSUMPTIONS];
-  cJSON_AddItemToObject(root, "assumptions", tws_assumptions_json(assumed, find_assumed(request, assumed)));
+  cJSON_AddItemToObject(root, "assumptions", tws_assumptions_json(assumed, tws_smallest_assumed(request, assumed)));
   const tws_memory_interval *margin = margin_of(request);
   cJSON *kept = cJSON_AddObjectToObject(root, "margin");
   cJSON_AddNumberToObject(kept, "share", margin ? 1 - 1 / margin->high : 0);
@@ -120,7 +107,7 @@ tws_code tws_fit_answer(tws_cli *cli, const tws_smallest_request *request, tws_e
                       "above what was predicted",
                       100 * (1 - 1 / margin->high), margin->of, 100 * (margin->high - 1));
     tws_assumption assumed[TWS_ASSUMPTIONS];
-    tws_assumptions_print(cli, assumed, find_assumed(request, assumed));
+    tws_assumptions_print(cli, assumed, tws_smallest_assumed(request, assumed));
     if (code == TWS_OK && answers[0].found) tws_evidence_print(cli, &answers[0].evidence);
     if (answers[0].found) {
       tws_out("\n");

@@ -4,10 +4,6 @@
 
 #include "cli/cli.h"
 
-static double pace_of(const tws_stage_flops *cost) {
-  return cost->forward_s + cost->backward_s;
-}
-
 /* ---- the report ---- */
 /* "1.23 M": the profiler's rounding to two decimals, printed with %g. */
 static const char *scaled(double value, const char *unit, int params) {
@@ -29,15 +25,6 @@ static void print_line(tws_text *out, const char *label, const char *value) {
   tws_text_add(out, "%-70s  %-8s\n", label, value);
 }
 
-/* What the backward pass of a micro-batch computes, with what it computes again. */
-static double backward_flops(const tws_stage_flops *cost) {
-  return cost->backward_flops + cost->recomputed_flops;
-}
-
-double tws_flops_samples_per_s(const tws_flops_view *r) {
-  return (double)r->job->config->train_batch_size / r->profile->iteration_s;
-}
-
 static void print_sizes(const tws_flops_view *r, tws_text *out) {
   const tws_job *job = r->job;
   int stages = r->profile->stage_count, tensor = tws_job_ranks_along(job, TWS_AXIS_MODEL),
@@ -57,7 +44,8 @@ static void print_sizes(const tws_flops_view *r, tws_text *out) {
 static void print_summary(const tws_flops_view *r, tws_text *out) {
   const tws_job *job = r->job;
   const tws_stage_flops *t = &r->profile->stages[r->profile->slowest];
-  const double backward = backward_flops(t), both = t->flops + backward;
+  const tws_flops_rates rates = tws_flops_rates_of(r->profile, job->config->accumulation_steps);
+  const double backward = rates.backward_flops;
   double accumulation = (double)job->config->accumulation_steps;
   char where[32] = "", at[32] = "";
   if (r->step > 0) snprintf(at, sizeof at, " at step %lld", (long long)r->step);
@@ -88,19 +76,18 @@ static void print_summary(const tws_flops_view *r, tws_text *out) {
       shared ? "fwd flops of model, all GPUs of a replica: " : "fwd flops of model = fwd flops per GPU * mp_size: ",
       scaled(r->profile->replica_flops, "", 0));
   print_line(out, "fwd latency: ", scaled(t->forward_s, "s", 0));
-  print_line(out, "fwd FLOPS per GPU = fwd flops per GPU / fwd latency: ", scaled(t->flops / t->forward_s, "FLOPS", 0));
+  print_line(out, "fwd FLOPS per GPU = fwd flops per GPU / fwd latency: ", scaled(rates.forward_per_s, "FLOPS", 0));
   print_line(out, tws_cell("bwd flops per GPU%s: ", where), scaled(backward, "", 0));
   print_line(out, "bwd latency: ", scaled(t->backward_s, "s", 0));
-  print_line(out,
-             "bwd FLOPS per GPU = bwd flops per GPU / bwd latency: ", scaled(backward / t->backward_s, "FLOPS", 0));
-  print_line(out, "fwd+bwd FLOPS per GPU = fwd+bwd flops per GPU / (fwd+bwd latency): ",
-             scaled(both / pace_of(t), "FLOPS", 0));
+  print_line(out, "bwd FLOPS per GPU = bwd flops per GPU / bwd latency: ", scaled(rates.backward_per_s, "FLOPS", 0));
+  print_line(
+      out, "fwd+bwd FLOPS per GPU = fwd+bwd flops per GPU / (fwd+bwd latency): ", scaled(rates.both_per_s, "FLOPS", 0));
   print_line(out, "step latency: ", scaled(t->step_s, "s", 0));
   print_line(out, tws_cell("iter latency, %g accumulation step%s: ", accumulation, accumulation > 1 ? "s" : ""),
              scaled(r->profile->iteration_s, "s", 0));
   print_line(out, tws_cell("FLOPS per GPU = %g * fwd+bwd flops per GPU / iter latency: ", accumulation),
-             scaled(accumulation * both / r->profile->iteration_s, "FLOPS", 0));
-  print_line(out, "samples/second: ", tws_cell("%.2f", tws_flops_samples_per_s(r)));
+             scaled(rates.step_per_s, "FLOPS", 0));
+  print_line(out, "samples/second: ", tws_cell("%.2f", tws_job_samples_per_s(job, r->profile->iteration_s)));
   print_line(out, "MFU = fwd and bwd flops per GPU / (iter latency * dense peak): ",
              tws_cell("%.1f %%", 100 * r->profile->mfu));
   print_line(out, "HFU, with what is computed again: ", tws_cell("%.1f %%", 100 * r->profile->hfu));

@@ -56,8 +56,6 @@
       TWS_LIST("set", 0, "KEY=VALUE", type, field.set, "set a configuration key: --set zero_optimization.stage=3"),   \
       TWS_STRICT_OPTION(type, field)
 
-/* Of what --program names; NULL: leaves the job's as it is. */
-tws_code tws_job_choose_program(tws_job *job, const char *name, tws_error *err);
 #define TWS_PROGRAM_OPTION(type)                  \
   TWS_STRING("program", 0, "NAME", type, program, \
              "what is planned: train (a step, default), evaluate, or between steps apply, select, sync")

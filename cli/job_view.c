@@ -54,7 +54,7 @@ void tws_assumptions_print(const tws_cli *cli, const tws_assumption *list, int c
   tws_text_free(&text);
 }
 
-void tws_job_assumed_print(const tws_cli *cli, const tws_job *job) {
+static void job_assumed_print(const tws_cli *cli, const tws_job *job) {
   tws_assumption list[TWS_ASSUMPTIONS];
   tws_assumptions_print(cli, list, tws_job_assumed(job, list));
 }
@@ -110,7 +110,7 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
                config->accumulation_steps > 1 ? "s" : "", (long long)config->train_batch_size,
                tws_recompute_name(config->recompute));
   print_line_of(&line);
-  tws_job_assumed_print(cli, job);
+  job_assumed_print(cli, job);
 }
 
 /* ---- for programs ---- */

@@ -6,14 +6,13 @@
 
 static tws_code print_json(const tws_knee *knee, const tws_knee_sweep *sweep, const tws_tune_request *request,
                            tws_error *err) {
-  const double tokens = (double)tws_job_sequence(request->job);
   cJSON *json = cJSON_CreateObject();
   cJSON_AddStringToObject(json, "schema", "twinspeed-sweep-1");
   cJSON_AddStringToObject(json, "model", request->job->network->name);
   cJSON_AddStringToObject(json, "cluster", request->job->cluster.name);
   cJSON_AddStringToObject(json, "runtime", tws_profile_runtime(request->job->profile)->name);
   cJSON_AddStringToObject(json, "dtype", tws_dtype_name(request->job->config->dtype));
-  cJSON_AddNumberToObject(json, "sequence_length", tokens);
+  cJSON_AddNumberToObject(json, "sequence_length", (double)tws_job_sequence(request->job));
   tws_assumption assumed[TWS_ASSUMPTIONS];
   cJSON_AddItemToObject(json, "assumptions", tws_assumptions_json(assumed, tws_tune_assumed(request, assumed)));
   cJSON_AddStringToObject(json, "parameter", sweep->parameter);
@@ -27,7 +26,7 @@ static tws_code print_json(const tws_knee *knee, const tws_knee_sweep *sweep, co
       cJSON_AddStringToObject(one, "name", p->name);
       cJSON_AddNumberToObject(one, "step_s", p->step_s);
       cJSON_AddNumberToObject(one, "samples_per_s", p->samples_per_s);
-      cJSON_AddNumberToObject(one, "tokens_per_s", p->samples_per_s * tokens);
+      cJSON_AddNumberToObject(one, "tokens_per_s", p->tokens_per_s);
     }
     cJSON_AddItemToArray(points, one);
   }
@@ -49,7 +48,6 @@ static const char *value_cell(double value, const char *unit) {
 tws_code tws_knee_print(const tws_cli *cli, const tws_knee *knee, const tws_knee_sweep *sweep,
                         const tws_tune_request *request, tws_error *err) {
   if (cli->json) return print_json(knee, sweep, request, err);
-  const double tokens = (double)tws_job_sequence(request->job);
   const char *unit = tws_knee_unit(sweep);
   tws_table table;
   tws_table_init(&table, 5);
@@ -59,7 +57,7 @@ tws_code tws_knee_print(const tws_cli *cli, const tws_knee *knee, const tws_knee
     char step[32] = "-";
     if (p->fits) tws_format_seconds(p->step_s, step, sizeof step);
     tws_table_row(&table, (const char *[]){value_cell(p->value, unit), p->fits ? p->label : "nothing fits", step,
-                                           p->fits ? tws_thousands((int64_t)(p->samples_per_s * tokens + 0.5)) : "-",
+                                           p->fits ? tws_thousands((int64_t)(p->tokens_per_s + 0.5)) : "-",
                                            i == knee->knee ? "<" : ""});
   }
   TWS_TRY(tws_table_print(cli, &table, err));

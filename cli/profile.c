@@ -68,8 +68,7 @@ static tws_code print_json(const report *r, tws_error *err) {
   add_cost(root, &r->profile.stages[r->profile.slowest]);
   cJSON_AddNumberToObject(root, "replica_flops", r->profile.replica_flops);
   cJSON_AddNumberToObject(root, "iteration_s", r->profile.iteration_s);
-  const tws_flops_view view = view_of(r);
-  cJSON_AddNumberToObject(root, "samples_per_s", tws_flops_samples_per_s(&view));
+  cJSON_AddNumberToObject(root, "samples_per_s", tws_job_samples_per_s(r->job, r->profile.iteration_s));
   cJSON_AddNumberToObject(root, "mfu", r->profile.mfu);
   cJSON_AddNumberToObject(root, "hfu", r->profile.hfu);
   cJSON *stages = cJSON_AddArrayToObject(root, "stages");

@@ -45,7 +45,7 @@ static tws_code print_text(const tws_cli *cli, const tws_results *r, tws_error *
                                  "predicted", "measured", "error", "tokens/s", "memory of a rank"});
   for (size_t i = 0; i < r->count; i++) {
     const tws_result_entry *e = &r->entries[i];
-    double error = tws_result_error(e), step = e->measured_s > 0 ? e->measured_s : tws_result_predicted(e);
+    const double error = tws_result_error(e), rate = tws_result_tokens_per_s(e);
     const char *row[] = {e->model,
                          e->runtime,
                          e->dtype[0] ? e->dtype : "-",
@@ -58,7 +58,7 @@ static tws_code print_text(const tws_cli *cli, const tws_results *r, tws_error *
                          seconds_cell(tws_result_predicted(e)),
                          seconds_cell(e->measured_s),
                          isnan(error) ? "-" : tws_cell("%+.1f %%", 100 * error),
-                         e->tokens && step > 0 ? tws_thousands((int64_t)((double)e->tokens / step + 0.5)) : "-",
+                         rate > 0 ? tws_thousands((int64_t)(rate + 0.5)) : "-",
                          memory_cell(e)};
     tws_table_row(&table, row);
   }

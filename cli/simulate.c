@@ -71,16 +71,6 @@ static tws_code simulate_job(const tws_cli *cli, const options *o, const tws_job
 
 /* ---- results ---- */
 
-static double tokens_per_s(const simulation *s) {
-  const double step = s->of_job.result.step_s;
-  return step > 0 ? s->estimate.tokens_per_s * s->estimate.step_s / step : 0;
-}
-
-static double mfu(const simulation *s) {
-  const double step = s->of_job.result.step_s;
-  return step > 0 ? s->estimate.mfu * s->estimate.step_s / step : 0;
-}
-
 static void add_row(tws_table *table, const char *name, double seconds, double step_s) {
   char text[32];
   const char *cells[3] = {name, tws_cell("%s", tws_format_seconds(seconds, text, sizeof text)),
@@ -126,7 +116,8 @@ static tws_code print_result(const tws_cli *cli, const options *o, const tws_job
   tws_job_print(cli, job);
   tws_out("\n%sSimulated step%s   %s, %s tokens/s, MFU %.1f %%\n", tws_style(cli, TWS_BOLD),
           tws_style(cli, TWS_PLAIN_OUTPUT), tws_format_seconds(s->of_job.result.step_s, step, sizeof step),
-          tws_thousands((int64_t)(tokens_per_s(s) + 0.5)), 100 * mfu(s));
+          tws_thousands((int64_t)(tws_estimate_tokens_per_s(&s->estimate, s->of_job.result.step_s) + 0.5)),
+          100 * tws_estimate_mfu(&s->estimate, s->of_job.result.step_s));
   const double more = s->estimate.step_s > 0 ? s->of_job.result.step_s / s->estimate.step_s - 1 : 0;
   tws_format_seconds(s->estimate.step_s, longest, sizeof longest);
   if (more > -5e-4 && more < 5e-4)
@@ -185,9 +176,9 @@ static tws_code print_json(const options *o, const tws_job *job, const simulatio
   cJSON_AddNumberToObject(root, "longest_path_s", s->estimate.step_s);
   const tws_fit fit = tws_job_fit(job, &s->estimate.ledger);
   cJSON_AddItemToObject(root, "verdict", tws_fit_json(&fit));
-  cJSON_AddNumberToObject(root, "tokens_per_s", tokens_per_s(s));
+  cJSON_AddNumberToObject(root, "tokens_per_s", tws_estimate_tokens_per_s(&s->estimate, s->of_job.result.step_s));
   cJSON_AddNumberToObject(root, "model_flops", s->estimate.model_flops);
-  cJSON_AddNumberToObject(root, "mfu", mfu(s));
+  cJSON_AddNumberToObject(root, "mfu", tws_estimate_mfu(&s->estimate, s->of_job.result.step_s));
   cJSON_AddNumberToObject(root, "exposed_s", s->of_job.result.exposed_s);
   if (s->estimate.loading_s > 0) cJSON_AddNumberToObject(root, "loading_s", s->estimate.loading_s);
   if (path->loading_s > 0) cJSON_AddNumberToObject(root, "loading_exposed_s", path->loading_s);

@@ -7,16 +7,6 @@ static int axis_used(const tws_path_result *path, int axis) {
   return path->axis_busy_s[axis] > 0 || path->axis_exposed_s[axis] > 0;
 }
 
-static double share(const tws_path_result *path, double seconds) {
-  return path->step_s > 0 ? 100 * seconds / path->step_s : 0;
-}
-
-static double stage_bytes(const tws_stage_estimate *stage) {
-  double bytes = 0;
-  for (int t = 0; t < TWS_TIER_COUNT; t++) bytes += (double)stage->arena_bytes[t];
-  return bytes;
-}
-
 tws_code tws_stages_print(const tws_cli *cli, const tws_stage_estimate *stages, int count,
                           const tws_stage_balance *balance, tws_error *err) {
   enum { FIXED = 7 };
@@ -42,10 +32,11 @@ tws_code tws_stages_print(const tws_cli *cli, const tws_stage_estimate *stages, 
     row[1] = tws_cell("%d", stage->rank);
     row[2] = tws_cell("%d", stage->layers);
     row[3] = tws_cell("%s", tws_format_count(stage->parameters, text, sizeof text));
-    row[4] = tws_cell("%s", tws_format_bytes(stage_bytes(stage), text, sizeof text));
-    row[5] = tws_cell("%.1f %%", share(path, path->step_s - path->exposed_s));
-    row[6] = tws_cell("%.1f %%", share(path, path->bubble_s));
-    for (int i = 0; i < used; i++) row[FIXED + i] = tws_cell("%.1f %%", share(path, path->axis_exposed_s[axes[i]]));
+    row[4] = tws_cell("%s", tws_format_bytes(tws_stage_bytes(stage), text, sizeof text));
+    row[5] = tws_cell("%.1f %%", 100 * tws_path_share(path, path->step_s - path->exposed_s));
+    row[6] = tws_cell("%.1f %%", 100 * tws_path_share(path, path->bubble_s));
+    for (int i = 0; i < used; i++)
+      row[FIXED + i] = tws_cell("%.1f %%", 100 * tws_path_share(path, path->axis_exposed_s[axes[i]]));
     tws_table_row(&table, row);
   }
   TWS_TRY(tws_table_print(cli, &table, err));
@@ -88,7 +79,7 @@ cJSON *tws_stages_json(const tws_stage_estimate *stages, int count) {
     cJSON_AddNumberToObject(one, "rank", stage->rank);
     cJSON_AddNumberToObject(one, "layers", stage->layers);
     cJSON_AddNumberToObject(one, "parameters", stage->parameters);
-    cJSON_AddNumberToObject(one, "memory_bytes", stage_bytes(stage));
+    cJSON_AddNumberToObject(one, "memory_bytes", tws_stage_bytes(stage));
     cJSON_AddNumberToObject(one, "compute_s", stage->path.step_s - stage->path.exposed_s);
     cJSON_AddNumberToObject(one, "bubble_s", stage->path.bubble_s);
     cJSON_AddItemToObject(one, "communication", tws_axes_json(&stage->path));

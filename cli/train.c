@@ -21,8 +21,8 @@
 #include "cli/training_options.h"
 #include "job/fit.h"
 #include "job/modules.h"
-#include "job/recovery.h"
 #include "launch/guard.h"
+#include "launch/supervise.h"
 
 typedef struct options {
   tws_job_spec job;
@@ -33,24 +33,22 @@ typedef struct options {
   int64_t restarts;
   int force, ignore_memory, is_virtual;
   /* found from them */
-  tws_arena *arena;
-  tws_hosts hosts;
-  tws_launch_options launch;
-  int own_cluster, failed_rank;
-  char *found_tag;    /* `tag`, where the user gave none: TWS_TAG_SIZE characters */
-  int64_t since;      /* what was in the folder before, as tws_recovery_find() asks it */
-  const char *origin; /* tag in that folder that it began from */
-  tws_recovery_point point;
+  tws_supervised run; /* the attempt that is made */
   tws_guard guard;
 } options;
+
+typedef struct session {
+  tws_cli *cli;
+  options *o;
+} session;
 
 /* ---- before: does it fit, are the ranks to be started? ---- */
 
 static tws_code check_device(const options *o, const tws_job *job, tws_error *err) {
-  const int nodes = o->launch.hosts ? o->launch.hosts->count : 1;
+  const int nodes = o->run.launch.hosts ? o->run.launch.hosts->count : 1;
   if (job->backend == TWS_BACKEND_HOST && job->cluster.nodes != nodes)
     return tws_fail(err, TWS_INVALID,
-                    o->launch.hosts
+                    o->run.launch.hosts
                         ? "let them agree, or leave out --cluster"
                         : "say where they are: --hostfile FILE; or train on this machine: --cluster host -n N",
                     "cluster %s has %d node%s, and ranks are to be started on %d", job->cluster.name,
@@ -61,7 +59,7 @@ static tws_code check_device(const options *o, const tws_job *job, tws_error *er
 static tws_code check_memory(const tws_cli *cli, const tws_job *job, const options *o, tws_error *err) {
   tws_local_fit fit;
   char need[32], have[32];
-  const int here = o->launch.hosts ? o->launch.hosts->host[0].count : job->ranks;
+  const int here = o->run.launch.hosts ? o->run.launch.hosts->host[0].count : job->ranks;
   TWS_TRY(tws_job_fit_here(job, here, o->eval_data != NULL, &fit, err));
   if (fit.need == 0.0) return TWS_OK;
   tws_format_bytes(fit.need, need, sizeof need);
@@ -119,7 +117,7 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
   if (cli->verbose) arguments[count++] = "--verbose";
   for (int i = 0; i < count; i++)
     if (!arguments[i] && code == TWS_OK) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  tws_launch_options launch_options = o->launch;
+  tws_launch_options launch_options = o->run.launch;
   launch_options.ranks = job->ranks;
   launch_options.threads = job->threads;
   launch_options.arguments = arguments;
@@ -445,7 +443,7 @@ static tws_code check_checkpoints(options *o, char *tag, size_t size, tws_error 
   const char *slash = strrchr(path, '/');
   if (strlen(path) <= strlen(o->resume)) return TWS_OK; /* the folder is a checkpoint itself */
   snprintf(tag, size, "%s", slash + 1);
-  o->tag = o->found_tag = tag;
+  o->tag = o->run.found_tag = tag;
   return TWS_OK;
 }
 
@@ -479,19 +477,6 @@ static void use_devices(const tws_host *host) {
   setenv("CUDA_VISIBLE_DEVICES", devices, 1);
 }
 
-/* A job that says nothing of its cluster has as many nodes; several names of this machine are one. */
-static tws_code use_hosts(options *o, tws_error *err) {
-  int most = 1;
-  o->job.ranks = o->launch.ranks = tws_hosts_ranks(&o->hosts);
-  if (!o->job.ranks) return tws_fail(err, TWS_INVALID, NULL, "no rank is left to start");
-  for (int h = 0; h < o->hosts.count; h++) most = o->hosts.host[h].count > most ? o->hosts.host[h].count : most;
-  const int here = tws_hosts_local(&o->hosts);
-  o->launch.hosts = here ? NULL : &o->hosts;
-  o->own_cluster |= !o->job.cluster;
-  if (o->own_cluster) o->job.cluster = here ? "host" : tws_arena_printf(o->arena, "host:%dx%d", o->hosts.count, most);
-  return o->job.cluster ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-}
-
 /* Where ranks go, and how many that makes. */
 static tws_code place_ranks(const tws_cli *cli, options *o, tws_error *err) {
   int rank, world;
@@ -504,98 +489,37 @@ static tws_code place_ranks(const tws_cli *cli, options *o, tws_error *err) {
   }
   if (tws_worker_is()) return TWS_OK;
   o->flags.elastic = o->restarts > 0;
-  TWS_TRY(tws_launch_flags_read(&o->flags, o->job.ranks, o->arena, &o->hosts, &o->launch, err));
-  if (!o->launch.hosts) return TWS_OK;
+  TWS_TRY(tws_launch_flags_read(&o->flags, o->job.ranks, o->run.arena, &o->run.hosts, &o->run.launch, err));
+  if (!o->run.launch.hosts) return TWS_OK;
   tws_launch_flags_say(cli, &o->flags, o->job.ranks);
   const int chosen = tws_launch_flags_choose_devices(cli, &o->flags);
-  if (chosen && o->hosts.count == 1 && tws_hosts_local(&o->hosts)) use_devices(o->hosts.host);
-  return use_hosts(o, err);
-}
-
-static tws_code run_once(tws_cli *cli, options *o, tws_error *err) {
-  tws_job *job;
-  TWS_TRY(tws_job_load(&o->job, &job, err));
-  tws_code code = run_job(cli, o, job, err);
-  tws_job_destroy(job);
-  return code;
-}
-
-/* Leaves out the host of the rank that failed, or one rank where there is no other host. */
-static tws_code leave_out_failed(options *o, tws_error *err) {
-  int slot;
-  if (!o->launch.hosts) {
-    o->job.ranks = (o->job.ranks ? o->job.ranks : o->launch.ranks) - 1;
-    return TWS_OK;
-  }
-  const tws_host *host = tws_hosts_of_rank(&o->hosts, o->failed_rank, &slot);
-  const int at = host ? (int)(host - o->hosts.host) : 0;
-  memmove(&o->hosts.host[at], &o->hosts.host[at + 1], (size_t)(--o->hosts.count - at) * sizeof *o->hosts.host);
-  if (o->hosts.count < o->launch.least_nodes)
-    return tws_fail(err, TWS_NO, NULL, "%d nodes are left, and --num-nodes asks for %d", o->hosts.count,
-                    o->launch.least_nodes);
-  return use_hosts(o, err);
-}
-
-/* As many ranks as are left and the batch can be divided among: the last hosts then have fewer. */
-static tws_code shrink(options *o, tws_error *err) {
-  int64_t ranks;
-  TWS_TRY(leave_out_failed(o, err));
-  TWS_TRY(tws_recovery_shrink(&o->job, o->job.ranks, &ranks, NULL, err));
-  for (int64_t over = o->job.ranks - ranks; o->launch.hosts && over > 0; over--)
-    if (--o->hosts.host[o->hosts.count - 1].count == 0) o->hosts.count--;
-  o->job.ranks = ranks;
-  return o->launch.hosts ? use_hosts(o, err) : TWS_OK;
-}
-
-/* Nobody here can say what was saved where rank 0 took a folder that is not this machine's. */
-static int is_elsewhere(const tws_cli *cli, const options *o, int64_t taken) {
-  if (!o->launch.hosts || tws_folder_stamp(o->save, TWS_FOLDER_LOCK) != taken) return 0;
-  tws_warn(cli, "%s is not on this machine: go on by hand with --resume, on the first host", o->save);
-  return 1;
-}
-
-/* Where those that are left go on from, once what happened was said. */
-static tws_code choose_point(tws_cli *cli, options *o, int64_t before, tws_error *err) {
-  const tws_recovery_point *point = &o->point;
-  tws_warn(cli, "%s", err->message);
-  *err = (tws_error){0};
-  TWS_TRY(tws_recovery_find(o->save, o->since, o->origin, &o->point, err));
-  if (*point->damage.message) tws_warn(cli, "%s", point->damage.message);
-  tws_warn(cli, "going on with %" PRId64 " of %" PRId64 " ranks %s%s", o->job.ranks, before,
-           *point->tag ? "from "
-           : o->resume ? "from where it began: no checkpoint was saved since"
-                       : "from the beginning: no checkpoint was saved yet",
-           point->tag);
-  o->force = 1;
-  if (!*point->tag) return TWS_OK;
-  o->resume = o->save;
-  o->tag = point->tag;
-  if (!point->has_base) o->init_from = NULL;
+  if (chosen && o->run.hosts.count == 1 && tws_hosts_local(&o->run.hosts)) use_devices(o->run.hosts.host);
+  o->run.job = o->job;
+  TWS_TRY(tws_supervised_place(&o->run, err));
+  o->job = o->run.job;
   return TWS_OK;
 }
 
-/* The checkpoint that was found to go on from, without a tag of the user's, may be removed by the job that saves there
- * before all ranks have read it: then the job starts again, from the newest. */
-static tws_code run_from_newest(tws_cli *cli, options *o, tws_error *err) {
-  enum { TRIES = 5 };
-  char path[TWS_FOLDER_SIZE], newer[TWS_TAG_SIZE];
-  tws_code code = run_once(cli, o, err);
-  for (int i = 0; code == TWS_IO && o->found_tag && i < TRIES && !tws_rank_follows(); i++) {
-    snprintf(path, sizeof path, "%.3500s/%.255s", o->resume, o->tag);
-    (void)tws_folder_vanished(path, newer, sizeof newer);
-    if (!*newer) break;
-    tws_warn(cli, "%s was replaced meanwhile by the job that saves there; continuing from %s", path, newer);
-    snprintf(o->found_tag, TWS_TAG_SIZE, "%s", newer);
-    if (err) *err = (tws_error){0};
-    code = run_once(cli, o, err);
-  }
+/* An attempt of the supervisor's. */
+static tws_code run_once(void *user, const tws_supervised *now, tws_error *err) {
+  const session *s = user;
+  options *o = s->o;
+  tws_job *job;
+  o->job = now->job;
+  o->resume = now->resume;
+  o->tag = now->tag;
+  o->init_from = now->init_from;
+  o->force |= now->force;
+  TWS_TRY(tws_job_load(&o->job, &job, err));
+  tws_code code = run_job(s->cli, o, job, err);
+  tws_job_destroy(job);
   return code;
 }
 
 /* One rank that this process runs itself, unless a configuration with more of them is still to be read. */
 static int needs_guard(const options *o) {
   int rank, world;
-  if (o->deadline_s <= 0 || o->job.ranks > 1 || o->launch.hosts || tws_rank_follows()) return 0;
+  if (o->deadline_s <= 0 || o->job.ranks > 1 || o->run.launch.hosts || tws_rank_follows()) return 0;
   if (tws_started_elsewhere(&rank, &world)) return 0;
   const char *input;
   return tws_job_spec_input(&o->job, &input, NULL) == TWS_OK && (!input || !isatty(STDIN_FILENO));
@@ -612,9 +536,10 @@ static void end_likewise(tws_cli *cli, const tws_guard *guard) {
   cli->exit_code = 128 + guard->signal;
 }
 
-/* What a rank or a node takes with it is lost up to the last checkpoint, from where those that are left go on. */
+/* The supervisor starts the job again where ranks of it fail. */
 static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
   int idle;
+  session s = {cli, o};
   TWS_TRY(read_torchrun(cli, o, &idle, err));
   if (idle) return TWS_OK;
   TWS_TRY(place_ranks(cli, o, err));
@@ -625,26 +550,13 @@ static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
       return TWS_OK;
     }
   }
-  o->launch.failed_rank = &o->failed_rank;
-  o->since = o->save ? tws_folder_stamp(o->save, "latest") : 0;
-  o->origin = o->save && o->resume && tws_folder_same(o->save, o->resume) ? o->tag : NULL;
-  int64_t taken = o->save ? tws_folder_stamp(o->save, TWS_FOLDER_LOCK) : 0;
-  tws_code code = run_from_newest(cli, o, err);
-  for (int64_t left = o->restarts; o->failed_rank >= 0 && !tws_rank_follows(); left--) {
-    tws_error why = {0};
-    const int64_t before = o->job.ranks > 0 ? o->job.ranks : o->launch.ranks;
-    /* a file that one rank cannot read or write may be on a disk of its node alone */
-    if (!tws_recovery_goes_on(code == TWS_IO ? TWS_RANK : code, left, before, o->save)) break;
-    if (is_elsewhere(cli, o, taken)) break;
-    if (shrink(o, &why) != TWS_OK) {
-      tws_warn(cli, "it does not go on: %s", why.message);
-      break;
-    }
-    taken = tws_folder_stamp(o->save, TWS_FOLDER_LOCK);
-    TWS_TRY(choose_point(cli, o, before, err));
-    code = run_once(cli, o, err);
-  }
-  return code;
+  o->run.job = o->job;
+  o->run.save = o->save;
+  o->run.resume = o->resume;
+  o->run.tag = o->tag;
+  o->run.init_from = o->init_from;
+  o->run.restarts = o->restarts;
+  return tws_supervise(&o->run, run_once, &s, &cli->log, err);
 }
 
 /* On the cluster that is named, under the simulator's clock. */
@@ -691,10 +603,10 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
                     o->eval_every ? "--eval-every" : "--eval-steps");
   TWS_TRY(check_checkpoints(o, tag, sizeof tag, err));
   TWS_TRY(check_outputs(o, err));
-  o->arena = tws_arena_create();
-  if (!o->arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  o->run.arena = tws_arena_create();
+  if (!o->run.arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   const tws_code code = run_checked(cli, o, err);
-  tws_arena_destroy(o->arena);
+  tws_arena_destroy(o->run.arena);
   return code;
 }
 
@@ -717,7 +629,8 @@ static const tws_option table[] = {
     TWS_FLAG("ignore-memory", 0, options, ignore_memory, "start although memory may not suffice"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .steps = 100, .deadline_s = 1800.0, .failed_rank = -1};
+static const options defaults = {
+    .job = TWS_JOB_SPEC_DEFAULTS, .steps = 100, .deadline_s = 1800.0, .run.failed_rank = -1};
 
 const tws_verb tws_verb_train = {
     .name = "train",

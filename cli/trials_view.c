@@ -1,7 +1,5 @@
 #include "cli/trials_view.h"
 
-#include <math.h>
-
 #include "base/units.h"
 #include "cli/job_view.h"
 
@@ -15,44 +13,31 @@ static void add_trial(const tws_tune_trial *t, const tws_tune_request *request, 
   tws_variant_label(&t->variant, label, sizeof label);
   const double predicted = t->corrected_s > 0 ? t->corrected_s : t->predicted_s;
   const int measured = t->step_s > 0;
-  tws_table_row(
-      table, (const char *[]){
-                 label, tws_cell("%d", t->variant.ranks), seconds_cell(t->predicted_s), seconds_cell(t->corrected_s),
-                 measured ? seconds_cell(t->step_s) : tws_outcome_name(t->experiment.outcome),
-                 measured ? tws_cell("%.1f %%", 100 * t->spread_s / t->step_s) : "-",
-                 measured && predicted > 0 ? tws_cell("%+.1f %%", 100 * (predicted - t->step_s) / t->step_s) : "-",
-                 measured ? tws_thousands(
-                                (int64_t)(tws_tune_trial_throughput(t) * (double)tws_job_sequence(request->job) + 0.5))
-                          : "-"});
+  tws_table_row(table,
+                (const char *[]){
+                    label, tws_cell("%d", t->variant.ranks), seconds_cell(t->predicted_s), seconds_cell(t->corrected_s),
+                    measured ? seconds_cell(t->step_s) : tws_outcome_name(t->experiment.outcome),
+                    measured ? tws_cell("%.1f %%", 100 * t->spread_s / t->step_s) : "-",
+                    measured && predicted > 0 ? tws_cell("%+.1f %%", 100 * (predicted - t->step_s) / t->step_s) : "-",
+                    measured ? tws_thousands((int64_t)(tws_tune_trial_tokens_per_s(request, t) + 0.5)) : "-"});
 }
 
-/* Steps that vary by more than two trials differ cannot say which of the two is faster. */
-static void judge_pick(const tws_tune_trials *trials) {
-  double spread = 0;
-  int measured = 0;
-  const tws_tune_trial *pick = NULL, *best = trials->best >= 0 ? &trials->all[trials->best] : NULL;
-  for (int i = 0; i < trials->count; i++) {
-    const tws_tune_trial *t = &trials->all[i];
-    if (!(t->step_s > 0)) continue;
-    spread = fmax(spread, t->spread_s / t->step_s);
-    measured++;
-    if (t->predicted_s > 0 && (!pick || t->samples / t->predicted_s > pick->samples / pick->predicted_s)) pick = t;
-  }
-  if (!best) return;
+static void print_pick(const tws_tune_trials *trials) {
+  const tws_tune_pick p = tws_tune_pick_of(trials);
+  if (!p.best) return;
   tws_out("\nmeasured: median error of the prediction %.1f %%", 100 * trials->error_before);
   if (trials->corrected > 0) tws_out(", with the corrected profile %.1f %%", 100 * trials->error_after);
-  tws_out("; the steps of a run spread over %.1f %%\n", 100 * spread);
-  const double share = pick ? tws_tune_trial_throughput(pick) / tws_tune_trial_throughput(best) : 0;
-  if (measured == 1)
+  tws_out("; the steps of a run spread over %.1f %%\n", 100 * p.spread);
+  if (p.measured == 1)
     tws_out("only one configuration was measured: nothing to compare it with\n");
-  else if (pick == best)
-    tws_out("what was predicted to be the fastest is the fastest of the %d that were measured\n", measured);
-  else if (pick && 1 - share <= spread)
+  else if (p.pick == p.best)
+    tws_out("what was predicted to be the fastest is the fastest of the %d that were measured\n", p.measured);
+  else if (p.pick && 1 - p.share <= p.spread)
     tws_out("what was predicted to be the fastest is as fast as the best of the %d, as far as such a spread can tell\n",
-            measured);
-  else if (pick)
+            p.measured);
+  else if (p.pick)
     tws_out("what was predicted to be the fastest reaches %.1f %% of the best of the %d that were measured\n",
-            100 * share, measured);
+            100 * p.share, p.measured);
 }
 
 tws_code tws_trials_print(const tws_cli *cli, const tws_tune_trials *trials, const tws_tune_request *request,
@@ -69,6 +54,6 @@ tws_code tws_trials_print(const tws_cli *cli, const tws_tune_trials *trials, con
     if (trials->all[i].experiment.outcome != TWS_OUTCOME_MEASURED)
       tws_out_wrapped(2, "%s: %s: %s", tws_outcome_name(trials->all[i].experiment.outcome), trials->all[i].name,
                       trials->all[i].experiment.reason);
-  judge_pick(trials);
+  print_pick(trials);
   return TWS_OK;
 }

@@ -1,8 +1,7 @@
 /* twinspeed tune: finds the fastest configuration in simulation, and measures the winners when asked. */
 #include <math.h>
 #include <string.h>
-#include "autotune/results.h"
-#include "base/system.h"
+#include "autotune/tuning.h"
 #include "base/units.h"
 #include "cli/faults_view.h"
 #include "cli/job_options.h"
@@ -14,12 +13,7 @@
 #include "cli/tune_csv.h"
 #include "cli/tune_view.h"
 #include "config/autotuning.h"
-#include "job/fit.h"
 #include "job/modules.h"
-#include "launch/launch.h"
-
-#define DEFAULT_RESULTS "autotuning_results"
-#define DEFAULT_EXPERIMENTS "autotuning_exps"
 
 typedef struct options {
   tws_job_spec job;
@@ -39,9 +33,8 @@ typedef struct session {
   const options *o;
   tws_job *job;
   tws_progress progress;
-  tws_tune_request request;
-  tws_tuner tuner;  /* of the runs; without them of the simulations */
-  char state[4096]; /* what the search has found out */
+  tws_tuning tuning;
+  const tws_cli *cli;
 } session;
 
 /* ---- what to search ---- */
@@ -178,7 +171,7 @@ static tws_code read_knobs(const options *o, tws_tune_space *space, tws_error *e
                         &space->reduce_bucket_count, err);
 }
 
-static tws_code read_space(const options *o, const tws_config *config, tws_tune_space *space, tws_error *err) {
+static tws_code read_space(const options *o, tws_tune_space *space, tws_error *err) {
   TWS_TRY(list_of_int(o->stages, "--stages", 0, 3, space->stages, 4, &space->stage_count, err));
   TWS_TRY(list_of_int(o->ranks, "-n", 1, 65536, space->ranks, TWS_TUNE_LIST, &space->ranks_count, err));
   TWS_TRY(list_of_int(o->threads, "--threads", 1, 1024, space->threads, TWS_TUNE_LIST, &space->threads_count, err));
@@ -192,20 +185,8 @@ static tws_code read_space(const options *o, const tws_config *config, tws_tune_
     TWS_TRY(tws_parse_list(o->accumulations, "--accumulations", 1, 1 << 20, space->accumulation, TWS_TUNE_LIST,
                            &space->accumulation_count, err));
   space->max_micro = o->max_micro_batch;
-  space->oversubscribe = o->oversubscribe || o->ranks; /* ranks that were named are meant */
-  if (tws_config_is_elastic(config)) {
-    if (!o->global_batch && !o->accumulations) return TWS_OK;
-    return tws_fail(err, TWS_USAGE, "leave it out, or --set elasticity.enabled=false",
-                    "%s is given, and elasticity chooses the batch",
-                    o->global_batch ? "--global-batch" : "--accumulations");
-  }
+  space->oversubscribe = o->oversubscribe;
   space->global_batch = o->global_batch;
-  if (!space->global_batch && !o->accumulations) space->global_batch = config->train_batch_size;
-  if (!space->global_batch && !o->accumulations && config->accumulation_steps > 0)
-    space->accumulation[space->accumulation_count++] = config->accumulation_steps;
-  if (o->global_batch && o->accumulations)
-    return tws_fail(err, TWS_USAGE, "give one of them",
-                    "--global-batch decides the accumulation: leave out --accumulations");
   return TWS_OK;
 }
 
@@ -222,52 +203,17 @@ static tws_code read_word(const char *text, const char *what, const char *const 
   return tws_fail(err, TWS_USAGE, close, "%s: unknown word \"%.40s\"", what, text);
 }
 
-static int64_t first_of(int64_t flag, int64_t key, int64_t otherwise) {
-  return flag > 0 ? flag : key > 0 ? key : otherwise;
-}
-
-/* What the section autotuning of the configuration says, where no flag does. */
-static tws_code read_section(options *o, const tws_config *config, tws_tune_space *space, tws_error *err) {
+/* Words that no flag says are those of the section autotuning. */
+static tws_code read_words(options *o, const tws_config *config, tws_error *err) {
   static const char *const metrics[] = {"throughput", "latency", "flops"};
   const tws_autotuning a = tws_config_autotuning(config);
-  o->first_step = first_of(o->first_step, a.first_step, 3);
-  o->last_step = first_of(o->last_step, a.last_step, o->first_step > 5 ? o->first_step + 2 : 5);
-  o->trials = first_of(o->trials, a.trials, 0);
-  o->early_stopping = first_of(o->early_stopping, a.early_stopping, 0);
-  o->max_micro_batch = first_of(o->max_micro_batch, a.max_micro, 0);
   if (!o->tuner) o->tuner = a.tuner;
-  space->min_micro = a.min_micro;
   for (size_t i = 0; a.metric && !o->objective && i < sizeof metrics / sizeof *metrics; i++)
     if (strcmp(a.metric, metrics[i]) == 0) o->objective = metrics[i];
   if (a.metric && !o->objective)
     return tws_fail(err, TWS_UNSUPPORTED, "use throughput, latency or flops, or give --objective",
                     "autotuning.metric: \"%s\" is a part of a step, and whole steps are compared", a.metric);
-  if (a.fast != 1) return TWS_OK;
-  space->deepspeed = (tws_ds_tuning){.params = a.params,
-                                     .activation_bytes = a.activation_bytes,
-                                     .start = config->micro_batch_size,
-                                     .min_micro = a.min_micro,
-                                     .max_micro = o->max_micro_batch,
-                                     .max_train_batch = a.max_train_batch,
-                                     .num = a.list_size > 0 ? (int)a.list_size : 3};
-  if (!o->recomputes) space->recompute[space->recompute_count++] = config->recompute;
-  if (!o->axes) o->axes = "off";
   return TWS_OK;
-}
-
-/* A search keeps what it finds out beside its results, and goes on from there; processes that something else has
- * started share it. */
-static void keep_state(const options *o, session *s) {
-  int part, parts;
-  s->request.budget_s = o->validate > 0 ? 0 : o->budget_s; /* of the runs */
-  s->request.resume = o->resume;
-  if (tws_started_elsewhere(&part, &parts)) {
-    s->request.part = part;
-    s->request.parts = parts;
-  }
-  if (o->sweep) return;
-  snprintf(s->state, sizeof s->state, "%s/search.state", *o->results ? o->results : ".");
-  s->request.state = s->state;
 }
 
 static tws_code open_session(const tws_cli *cli, options *o, session *s, tws_error *err) {
@@ -276,96 +222,50 @@ static tws_code open_session(const tws_cli *cli, options *o, session *s, tws_err
   static const char *const answers[] = {"auto", "on", "off"};
   static const char *const objectives[] = {"throughput", "latency", "flops", "memory", "cost"};
   int tuner, fidelity, axes, objective;
-  tws_tune_space space = {.axes = 0};
-  memset(s, 0, sizeof *s);
-  s->o = o;
+  *s = (session){.o = o, .cli = cli, .progress = tws_cli_progress(cli)};
   if (!o->job.model)
     return tws_fail(err, TWS_USAGE, "give -m MODEL: a Hugging Face config.json or a built-in name such as gpt2",
                     "no model was given");
   TWS_TRY(tws_job_open(&o->job, &s->job, err));
-  TWS_TRY(read_section(o, s->job->config, &space, err));
+  TWS_TRY(read_words(o, s->job->config, err));
   TWS_TRY(read_word(o->tuner, "--tuner", tuners, 3, &tuner, err));
   TWS_TRY(
       read_word(o->fidelity, "--fidelity", fidelities, (int)(sizeof fidelities / sizeof *fidelities), &fidelity, err));
   TWS_TRY(read_word(o->axes, "--axes", answers, 3, &axes, err));
   TWS_TRY(read_word(o->objective, "--objective", objectives, TWS_GOALS, &objective, err));
-  tws_config *config = s->job->config;
-  if (!o->job.config && !o->global_batch) config->micro_batch_size = 0;
-  s->tuner = (tws_tuner)tuner;
-  s->progress = tws_cli_progress(cli);
-  s->request = (tws_tune_request){.job = s->job,
-                                  .fidelity = (tws_fidelity)fidelity,
-                                  .tuner = o->validate ? TWS_TUNER_MODEL_BASED : (tws_tuner)tuner,
-                                  .goal = (tws_goal)objective,
-                                  .trials = (int)o->trials,
-                                  .early_stopping = o->validate ? 0 : (int)o->early_stopping,
-                                  .workers = (int)o->workers,
-                                  .seed = (uint64_t)config->seed,
-                                  .memory_bytes = o->memory > 0 ? o->memory : 0,
-                                  .progress = &s->progress,
-                                  .log = &cli->log,
-                                  .space = space};
-  TWS_TRY(read_space(o, config, &s->request.space, err));
-  if (s->request.goal == TWS_GOAL_COST && !(s->job->cluster.price_per_device_hour > 0))
-    return tws_fail(err, TWS_INVALID, "--cluster FILE with \"base\": \"NAME\", \"price_per_device_hour\": 2.5",
-                    "--objective cost: cluster %s has no price_per_device_hour", s->job->cluster.name);
-  keep_state(o, s);
+  s->tuning = (tws_tuning){.spec = &o->job,
+                           .search = {.job = s->job,
+                                      .fidelity = (tws_fidelity)fidelity,
+                                      .goal = (tws_goal)objective,
+                                      .workers = (int)o->workers,
+                                      .progress = &s->progress,
+                                      .log = &cli->log},
+                           .tuner = (tws_tuner)tuner,
+                           .axes = o->axes ? (tws_tuning_axes)axes : TWS_TUNING_AXES_UNSAID,
+                           .trials = o->trials,
+                           .early_stopping = o->early_stopping,
+                           .memory = o->memory,
+                           .budget_s = o->budget_s,
+                           .results = o->results,
+                           .experiments = o->experiments,
+                           .earlier = o->resume  ? TWS_EARLIER_KEEP
+                                      : o->force ? TWS_EARLIER_REPLACE
+                                                 : TWS_EARLIER_REFUSE,
+                           .validate = o->validate,
+                           .data = o->data,
+                           .first_step = o->first_step,
+                           .last_step = o->last_step,
+                           .rounds = o->rounds,
+                           .race = o->race,
+                           .limit_s = o->limit_s};
+  TWS_TRY(read_space(o, &s->tuning.search.space, err));
+  TWS_TRY(tws_tuning_complete(&s->tuning, err));
   tws_tune_remarks(cli, o->job.model, s->job);
   if (o->validate > 0) tws_data_remark(cli, o->data, s->job->network);
-  int given = tws_config_model_ranks(config) > 1;
-  s->request.space.axes = axes == 1 || (axes == 0 && !given && tws_tune_needs_axes(&s->request));
-  return o->no_simulation ? TWS_OK : tws_sim_load(&s->request.sim, err);
-}
-
-/* ---- measuring the winners ---- */
-
-/* Trials on GPUs take those of this machine. */
-static tws_code check_gpus(const session *s, tws_error *err) {
-  if (s->job->backend == TWS_BACKEND_HOST) return TWS_OK;
-  TWS_TRY(tws_job_check_engine(s->job, s->o->job.cluster != NULL, s->o->job.profile != NULL, err));
-  const int gpus = tws_system_gpus(NULL);
-  const tws_tune_space *space = &s->request.space;
-  int64_t most = space->ranks_count > 0 ? 0 : (int64_t)s->job->cluster.nodes * s->job->cluster.devices_per_node;
-  for (int i = 0; i < space->ranks_count; i++)
-    if (space->ranks[i] > most) most = space->ranks[i];
-  if (most <= gpus) return TWS_OK;
-  return tws_fail(err, TWS_UNSUPPORTED,
-                  gpus > 0 ? "-n with what there is, or leave out --validate" : "leave out --validate",
-                  "--validate trains on this machine, which has %d GPU%s, and up to %lld ranks are looked at", gpus,
-                  gpus == 1 ? "" : "s", (long long)most);
-}
-
-static tws_code check_measurable(const session *s, tws_error *err) {
-  if (s->o->validate == 0) return TWS_OK;
-  if (s->job->cluster.nodes > 1)
-    return tws_fail(err, TWS_UNSUPPORTED, "leave out --validate, or tune for this machine (--cluster host)",
-                    "--validate trains on this machine, and cluster %s is another", s->job->cluster.name);
-  TWS_TRY(check_gpus(s, err));
-  if (!s->o->data) return tws_fail(err, TWS_USAGE, "give --data FILE", "--validate: no data to train on");
-  tws_job_spec started = s->o->job;
-  started.config = NULL; /* trials are given files of the search's */
-  TWS_TRY(tws_job_spec_check_shared(&started, err));
-  if (s->o->last_step < s->o->first_step)
-    return tws_fail(err, TWS_USAGE, "--end-profile-step is the last step that is measured",
-                    "--end-profile-step %lld comes before --start-profile-step %lld", (long long)s->o->last_step,
-                    (long long)s->o->first_step);
-  return TWS_OK;
+  return o->no_simulation ? TWS_OK : tws_sim_load(&s->tuning.search.sim, err);
 }
 
 /* ---- what was found ---- */
-
-static tws_code explain_no_winner(const tws_tune_result *result, tws_error *err) {
-  char need[32], have[32], missing[32];
-  if (result->smallest < 0)
-    return tws_fail(err, TWS_NO, NULL, "no configuration can be planned: %s",
-                    result->rejection_count ? result->rejections[0].reason : "the space is empty");
-  const tws_tune_candidate *c = &result->candidates[result->smallest];
-  return tws_fail(err, TWS_NO, "use more or larger devices, a shorter sequence or bf16",
-                  "nothing fits: the smallest, %s, needs %s a rank of %s, %s are missing", c->name,
-                  tws_format_bytes(c->needed_bytes, need, sizeof need),
-                  tws_format_bytes(c->available_bytes, have, sizeof have),
-                  tws_format_bytes(c->needed_bytes - c->available_bytes, missing, sizeof missing));
-}
 
 static void print_gain(const tws_tune_analysis *a) {
   if (!a || !a->has_own || !(a->own.step_s > 0)) return;
@@ -375,12 +275,17 @@ static void print_gain(const tws_tune_analysis *a) {
     tws_out("your configuration does not fit\n");
 }
 
-static tws_code print_result(const tws_cli *cli, const session *s, const tws_tune_report *report, tws_error *err) {
+static tws_code print_result(void *user, const tws_tune_report *report, tws_error *err) {
+  const session *s = user;
+  const tws_cli *cli = s->cli;
   const tws_tune_result *result = report->result;
+  const int faults = s->o->faults_s > 0 && report->analysis;
+  tws_goodput goodput;
   tws_text text = {0};
+  if (faults) TWS_TRY(tws_goodput_find(report, s->o->faults_s, &goodput, err));
   if (cli->json) {
     TWS_TRY(tws_tune_json(report, &text, err));
-    if (s->o->faults_s > 0 && report->analysis) TWS_TRY(tws_faults_add_json(report, s->o->faults_s, &text, err));
+    if (faults) TWS_TRY(tws_faults_add_json(&goodput, &text, err));
     return tws_out_text(&text, err);
   }
   char params[32];
@@ -390,10 +295,10 @@ static tws_code print_result(const tws_cli *cli, const session *s, const tws_tun
           tws_profile_name(s->job->profile));
   tws_out("runtime %s, %s, sequences of %s tokens\n", tws_profile_runtime(s->job->profile)->name,
           tws_dtype_name(s->job->config->dtype), tws_thousands(tws_job_sequence(s->job)));
-  tws_assumptions_print(cli, assumed, tws_tune_assumed(&s->request, assumed));
+  tws_assumptions_print(cli, assumed, tws_tune_assumed(report->request, assumed));
   tws_out("\n");
-  TWS_TRY(tws_tune_print(cli, result, &s->request, (int)s->o->rows, err));
-  if (report->trials) TWS_TRY(tws_trials_print(cli, report->trials, &s->request, err));
+  TWS_TRY(tws_tune_print(cli, result, report->request, (int)s->o->rows, err));
+  if (report->trials) TWS_TRY(tws_trials_print(cli, report->trials, report->request, err));
   char estimate[32], simulate[32];
   tws_out("\nestimated in %s, simulated in %s\n", tws_format_seconds(result->estimate_s, estimate, sizeof estimate),
           tws_format_seconds(result->simulate_s, simulate, sizeof simulate));
@@ -405,128 +310,24 @@ static tws_code print_result(const tws_cli *cli, const session *s, const tws_tun
     tws_out_wrapped(2, "corrected profile: %s/" TWS_TUNE_PROFILE "; what follows predicts with --profile of it",
                     s->o->results);
   print_gain(report->analysis);
-  return s->o->faults_s > 0 && report->analysis ? tws_faults_print(cli, report, s->o->faults_s, err) : TWS_OK;
+  return faults ? tws_faults_print(cli, &goodput, err) : TWS_OK;
 }
 
-/* What --memory leaves beside context and libraries. */
-static tws_code check_device(const session *s, tws_error *err) {
-  char given[32], taken[32], missing[32];
-  double overhead = tws_profile_overhead_bytes(s->job->profile);
-  if (s->o->memory < 0 || s->o->memory > overhead) return TWS_OK;
-  return tws_fail(err, TWS_NO, "for example --memory 40GiB",
-                  "nothing fits: --memory is %s, context and libraries alone take %s: %s are missing",
-                  tws_format_bytes(s->o->memory, given, sizeof given), tws_format_bytes(overhead, taken, sizeof taken),
-                  tws_format_bytes(overhead - s->o->memory, missing, sizeof missing));
-}
-
-/* DeepSpeed's names for where things go; another search's are never mixed up with these. */
-static tws_tune_folders folders_of(const options *o, char *below, size_t size) {
-  snprintf(below, size, "%s%s%s", o->results, *o->results ? "/" : "", DEFAULT_EXPERIMENTS);
-  const char *experiments = strcmp(o->results, DEFAULT_RESULTS) == 0 ? DEFAULT_EXPERIMENTS : below;
-  return (tws_tune_folders){.results = o->results,
-                            .experiments = o->experiments ? o->experiments : experiments,
-                            .earlier = o->resume  ? TWS_EARLIER_KEEP
-                                       : o->force ? TWS_EARLIER_REPLACE
-                                                  : TWS_EARLIER_REFUSE,
-                            .spec = &o->job,
-                            .data = o->data};
-}
-
-static tws_code measure(const tws_cli *cli, const session *s, const tws_tune_folders *folders, tws_tune_result **result,
-                        tws_tune_trials *trials, tws_error *err) {
-  const options *o = s->o;
-  const tws_tune_measuring how = {.setup = {.spec = &o->job,
-                                            .data = o->data,
-                                            .results = o->results,
-                                            .first_step = o->first_step,
-                                            .last_step = o->last_step,
-                                            .limit_s = o->limit_s},
-                                  .folders = folders,
-                                  .rule = {.tuner = s->tuner,
-                                           .seed = s->request.seed,
-                                           .trials = (int)o->validate,
-                                           .early_stopping = (int)o->early_stopping},
-                                  .rounds = (int)o->rounds,
-                                  .race = (int)o->race,
-                                  .budget_s = o->budget_s,
-                                  .log = &cli->log};
-  return tws_tune_measure(&s->request, &how, result, trials, err);
-}
-
-/* The user's configuration, where it says a whole job. */
-static int own_variant(const options *o, tws_variant *own) {
-  tws_job *job;
-  if (!o->job.config || tws_job_load(&o->job, &job, NULL) != TWS_OK) return 0;
-  *own = tws_variant_given(job->config);
-  own->stage = job->config->zero.stage;
-  own->recompute = job->config->recompute;
-  own->ranks = job->ranks;
-  own->threads = job->backend == TWS_BACKEND_HOST ? job->threads : 0;
-  own->micro = job->config->micro_batch_size;
-  own->accumulation = job->config->accumulation_steps;
-  tws_job_destroy(job);
-  return 1;
-}
-
-/* What is written and printed of a search. */
-static tws_code tell(const tws_cli *cli, const session *s, const tws_tune_result *result, const tws_tune_trials *trials,
-                     const tws_tune_folders *folders, tws_error *err) {
-  tws_tune_report report = {.request = &s->request, .result = result, .trials = trials};
-  tws_tune_analysis *analysis = NULL;
-  tws_variant own;
-  const tws_variant *best = tws_tune_best(&report, NULL);
-  const int has_own = own_variant(s->o, &own);
-  tws_code code = TWS_OK;
-  if (best) code = tws_tune_analyse(&s->request, result, best, has_own ? &own : NULL, &analysis, err);
-  report.analysis = analysis;
-  if (code == TWS_OK) code = tws_tune_write(&report, folders, err);
-  if (code == TWS_OK) code = tws_tune_write_documents(&report, folders, err);
-  if (code == TWS_OK && s->o->csv) code = tws_tune_csv_write(s->o->csv, result, &s->request, err);
-  if (code == TWS_OK && !(s->o->csv && strcmp(s->o->csv, "-") == 0)) code = print_result(cli, s, &report, err);
-  tws_tune_analysis_destroy(analysis);
-  return code;
-}
-
-/* Searches, whose results are not kept. */
-static tws_code sweep(const tws_cli *cli, const session *s, tws_error *err) {
+static tws_code sweep(const session *s, tws_error *err) {
   tws_knee_sweep range;
   tws_knee knee;
+  TWS_TRY(tws_tuning_check(&s->tuning, err));
   TWS_TRY(tws_knee_parse(s->o->sweep, &range, err));
-  if (s->o->validate > 0)
-    return tws_fail(err, TWS_USAGE, "leave one of them out",
-                    "--sweep asks what another cluster would do: --validate "
-                    "trains on this machine");
-  TWS_TRY(tws_knee_find(&s->request, &range, &knee, err));
-  return tws_knee_print(cli, &knee, &range, &s->request, err);
+  TWS_TRY(tws_tuning_sweep(&s->tuning, &range, &knee, err));
+  return tws_knee_print(s->cli, &knee, &range, &s->tuning.search, err);
 }
 
-static tws_code tune_job(tws_cli *cli, session *s, tws_error *err) {
-  char below[4096];
-  const tws_tune_folders folders = folders_of(s->o, below, sizeof below);
-  tws_tune_trials trials = {.best = -1};
-  tws_tune_result *result;
-  TWS_TRY(check_device(s, err));
-  TWS_TRY(check_measurable(s, err));
-  if (s->o->sweep) return sweep(cli, s, err);
-  /* before the work, not after it */
-  TWS_TRY(s->request.state ? tws_tune_folders_make(&folders, err) : tws_tune_folders_check(&folders, err));
-  TWS_TRY(tws_tune(&s->request, &result, err));
-  if (s->request.part > 0) { /* the first part gathers, and tells */
-    tws_tune_result_destroy(result);
-    return TWS_OK;
-  }
-  tws_code code = tws_tune_order(&s->request, result, err);
-  const int measured = s->o->validate > 0 && result->fits > 0;
-  if (code == TWS_OK) code = tws_tune_folders_open(&folders, err);
-  if (code == TWS_OK && measured) code = measure(cli, s, &folders, &result, &trials, err);
-  if (code == TWS_OK) code = tell(cli, s, result, measured ? &trials : NULL, &folders, err);
-  if (code == TWS_OK && result->fits == 0) code = explain_no_winner(result, err);
-  if (code == TWS_OK && measured && trials.best < 0)
-    code = tws_fail(err, TWS_NO, "the reasons are in summary.txt, what the runs said is in stderr.log of each",
-                    "none of the %d configurations that were run could be measured", trials.count);
-  tws_tune_trials_free(&trials);
-  tws_tune_result_destroy(result);
-  return code;
+/* Writes the CSV and prints the result, unless the CSV goes to standard output. */
+static tws_code tell(void *user, const tws_tune_report *report, tws_error *err) {
+  const session *s = user;
+  const char *csv = s->o->csv;
+  if (csv) TWS_TRY(tws_tune_csv_write(csv, report->result, report->request, err));
+  return csv && strcmp(csv, "-") == 0 ? TWS_OK : print_result(user, report, err);
 }
 
 static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
@@ -546,7 +347,7 @@ static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_err
   if (!o->sweep) TWS_TRY(tws_outputs_check(outputs + 1, 1, &inputs, o->force || o->resume, err));
   session s;
   tws_code code = open_session(cli, raw, &s, err);
-  if (code == TWS_OK) code = tune_job(cli, &s, err);
+  if (code == TWS_OK) code = o->sweep ? sweep(&s, err) : tws_tuning_run(&s.tuning, tell, &s, err);
   tws_job_destroy(s.job);
   return code;
 }
@@ -653,7 +454,7 @@ static const tws_option table[] = {
     TWS_OPTIONS_END};
 
 static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS,
-                                 .results = DEFAULT_RESULTS,
+                                 .results = TWS_TUNING_RESULTS,
                                  .memory = -1,
                                  .rounds = 2,
                                  .race = 6,

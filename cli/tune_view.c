@@ -27,7 +27,7 @@ const char *tws_variant_axes_cell(const tws_variant *v) {
 
 static void add_candidate(const tws_tune_candidate *c, const tws_tune_request *request, tws_table *table) {
   const tws_variant *v = &c->variant;
-  const double tokens = tws_tune_throughput(c) * (double)tws_job_sequence(request->job);
+  const double tokens = tws_tune_tokens_per_s(request, c);
   const tws_evidence evidence = tws_evidence_of_variant(request->job, v);
   char predicted[32], measured[32] = "-", memory[32], buckets[96];
   tws_variant_buckets(v, buckets, sizeof buckets);

@@ -39,14 +39,6 @@ void tws_validate_figure_note(const tws_cli *cli, tws_code code, const char *pat
     tws_warn(cli, "no figure %s: %s%s%s", path, err->message, *err->hint ? "; " : "", err->hint);
 }
 
-static double tokens_per_step(const report *r) {
-  return (double)(r->job->config->train_batch_size * r->job->config->sequence_length);
-}
-
-static double error_of(const report *r) {
-  return tws_validation_error(&r->of_job);
-}
-
 /* ---- reports ---- */
 
 static void add_row(tws_table *table, const char *what, const char *predicted, const char *measured, double error) {
@@ -63,9 +55,9 @@ static tws_code print_text(const tws_cli *cli, const report *r, tws_error *err) 
   tws_table_init(&table, 4);
   tws_table_row(&table, (const char *[]){"", "predicted", "measured", "error"});
   add_row(&table, "step", tws_cell("%s", tws_format_seconds(r->of_job.predicted_s, a, sizeof a)),
-          tws_cell("%s", tws_format_seconds(r->of_job.measured_s, b, sizeof b)), error_of(r));
-  add_row(&table, "tokens/s", tws_cell("%.0f", tokens_per_step(r) / r->of_job.predicted_s),
-          tws_cell("%.0f", tokens_per_step(r) / r->of_job.measured_s),
+          tws_cell("%s", tws_format_seconds(r->of_job.measured_s, b, sizeof b)), tws_validation_error(&r->of_job));
+  add_row(&table, "tokens/s", tws_cell("%.0f", tws_job_tokens_per_s(r->job, r->of_job.predicted_s)),
+          tws_cell("%.0f", tws_job_tokens_per_s(r->job, r->of_job.measured_s)),
           r->of_job.measured_s / r->of_job.predicted_s - 1);
   add_row(&table, "memory of all ranks", tws_cell("%s", tws_format_bytes(r->of_job.ledger_bytes, a, sizeof a)),
           tws_cell("%s", tws_format_bytes(r->of_job.trial.allocated_bytes, b, sizeof b)),
@@ -99,9 +91,9 @@ static tws_code print_json(const report *r, tws_error *err) {
   cJSON_AddNumberToObject(json, "measured_step_s", r->of_job.measured_s);
   cJSON_AddNumberToObject(json, "measured_low_s", r->of_job.low_s);
   cJSON_AddNumberToObject(json, "measured_high_s", r->of_job.high_s);
-  cJSON_AddNumberToObject(json, "error", error_of(r));
-  cJSON_AddNumberToObject(json, "predicted_tokens_per_s", tokens_per_step(r) / r->of_job.predicted_s);
-  cJSON_AddNumberToObject(json, "measured_tokens_per_s", tokens_per_step(r) / r->of_job.measured_s);
+  cJSON_AddNumberToObject(json, "error", tws_validation_error(&r->of_job));
+  cJSON_AddNumberToObject(json, "predicted_tokens_per_s", tws_job_tokens_per_s(r->job, r->of_job.predicted_s));
+  cJSON_AddNumberToObject(json, "measured_tokens_per_s", tws_job_tokens_per_s(r->job, r->of_job.measured_s));
   cJSON_AddNumberToObject(json, "ledger_bytes", r->of_job.ledger_bytes);
   cJSON_AddNumberToObject(json, "allocated_bytes", r->of_job.trial.allocated_bytes);
   cJSON_AddNumberToObject(json, "rank_ledger_bytes", r->of_job.trial.rank_predicted_bytes);
@@ -179,10 +171,10 @@ static tws_code validate_job(const tws_cli *cli, const tws_validate_options *o, 
   TWS_TRY(tws_validate_job(job, &request, &r->of_job, err));
   TWS_TRY(cli->json ? print_json(r, err) : print_text(cli, r, err));
   TWS_TRY(write_files(cli, o, r, err));
-  if (o->tolerance >= 0 && !(fabs(error_of(r)) * 100 <= o->tolerance))
+  if (o->tolerance >= 0 && !(fabs(tws_validation_error(&r->of_job)) * 100 <= o->tolerance))
     return tws_fail(err, TWS_NO, "calibrate anew (was the machine busy?) or look at the phases above",
-                    "the predicted step time is off by %+.1f %%, the tolerance is %.3g %%", error_of(r) * 100,
-                    o->tolerance);
+                    "the predicted step time is off by %+.1f %%, the tolerance is %.3g %%",
+                    tws_validation_error(&r->of_job) * 100, o->tolerance);
   return TWS_OK;
 }
 

@@ -62,24 +62,11 @@ static tws_code print_halves(const tws_cli *cli, const cases_report *r, tws_erro
   return tws_table_print(cli, &table, err);
 }
 
-static double error_of(const tws_case_result *r) {
-  return !r->skipped_because && !r->doubts_time && r->measured_s > 0 ? r->predicted_s / r->measured_s - 1 : NAN;
-}
-
-static int farther_off(const void *a, const void *b) {
-  const double x = fabs(error_of(*(const tws_case_result *const *)a)),
-               y = fabs(error_of(*(const tws_case_result *const *)b));
-  return (x < y) - (x > y);
-}
-
 static tws_code print_worst(const tws_cli *cli, const cases_report *r, tws_error *err) {
   const tws_case_comparison *c = &r->compared;
   const tws_case_result **order = tws_calloc((size_t)c->count + 1, sizeof *order);
-  int count = 0;
   if (!order) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  for (int i = 0; i < c->count; i++)
-    if (isfinite(error_of(&c->results[i]))) order[count++] = &c->results[i];
-  qsort(order, (size_t)count, sizeof *order, farther_off);
+  const int count = tws_cases_farthest(c, order);
   tws_table table;
   tws_table_init(&table, 6);
   tws_table_row(&table, (const char *[]){"farthest off", "group", "runtime", "measured", "predicted", "error"});
@@ -87,7 +74,7 @@ static tws_code print_worst(const tws_cli *cli, const cases_report *r, tws_error
     tws_table_row(&table,
                   (const char *[]){order[i]->of->id, order[i]->of->group, order[i]->runtime,
                                    tws_cell("%.4g s", order[i]->measured_s), tws_cell("%.4g s", order[i]->predicted_s),
-                                   tws_cell("%+.1f %%", 100 * error_of(order[i]))});
+                                   tws_cell("%+.1f %%", 100 * tws_case_time_error(order[i]))});
   tws_free(order);
   tws_out("\n");
   return tws_table_print(cli, &table, err);
@@ -216,7 +203,7 @@ static tws_code draw_scatter(const tws_cli *cli, const cases_report *r, tws_erro
   if (!points) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a figure");
   for (int i = 0; i < c->count; i++) {
     const tws_case_result *one = &c->results[i];
-    if (!isfinite(error_of(one))) continue;
+    if (!isfinite(tws_case_time_error(one))) continue;
     points[count++] =
         (tws_plot_point){one->of->group, one->measured_s, one->measured_s, one->measured_s, one->predicted_s};
   }

@@ -279,8 +279,6 @@ int tws_config_is_elastic(const tws_config *config);
  * TWS_INVALID: there is none, with the reason. */
 tws_code tws_config_elastic_batch(const tws_config *config, int64_t ranks, int64_t replicas, int64_t *micro,
                                   int64_t *accumulation, tws_error *err);
-/* The triple alone, as the golden cases state it: 0 or absent = null. */
-tws_code tws_batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation, int64_t world, tws_error *err);
 
 /* Ranks of a replica by axis, and the virtual stages of a pipeline stage: keys that are not given are 1. */
 typedef struct tws_division {

@@ -204,3 +204,22 @@ tws_code tws_elastic_list(const tws_elastic *e, tws_elastic_choice *out, tws_ela
   }
   return TWS_OK;
 }
+
+tws_code tws_elastic_ask(const tws_elastic *e, int64_t gpus, tws_elastic_row *row, int64_t *batch, tws_error *err) {
+  tws_elastic_choice choice;
+  const int64_t model = e->version >= 0.2 ? e->model_parallel : 1, replicas = gpus / model;
+  const tws_code code = tws_elastic_choose(e, gpus, &choice, err);
+  if (code == TWS_INVALID && err) err->code = TWS_NO;
+  if (code != TWS_OK) return code == TWS_INVALID ? TWS_NO : code;
+  tws_free(choice.gpus);
+  if (gpus % model != 0)
+    return tws_fail(err, TWS_NO, "use a multiple of it",
+                    "elasticity: %lld model-parallel ranks do not divide %lld GPUs", (long long)model, (long long)gpus);
+  if (choice.micro < 1 || choice.batch % (choice.micro * replicas) != 0)
+    return tws_fail(err, TWS_NO, "add micro batches, or use another number of ranks",
+                    "elasticity: no micro batch divides its batch of %lld among %lld ranks", (long long)choice.batch,
+                    (long long)replicas);
+  *row = (tws_elastic_row){gpus, replicas, choice.micro, choice.batch / (choice.micro * replicas)};
+  *batch = choice.batch;
+  return TWS_OK;
+}

@@ -28,7 +28,8 @@ static void nearest_batch(int64_t train, int64_t other, int64_t world, char *hin
     snprintf(hint, size, "use a train_batch_size of %lld or a multiple of it", (long long)unit);
 }
 
-tws_code tws_batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation, int64_t world, tws_error *err) {
+/* The triple alone, as the golden cases state it: 0 or absent = null. */
+static tws_code batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation, int64_t world, tws_error *err) {
   int64_t t = *train, m = *micro, g = *accumulation, product = 0;
   if (world < 1)
     return tws_fail(err, TWS_INVALID, NULL, "%lld data-parallel ranks: at least one is needed", (long long)world);
@@ -76,7 +77,7 @@ static tws_code resolve_batch(tws_config *config, int64_t ranks, tws_error *err)
     if (store->derived[i] && *field[i] == store->derived[i]) *field[i] = 0;
     given[i] = *field[i] != 0;
   }
-  tws_code code = tws_batch_resolve(field[0], field[1], field[2], ranks, err);
+  tws_code code = batch_resolve(field[0], field[1], field[2], ranks, err);
   for (int i = 0; i < 3; i++) {
     if (code != TWS_OK && !given[i]) *field[i] = 0;
     store->derived[i] = given[i] ? 0 : *field[i];

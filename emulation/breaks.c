@@ -15,7 +15,8 @@
 
 /* ---- places ---- */
 
-void tws_emulator_lose(tws_emulator *e, tws_seat place, double until_s) {
+/* The places of a failed rank's node are gone until then. */
+static void emulator_lose(tws_emulator *e, tws_seat place, double until_s) {
   double *until = &e->down_until[e->by_node ? place.node : place.slot];
   if (until_s > *until) *until = until_s;
 }
@@ -44,7 +45,7 @@ static void take_places(tws_emulator *e, tws_occurrence *o) {
     const tws_seat place = {.node = node, .slot = o->event->target == TWS_TARGET_NODE ? i * e->slots : i};
     const int slots = o->event->target == TWS_TARGET_NODE && !e->by_node ? e->slots : 1;
     for (int k = 0; k < slots; k++)
-      tws_emulator_lose(e, (tws_seat){.node = node, .slot = place.slot + k}, o->from_s + o->event->repair_s);
+      emulator_lose(e, (tws_seat){.node = node, .slot = place.slot + k}, o->from_s + o->event->repair_s);
   }
   o->done = 1;
 }
@@ -117,7 +118,7 @@ static tws_code hang(tws_emulator *e, const tws_run_member *members, uint32_t co
   e->failed_rank = rank;
   e->failed_s = e->last_s;
   e->known_s = e->last_s + deadline_s + (count > 1 ? 2 * TWS_FAILURE_GRACE_S : 0);
-  tws_emulator_lose(e, e->place[rank], INFINITY);
+  emulator_lose(e, e->place[rank], INFINITY);
   return tws_failure_hang(e->step, deadline_s, rank, cut < 0,
                           tws_op_label(e->plans[e->program][rank], members[at].op, label, sizeof label), err);
 }
@@ -126,7 +127,7 @@ void tws_emulator_note(tws_emulator *e, int rank) {
   if (e->failed_rank >= 0) return;
   e->failed_rank = rank;
   e->failed_s = e->known_s = e->now_s;
-  tws_emulator_lose(e, e->place[rank], INFINITY);
+  emulator_lose(e, e->place[rank], INFINITY);
 }
 
 static tws_code flip_buffers(tws_emulator *e, double at_s, tws_error *err) {

@@ -105,9 +105,14 @@ typedef struct tws_emulation_theory {
 } tws_emulation_theory;
 tws_emulation_theory tws_emulation_expected(const tws_emulation *emulation);
 
-/* TWS_NO, naming the first expectation that is not met. `code` and `failure`: what tws_emulate() said; folder: where it
- * saved, or NULL. TWS_OK also where a failure was expected. */
-tws_code tws_expectations_check(const tws_expectations *expect, const tws_emulation *emulation, tws_code code,
-                                const tws_error *failure, const char *folder, tws_error *err);
+/* What tws_emulate() said, in the light of what was expected of it: a failure that was expected is a success, and one
+ * that was not stays what it was; TWS_NO for what is not met. `err`: of the failure before, of the answer after the
+ * call; not NULL. Codes that say nothing of the training, such as TWS_MEMORY, are handed on. */
+tws_code tws_expectations_judge(const tws_expectations *expect, const tws_emulation *emulation, tws_code code,
+                                const char *folder, tws_error *err);
+
+/* The timeline of the last step with what happened in it, as a Chrome trace; times are from the step's beginning. */
+tws_code tws_emulation_write_trace(const tws_emulation *emulation, const tws_timeline *timeline, const char *path,
+                                   tws_error *err);
 
 #endif

@@ -71,8 +71,10 @@ static tws_code check_folder(const tws_expectations *x, const char *folder, tws_
   return check_number("checkpoints that are left", wanted, there, err);
 }
 
-tws_code tws_expectations_check(const tws_expectations *x, const tws_emulation *r, tws_code code,
-                                const tws_error *failure, const char *folder, tws_error *err) {
+/* TWS_NO, naming the first expectation that is not met. `code` and `failure`: what tws_emulate() said; folder: where it
+ * saved, or NULL. TWS_OK also where a failure was expected. */
+static tws_code expectations_check(const tws_expectations *x, const tws_emulation *r, tws_code code,
+                                   const tws_error *failure, const char *folder, tws_error *err) {
   TWS_TRY(check_status(x, code, failure, err));
   TWS_TRY(check_names(x, r, code, failure, err));
   if (x->has_loss && !(fabs(r->last_loss - x->loss) <= x->loss_tolerance)) {
@@ -87,4 +89,17 @@ tws_code tws_expectations_check(const tws_expectations *x, const tws_emulation *
   TWS_TRY(check_number("steps", x->steps, r->steps, err));
   TWS_TRY(check_number("skipped steps", x->skipped, r->skipped, err));
   return check_folder(x, folder, err);
+}
+
+tws_code tws_expectations_judge(const tws_expectations *expect, const tws_emulation *emulation, tws_code code,
+                                const char *folder, tws_error *err) {
+  tws_error why = {0};
+  if (code != TWS_OK && code != TWS_RANK && code != TWS_HANG && code != TWS_INVALID && code != TWS_IO) return code;
+  if (expectations_check(expect, emulation, code, err, folder, &why) != TWS_OK) {
+    if (code != TWS_OK && !expect->status) return code;
+    *err = why;
+    return TWS_NO;
+  }
+  if (code != TWS_OK) *err = (tws_error){0};
+  return TWS_OK;
 }

@@ -139,12 +139,6 @@ void tws_faults_pass(tws_faults *f, double now_s) {
   }
 }
 
-tws_occurrence *tws_faults_next(tws_faults *f, tws_happening_kind kind) {
-  for (int i = f->over; i < f->count; i++)
-    if (f->all[i].event->kind == kind && !f->all[i].done) return &f->all[i];
-  return NULL;
-}
-
 /* ---- speeds ---- */
 
 static int is_at(const tws_occurrence *o, tws_seat place) {

@@ -50,7 +50,4 @@ int tws_faults_cut_off(const tws_faults *faults, const tws_seat *places, int cou
 double tws_faults_disk(const tws_faults *faults, int node, double start_s, double seconds);
 int tws_faults_disk_is_full(const tws_faults *faults, int node, double now_s);
 
-/* The first that has not been done of this kind, from now on or before; NULL: none. */
-tws_occurrence *tws_faults_next(tws_faults *faults, tws_happening_kind kind);
-
 #endif

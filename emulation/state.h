@@ -74,8 +74,6 @@ void tws_emulator_flip_received(tws_emulator *e, double at_s, const tws_run_memb
 tws_code tws_emulator_flip_saved(tws_emulator *e, tws_error *err);
 /* A failure that is none of a machine: known at once. */
 void tws_emulator_note(tws_emulator *e, int rank);
-/* The places of a failed rank's node are gone until then. */
-void tws_emulator_lose(tws_emulator *e, tws_seat place, double until_s);
 int tws_emulator_places_left(const tws_emulator *e, int *nodes);
 
 /* ---- saves.c ---- */

@@ -67,13 +67,20 @@ double tws_path_offloading(const tws_path_result *r) {
   return r->host_exposed_s + r->copies_exposed_s + r->disk_exposed_s;
 }
 
+double tws_path_communicating(const tws_path_result *r) {
+  return r->exposed_s - r->bubble_s - tws_path_offloading(r);
+}
+
+double tws_path_share(const tws_path_result *r, double seconds) {
+  return r->step_s > 0 ? seconds / r->step_s : 0;
+}
+
 void tws_path_judge(tws_path_result *r) {
   const tws_bottleneck b = tws_path_bottleneck(r);
   const double step = r->step_s > 0 ? r->step_s : 1;
   const int several = b.what[strlen(b.what) - 1] == 's' && strncmp(b.what, "waiting", 7) != 0;
-  int length =
-      snprintf(r->text, sizeof r->text, "%s take%s %.0f %% of the step; communication left exposed %.0f %%", b.what,
-               several ? "" : "s", 100 * b.share, 100 * (r->exposed_s - r->bubble_s - tws_path_offloading(r)) / step);
+  int length = snprintf(r->text, sizeof r->text, "%s take%s %.0f %% of the step; communication left exposed %.0f %%",
+                        b.what, several ? "" : "s", 100 * b.share, 100 * tws_path_communicating(r) / step);
   if (r->bubble_s > 0.005 * step)
     snprintf(r->text + length, sizeof r->text - (size_t)length, ", waiting for other ranks %.0f %%",
              100 * r->bubble_s / step);

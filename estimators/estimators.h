@@ -49,8 +49,6 @@ uint64_t tws_network_fingerprint(const tws_network *network);
 enum { TWS_REPORT_OTHER = TWS_AXIS_COUNT, TWS_REPORT_COUNT };
 const char *tws_report_name(int axis);
 int tws_report_of_group(const tws_group *group);
-int tws_report_of_op(const tws_plan *plan, const tws_op *op);
-int tws_op_computes(const tws_op *op); /* 1 for kernels and copies, 0 for communication */
 
 typedef struct tws_path_result {
   double step_s;
@@ -114,10 +112,6 @@ double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t wo
  * for all streams. step_s may be later than the end of the rank's last operation. */
 tws_code tws_path_read(const tws_plan *plan, const tws_op_times *times, int serial, double step_s,
                        tws_path_result *result, tws_error *err);
-/* Returns the operation whose end made `op` ready: the one before it on its queue (`before`, or TWS_NONE) or a
- * dependency, whichever ended last. Of several that ended at once, within rounding, it is not a message, and the one
- * issued last. */
-uint32_t tws_path_cause(const tws_plan *plan, const tws_op_times *times, uint32_t before, uint32_t op);
 
 /* The category of work that takes most of a step, and the step's length without it. */
 typedef struct tws_bottleneck {
@@ -131,8 +125,11 @@ typedef struct tws_bottleneck {
 } tws_bottleneck;
 tws_bottleneck tws_path_bottleneck(const tws_path_result *result);
 
-/* Returns the seconds of a step that are exposed because of offloading. */
+/* Returns the seconds of a step that are exposed because of offloading; because of communication. */
 double tws_path_offloading(const tws_path_result *result);
+double tws_path_communicating(const tws_path_result *result);
+/* Returns `seconds` as a share of the step; 0 where the step takes no time. */
+double tws_path_share(const tws_path_result *result, double seconds);
 /* Writes the sentence on the bottleneck from the numbers of an account, for callers that changed them. */
 void tws_path_judge(tws_path_result *result);
 
@@ -162,6 +159,7 @@ typedef struct tws_stage_estimate {
   uint64_t loss_bytes; /* as in tws_ledger */
   tws_path_result path;
 } tws_stage_estimate;
+double tws_stage_bytes(const tws_stage_estimate *stage); /* arenas of all tiers together */
 /* Reads all members from a plan except path and loss_bytes. */
 tws_code tws_stage_read(const tws_plan *plan, tws_stage_estimate *stage, tws_error *err);
 /* Balance of the stages. Imbalances are the largest over the mean, of compute time and of device memory; 1 is even. */
@@ -188,6 +186,14 @@ typedef struct tws_estimate {
                            that plan */
   int64_t timed;        /* micro-batches of the longest plans that times were read from */
 } tws_estimate;
+/* Returns the tokens/s of the job, and its MFU, if the step takes `step_s`, such as a simulated time; 0 where either step
+ * takes no time. */
+double tws_estimate_tokens_per_s(const tws_estimate *estimate, double step_s);
+double tws_estimate_mfu(const tws_estimate *estimate, double step_s);
+/* Reads the ledger of one plan of the estimate's stage, which may have fewer micro-batches than the `wanted` of the step:
+ * the bytes of the step, and peak operations of this plan. */
+tws_code tws_estimate_ledger(const tws_estimate *estimate, const tws_plan *plan, int64_t wanted, tws_ledger *out,
+                             tws_error *err);
 /* Returns the model FLOPs of the whole job's training step or evaluation: without recomputation, and without gradients
  * that are not needed. */
 double tws_model_flops(const tws_plan_request *request);

@@ -32,13 +32,13 @@ static int is_message(const tws_op *o) {
   return o->kind == TWS_OP_SEND || o->kind == TWS_OP_RECV;
 }
 
-int tws_report_of_op(const tws_plan *plan, const tws_op *o) {
+static int report_of_op(const tws_plan *plan, const tws_op *o) {
   if (is_message(o)) return TWS_AXIS_PIPE;
   if (o->kind != TWS_OP_COLLECTIVE) return TWS_REPORT_OTHER;
   return tws_report_of_group(&plan->groups[plan->works[o->work].group]);
 }
 
-int tws_op_computes(const tws_op *o) {
+static int op_computes(const tws_op *o) {
   return o->kind == TWS_OP_COMPUTE || o->kind == TWS_OP_COPY;
 }
 
@@ -55,7 +55,7 @@ static void account_for(reader *r, uint32_t op) {
     result->flops += tws_work_flops(work);
   } else {
     if (o->kind == TWS_OP_COLLECTIVE) result->collective_s[work->code] += seconds;
-    if (!tws_op_computes(o)) result->axis_busy_s[tws_report_of_op(r->plan, o)] += t->end_s - t->met_s;
+    if (!op_computes(o)) result->axis_busy_s[report_of_op(r->plan, o)] += t->end_s - t->met_s;
   }
 }
 
@@ -68,7 +68,9 @@ static int is_behind(const tws_plan *plan, const tws_op_times *times, uint32_t o
   return message != is_message(&plan->ops[other]) ? !message : op > other;
 }
 
-uint32_t tws_path_cause(const tws_plan *plan, const tws_op_times *times, uint32_t before, uint32_t op) {
+/* What made an operation ready: of the one before it on its queue (or TWS_NONE) and those that it waits for the last to
+ * end; of several that end at once, but for rounding, no message, and what was issued last. */
+static uint32_t path_cause(const tws_plan *plan, const tws_op_times *times, uint32_t before, uint32_t op) {
   const tws_op *o = &plan->ops[op];
   uint32_t latest = before;
   for (uint32_t i = 0; i < o->dep_count; i++) {
@@ -79,7 +81,7 @@ uint32_t tws_path_cause(const tws_plan *plan, const tws_op_times *times, uint32_
 }
 
 static uint32_t cause(const reader *r, uint32_t op) {
-  return tws_path_cause(r->plan, r->times, r->before[op], op);
+  return path_cause(r->plan, r->times, r->before[op], op);
 }
 
 /* Returns the sum that exposed time of offloading is added to, or NULL if the operation is not one of offloading. */
@@ -99,7 +101,7 @@ static void attribute_gap(reader *r, uint32_t op, double from, double to) {
     if (met > to) met = to; /* possible by rounding where links or cores are shared */
     if (ready > met) ready = met;
     double *part = offloading(r->result, &r->plan->ops[op]);
-    *(part ? part : &r->result->axis_exposed_s[tws_report_of_op(r->plan, &r->plan->ops[op])]) += to - met;
+    *(part ? part : &r->result->axis_exposed_s[report_of_op(r->plan, &r->plan->ops[op])]) += to - met;
     r->result->bubble_s += met - ready;
     to = ready;
   }
@@ -113,11 +115,11 @@ static void read_gaps(reader *r, double step_s) {
     const tws_op_times *t = &r->times[op];
     if (r->serial || o->stream == TWS_STREAM_COMPUTE) {
       if (t->ready_s > free_at) attribute_gap(r, cause(r, op), free_at, t->ready_s);
-      if (tws_op_computes(o)) {
+      if (op_computes(o)) {
         computing += t->end_s - t->ready_s;
       } else {
         r->result->bubble_s += t->met_s - t->ready_s;
-        r->result->axis_exposed_s[tws_report_of_op(r->plan, o)] += t->end_s - t->met_s;
+        r->result->axis_exposed_s[report_of_op(r->plan, o)] += t->end_s - t->met_s;
       }
       free_at = t->end_s;
     }

@@ -218,3 +218,13 @@ void tws_flops_profile_free(tws_flops_profile *profile) {
   tws_free(profile->stages);
   *profile = (tws_flops_profile){0};
 }
+
+tws_flops_rates tws_flops_rates_of(const tws_flops_profile *p, int64_t micro_batches) {
+  const tws_stage_flops *t = &p->stages[p->slowest];
+  const double backward = t->backward_flops + t->recomputed_flops, both = t->flops + backward;
+  return (tws_flops_rates){.backward_flops = backward,
+                           .forward_per_s = t->flops / t->forward_s,
+                           .backward_per_s = backward / t->backward_s,
+                           .both_per_s = both / (t->forward_s + t->backward_s),
+                           .step_per_s = (double)micro_batches * both / p->iteration_s};
+}

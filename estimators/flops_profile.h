@@ -39,6 +39,13 @@ typedef struct tws_flops_profile {
   int unknown;           /* operations that are not in the trace */
   tws_module_tree *tree; /* summed */
 } tws_flops_profile;
+/* Of one GPU of the stage that sets the pace, what is reported of it: floating-point operations, and those of a second;
+ * `step`: of a whole step of so many micro-batches, its waiting included. */
+typedef struct tws_flops_rates {
+  double backward_flops; /* with what is computed again */
+  double forward_per_s, backward_per_s, both_per_s, step_per_s;
+} tws_flops_rates;
+tws_flops_rates tws_flops_rates_of(const tws_flops_profile *profile, int64_t micro_batches);
 /* measured: NULL for predicted times. Free *out in any case after the call. */
 tws_code tws_flops_profile_read(const tws_plan_request *request, const tws_machine *machine,
                                 const tws_measured_step *measured, tws_flops_profile *out, tws_error *err);

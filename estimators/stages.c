@@ -9,6 +9,12 @@ static double param_elements(const tws_plan *plan, uint32_t param) {
   return (double)(tws_param_slice_rows(slice) * slice->columns);
 }
 
+double tws_stage_bytes(const tws_stage_estimate *stage) {
+  double bytes = 0;
+  for (int t = 0; t < TWS_TIER_COUNT; t++) bytes += (double)stage->arena_bytes[t];
+  return bytes;
+}
+
 /* Counts the modules that the plan computes with: each parameter and each layer once. */
 tws_code tws_stage_read(const tws_plan *plan, tws_stage_estimate *stage, tws_error *err) {
   const tws_network *network = plan->network;

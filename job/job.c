@@ -279,8 +279,28 @@ tws_code tws_job_representatives(const tws_job *job, int every_up_to, tws_rank_s
   return tws_representatives(&job->topology, &job->mapping, job->config, out, err);
 }
 
+tws_variant tws_job_variant(const tws_job *job) {
+  const tws_config *c = job->config;
+  tws_variant v = tws_variant_given(c);
+  v.stage = c->zero.stage;
+  v.recompute = c->recompute;
+  v.ranks = job->ranks;
+  v.threads = job->backend == TWS_BACKEND_HOST ? job->threads : 0;
+  v.micro = c->micro_batch_size;
+  v.accumulation = c->accumulation_steps;
+  return v;
+}
+
 int64_t tws_job_sequence(const tws_job *job) {
   return job->config->sequence_length > 0 ? job->config->sequence_length : tws_network_usual_sequence(job->network);
+}
+
+double tws_job_samples_per_s(const tws_job *job, double step_s) {
+  return (double)job->config->train_batch_size / step_s;
+}
+
+double tws_job_tokens_per_s(const tws_job *job, double step_s) {
+  return (double)(job->config->train_batch_size * job->config->sequence_length) / step_s;
 }
 
 /* ---- plans ---- */
@@ -304,6 +324,17 @@ tws_code tws_job_part_plan(const tws_job *job, int rank, int64_t micro_batches, 
   tws_plan_request request = tws_job_request(job, rank);
   request.max_accumulation = micro_batches;
   return tws_plan_build(&request, out, err);
+}
+
+tws_code tws_job_choose_program(tws_job *job, const char *name, tws_error *err) {
+  for (int i = 0; name && i < TWS_PROGRAM_COUNT; i++) {
+    if (strcmp(name, tws_program_name((tws_program)i)) != 0) continue;
+    job->program = (tws_program)i;
+    return TWS_OK;
+  }
+  return name ? tws_fail(err, TWS_USAGE, "--program train, evaluate, apply, select or sync",
+                         "--program: no program \"%.80s\"", name)
+              : TWS_OK;
 }
 
 tws_code tws_job_program(const tws_job *job, int rank, tws_program program, tws_state *state, tws_plan **out,

@@ -51,6 +51,8 @@ tws_code tws_job_assemble(const tws_job_parts_given *parts, tws_job **out, tws_e
 /* `base` with a variant's settings, resolved: a job of its own that must not outlive `base`, whose network it shares,
  * or which keeps one for it whose vocabulary is padded further. */
 tws_code tws_job_derive(tws_job *base, const tws_variant *variant, tws_job **out, tws_error *err);
+/* The settings that a job of ranks has, as a search would name them. */
+tws_variant tws_job_variant(const tws_job *job);
 /* Another profile for the same machine, which the job then owns. */
 void tws_job_set_profile(tws_job *job, tws_profile *profile);
 
@@ -68,12 +70,17 @@ int tws_job_stage_rank(const tws_job *job, int stage);
 tws_code tws_job_representatives(const tws_job *job, int every_up_to, tws_rank_set *out, tws_error *err);
 /* Tokens of a sample: the configuration's, or as many as the model has positions. */
 int64_t tws_job_sequence(const tws_job *job);
+/* Of the whole job, whose step takes so many seconds. */
+double tws_job_samples_per_s(const tws_job *job, double step_s);
+double tws_job_tokens_per_s(const tws_job *job, double step_s);
 
 /* ---- its plans ---- */
 tws_plan_request tws_job_request(const tws_job *job, int rank);
 tws_code tws_job_plan(const tws_job *job, int rank, tws_plan **out, tws_error *err);
 /* Builds a plan of at most `micro_batches` of the step's micro-batches. */
 tws_code tws_job_part_plan(const tws_job *job, int rank, int64_t micro_batches, tws_plan **out, tws_error *err);
+/* Sets job->program to the one of that name; NULL: it stays. TWS_USAGE: there is none. */
+tws_code tws_job_choose_program(tws_job *job, const char *name, tws_error *err);
 /* Builds the plan of a given program instead of job->program; over the state of a plan that was built before, or
  * NULL. */
 tws_code tws_job_program(const tws_job *job, int rank, tws_program program, tws_state *state, tws_plan **out,

@@ -13,7 +13,8 @@ static double bytes_per_parameter(const tws_plan *plan) {
   return bytes;
 }
 
-tws_code tws_job_saving(const tws_job *job, tws_saving *out, tws_error *err) {
+/* All nodes write equal shares, at `disk.write` of the cluster or as one usual disk does. */
+static tws_code job_saving(const tws_job *job, tws_saving *out, tws_error *err) {
   const tws_cluster *c = &job->cluster;
   tws_plan *plan;
   TWS_TRY(tws_job_part_plan(job, 0, 1, &plan, err));
@@ -28,7 +29,7 @@ tws_code tws_job_saving(const tws_job *job, tws_saving *out, tws_error *err) {
 
 tws_code tws_job_saving_advise(const tws_job *job, double step_s, double between_failures_s, double restart_s,
                                tws_saving_advice *out, tws_error *err) {
-  TWS_TRY(tws_job_saving(job, &out->saving, err));
+  TWS_TRY(job_saving(job, &out->saving, err));
   const double hold_s = out->saving.hold_s;
   out->between_failures_s = between_failures_s;
   out->young_s = tws_interval_young(hold_s, between_failures_s);

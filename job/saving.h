@@ -8,8 +8,6 @@ typedef struct tws_saving {
   double bytes;           /* of a checkpoint, without what few elements take */
   double write_s, hold_s; /* the nodes' disks write it; training waits: for the copy out of devices */
 } tws_saving;
-/* All nodes write equal shares, at `disk.write` of the cluster or as one usual disk does. */
-tws_code tws_job_saving(const tws_job *job, tws_saving *out, tws_error *err);
 
 typedef struct tws_saving_advice {
   tws_saving saving;

@@ -240,3 +240,11 @@ tws_code tws_job_spec_arguments(const tws_job_spec *spec, tws_arena *arena, cons
   *argc = list.count;
   return list.failed ? tws_fail(err, TWS_MEMORY, NULL, "too many arguments for the ranks' command line") : TWS_OK;
 }
+
+void tws_job_spec_generate(tws_job_spec *spec) {
+  static const char *const settings[] = {"train_batch_size=1", "twinspeed.loss_tiles=1", "elasticity.enabled=false"};
+  spec->ranks = spec->micro_batch = spec->accumulation = 1;
+  spec->pipeline_stages = spec->tensor_ranks = spec->sequence_ranks = 1;
+  spec->stage = 0;
+  for (int i = 0; i < 3 && spec->set.count < TWS_MAX_STRINGS; i++) spec->set.item[spec->set.count++] = settings[i];
+}

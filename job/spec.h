@@ -24,6 +24,9 @@ typedef struct tws_job_spec {
 #define TWS_JOB_SPEC_DEFAULTS \
   { .stage = -1, .seed = -1 }
 
+/* The spec of a job that generates tokens: one rank, one sample; of a configuration of training its model's part
+ * counts. */
+void tws_job_spec_generate(tws_job_spec *spec);
 /* The configuration alone, not resolved; the caller destroys it. Errors name the members as the flags of the command
  * line that give them. With `strict`, TWS_INVALID for keys without effect. TWS_USAGE for
  * several files that are all standard input. */

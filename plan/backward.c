@@ -5,10 +5,10 @@
 
 /* Tiles add to one gradient; it is complete with the last of them. Of a tiled weight each tile has its own. */
 static void contributed(tws_lower *l, const tws_module *m) {
-  if (l->tile + 1 < l->tiles) return;
+  if (l->at.tile + 1 < l->at.tiles) return;
   for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
     if (m->param[i] == TWS_NONE || tws_is_frozen(l, m->param[i])) continue;
-    const uint32_t param = tws_visit_param(l, m->param[i], l->weight_tile);
+    const uint32_t param = tws_visit_param(l, m->param[i], l->at.weight_tile);
     if (tws_is_weight_tile(l, param) || tws_is_last_weight_tile(l, m)) tws_zero_contributed(l, param);
   }
 }
@@ -33,7 +33,7 @@ static void backward_positions(tws_lower *l, const tws_module *m) {
   work.d[0] = tws_module_rows(l, m);
   work.d[1] = width;
   work.d[2] = rows;
-  work.d[3] = l->whole_sequence[m->out[0]] / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
+  work.d[3] = l->values.whole_sequence[m->out[0]] / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
   work.flags = accumulate ? TWS_ACCUMULATE : 0;
   uint64_t begin = (uint64_t)(first * width), count = (uint64_t)(rows * width);
   if (!accumulate) {
@@ -78,7 +78,7 @@ static void backward_embedding(tws_lower *l, const tws_module *m) {
 
 /* A split backward pass runs weight gradients later; what they read stays alive until then. */
 static void defer(tws_lower *l, const tws_work *work, const tws_operand *operands, int count) {
-  tws_context *c = l->context;
+  tws_context *c = l->pipeline.context;
   if (c->deferred_count == c->deferred_capacity) { /* in the scratch arena: a build that fails leaves none behind */
     const size_t room = c->deferred_capacity ? 2 * c->deferred_capacity : 16;
     tws_deferred *list = tws_arena_alloc_unset(l->scratch, room, sizeof *list);
@@ -114,15 +114,15 @@ static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy, c
   if (!is_trained(l, m->param[0])) return;
   tws_work work = tws_module_work(l, m, TWS_KERNEL_LINEAR_GRAD_WEIGHT, 0);
   const tws_outputs outputs = tws_visit_outputs(l, m);
-  const uint32_t weight = tws_visit_param(l, m->param[0], l->weight_tile);
+  const uint32_t weight = tws_visit_param(l, m->param[0], l->at.weight_tile);
   work.dtype2 = (uint8_t)l->zero.grad_dtype;
   work.d[1] = outputs.count;
   const tws_float8 x = codes ? tws_float8_input(l, m) : (tws_float8){{0}, {0}, {0}};
-  const int narrow = !codes && tws_lower_narrow(l, m) && l->value_narrow[m->in[0]] != TWS_NONE;
+  const int narrow = !codes && tws_lower_narrow(l, m) && l->values.narrow[m->in[0]] != TWS_NONE;
   if (codes) bias_gradient(l, m, dy); /* gradients begin in the order of operations */
   tws_operand operands[5] = {codes ? codes->columns : dy,
                              codes    ? x.columns
-                             : narrow ? tws_all(&l->b, l->value_narrow[m->in[0]], TWS_READ)
+                             : narrow ? tws_all(&l->b, l->values.narrow[m->in[0]], TWS_READ)
                                       : tws_value_read(l, m->in[0]),
                              tws_zero_gradient(l, weight, &accumulate)};
   if (codes) {
@@ -140,7 +140,7 @@ static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy, c
   }
   if (accumulate) work.flags |= TWS_ACCUMULATE;
   if (narrow) work.flags |= TWS_NARROW;
-  if (l->split) {
+  if (l->pipeline.split) {
     defer(l, &work, operands, n);
     return;
   }
@@ -154,11 +154,11 @@ static void input_gradient(tws_lower *l, const tws_module *m, tws_operand dy, co
   tws_work work = tws_module_work(l, m, TWS_KERNEL_LINEAR_GRAD_INPUT, 0);
   work.flags &= ~(uint32_t)TWS_BIAS;
   work.d[1] = tws_visit_outputs(l, m).count;
-  uint32_t into = l->fused_with ? l->fused_with->in[0] : m->in[0];
+  uint32_t into = l->at.fused_with ? l->at.fused_with->in[0] : m->in[0];
   const tws_float8 weight = codes ? tws_float8_weight(l, m) : (tws_float8){{0}, {0}, {0}};
   if (codes) dy = codes->rows;
   tws_operand operands[7] = {
-      dy, codes ? weight.columns : tws_zero_param(l, tws_visit_param(l, m->param[0], l->weight_tile))};
+      dy, codes ? weight.columns : tws_zero_param(l, tws_visit_param(l, m->param[0], l->at.weight_tile))};
   int n = 3;
   if (tws_is_first_weight_tile(l, m)) {
     operands[2] = tws_value_gradient_out(l, into, &accumulate);
@@ -168,7 +168,7 @@ static void input_gradient(tws_lower *l, const tws_module *m, tws_operand dy, co
     accumulate = 1;
   }
   if (accumulate) work.flags |= TWS_ACCUMULATE;
-  if (l->fused_with) {
+  if (l->at.fused_with) {
     if (accumulate) tws_builder_fail(&l->b, TWS_INTERNAL, "an activation's gradient is there already");
     work.flags |= TWS_GELU;
     operands[n++] = tws_value_read(l, into);
@@ -185,11 +185,11 @@ static void input_gradient(tws_lower *l, const tws_module *m, tws_operand dy, co
   }
   tws_operand dx = operands[2], z = operands[3];
   if (!accumulate) tws_lower_slice(l, dx.buffer);
-  work.d[0] /= l->slices;
-  for (int i = 0; i < l->slices; i++) {
+  work.d[0] /= l->streams.slices;
+  for (int i = 0; i < l->streams.slices; i++) {
     operands[0] = tws_operand_slice(l, dy, i);
     operands[2] = tws_operand_slice(l, dx, i);
-    if (l->fused_with) operands[3] = tws_operand_slice(l, z, i);
+    if (l->at.fused_with) operands[3] = tws_operand_slice(l, z, i);
     tws_lower_compute(l, &work, operands, n);
     if (!(work.flags & TWS_SUMS)) continue;
     work.flags |= TWS_ACCUMULATE_PARAM;
@@ -206,7 +206,7 @@ static void backward_linear(tws_lower *l, const tws_module *m) {
     codes = &cast;
   }
   /* before the weight's gradient, with which its exchange overlaps */
-  int early = l->exchange_stream != TWS_STREAM_COMPUTE && tws_local_of(l, m)->split != TWS_SPLIT_NONE;
+  int early = l->streams.exchange != TWS_STREAM_COMPUTE && tws_local_of(l, m)->split != TWS_SPLIT_NONE;
   if (early) input_gradient(l, m, dy, codes);
   weight_gradient(l, m, dy, codes);
   if (!early) input_gradient(l, m, dy, codes);
@@ -224,10 +224,20 @@ static int keeps_apart(const tws_lower *l, const tws_module *add, int one) {
   return 1;
 }
 
+tws_code tws_backward_begin(tws_lower *l) {
+  l->shared.values = tws_lower_memory(l, 2 * (size_t)l->network->value_count + 1, sizeof *l->shared.values);
+  l->shared.adds = tws_lower_memory(l, l->network->module_count, 1);
+  return l->b.failed;
+}
+
+void tws_backward_micro_begin(tws_lower *l) {
+  l->shared.count = 0;
+}
+
 /* Looked at once for each module. */
 static int inputs_keep_apart(tws_lower *l, const tws_module *add) {
   enum { UNKNOWN, NO, YES };
-  uint8_t *known = &l->shares[add - l->network->modules];
+  uint8_t *known = &l->shared.adds[add - l->network->modules];
   if (*known == UNKNOWN) *known = keeps_apart(l, add, 0) && keeps_apart(l, add, 1) ? YES : NO;
   return *known == YES;
 }
@@ -236,26 +246,26 @@ static int inputs_keep_apart(tws_lower *l, const tws_module *add) {
 static void note_sharing(tws_lower *l, const tws_module *add) {
   const uint32_t at = (uint32_t)(add - l->network->modules);
   uint32_t kept = 0;
-  for (uint32_t i = 0; i < l->sharing_count; i++)
-    if (l->network->values[l->sharing[i]].producer < at) l->sharing[kept++] = l->sharing[i];
-  l->sharing[kept++] = add->in[0];
-  l->sharing[kept++] = add->in[1];
-  l->sharing_count = kept;
+  for (uint32_t i = 0; i < l->shared.count; i++)
+    if (l->network->values[l->shared.values[i]].producer < at) l->shared.values[kept++] = l->shared.values[i];
+  l->shared.values[kept++] = add->in[0];
+  l->shared.values[kept++] = add->in[1];
+  l->shared.count = kept;
 }
 
 static void backward_add(tws_lower *l, const tws_module *m) {
-  const uint32_t dz = l->value_gradient[m->out[0]], at = (uint32_t)(m - l->network->modules);
+  const uint32_t dz = l->values.gradient[m->out[0]], at = (uint32_t)(m - l->network->modules);
   if (dz == TWS_NONE) tws_builder_fail(&l->b, TWS_INTERNAL, "a gradient is read before it is there");
   if (l->b.failed != TWS_OK) return;
   int taken = tws_gradient_is_shared(l, m->out[0], at), shares = 0; /* dz is somebody's */
-  const int both = !l->split && inputs_keep_apart(l, m);
+  const int both = !l->pipeline.split && inputs_keep_apart(l, m);
   for (int i = 0; i < 2 && l->b.failed == TWS_OK; i++) {
     const uint32_t v = m->in[i];
     if (!l->needed[v]) continue;
-    if (l->value_gradient[v] != TWS_NONE) {
+    if (l->values.gradient[v] != TWS_NONE) {
       tws_lower_add_gradient(l, v, tws_all(&l->b, dz, TWS_READ));
     } else if (!taken || (shares && both)) {
-      l->value_gradient[v] = dz;
+      tws_value_place_gradient(l, v, dz);
       taken = shares = 1;
     } else {
       int accumulate;
@@ -268,7 +278,7 @@ static void backward_add(tws_lower *l, const tws_module *m) {
 
 /* The forward kernel left the gradient in place of the logits. */
 static void backward_loss(tws_lower *l, const tws_module *m) {
-  l->value_gradient[m->in[0]] = l->value_buffer[m->out[0]];
+  tws_value_place_gradient(l, m->in[0], l->values.buffer[m->out[0]]);
 }
 
 /* To what something was added gets the gradient as it is. */
@@ -276,7 +286,8 @@ static void backward_added(tws_lower *l, const tws_module *m) {
   for (const tws_module_kernel *k = tws_module_row_of(m->type)->backward; k->binding[0].source; k++)
     tws_lower_kernel(l, m, k);
   contributed(l, m);
-  if (l->needed[m->in[0]] && l->b.failed == TWS_OK) l->value_gradient[m->in[0]] = l->value_gradient[m->out[0]];
+  if (l->needed[m->in[0]] && l->b.failed == TWS_OK)
+    tws_value_place_gradient(l, m->in[0], l->values.gradient[m->out[0]]);
 }
 
 /* Types that do more than their row says. */

@@ -52,9 +52,7 @@ static tws_code make_groups(tws_lower *l, tws_error *err) {
   plan->position = tws_topology_position(&plan->topology, plan->rank);
   plan->groups = tws_arena_alloc(plan->arena, TWS_AXIS_COUNT + TWS_ZERO_CLASSES, sizeof *plan->groups);
   if (!plan->groups) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the plan");
-  l->zero.group = tws_lower_group(l, replicas);
-  l->zero.ranks = tws_topology_size(&plan->topology, replicas);
-  l->zero.stage = l->config->zero.stage;
+  tws_zero_choose_ranks(l, replicas);
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
     const tws_divides divides = tws_axis_divides((tws_axis)axis);
     const int inside = divides == TWS_DIVIDES_TOKENS || divides == TWS_DIVIDES_WEIGHTS;
@@ -106,22 +104,22 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
   if (c->expert_ranks > 1) TWS_TRY(tws_expert_parallel_check(plan->network, (int)c->expert_ranks, err));
   if (c->expert_bias_rate > 0) TWS_TRY(tws_expert_bias_check(plan->network, err));
   if (c->expert_load) TWS_TRY(tws_expert_load_check(plan->network, c->expert_load, err));
-  l->tokens = c->micro_batch_size * c->sequence_length / sequence;
-  l->slices = tensor > 1 && c->tensor_overlap && c->tensor_chunks > 1 ? (int)c->tensor_chunks : 1;
-  int64_t parts = (int64_t)l->slices * (splits_tokens ? tensor : 1);
+  l->extent.tokens = c->micro_batch_size * c->sequence_length / sequence;
+  l->streams.slices = tensor > 1 && c->tensor_overlap && c->tensor_chunks > 1 ? (int)c->tensor_chunks : 1;
+  int64_t parts = (int64_t)l->streams.slices * (splits_tokens ? tensor : 1);
   const int64_t targets = target_tokens(l);
-  if (l->tokens % parts || targets % parts) {
-    return indivisible(l, l->tokens % parts ? l->tokens : targets, parts, "tensor parallelism",
+  if (l->extent.tokens % parts || targets % parts) {
+    return indivisible(l, l->extent.tokens % parts ? l->extent.tokens : targets, parts, "tensor parallelism",
                        "change the micro batch or the sequence length, twinspeed.tensor_overlap_chunks, or turn "
                        "twinspeed.tensor_sequence_parallel off");
   }
-  if (c->loss_tiles > 1 && (l->tokens % c->loss_tiles || targets % c->loss_tiles)) {
-    return indivisible(l, l->tokens % c->loss_tiles ? l->tokens : targets, c->loss_tiles, "twinspeed.loss_tiles",
-                       "use a number that divides them");
+  if (c->loss_tiles > 1 && (l->extent.tokens % c->loss_tiles || targets % c->loss_tiles)) {
+    return indivisible(l, l->extent.tokens % c->loss_tiles ? l->extent.tokens : targets, c->loss_tiles,
+                       "twinspeed.loss_tiles", "use a number that divides them");
   }
-  if (c->mlp_tiles > 1 && (l->tokens % c->mlp_tiles || targets % c->mlp_tiles)) {
-    return indivisible(l, l->tokens % c->mlp_tiles ? l->tokens : targets, c->mlp_tiles, "twinspeed.mlp_tiles",
-                       "use a number that divides them");
+  if (c->mlp_tiles > 1 && (l->extent.tokens % c->mlp_tiles || targets % c->mlp_tiles)) {
+    return indivisible(l, l->extent.tokens % c->mlp_tiles ? l->extent.tokens : targets, c->mlp_tiles,
+                       "twinspeed.mlp_tiles", "use a number that divides them");
   }
   TWS_TRY(tws_shard_network(plan->network, &l->sharding, l->scratch, plan->arena, &l->local, err));
   l->network = l->local.network;
@@ -134,33 +132,23 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   const tws_config *c = l->config;
   TWS_TRY(make_groups(l, err));
   TWS_TRY(make_local(l, err));
-  uint32_t values = l->network->value_count;
-  l->accumulation = c->accumulation_steps;
-  if (l->request->max_accumulation > 0 && l->accumulation > l->request->max_accumulation) {
-    l->accumulation = l->request->max_accumulation;
+  l->extent.accumulation = c->accumulation_steps;
+  if (l->request->max_accumulation > 0 && l->extent.accumulation > l->request->max_accumulation) {
+    l->extent.accumulation = l->request->max_accumulation;
   }
-  plan->accumulation_steps = l->accumulation;
-  l->overlap = c->zero.overlap_comm && plan->position.ranks[TWS_AXIS_PIPE] == 1;
+  plan->accumulation_steps = l->extent.accumulation;
+  l->streams.overlap = c->zero.overlap_comm && plan->position.ranks[TWS_AXIS_PIPE] == 1;
   /* Without overlap_comm DeepSpeed issues gathers and reductions on the stream that computes; at stage 0 always. */
-  l->gather_stream = l->overlap ? TWS_STREAM_GATHER : TWS_STREAM_COMPUTE;
-  l->reduce_stream = l->overlap && c->zero.stage > 0 ? TWS_STREAM_REDUCE : TWS_STREAM_COMPUTE;
-  l->exchange_stream =
+  l->streams.gather = l->streams.overlap ? TWS_STREAM_GATHER : TWS_STREAM_COMPUTE;
+  l->streams.reduce = l->streams.overlap && c->zero.stage > 0 ? TWS_STREAM_REDUCE : TWS_STREAM_COMPUTE;
+  l->streams.exchange =
       plan->position.ranks[TWS_AXIS_MODEL] > 1 && c->tensor_overlap ? TWS_STREAM_EXCHANGE : TWS_STREAM_COMPUTE;
-  l->exchanges_beside = l->exchange_stream != TWS_STREAM_COMPUTE || l->sharding.ring;
-  l->tiles = 1;
-  l->summed = TWS_NONE;
+  l->streams.exchanges_overlap = l->streams.exchange != TWS_STREAM_COMPUTE || l->sharding.ring;
   for (int type = 0; type < TWS_MODULE_TYPE_COUNT; type++)
     l->memory[type] = tws_module_memory_of((tws_module_type)type);
-  l->kept = tws_arena_alloc(l->scratch, values + 1u, 1);
-  l->tiled = tws_arena_alloc(l->scratch, values + 1u, 1);
-  l->adds = tws_arena_alloc(l->scratch, values + 1u, 1);
-  l->sharing = tws_arena_alloc(l->scratch, 2 * values + 2u, sizeof *l->sharing);
-  l->whole_sequence = tws_arena_alloc(l->scratch, values + 1u, sizeof *l->whole_sequence);
-  l->rows = tws_arena_alloc(l->scratch, values + 1u, sizeof *l->rows);
-  l->shares = tws_arena_alloc(l->scratch, l->network->module_count + 1u, 1);
-  if (!l->kept || !l->tiled || !l->adds || !l->sharing || !l->shares || !l->rows || !l->whole_sequence)
-    return tws_fail(err, TWS_MEMORY, NULL, "no memory");
-  tws_values_begin(l);
+  TWS_TRY(tws_values_begin(l));
+  TWS_TRY(tws_recompute_begin(l));
+  TWS_TRY(tws_backward_begin(l));
   const tws_lifetime whole = TWS_LIFETIME_PROGRAM;
   plan->hyper = tws_builder_buffer(&l->b, "hyperparameters", TWS_CATEGORY_INPUT, TWS_F32, TWS_HYPER_COUNT, whole);
   uint64_t experts;
@@ -169,7 +157,7 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   for (uint32_t i = 0; i < l->network->input_count; i++) {
     const tws_network_input *in = &l->network->input[i];
     plan->input[i] = tws_builder_buffer(&l->b, in->name, TWS_CATEGORY_INPUT, tws_input_dtype(l, i),
-                                        tws_input_elements(l, i) * (uint64_t)l->accumulation, whole);
+                                        tws_input_elements(l, i) * (uint64_t)l->extent.accumulation, whole);
   }
   TWS_TRY(tws_frozen_begin(l));
   TWS_TRY(tws_quantized_begin(l));
@@ -189,14 +177,14 @@ tws_code tws_plans_check_length(uint64_t operations, tws_error *err) {
 /* A visit is about one operation, and an operation with all that belongs to it some 300 bytes while a plan is built. */
 static tws_code check_length(const tws_lower *l, tws_error *err) {
   int64_t visits = 0;
-  for (int i = 0; i < l->chunk_count; i++) visits += l->chunks[i].visits.count;
-  if (visits * l->accumulation <= TWS_PLAN_MOST_VISITS) return TWS_OK;
+  for (int i = 0; i < l->pipeline.chunk_count; i++) visits += l->pipeline.chunks[i].visits.count;
+  if (visits * l->extent.accumulation <= TWS_PLAN_MOST_VISITS) return TWS_OK;
   char hint[160];
   snprintf(hint, sizeof hint, "use at most %lld accumulation steps, with a larger micro batch instead",
            (long long)(TWS_PLAN_MOST_VISITS / (visits > 0 ? visits : 1)));
   return tws_fail(err, TWS_UNSUPPORTED, hint,
                   "a plan of %lld micro-batches of %lld operations each is longer than 2^23 operations",
-                  (long long)l->accumulation, (long long)visits);
+                  (long long)l->extent.accumulation, (long long)visits);
 }
 
 /* Most visits of a module are one operation. Long plans grow: what is large and freed at once goes back to the system,
@@ -204,8 +192,8 @@ static tws_code check_length(const tws_lower *l, tws_error *err) {
 static void expect(tws_lower *l) {
   enum { MOST = 1 << 14 };
   size_t visits = 0;
-  for (int i = 0; i < l->chunk_count; i++) visits += l->chunks[i].visits.count;
-  visits = (visits + visits / 4) * (size_t)l->accumulation + 64;
+  for (int i = 0; i < l->pipeline.chunk_count; i++) visits += l->pipeline.chunks[i].visits.count;
+  visits = (visits + visits / 4) * (size_t)l->extent.accumulation + 64;
   tws_builder_expect(&l->b, visits < MOST ? visits : MOST);
 }
 
@@ -250,7 +238,7 @@ static tws_code lower(tws_lower *l, completeness wanted, tws_error *err) {
   tws_delayed_update(l);
   tws_lower_count_targets(l);
   tws_pipeline_run(l);
-  if (l->evaluates)
+  if (l->extent.evaluates)
     tws_lower_score(l);
   else
     tws_lower_step(l);
@@ -356,14 +344,16 @@ static tws_code begin(const tws_plan_request *request, tws_lower *l, tws_error *
   plan->sequence_length = c->sequence_length;
   plan->backend = request->backend;
   plan->threads = request->threads;
-  *l = (tws_lower){
-      .request = request,
-      .config = c,
-      .network = request->network,
-      .scratch = scratch,
-      .evaluates = request->program == TWS_PROGRAM_EVALUATE,
-      .parameters_only = request->program == TWS_PROGRAM_EVALUATE && request->parameters_only && !request->state,
-      .b = {.plan = plan, .err = err, .use = request->use}};
+  *l = (tws_lower){.request = request,
+                   .config = c,
+                   .network = request->network,
+                   .scratch = scratch,
+                   .extent = {.evaluates = request->program == TWS_PROGRAM_EVALUATE,
+                              .parameters_only = request->program == TWS_PROGRAM_EVALUATE && request->parameters_only &&
+                                                 !request->state},
+                   .at = {.tiles = 1},
+                   .summed = TWS_NONE,
+                   .b = {.plan = plan, .err = err, .use = request->use}};
   if (request->state) return TWS_OK;
   TWS_TRY(tws_state_create(&plan->state, err));
   plan->state->counters = (tws_counters){.seed = c->seed, .loss_scale = tws_loss_scale_start(c)};
@@ -373,12 +363,12 @@ static tws_code begin(const tws_plan_request *request, tws_lower *l, tws_error *
 /* All but the plan. */
 static void end(tws_lower *l) {
   tws_builder_free(&l->b);
-  for (int i = 0; i < l->chunk_count; i++) tws_free(l->chunks[i].visits.items);
+  for (int i = 0; i < l->pipeline.chunk_count; i++) tws_free(l->pipeline.chunks[i].visits.items);
   tws_arena_destroy(l->scratch);
 }
 
 static tws_code build(const tws_plan_request *request, completeness wanted, tws_plan **out, tws_error *err) {
-  tws_lower l = {.chunk_count = 0};
+  tws_lower l = {.request = NULL};
   *out = NULL;
   tws_code code = begin(request, &l, err);
   if (code == TWS_OK) code = prepare(&l, err);

@@ -32,7 +32,7 @@ static void note_uses(tws_lower *l, uint32_t module, uint32_t visit, int backwar
 /* The uses of a chunk's values. */
 static void look_through(tws_lower *l) {
   tws_checkpoints *c = &l->checkpoints;
-  const tws_chunk *chunk = l->chunk;
+  const tws_chunk *chunk = l->pipeline.chunk;
   for (uint32_t v = 0; v < l->network->value_count; v++) c->last[v] = c->first[v] = TWS_NONE;
   for (uint32_t i = 0; i < chunk->visits.count; i++) {
     const tws_visit *visit = &chunk->visits.items[i];
@@ -46,7 +46,7 @@ void tws_checkpoints_begin(tws_lower *l) {
   tws_checkpoints *c = &l->checkpoints;
   const int on_host = l->config->cpu_checkpointing;
   const int parts = l->config->partition_activations ? l->sharding.position.ranks[TWS_AXIS_MODEL] : 1;
-  if (l->config->recompute != TWS_RECOMPUTE_FULL || l->evaluates || (!on_host && parts == 1)) return;
+  if (l->config->recompute != TWS_RECOMPUTE_FULL || l->extent.evaluates || (!on_host && parts == 1)) return;
   c->on = 1;
   c->parts = parts;
   c->tier = on_host ? TWS_TIER_PINNED : TWS_TIER_DEVICE;
@@ -70,21 +70,21 @@ static uint32_t place_for(tws_lower *l, uint32_t value, tws_tier tier, uint64_t 
 
 static int is_shared(const tws_lower *l, uint32_t value) {
   for (uint32_t v = 0; v < l->network->value_count; v++)
-    if (v != value && l->value_buffer[v] == l->value_buffer[value]) return 1;
+    if (v != value && l->values.buffer[v] == l->values.buffer[value]) return 1;
   return 0;
 }
 
 static void send_away(tws_lower *l, uint32_t value) {
   const tws_checkpoints *c = &l->checkpoints;
   const int parts = parts_of(l, value);
-  if (l->value_buffer[value] == TWS_NONE || is_shared(l, value) || (parts == 1 && c->tier == TWS_TIER_DEVICE)) return;
+  if (l->values.buffer[value] == TWS_NONE || is_shared(l, value) || (parts == 1 && c->tier == TWS_TIER_DEVICE)) return;
   const uint64_t part = tws_value_elements(l, value) / (uint64_t)parts;
   const int index = parts > 1 ? l->sharding.position.index[TWS_AXIS_MODEL] : 0;
   const uint32_t away = place_for(l, value, c->tier, part);
   tws_builder_copy(&l->b, c->tier == TWS_TIER_DEVICE ? TWS_STREAM_COMPUTE : TWS_STREAM_COPY_OUT,
-                   tws_read(l->value_buffer[value], part * (uint64_t)index, part), tws_write(away, 0, part));
-  l->value_buffer[value] = away;
-  l->context->away[value] = TWS_AWAY;
+                   tws_read(l->values.buffer[value], part * (uint64_t)index, part), tws_write(away, 0, part));
+  tws_value_place(l, value, away);
+  l->pipeline.context->away[value] = TWS_AWAY;
 }
 
 /* From the host comes what it has; what others have is gathered when all of it is needed. */
@@ -92,8 +92,8 @@ static void bring_back(tws_lower *l, uint32_t value) {
   const uint64_t part = tws_value_elements(l, value) / (uint64_t)parts_of(l, value);
   if (l->checkpoints.tier == TWS_TIER_DEVICE) return;
   const uint32_t here = place_for(l, value, TWS_TIER_DEVICE, part);
-  tws_builder_copy(&l->b, TWS_STREAM_COPY_IN, tws_read(l->value_buffer[value], 0, part), tws_write(here, 0, part));
-  l->value_buffer[value] = here;
+  tws_builder_copy(&l->b, TWS_STREAM_COPY_IN, tws_read(l->values.buffer[value], 0, part), tws_write(here, 0, part));
+  tws_value_place(l, value, here);
 }
 
 static void gather_back(tws_lower *l, uint32_t value, tws_stream stream) {
@@ -101,29 +101,29 @@ static void gather_back(tws_lower *l, uint32_t value, tws_stream stream) {
   const uint64_t elements = tws_value_elements(l, value);
   if (parts > 1) {
     const uint32_t whole = place_for(l, value, TWS_TIER_DEVICE, elements);
-    tws_exchange_gather_into(l, stream, tws_read(l->value_buffer[value], 0, elements / (uint64_t)parts),
+    tws_exchange_gather_into(l, stream, tws_read(l->values.buffer[value], 0, elements / (uint64_t)parts),
                              tws_write(whole, 0, elements));
-    l->value_buffer[value] = whole;
+    tws_value_place(l, value, whole);
   }
-  l->context->away[value] = TWS_NOT_AWAY;
+  l->pipeline.context->away[value] = TWS_NOT_AWAY;
 }
 
 /* Ahead of its use. A gather that waited for the host's copy would hold up what computes, and exchanges. */
 static void come_closer(tws_lower *l, uint32_t value) {
-  if (l->context->away[value] != TWS_AWAY) return;
+  if (l->pipeline.context->away[value] != TWS_AWAY) return;
   bring_back(l, value);
-  l->context->away[value] = TWS_COMING;
-  if (l->checkpoints.tier == TWS_TIER_DEVICE || parts_of(l, value) == 1) gather_back(l, value, l->exchange_stream);
+  l->pipeline.context->away[value] = TWS_COMING;
+  if (l->checkpoints.tier == TWS_TIER_DEVICE || parts_of(l, value) == 1) gather_back(l, value, l->streams.exchange);
 }
 
 void tws_checkpoints_after(tws_lower *l, uint32_t visit) {
   tws_checkpoints *c = &l->checkpoints;
-  if (!c->on || visit >= l->chunk->forward_visits || l->b.failed != TWS_OK) return;
-  if (c->of != l->chunk) look_through(l);
-  const tws_visit *at = &l->chunk->visits.items[visit];
+  if (!c->on || visit >= l->pipeline.chunk->forward_visits || l->b.failed != TWS_OK) return;
+  if (c->of != l->pipeline.chunk) look_through(l);
+  const tws_visit *at = &l->pipeline.chunk->visits.items[visit];
   if (at->module == TWS_NONE) return;
   for (uint32_t v = 0; v < l->network->value_count; v++)
-    if (c->last[v] == visit && v != l->chunk->out_value && l->kept[v] == TWS_KEPT_CHECKPOINT &&
+    if (c->last[v] == visit && v != l->pipeline.chunk->out_value && l->kept[v] == TWS_KEPT_CHECKPOINT &&
         c->first[v] != TWS_NONE && (touches(l, at->module, v) || touches(l, at->fused_with, v)))
       send_away(l, v);
 }
@@ -131,11 +131,11 @@ void tws_checkpoints_after(tws_lower *l, uint32_t visit) {
 /* What this visit needs, and what is needed next. */
 void tws_checkpoints_before(tws_lower *l, uint32_t visit) {
   tws_checkpoints *c = &l->checkpoints;
-  if (!c->on || visit < l->chunk->forward_visits || l->b.failed != TWS_OK) return;
-  if (c->of != l->chunk) look_through(l);
-  tws_lower_at_visit(l, &l->chunk->visits.items[visit]);
-  const uint8_t *away = l->context->away;
-  int needed = visit == l->chunk->forward_visits;
+  if (!c->on || visit < l->pipeline.chunk->forward_visits || l->b.failed != TWS_OK) return;
+  if (c->of != l->pipeline.chunk) look_through(l);
+  tws_lower_at_visit(l, &l->pipeline.chunk->visits.items[visit]);
+  const uint8_t *away = l->pipeline.context->away;
+  int needed = visit == l->pipeline.chunk->forward_visits;
   for (uint32_t v = 0; v < l->network->value_count; v++) {
     if (c->first[v] != visit || l->kept[v] != TWS_KEPT_CHECKPOINT) continue;
     needed = 1;

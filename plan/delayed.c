@@ -36,7 +36,7 @@ void tws_delayed_begin(tws_lower *l, uint64_t kept) {
 
 void tws_delayed_update(tws_lower *l) {
   tws_offload *o = &l->offload;
-  if (!o->delayed.on || l->evaluates || l->b.failed != TWS_OK) return;
+  if (!o->delayed.on || l->extent.evaluates || l->b.failed != TWS_OK) return;
   const tws_offload now = *o;
   const tws_phase phase = l->b.phase;
   l->b.phase = TWS_PHASE_STEP;

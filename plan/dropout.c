@@ -32,27 +32,27 @@ static tws_arguments of_attention(const tws_lower *l, const tws_module *m, uint3
 static tws_arguments of_value(tws_lower *l, const tws_module *m, uint32_t origin) {
   const tws_local_value *value = &l->local.values[m->in[0]];
   const tws_position *at = &l->sharding.position;
-  const uint64_t width = l->network->values[m->in[0]].per_row, own = width * l->rows[m->in[0]];
+  const uint64_t width = l->network->values[m->in[0]].per_row, own = width * l->values.rows[m->in[0]];
   const uint64_t whole = own * value->token_parts, samples = (uint64_t)l->config->micro_batch_size;
   const int by_sequence = value->token_parts > 1 && value->placement.on[TWS_AXIS_SEQUENCE] == TWS_PLACED_TOKENS;
   const int by_model = value->token_parts > 1 && value->placement.on[TWS_AXIS_MODEL] == TWS_PLACED_TOKENS;
   const int by_features = value->placement.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES;
   if (l->network->values[m->in[0]].row[0].kind == TWS_DIM_FIXED) /* of all samples: the same everywhere */
     return (tws_arguments){{seed_of(l, origin)}};
-  if (l->tiles > 1 || (by_sequence && (by_model || by_features)))
+  if (l->at.tiles > 1 || (by_sequence && (by_model || by_features)))
     tws_builder_fail(&l->b, TWS_UNSUPPORTED,
                      "dropout does not go with tiles, or with sequence parallelism beside features that tensor "
                      "parallelism splits or "
                      "tokens that twinspeed.tensor_sequence_parallel divides: set twinspeed.dropout to false");
   if (by_features) { /* a part of each row */
     const uint64_t row = width * (uint64_t)at->ranks[TWS_AXIS_MODEL];
-    const uint64_t first = (uint64_t)tws_first_sample(l) * (l->rows[m->in[0]] / samples) * row;
+    const uint64_t first = (uint64_t)tws_first_sample(l) * (l->values.rows[m->in[0]] / samples) * row;
     return (tws_arguments){{seed_of(l, origin), (double)(first + width * (uint64_t)at->index[TWS_AXIS_MODEL]),
                             (double)width, (double)row}};
   }
   const uint64_t begin = (uint64_t)tws_first_sample(l) * (whole / samples);
   if (!by_sequence && !by_model) return (tws_arguments){{seed_of(l, origin), (double)begin}};
-  const uint64_t parts = by_sequence ? samples : (uint64_t)l->slices, run = own / parts;
+  const uint64_t parts = by_sequence ? samples : (uint64_t)l->streams.slices, run = own / parts;
   const int index = at->index[by_sequence ? TWS_AXIS_SEQUENCE : TWS_AXIS_MODEL];
   return (tws_arguments){
       {seed_of(l, origin), (double)(begin + run * (uint64_t)index), (double)run, (double)(whole / parts)}};

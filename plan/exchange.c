@@ -18,7 +18,7 @@ static void emit_on(tws_lower *l, tws_stream stream, tws_collective kind, uint32
 
 static void emit_exchange_collective(tws_lower *l, tws_collective kind, uint32_t group, tws_operand from,
                                      tws_operand to) {
-  const tws_stream stream = group == l->group[TWS_AXIS_MODEL] ? l->exchange_stream : TWS_STREAM_COMPUTE;
+  const tws_stream stream = group == l->group[TWS_AXIS_MODEL] ? l->streams.exchange : TWS_STREAM_COMPUTE;
   emit_on(l, stream, kind, group, from, to);
 }
 
@@ -26,7 +26,7 @@ static void emit_exchange_collective(tws_lower *l, tws_collective kind, uint32_t
 static void exchange_sliced(tws_lower *l, tws_collective kind, tws_operand from, tws_operand to) {
   tws_lower_slice(l, from.buffer);
   tws_lower_slice(l, to.buffer);
-  for (int i = 0; i < l->slices; i++) {
+  for (int i = 0; i < l->streams.slices; i++) {
     emit_exchange_collective(l, kind, l->group[TWS_AXIS_MODEL], tws_operand_slice(l, from, i),
                              tws_operand_slice(l, to, i));
   }
@@ -48,7 +48,7 @@ tws_operand tws_exchange_gather(tws_lower *l, tws_operand operand, const char *n
 
 static tws_work heads_work(const tws_lower *l, const tws_module *m, tws_kernel kernel) {
   tws_work work = tws_kernel_work(kernel, l->config->dtype, 0);
-  work.d[0] = l->tokens;
+  work.d[0] = l->extent.tokens;
   work.d[1] = l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
   work.d[2] = m->heads;
   work.d[3] = m->kv_heads;
@@ -185,7 +185,7 @@ void tws_exchange_forward(tws_lower *l, const tws_module *m) {
   }
   tws_operand from = tws_value_read(l, m->in[0]);
   if (local->shares) {
-    l->value_buffer[m->out[0]] = from.buffer;
+    tws_value_place(l, m->out[0], from.buffer);
     return;
   }
   move_value(l, m, local->forward, (tws_placed)local->to, from, tws_value_make(l, m->out[0]));
@@ -198,8 +198,8 @@ static tws_operand gradient_target(tws_lower *l, uint32_t value, int *accumulate
 }
 
 void tws_lower_pass_gradient(tws_lower *l, uint32_t in, tws_operand from) {
-  if (l->value_gradient[in] == TWS_NONE) {
-    l->value_gradient[in] = from.buffer;
+  if (l->values.gradient[in] == TWS_NONE) {
+    tws_value_place_gradient(l, in, from.buffer);
   } else {
     tws_lower_add_gradient(l, in, from);
   }

@@ -23,11 +23,11 @@ static int fits(int64_t size) {
 
 /* What a product of a layer works on at once: its tokens, or those of a tile or slice. */
 static int64_t rows_at_once(const tws_lower *l, const tws_module *m) {
-  return tws_module_rows(l, m) / (tws_lower_sliced(l, m) ? l->slices : 1);
+  return tws_module_rows(l, m) / (tws_lower_sliced(l, m) ? l->streams.slices : 1);
 }
 
 int tws_is_float8(const tws_lower *l, const tws_module *m) {
-  if (!l->float8 || m->type != TWS_MODULE_LINEAR || m->layer < 0) return 0;
+  if (!l->float8.on || m->type != TWS_MODULE_LINEAR || m->layer < 0) return 0;
   return fits(m->in_features) && fits(m->out_features) && fits(rows_at_once(l, m)) &&
          tws_module_weight_tiles(l, (uint32_t)(m - l->network->modules)) == 1;
 }
@@ -37,9 +37,9 @@ tws_code tws_float8_begin(tws_lower *l) {
   if (l->config->dtype == TWS_F32)
     return tws_fail(l->b.err, TWS_INVALID, "set bf16.enabled, or leave out twinspeed.matmul_dtype",
                     "twinspeed.matmul_dtype fp8 is for layers of 16 bits, and these are float32");
-  l->float8 = 1;
-  l->again = tws_lower_memory(l, l->network->module_count, 1);
-  if (!l->again) return l->b.failed;
+  l->float8.on = 1;
+  l->float8.again = tws_lower_memory(l, l->network->module_count, 1);
+  if (!l->float8.again) return l->b.failed;
   for (uint32_t m = 0; m < l->network->module_count; m++)
     if (tws_is_float8(l, &l->network->modules[m])) return TWS_OK;
   return tws_fail(
@@ -50,9 +50,9 @@ tws_code tws_float8_begin(tws_lower *l) {
 }
 
 void tws_float8_visits(tws_lower *l, const tws_visit_list *visits) {
-  for (uint32_t i = 0; l->float8 && i < visits->count; i++)
+  for (uint32_t i = 0; l->float8.on && i < visits->count; i++)
     if (visits->items[i].phase == TWS_PHASE_RECOMPUTE && visits->items[i].module != TWS_NONE)
-      l->again[visits->items[i].module] = 1;
+      l->float8.again[visits->items[i].module] = 1;
 }
 
 /* ---- casts ---- */
@@ -96,22 +96,22 @@ static tws_float8 cast_once(tws_lower *l, tws_operand x, int64_t width, tws_dtyp
 
 /* Backward reads the transpose: where neither the value nor the product is made again it is made now. */
 static uint32_t wanted_layouts(const tws_lower *l, const tws_module *m) {
-  const int trained = !l->evaluates && !tws_is_frozen(l, m->param[0]);
+  const int trained = !l->extent.evaluates && !tws_is_frozen(l, m->param[0]);
   const uint32_t module = (uint32_t)(m - l->network->modules);
   if (l->b.phase == TWS_PHASE_BACKWARD) return TWS_COLUMNS;
   if (l->b.phase == TWS_PHASE_RECOMPUTE) return TWS_ROWS | (trained ? TWS_COLUMNS : 0);
-  return TWS_ROWS | (trained && l->kept[m->in[0]] != TWS_NOT_KEPT && !l->again[module] ? TWS_COLUMNS : 0);
+  return TWS_ROWS | (trained && l->kept[m->in[0]] != TWS_NOT_KEPT && !l->float8.again[module] ? TWS_COLUMNS : 0);
 }
 
 tws_float8 tws_float8_input(tws_lower *l, const tws_module *m) {
   const uint32_t value = m->in[0];
   const uint32_t wanted = wanted_layouts(l, m);
   const char *name = l->network->values[value].name;
-  if (l->tiles > 1) {
+  if (l->at.tiles > 1) {
     const uint32_t now = l->b.phase == TWS_PHASE_BACKWARD ? TWS_COLUMNS : TWS_ROWS;
     return cast_once(l, tws_value_read(l, value), m->in_features, TWS_E4M3, TWS_CATEGORY_ACTIVATION, name, now);
   }
-  tws_codes *have = &l->context->codes[value];
+  tws_codes *have = &l->pipeline.context->codes[value];
   if (have->recomputed != (l->b.phase != TWS_PHASE_FORWARD))
     have->rows = TWS_NONE; /* nothing waits for a second pass */
   have->recomputed = l->b.phase != TWS_PHASE_FORWARD;

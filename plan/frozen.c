@@ -25,7 +25,7 @@ tws_code tws_frozen_begin(tws_lower *l) {
   const uint32_t frozen = count_frozen(l->network);
   l->needed = tws_arena_alloc(l->scratch, l->network->value_count + 1u, 1);
   if (!l->needed) return tws_fail(l->b.err, TWS_MEMORY, NULL, "no memory for the plan");
-  if (frozen > 0 && frozen == l->network->param_count && !l->evaluates)
+  if (frozen > 0 && frozen == l->network->param_count && !l->extent.evaluates)
     return tws_fail(l->b.err, TWS_INVALID, "leave some of them out of twinspeed.frozen_parameters",
                     "all parameters are frozen: there is nothing to train");
   if (frozen == 0 || crosses_stages(l)) {

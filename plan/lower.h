@@ -301,60 +301,108 @@ typedef struct tws_context {
   struct tws_context *next; /* in the list of free ones */
 } tws_context;
 
-typedef struct tws_lower {
-  const tws_plan_request *request;
-  const tws_config *config;
-  const tws_network *network; /* the local one */
-  tws_sharding sharding;
-  tws_local local;
-  tws_weight_tiles *weight_tiles; /* per parameter of the whole network; NULL: all weights are whole */
-  uint32_t *tile_of;              /* per tile: its weight */
-  tws_arena *scratch;
-  tws_builder b;
-  tws_zero zero;
-  tws_offload offload;
-  tws_columns columns;
-  tws_checkpoints checkpoints;
+/* ---- the parts of the lowering ----
+ * Each belongs to the pass that is named with it in tws_lower below: only that pass's files change it, and all others
+ * read it (the suite `owners` looks for changes by others). */
+
+/* What of the job is lowered. */
+typedef struct tws_lower_extent {
+  int evaluates;        /* forward passes alone */
+  int parameters_only;  /* over a state that no training uses */
+  int64_t tokens;       /* of one micro-batch on this rank */
+  int64_t accumulation; /* micro-batches lowered */
+} tws_lower_extent;
+
+/* Which streams operations go to, and in how many parts. */
+typedef struct tws_lower_streams {
+  int overlap; /* overlap_comm, off in a pipeline */
+  tws_stream gather, reduce, exchange;
+  int exchanges_overlap; /* of tensor ranks, or round a ring of sequence ranks: what computes continues meanwhile */
+  int slices;            /* in which split layers and their exchanges are issued, to overlap */
+} tws_lower_streams;
+
+/* Large weights in tiles. */
+typedef struct tws_tiling {
+  tws_weight_tiles *weights; /* per parameter of the whole network; NULL: all weights are whole */
+  uint32_t *weight_of;       /* per tile: its weight */
+} tws_tiling;
+
+/* The visit that is lowered. */
+typedef struct tws_visit_place {
+  int tile, tiles;
+  uint32_t weight_tile;
+  const tws_module *fused_with; /* the module whose work its kernel does too, or NULL */
+  const tws_module *sums_for;   /* the layer whose bias' gradient its kernel may sum up, or NULL */
+} tws_visit_place;
+
+/* Values of a micro-batch on this rank, per value. */
+typedef struct tws_values {
+  uint64_t *rows;                       /* before its placement */
+  int64_t *whole_sequence;              /* length of the whole sequences that it is made of */
+  uint8_t *adds;                        /* whether tiles add to the gradient that was there before the first of them */
+  uint32_t *buffer, *gradient, *narrow; /* those of the context that is lowered (tws_context) */
+} tws_values;
+
+/* Products of layers in 8 bits. */
+typedef struct tws_lower_float8 {
+  int on;
+  uint8_t *again; /* then, per module: whether backward runs it again */
+} tws_lower_float8;
+
+/* Values whose gradient may be another value's too. */
+typedef struct tws_shared_gradients {
+  uint32_t *values; /* as many as there are */
+  uint32_t count;
+  uint8_t *adds; /* per module: of ADD, whether its inputs' gradients can be one */
+} tws_shared_gradients;
+
+/* The stage of the pipeline, and where in it the lowering is. */
+typedef struct tws_lower_pipeline {
+  tws_pipeline_shape shape;
+  int stage;
   tws_chunk *chunks; /* of this stage */
   int chunk_count;
-  tws_pipeline_shape shape;
-  int stage;            /* of the pipeline */
   tws_chunk *chunk;     /* being lowered */
   tws_context *context; /* likewise */
   tws_context *free_contexts;
-  uint32_t *value_buffer; /* of the context */
-  uint32_t *value_gradient, *value_narrow;
-  int split;                    /* weight gradients are deferred */
-  int evaluates;                /* forward passes alone */
-  int parameters_only;          /* over a state that no training uses */
-  int float8;                   /* products of layers in 8 bits */
-  uint8_t *again;               /* then, per module: whether backward runs it again */
-  int tile, tiles;              /* of the visit being lowered */
-  uint32_t weight_tile;         /* likewise */
-  const tws_module *fused_with; /* likewise: the module whose work its kernel does too, or NULL */
-  const tws_module *sums_for;   /* likewise: the layer whose bias' gradient its kernel may sum up, or NULL */
-  uint32_t summed;              /* the bias whose gradient a kernel before this has summed up, or TWS_NONE */
-  tws_module_memory memory[TWS_MODULE_TYPE_COUNT];
-  uint8_t *needed;   /* per value: whether its gradient is, for a parameter that is trained */
-  uint8_t *tiled;    /* values that exist one tile at a time */
-  uint8_t *adds;     /* per value: whether tiles add to the gradient that was there before the first of them */
-  uint32_t *sharing; /* values whose gradient may be another value's too, as many as there are */
-  uint32_t sharing_count;
-  uint8_t *shares;         /* per module: of ADD, whether its inputs' gradients can be one (plan/backward.c) */
-  uint8_t *kept;           /* per value: tws_kept */
-  uint64_t *rows;          /* per value: of a micro-batch on this rank, before its placement */
-  int64_t *whole_sequence; /* likewise: length of the whole sequences that it is made of */
-  int64_t tokens;          /* of one micro-batch on this rank */
-  int64_t accumulation;    /* micro-batches lowered */
-  int overlap;             /* overlap_comm, off in a pipeline */
-  tws_stream gather_stream, reduce_stream, exchange_stream;
-  int exchanges_beside; /* of tensor ranks, or round a ring of sequence ranks: what computes goes on meanwhile */
-  int slices;           /* in which split layers and their exchanges are issued, to overlap */
-  uint32_t group[TWS_AXIS_COUNT]; /* the communicator along an axis, TWS_NONE where there is none */
-  uint8_t *param_stages;          /* per parameter: 1 an earlier stage has it too, 2 a later one */
+  int split;             /* weight gradients are deferred */
+  uint8_t *param_stages; /* per parameter: 1 an earlier stage has it too, 2 a later one */
+} tws_lower_pipeline;
+
+/* Behind each part its owner, or owners. */
+typedef struct tws_lower {
+  const tws_plan_request *request;                 /* build.c */
+  const tws_config *config;                        /* build.c */
+  const tws_network *network;                      /* build.c, weight_tiles.c: the local one */
+  tws_sharding sharding;                           /* build.c */
+  tws_local local;                                 /* build.c, weight_tiles.c */
+  tws_lower_extent extent;                         /* build.c */
+  tws_lower_streams streams;                       /* build.c */
+  tws_module_memory memory[TWS_MODULE_TYPE_COUNT]; /* build.c: of each type, what its rows say */
+  uint32_t
+      group[TWS_AXIS_COUNT];   /* build.c, pipeline.c: the communicator along an axis, TWS_NONE where there is none */
+  tws_tiling tiling;           /* weight_tiles.c */
+  tws_values values;           /* values.c */
+  uint8_t *needed;             /* frozen.c: per value, whether its gradient is, for a parameter that is trained */
+  uint8_t *kept;               /* recompute.c: per value, tws_kept */
+  uint8_t *tiled;              /* visits.c: values that exist one tile at a time */
+  tws_visit_place at;          /* modules.c */
+  uint32_t summed;             /* module_kernel.c, backward.c: the bias whose gradient a kernel before the one at hand
+                                   * has summed up, or TWS_NONE */
+  tws_shared_gradients shared; /* backward.c */
+  tws_lower_float8 float8;     /* float8.c */
+  tws_lower_pipeline pipeline; /* pipeline.c */
+  tws_checkpoints checkpoints; /* checkpoints.c */
+  tws_zero zero;               /* zero.c, zero3_gathers.c, zero_buckets.c, zero_classes.c, zero_codes.c, zero_groups.c,
+                                   * zero_hops.c, zero_secondary.c, zero_turns.c */
+  tws_offload offload;         /* offload.c, fetch.c, delayed.c */
+  tws_columns columns;         /* zenflow.c */
+  tws_arena *scratch;          /* build.c: memory that lives as long as the lowering, for all */
+  tws_builder b;               /* all passes emit through it, and say phase, module and micro-batch of what they do */
 } tws_lower;
 
 /* recompute.c: l->kept, of values that exist whole */
+tws_code tws_recompute_begin(tws_lower *l);
 void tws_recompute_decide(tws_lower *l);
 /* The first module of what is made again as one, a layer or an MLP, and ends in `last`; TWS_NONE: nothing does. */
 uint32_t tws_recompute_block(const tws_lower *l, uint32_t last);
@@ -364,7 +412,7 @@ tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk);
 tws_code tws_weight_tiles_begin(tws_lower *l);
 /* Of a parameter of which nothing but its tiles is there how many these are; else 0. */
 static inline uint32_t tws_weight_tile_count(const tws_lower *l, uint32_t param) {
-  return l->weight_tiles && param < l->b.plan->network->param_count ? l->weight_tiles[param].count : 0;
+  return l->tiling.weights && param < l->b.plan->network->param_count ? l->tiling.weights[param].count : 0;
 }
 static inline int tws_is_weight_tile(const tws_lower *l, uint32_t param) {
   return param >= l->b.plan->network->param_count;
@@ -435,9 +483,15 @@ uint32_t tws_lower_group(tws_lower *l, tws_axes axes);
 uint32_t tws_lower_add_group(tws_lower *l, tws_axes axes, const int *members, int count);
 
 /* values.c: whole values, or the visit's tile of them */
-void tws_values_begin(tws_lower *l);
+tws_code tws_values_begin(tws_lower *l);
+/* Values are those of that context from here on. */
+void tws_values_enter(tws_lower *l, const tws_context *context);
+/* The buffer that a value, its gradient or its copy in 8 bits is in from here on; TWS_NONE: it is not there. */
+void tws_value_place(tws_lower *l, uint32_t value, uint32_t buffer);
+void tws_value_place_gradient(tws_lower *l, uint32_t value, uint32_t buffer);
+void tws_value_place_narrow(tws_lower *l, uint32_t value, uint32_t buffer);
 static inline uint64_t tws_value_rows(const tws_lower *l, uint32_t value) {
-  return l->rows[value];
+  return l->values.rows[value];
 }
 uint64_t tws_value_elements(const tws_lower *l, uint32_t value);
 /* Of an input of the network: a micro-batch of it on this rank. */
@@ -446,7 +500,6 @@ uint64_t tws_input_elements(const tws_lower *l, uint32_t input);
 tws_dtype tws_input_dtype(const tws_lower *l, uint32_t input);
 tws_dtype tws_value_dtype(const tws_lower *l, uint32_t value);
 tws_operand tws_input_read(tws_lower *l, uint32_t input);
-uint32_t tws_value_new(tws_lower *l, uint32_t value);
 tws_operand tws_value_read(tws_lower *l, uint32_t value);
 tws_operand tws_value_make(tws_lower *l, uint32_t value);
 /* the output takes the buffer of an input that nobody reads again */
@@ -471,7 +524,7 @@ void tws_lower_compute_with(tws_lower *l, const tws_work *work, const tws_argume
                             const tws_operand *operands, int count);
 /* hazards inside a buffer are tracked slice by slice */
 void tws_lower_slice(tws_lower *l, uint32_t buffer);
-/* slice `i` of l->slices of an operand */
+/* slice `i` of l->streams.slices of an operand */
 tws_operand tws_operand_slice(const tws_lower *l, tws_operand operand, int i);
 
 /* modules.c */
@@ -484,8 +537,8 @@ void tws_lower_visit(tws_lower *l, const tws_visit *visit);
 /* module_kernel.c */
 /* One kernel of a module's row, operand by operand. */
 void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel);
-/* Where the visit's kernel, whose operands these are, can sum up the gradient of a bias (l->sums_for): that is one more
- * of them. Returns how many there are. */
+/* Where the visit's kernel, whose operands these are, can sum up the gradient of a bias (l->at.sums_for): that is one
+ * more of them. Returns how many there are. */
 int tws_lower_sums(tws_lower *l, tws_work *work, tws_operand *operands, int count);
 /* module_work.c */
 /* Rows of a visit: those of what the module reads. */
@@ -508,6 +561,8 @@ int tws_lower_narrow(const tws_lower *l, const tws_module *m);
 /* What a row of a loss counts of the mean over the global batch, of which micro-batches and ranks add their parts. */
 double tws_loss_weight(const tws_lower *l, const tws_module *m);
 /* backward.c */
+tws_code tws_backward_begin(tws_lower *l);
+void tws_backward_micro_begin(tws_lower *l); /* of a micro-batch: no gradient is shared yet */
 void tws_lower_backward(tws_lower *l, const tws_module *m);
 /* ring_attention.c: ATTENTION where l->sharding.ring */
 void tws_ring_forward(tws_lower *l, const tws_module *m);
@@ -540,6 +595,8 @@ void tws_exchange_gather_into(tws_lower *l, tws_stream stream, tws_operand opera
 /* gradients of copies that saw a part of the tokens only are added up, those of them that this rank keeps */
 void tws_exchange_partial_gradients(tws_lower *l);
 /* zero.c */
+/* The ranks along these axes see different samples or tokens: before all else, as the first communicator is theirs. */
+void tws_zero_choose_ranks(tws_lower *l, tws_axes replicas);
 tws_code tws_zero_begin(tws_lower *l);
 void tws_zero_step_begin(tws_lower *l);
 void tws_zero_micro_begin(tws_lower *l);

@@ -6,8 +6,8 @@
 int tws_lower_sums(tws_lower *l, tws_work *work, tws_operand *operands, int count) {
   int accumulate;
   /* split: with the weight's, later; 8 bits: products of codes do not make them */
-  if (!l->sums_for || l->split || l->float8 || l->b.failed != TWS_OK) return count;
-  const uint32_t bias = l->sums_for->param[1];
+  if (!l->at.sums_for || l->pipeline.split || l->float8.on || l->b.failed != TWS_OK) return count;
+  const uint32_t bias = l->at.sums_for->param[1];
   const int adds = (work->flags & TWS_ACCUMULATE_PARAM) != 0, params = work->code == TWS_KERNEL_NORM_GRAD;
   /* sums of a product come in the type of its result */
   if (!params && l->zero.grad_dtype != l->config->dtype) return count;
@@ -57,8 +57,8 @@ static void bind_taken_gradient(tws_lower *l, emission *e, const tws_module *m, 
     dy = own;
   }
   dy.access = access;
-  if (l->value_gradient[value] == TWS_NONE || l->tiled[value]) {
-    l->value_gradient[value] = dy.buffer;
+  if (l->values.gradient[value] == TWS_NONE || l->tiled[value]) {
+    tws_value_place_gradient(l, value, dy.buffer);
   } else {
     e->beside = dy;
     e->add_to = value;

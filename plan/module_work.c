@@ -11,21 +11,21 @@ const tws_local_module *tws_local_of(const tws_lower *l, const tws_module *m) {
 
 int tws_lower_sliced(const tws_lower *l, const tws_module *m) {
   const int of_samples = l->network->values[m->out[0]].row[0].kind != TWS_DIM_FIXED;
-  return l->slices > 1 && l->tiles == 1 && of_samples && tws_local_of(l, m)->split != TWS_SPLIT_NONE &&
+  return l->streams.slices > 1 && l->at.tiles == 1 && of_samples && tws_local_of(l, m)->split != TWS_SPLIT_NONE &&
          tws_module_weight_tiles(l, (uint32_t)(m - l->network->modules)) == 1;
 }
 
 int64_t tws_module_rows(const tws_lower *l, const tws_module *m) {
-  uint64_t rows = (uint64_t)l->tokens;
+  uint64_t rows = (uint64_t)l->extent.tokens;
   if (m->in[0] != TWS_NONE)
     rows = tws_value_rows(l, m->in[0]);
   else if (m->input[0] != TWS_NONE)
     rows = tws_input_rows(l, m->input[0]);
-  return l->tiles == 1 ? (int64_t)rows : (int64_t)rows / l->tiles;
+  return l->at.tiles == 1 ? (int64_t)rows : (int64_t)rows / l->at.tiles;
 }
 
 static int drops(const tws_lower *l, const tws_module *m) {
-  return (m->dropout > 0 || m->jitter > 0) && l->config->dropout && !l->evaluates;
+  return (m->dropout > 0 || m->jitter > 0) && l->config->dropout && !l->extent.evaluates;
 }
 
 #define SIZES(...) const int64_t sizes[] = {__VA_ARGS__};
@@ -35,7 +35,7 @@ static int drops(const tws_lower *l, const tws_module *m) {
 #define DOCUMENTS (m->input[1] != TWS_NONE ? TWS_DOCUMENTS : 0)
 #define BIASED (m->param[1] != TWS_NONE ? TWS_BIAS : 0)
 #define DROPPED (drops(l, m) ? TWS_DROPOUT : 0)
-#define FOLLOWED (l->b.phase == TWS_PHASE_FORWARD && !l->evaluates ? TWS_RUNNING : 0)
+#define FOLLOWED (l->b.phase == TWS_PHASE_FORWARD && !l->extent.evaluates ? TWS_RUNNING : 0)
 #define MODULE(id, name_, summary_, sizes_, scalars_, flags_, traits_, forward_, backward_) \
   case TWS_MODULE_##id: {                                                                   \
     sizes_ scalars_ flags_ memcpy(work.d, sizes, sizeof sizes);                             \
@@ -43,8 +43,8 @@ static int drops(const tws_lower *l, const tws_module *m) {
     break;                                                                                  \
   }
 /* Attention sees whole sequences. */
-#define sequence (l->whole_sequence[m->in[0]])
-#define other (l->whole_sequence[m->in[1]])
+#define sequence (l->values.whole_sequence[m->in[0]])
+#define other (l->values.whole_sequence[m->in[1]])
 #define picked (int64_t) tws_input_rows(l, m->input[0])
 #define tokens tws_expert_tokens(l, m)
 #define slots tws_expert_slots(l, m)
@@ -101,7 +101,7 @@ double tws_loss_weight(const tws_lower *l, const tws_module *m) {
 }
 
 int tws_lower_scaled(tws_lower *l, tws_work *work, tws_operand *operands, int count) {
-  if (l->config->dtype != TWS_F16 || l->evaluates) return count;
+  if (l->config->dtype != TWS_F16 || l->extent.evaluates) return count;
   work->flags |= TWS_SCALED;
   operands[count] = tws_all(&l->b, l->b.plan->hyper, TWS_READ);
   return count + 1;
@@ -111,7 +111,7 @@ int tws_lower_narrow(const tws_lower *l, const tws_module *m) {
   const tws_config *c = l->config;
   const int narrow =
       (c->matmul_dtype == TWS_MATMUL_FP8 || c->matmul_dtype == TWS_MATMUL_MXFP8) && !c->matmul_keeps_wide;
-  return narrow && !l->float8 && c->dtype != TWS_F32 && !l->evaluates && l->tiles <= 1 &&
+  return narrow && !l->float8.on && c->dtype != TWS_F32 && !l->extent.evaluates && l->at.tiles <= 1 &&
          l->kept[m->in[0]] == TWS_KEPT && !l->tiled[m->in[0]] && !tws_is_frozen(l, m->param[0]) &&
          tws_module_weight_tiles(l, (uint32_t)(m - l->network->modules)) == 1;
 }

@@ -26,7 +26,7 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
   work.d[0] = tws_module_rows(l, m);
   work.d[1] = m->out_features;
   work.d[2] = l->network->params[m->param[0]].rows;
-  work.d[4] = l->whole_sequence[m->out[0]] / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
+  work.d[4] = l->values.whole_sequence[m->out[0]] / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
   const int64_t skipped = m->param[1] == TWS_NONE ? m->first_position : 0; /* of a table of positions alone */
   const tws_arguments arguments = {{(double)(local->first_row - skipped), (double)tws_token_gap(l)}};
   const int of_documents = m->input[2] != TWS_NONE; /* whose positions are an input */
@@ -83,7 +83,7 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
     return;
   }
   tws_work work = tws_kernel_work(TWS_KERNEL_CROSS_ENTROPY, l->config->dtype, 0);
-  const int64_t rows = tws_module_rows(l, m), tokens_of_one = l->whole_sequence[m->in[0]];
+  const int64_t rows = tws_module_rows(l, m), tokens_of_one = l->values.whole_sequence[m->in[0]];
   work.d[0] = m->in_features > 0 ? rows : rows / tokens_of_one; /* 0: a token is a class */
   work.d[1] = m->in_features > 0 ? m->in_features : tokens_of_one;
   work.d[2] = m->in_features > 0 ? m->out_features : tokens_of_one;
@@ -100,10 +100,11 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
 /* The first product that reads a value writes the copy, which others share. */
 static int keep_narrow(tws_lower *l, const tws_module *m, tws_operand *operand) {
   const uint32_t value = m->in[0];
-  if (!tws_lower_narrow(l, m) || l->value_narrow[value] != TWS_NONE) return 0;
-  l->value_narrow[value] = tws_builder_buffer(&l->b, l->network->values[value].name, TWS_CATEGORY_ACTIVATION, TWS_U8,
-                                              tws_value_elements(l, value), 0);
-  *operand = tws_all(&l->b, l->value_narrow[value], TWS_WRITE);
+  if (!tws_lower_narrow(l, m) || l->values.narrow[value] != TWS_NONE) return 0;
+  tws_value_place_narrow(l, value,
+                         tws_builder_buffer(&l->b, l->network->values[value].name, TWS_CATEGORY_ACTIVATION, TWS_U8,
+                                            tws_value_elements(l, value), 0));
+  *operand = tws_all(&l->b, l->values.narrow[value], TWS_WRITE);
   return 1;
 }
 
@@ -123,14 +124,14 @@ static void forward_linear(tws_lower *l, const tws_module *m) {
     scales[0] = x.scale, scales[1] = weight.scale;
   } else {
     operands[0] = tws_value_read(l, m->in[0]);
-    operands[1] = tws_zero_param(l, tws_visit_param(l, m->param[0], l->weight_tile));
+    operands[1] = tws_zero_param(l, tws_visit_param(l, m->param[0], l->at.weight_tile));
   }
   if (tws_local_of(l, m)->skips_vector) work.flags &= ~(uint32_t)TWS_BIAS;
   if (work.flags & TWS_BIAS) operands[n++] = tws_outputs_of(tws_zero_param(l, m->param[1]), outputs);
   first_out = n;
-  if (l->fused_with) {
+  if (l->at.fused_with) {
     work.flags |= TWS_GELU;
-    operands[n++] = tws_value_make(l, l->fused_with->out[0]);
+    operands[n++] = tws_value_make(l, l->at.fused_with->out[0]);
   }
   const int outputs_at = n++;
   operands[outputs_at] = tws_outputs_make(l, m);
@@ -145,8 +146,8 @@ static void forward_linear(tws_lower *l, const tws_module *m) {
   tws_operand whole[8];
   memcpy(whole, operands, sizeof whole);
   for (int k = first_out; k <= last; k++) tws_lower_slice(l, whole[k].buffer);
-  work.d[0] /= l->slices;
-  for (int i = 0; i < l->slices; i++) {
+  work.d[0] /= l->streams.slices;
+  for (int i = 0; i < l->streams.slices; i++) {
     operands[0] = tws_operand_slice(l, whole[0], i);
     for (int k = first_out; k <= last; k++) operands[k] = tws_operand_slice(l, whole[k], i);
     tws_lower_compute(l, &work, operands, n);
@@ -155,16 +156,16 @@ static void forward_linear(tws_lower *l, const tws_module *m) {
 
 static void forward_norm(tws_lower *l, const tws_module *m) {
   tws_work work = tws_module_work(l, m, TWS_KERNEL_NORM, 0);
-  tws_operand operands[7] = {tws_value_read(l, l->fused_with ? l->fused_with->in[0] : m->in[0])};
+  tws_operand operands[7] = {tws_value_read(l, l->at.fused_with ? l->at.fused_with->in[0] : m->in[0])};
   int n = 1;
   if (m->param[0] != TWS_NONE) operands[n++] = tws_zero_param(l, m->param[0]);
   if (m->param[1] != TWS_NONE) operands[n++] = tws_zero_param(l, m->param[1]);
   operands[n++] = tws_value_make(l, m->out[0]);
   operands[n++] = tws_value_make(l, m->out[1]);
-  if (l->fused_with) {
+  if (l->at.fused_with) {
     work.flags |= TWS_RESIDUAL;
-    operands[n++] = tws_value_read(l, l->fused_with->in[1]);
-    operands[n++] = tws_value_take(l, l->fused_with->in[1], l->fused_with->out[0], TWS_WRITE);
+    operands[n++] = tws_value_read(l, l->at.fused_with->in[1]);
+    operands[n++] = tws_value_take(l, l->at.fused_with->in[1], l->at.fused_with->out[0], TWS_WRITE);
   }
   tws_lower_compute(l, &work, operands, n);
 }
@@ -176,8 +177,8 @@ static void forward_table(tws_lower *l, const tws_module *m) {
 /* An evaluation drops nothing: it reads x itself. */
 static void forward_dropped(tws_lower *l, const tws_module *m) {
   tws_arguments arguments;
-  if (l->evaluates || !l->config->dropout) {
-    l->value_buffer[m->out[0]] = l->value_buffer[m->in[0]];
+  if (l->extent.evaluates || !l->config->dropout) {
+    tws_value_place(l, m->out[0], l->values.buffer[m->in[0]]);
     return;
   }
   const tws_operand x = tws_value_read(l, m->in[0]);
@@ -204,7 +205,7 @@ static void pass_on(tws_lower *l, const tws_module *m, const tws_module_kernel *
 
 static void forward(tws_lower *l, const tws_module *m) {
   const int drops_none = m->type == TWS_MODULE_DROPOUT && !l->config->dropout;
-  const int program = l->evaluates || drops_none ? TWS_IN_EVALUATION : TWS_IN_TRAINING;
+  const int program = l->extent.evaluates || drops_none ? TWS_IN_EVALUATION : TWS_IN_TRAINING;
   if (m->type == TWS_MODULE_ATTENTION && l->sharding.ring)
     tws_ring_forward(l, m);
   else if (own_forward[m->type])
@@ -221,19 +222,19 @@ void tws_lower_visit(tws_lower *l, const tws_visit *visit) {
   if (visit->module == TWS_NONE || visit->fused_away || l->b.failed != TWS_OK) return;
   const tws_module *m = &l->network->modules[visit->module];
   tws_lower_at_visit(l, visit);
-  l->tile = visit->tile;
-  l->tiles = visit->tiles;
-  l->weight_tile = visit->weight_tile;
-  l->fused_with = visit->fused_with == TWS_NONE ? NULL : &l->network->modules[visit->fused_with];
-  l->sums_for = visit->sums_for == TWS_NONE ? NULL : &l->network->modules[visit->sums_for];
+  l->at.tile = visit->tile;
+  l->at.tiles = visit->tiles;
+  l->at.weight_tile = visit->weight_tile;
+  l->at.fused_with = visit->fused_with == TWS_NONE ? NULL : &l->network->modules[visit->fused_with];
+  l->at.sums_for = visit->sums_for == TWS_NONE ? NULL : &l->network->modules[visit->sums_for];
   if (visit->phase == TWS_PHASE_BACKWARD) {
     tws_lower_backward(l, m);
   } else {
     forward(l, m);
   }
-  l->tile = 0;
-  l->tiles = 1;
-  l->weight_tile = 0;
-  l->fused_with = NULL;
-  l->sums_for = NULL;
+  l->at.tile = 0;
+  l->at.tiles = 1;
+  l->at.weight_tile = 0;
+  l->at.fused_with = NULL;
+  l->at.sums_for = NULL;
 }

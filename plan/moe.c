@@ -68,7 +68,7 @@ void tws_router_forward(tws_lower *l, const tws_module *m) {
   tws_arguments arguments = {{0}};
   uint64_t all;
   const uint32_t routers = tws_routers(l->b.plan->network, TWS_NONE, &all); /* what is dropped is a mean over them */
-  if (l->evaluates) {
+  if (l->extent.evaluates) {
     if (work.f[0] == TWS_KEEPS_RANDOM) work.f[0] = TWS_KEEPS_FIRST;
     work.f[3] = 0;
   }
@@ -111,8 +111,8 @@ void tws_router_backward(tws_lower *l, const tws_module *m) {
 /* Biases that balance experts, by what was routed on all ranks: these have the same, and go on with the same. */
 void tws_router_balance(tws_lower *l) {
   if (l->config->expert_bias_rate == 0) return;
-  for (int c = 0; c < l->chunk_count; c++)
-    for (uint32_t i = l->chunks[c].first; i < l->chunks[c].end; i++) {
+  for (int c = 0; c < l->pipeline.chunk_count; c++)
+    for (uint32_t i = l->pipeline.chunks[c].first; i < l->pipeline.chunks[c].end; i++) {
       const tws_module *m = &l->network->modules[i];
       if (m->type != TWS_MODULE_ROUTER || m->running == TWS_NONE) continue;
       tws_work work = tws_kernel_work(TWS_KERNEL_BALANCE, TWS_F32, 0);

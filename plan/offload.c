@@ -31,7 +31,7 @@ void tws_offload_begin(tws_lower *l) {
   const tws_plan *plan = l->b.plan;
   const int none = l->zero.stage == 3 && l->config->zero.offload_optimizer == 1 &&
                    !(l->config->zero.offload_optimizer_ratio > 0); /* of it is offloaded */
-  o->optimizer = l->config->zero.offload_optimizer && l->zero.stage > 0 && !none && !l->parameters_only;
+  o->optimizer = l->config->zero.offload_optimizer && l->zero.stage > 0 && !none && !l->extent.parameters_only;
   o->tier = !o->optimizer                              ? TWS_TIER_DEVICE
             : l->config->zero.offload_optimizer_pinned ? TWS_TIER_PINNED
                                                        : TWS_TIER_HOST;
@@ -61,7 +61,7 @@ static uint64_t state_elements(const tws_lower *l, uint64_t elements) {
 
 /* `ratio`: sub-groups of stage 3 before the share that the host updates stay on the device. */
 void tws_offload_find_cut(tws_lower *l) {
-  tws_zero *z = &l->zero;
+  const tws_zero *z = &l->zero;
   tws_offload *o = &l->offload;
   const int n = (int)z->classes[z->trained_count - 1].end;
   const double ratio = l->config->zero.offload_optimizer_ratio;

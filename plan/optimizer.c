@@ -29,8 +29,8 @@ static void share_heads(tws_lower *l, uint32_t group) {
 
 void tws_lower_count_targets(tws_lower *l) {
   if (tws_network_losses(l->b.plan->network) < 2) return;
-  for (int c = 0; c < l->chunk_count; c++)
-    for (uint32_t i = l->chunks[c].first; i < l->chunks[c].end; i++) {
+  for (int c = 0; c < l->pipeline.chunk_count; c++)
+    for (uint32_t i = l->pipeline.chunks[c].first; i < l->pipeline.chunks[c].end; i++) {
       const tws_module *m = &l->network->modules[i];
       if (m->type != TWS_MODULE_LOSS) continue;
       const uint64_t slot = tws_loss_slot(l->network, m) + 1;
@@ -75,7 +75,7 @@ static int is_part(const tws_lower *l, uint32_t param) {
 static int copies_of(const tws_lower *l, uint32_t param) {
   const int replicas =
       l->zero.stage == 0 && !has_all_squares(l) ? tws_zero_class_of(&l->zero, param)->ranks : l->zero.groups.copies;
-  return replicas * (l->param_stages[param] ? 2 : 1) *
+  return replicas * (l->pipeline.param_stages[param] ? 2 : 1) *
          (!is_part(l, param) ? l->sharding.position.ranks[TWS_AXIS_MODEL] : 1);
 }
 
@@ -227,7 +227,7 @@ static void share_norms(tws_lower *l, uint32_t norms, uint64_t elements) {
 
 /* Sub-groups of stage 3, by place in the flat order; of other stages all is one. */
 static int *sub_groups(tws_lower *l) {
-  tws_zero *z = &l->zero;
+  const tws_zero *z = &l->zero;
   int n = (int)l->network->param_count;
   int *group_of = tws_arena_alloc(l->scratch, (size_t)n + 1, sizeof *group_of);
   int64_t *part = tws_arena_alloc(l->scratch, (size_t)n + 1, sizeof *part);
@@ -361,7 +361,7 @@ void tws_lower_gather_parameters(tws_lower *l) {
     if (c->ranks == 1 || c->aligned == 0) continue;
     tws_operand operands[2] = {tws_read(plan->parameters, tws_zero_kept_first(z, c), c->partition),
                                tws_write(plan->parameters, c->stored, c->aligned)};
-    tws_builder_collective(&l->b, l->gather_stream, TWS_COLLECTIVE_ALL_GATHER, c->group, l->config->dtype,
+    tws_builder_collective(&l->b, l->streams.gather, TWS_COLLECTIVE_ALL_GATHER, c->group, l->config->dtype,
                            c->aligned * tws_dtype_bytes(l->config->dtype), 1, 0, operands, 2);
   }
 }

@@ -99,29 +99,30 @@ static tws_code find_layers(const tws_network *network, tws_arena *arena, layer_
 
 /* Which other stages hold a parameter too (tied embeddings). */
 static void find_shared(tws_lower *l, const uint32_t *first, int blocks) {
-  for (uint32_t m = 0, block = 0; m < l->network->module_count && l->shape.stages > 1; m++) {
+  for (uint32_t m = 0, block = 0; m < l->network->module_count && l->pipeline.shape.stages > 1; m++) {
     while ((int)block + 1 < blocks && first[block + 1] <= m) block++;
-    int stage = tws_pipeline_block_stage(&l->shape, (int)block);
+    int stage = tws_pipeline_block_stage(&l->pipeline.shape, (int)block);
     for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
       uint32_t p = l->network->modules[m].param[i];
-      if (p == TWS_NONE || stage == l->stage) continue;
-      l->param_stages[p] |= stage < l->stage ? 1 : 2;
+      if (p == TWS_NONE || stage == l->pipeline.stage) continue;
+      l->pipeline.param_stages[p] |= stage < l->pipeline.stage ? 1 : 2;
     }
   }
 }
 
 static tws_code make_chunks(tws_lower *l, tws_error *err) {
   const tws_network *network = l->network;
-  int blocks = l->shape.stages * l->shape.virtual_stages;
+  int blocks = l->pipeline.shape.stages * l->pipeline.shape.virtual_stages;
   layer_list list = {.count = 0};
   TWS_TRY(find_layers(network, l->scratch, &list, err));
   const uint32_t *starts = list.starts;
   const int count = list.count;
   uint32_t *first = tws_arena_alloc(l->scratch, (size_t)blocks + 1, sizeof *first);
   int *bounds = tws_arena_alloc(l->scratch, (size_t)blocks + 1, sizeof *bounds);
-  l->chunks = tws_arena_alloc(l->scratch, (size_t)l->shape.virtual_stages, sizeof *l->chunks);
-  l->param_stages = tws_arena_alloc(l->scratch, network->param_count + 1u, 1);
-  if (!first || !bounds || !l->chunks || !l->param_stages) return no_memory(l);
+  l->pipeline.chunks =
+      tws_arena_alloc(l->scratch, (size_t)l->pipeline.shape.virtual_stages, sizeof *l->pipeline.chunks);
+  l->pipeline.param_stages = tws_arena_alloc(l->scratch, network->param_count + 1u, 1);
+  if (!first || !bounds || !l->pipeline.chunks || !l->pipeline.param_stages) return no_memory(l);
   const char *method = l->config->pipeline_partition;
   if (method && strcmp(method, "best") == 0) method = NULL;
   if (count < blocks) {
@@ -130,19 +131,19 @@ static tws_code make_chunks(tws_lower *l, tws_error *err) {
         hint, sizeof hint, "use %s%d stages in all%s", count > 1 ? "at most " : "", count,
         network->objective == TWS_OBJECTIVE_PAIRS ? ": a decoder, all of which reads the encoder, is one of them" : "");
     return tws_fail(err, TWS_INVALID, hint,
-                    "%d pipeline stages with %d chunks each need %d layers, and the model has %d", l->shape.stages,
-                    l->shape.virtual_stages, blocks, count);
+                    "%d pipeline stages with %d chunks each need %d layers, and the model has %d",
+                    l->pipeline.shape.stages, l->pipeline.shape.virtual_stages, blocks, count);
   }
   TWS_TRY(tws_pipeline_partition(method, list.layers, count, blocks, bounds, err));
   for (int b = 0; b <= blocks; b++) first[b] = starts[bounds[b]];
-  l->chunk_count = l->shape.virtual_stages;
+  l->pipeline.chunk_count = l->pipeline.shape.virtual_stages;
   for (int b = 0; b < blocks; b++) {
     if (first[b] == first[b + 1]) {
       return tws_fail(err, TWS_INVALID, "use fewer stages, or pipeline.partition \"uniform\"",
                       "pipeline block %d of %d would have no layers", b, blocks);
     }
-    if (tws_pipeline_block_stage(&l->shape, b) != l->stage) continue;
-    tws_chunk *chunk = &l->chunks[tws_pipeline_block_chunk(&l->shape, b)];
+    if (tws_pipeline_block_stage(&l->pipeline.shape, b) != l->pipeline.stage) continue;
+    tws_chunk *chunk = &l->pipeline.chunks[tws_pipeline_block_chunk(&l->pipeline.shape, b)];
     chunk->first = first[b];
     chunk->end = first[b + 1];
     chunk->in_value = b > 0 ? value_across(network, chunk->first) : TWS_NONE;
@@ -158,12 +159,12 @@ static tws_code make_chunks(tws_lower *l, tws_error *err) {
 /* ---- groups: all stages, and those that hold a tied parameter ---- */
 
 static int tied_ends(const tws_lower *l, int *other) {
-  for (int c = 0; c < l->chunk_count; c++) {
-    for (uint32_t m = l->chunks[c].first; m < l->chunks[c].end; m++) {
+  for (int c = 0; c < l->pipeline.chunk_count; c++) {
+    for (uint32_t m = l->pipeline.chunks[c].first; m < l->pipeline.chunks[c].end; m++) {
       for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
         uint32_t p = l->network->modules[m].param[i];
-        if (p == TWS_NONE || !l->param_stages[p]) continue;
-        *other = l->param_stages[p] & 1 ? 0 : l->shape.stages - 1; /* embedding first, head last */
+        if (p == TWS_NONE || !l->pipeline.param_stages[p]) continue;
+        *other = l->pipeline.param_stages[p] & 1 ? 0 : l->pipeline.shape.stages - 1; /* embedding first, head last */
         return 1;
       }
     }
@@ -174,11 +175,12 @@ static int tied_ends(const tws_lower *l, int *other) {
 static tws_code make_groups(tws_lower *l) {
   tws_plan *plan = l->b.plan;
   int other;
-  if (l->shape.stages == 1) return TWS_OK;
+  if (l->pipeline.shape.stages == 1) return TWS_OK;
   l->group[TWS_AXIS_PIPE] = tws_lower_group(l, TWS_AXES_PIPE);
   if (tied_ends(l, &other)) {
     const int there = tws_pipeline_grid_stage(&plan->topology, plan->rank, other);
-    const int ends[2] = {other < l->stage ? there : plan->rank, other < l->stage ? plan->rank : there};
+    const int ends[2] = {other < l->pipeline.stage ? there : plan->rank,
+                         other < l->pipeline.stage ? plan->rank : there};
     l->group[TWS_AXIS_TIED] = tws_lower_add_group(l, TWS_AXES_TIED, ends, 2);
   }
   return l->b.failed;
@@ -187,29 +189,32 @@ static tws_code make_groups(tws_lower *l) {
 tws_code tws_pipeline_begin(tws_lower *l) {
   const tws_config *c = l->config;
   tws_plan *plan = l->b.plan;
-  l->stage = plan->position.index[TWS_AXIS_PIPE];
-  l->shape = tws_pipeline_shape_of(c, plan->position.ranks[TWS_AXIS_PIPE], l->accumulation);
-  l->shape.forward_only = l->evaluates;
-  if (l->shape.stages == 1 && l->shape.virtual_stages > 1) {
+  l->pipeline.stage = plan->position.index[TWS_AXIS_PIPE];
+  l->pipeline.shape = tws_pipeline_shape_of(c, plan->position.ranks[TWS_AXIS_PIPE], l->extent.accumulation);
+  l->pipeline.shape.forward_only = l->extent.evaluates;
+  if (l->pipeline.shape.stages == 1 && l->pipeline.shape.virtual_stages > 1) {
     return tws_fail(l->b.err, TWS_INVALID, "set pipeline.stages, or twinspeed.virtual_stages to 1",
                     "virtual stages need a pipeline");
   }
-  plan->stage = l->stage;
-  plan->stages = l->shape.stages;
-  l->b.repeats = tws_fold_repetition(&l->shape, l->stage, c->accumulation_steps);
-  if (l->shape.stages > 1) {
+  plan->stage = l->pipeline.stage;
+  plan->stages = l->pipeline.shape.stages;
+  l->b.repeats = tws_fold_repetition(&l->pipeline.shape, l->pipeline.stage, c->accumulation_steps);
+  if (l->pipeline.shape.stages > 1) {
     if (c->zero.stage > 1) {
       return tws_fail(l->b.err, TWS_INVALID, "use ZeRO stage 1 with a pipeline, or stage 2 or 3 without one",
                       "ZeRO stage %d does not go with pipeline parallelism: it would reduce gradients in every "
                       "micro-batch",
                       c->zero.stage);
     }
-    TWS_TRY(tws_pipeline_check(&l->shape, l->b.err));
+    TWS_TRY(tws_pipeline_check(&l->pipeline.shape, l->b.err));
   }
   TWS_TRY(make_chunks(l, l->b.err));
   TWS_TRY(make_groups(l));
-  for (int i = 0; i < l->chunk_count; i++) TWS_TRY(tws_lower_visits(l, &l->chunks[i]));
-  l->chunk = &l->chunks[0];
+  for (int i = 0; i < l->pipeline.chunk_count; i++) {
+    l->pipeline.chunk = &l->pipeline.chunks[i];
+    TWS_TRY(tws_lower_visits(l, l->pipeline.chunk));
+  }
+  l->pipeline.chunk = &l->pipeline.chunks[0];
   return TWS_OK;
 }
 
@@ -217,15 +222,15 @@ tws_code tws_pipeline_begin(tws_lower *l) {
 
 static tws_context *new_context(tws_lower *l) {
   uint32_t values = l->network->value_count;
-  tws_context *c = l->free_contexts;
+  tws_context *c = l->pipeline.free_contexts;
   if (c) {
-    l->free_contexts = c->next;
+    l->pipeline.free_contexts = c->next;
   } else {
     c = tws_arena_alloc(l->scratch, 1, sizeof *c);
     uint32_t *state = c ? tws_arena_alloc_unset(l->scratch, 3 * ((size_t)values + 1), sizeof *state) : NULL;
     if (c) c->away = tws_arena_alloc_unset(l->scratch, values + 1u, 1);
-    if (c && l->float8) c->codes = tws_arena_alloc_unset(l->scratch, values + 1u, sizeof *c->codes);
-    if (!state || !c->away || (l->float8 && !c->codes)) {
+    if (c && l->float8.on) c->codes = tws_arena_alloc_unset(l->scratch, values + 1u, sizeof *c->codes);
+    if (!state || !c->away || (l->float8.on && !c->codes)) {
       no_memory(l);
       return NULL;
     }
@@ -245,16 +250,14 @@ static tws_context *new_context(tws_lower *l) {
 }
 
 static void free_context(tws_lower *l, tws_context *c) {
-  c->next = l->free_contexts;
-  l->free_contexts = c;
+  c->next = l->pipeline.free_contexts;
+  l->pipeline.free_contexts = c;
 }
 
 static void enter_context(tws_lower *l, tws_chunk *chunk, tws_context *context, uint32_t micro_batch) {
-  l->chunk = chunk;
-  l->context = context;
-  l->value_buffer = context->value_buffer;
-  l->value_gradient = context->value_gradient;
-  l->value_narrow = context->value_narrow;
+  l->pipeline.chunk = chunk;
+  l->pipeline.context = context;
+  tws_values_enter(l, context);
   l->b.micro_batch = micro_batch;
 }
 
@@ -264,26 +267,26 @@ static void run_visits(tws_lower *l, uint32_t first, uint32_t end) {
   for (uint32_t i = first; i < end && l->b.failed == TWS_OK; i++) {
     tws_zero_before(l, i);
     tws_checkpoints_before(l, i);
-    tws_lower_visit(l, &l->chunk->visits.items[i]);
+    tws_lower_visit(l, &l->pipeline.chunk->visits.items[i]);
     tws_checkpoints_after(l, i);
     tws_zero_after(l, i);
   }
 }
 
 static void run_backward(tws_lower *l) {
-  l->sharing_count = 0;
+  tws_backward_micro_begin(l);
   for (uint32_t v = 0; v < l->network->value_count; v++) {
-    if (!l->kept[v]) l->value_buffer[v] = TWS_NONE;
+    if (!l->kept[v]) tws_value_place(l, v, TWS_NONE);
   }
   l->b.phase = TWS_PHASE_BACKWARD;
   tws_zero_turns_pass(l, 1);
-  run_visits(l, l->chunk->forward_visits, l->chunk->visits.count);
+  run_visits(l, l->pipeline.chunk->forward_visits, l->pipeline.chunk->visits.count);
 }
 
 static void run_deferred(tws_lower *l) {
   l->b.phase = TWS_PHASE_BACKWARD;
-  for (uint32_t i = 0; i < l->context->deferred_count; i++) {
-    const tws_deferred *d = &l->context->deferred[i];
+  for (uint32_t i = 0; i < l->pipeline.context->deferred_count; i++) {
+    const tws_deferred *d = &l->pipeline.context->deferred[i];
     l->b.module = d->module;
     tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &d->work, d->operands, d->count);
   }
@@ -308,14 +311,15 @@ static int message_parts(const tws_lower *l, uint32_t value, int gradient) {
 
 /* The whole of what entered in parts: gathered when it is needed, so that nothing waits for a message before. */
 static void gather_parts(tws_lower *l, int gradient) {
-  uint32_t part = l->context->part[gradient], value = gradient ? l->chunk->out_value : l->chunk->in_value;
+  uint32_t part = l->pipeline.context->part[gradient],
+           value = gradient ? l->pipeline.chunk->out_value : l->pipeline.chunk->in_value;
   if (part == TWS_NONE || l->b.failed != TWS_OK) return;
   uint32_t whole = boundary_buffer(l, value, gradient, 1);
   l->b.phase = gradient ? TWS_PHASE_BACKWARD : TWS_PHASE_FORWARD;
   l->b.module = TWS_NONE;
-  tws_exchange_gather_into(l, l->exchange_stream, tws_all(&l->b, part, TWS_READ), tws_all(&l->b, whole, TWS_WRITE));
-  *(gradient ? &l->value_gradient[value] : &l->value_buffer[value]) = whole;
-  l->context->part[gradient] = TWS_NONE;
+  tws_exchange_gather_into(l, l->streams.exchange, tws_all(&l->b, part, TWS_READ), tws_all(&l->b, whole, TWS_WRITE));
+  (gradient ? tws_value_place_gradient : tws_value_place)(l, value, whole);
+  l->pipeline.context->part[gradient] = TWS_NONE;
 }
 
 static void lower_action(tws_lower *l, int kind) {
@@ -323,7 +327,7 @@ static void lower_action(tws_lower *l, int kind) {
     case TWS_ACTION_FORWARD:
       gather_parts(l, 0);
       tws_zero_micro_begin(l);
-      run_visits(l, 0, l->chunk->forward_visits);
+      run_visits(l, 0, l->pipeline.chunk->forward_visits);
       break;
     case TWS_ACTION_BACKWARD:
       gather_parts(l, 1);
@@ -331,9 +335,9 @@ static void lower_action(tws_lower *l, int kind) {
       break;
     case TWS_ACTION_BACKWARD_INPUT:
       gather_parts(l, 1);
-      l->split = 1;
+      l->pipeline.split = 1;
       run_backward(l);
-      l->split = 0;
+      l->pipeline.split = 0;
       break;
     default:
       run_deferred(l);
@@ -345,33 +349,37 @@ static void lower_action(tws_lower *l, int kind) {
 static void lower_message(tws_lower *l, const tws_pipeline_event *event) {
   tws_plan *plan = l->b.plan;
   int forward = event->action.kind == TWS_ACTION_FORWARD, send = event->kind == TWS_EVENT_SEND;
-  uint32_t value = forward == send ? l->chunk->out_value : l->chunk->in_value;
+  uint32_t value = forward == send ? l->pipeline.chunk->out_value : l->pipeline.chunk->in_value;
   uint32_t peer = (uint32_t)tws_pipeline_grid_stage(&plan->topology, plan->rank, event->peer);
-  uint32_t *buffer = forward ? &l->value_buffer[value] : &l->value_gradient[value];
+  const uint32_t buffer = forward ? l->values.buffer[value] : l->values.gradient[value];
   int parts = message_parts(l, value, !forward);
   l->b.phase = forward ? TWS_PHASE_FORWARD : TWS_PHASE_BACKWARD;
   l->b.module = TWS_NONE;
   if (!send) {
     uint32_t received = boundary_buffer(l, value, !forward, parts);
-    *(parts > 1 ? &l->context->part[!forward] : buffer) = received;
+    if (parts > 1)
+      l->pipeline.context->part[!forward] = received;
+    else
+      (forward ? tws_value_place : tws_value_place_gradient)(l, value, received);
     if (l->b.failed == TWS_OK) tws_builder_message(&l->b, TWS_OP_RECV, peer, tws_all(&l->b, received, TWS_WRITE));
     return;
   }
   if (l->b.failed != TWS_OK) return;
-  if (*buffer == TWS_NONE) {
+  if (buffer == TWS_NONE) {
     tws_builder_fail(&l->b, TWS_INTERNAL, "a message is sent before it is there");
     return;
   }
-  tws_operand sent = tws_all(&l->b, *buffer, TWS_READ);
+  tws_operand sent = tws_all(&l->b, buffer, TWS_READ);
   sent.count /= (uint64_t)parts;
   sent.offset = parts > 1 ? sent.count * (uint64_t)l->sharding.position.index[TWS_AXIS_MODEL] : 0;
   tws_builder_message(&l->b, TWS_OP_SEND, peer, sent);
 }
 
 static void run_program(tws_lower *l, const tws_pipeline_program *program) {
-  size_t micro_batches = (size_t)l->accumulation;
-  tws_context **contexts = tws_arena_alloc(l->scratch, micro_batches * (size_t)l->chunk_count, sizeof *contexts);
-  uint32_t *events = tws_arena_alloc(l->scratch, micro_batches * (size_t)l->chunk_count, sizeof *events);
+  size_t micro_batches = (size_t)l->extent.accumulation;
+  tws_context **contexts =
+      tws_arena_alloc(l->scratch, micro_batches * (size_t)l->pipeline.chunk_count, sizeof *contexts);
+  uint32_t *events = tws_arena_alloc(l->scratch, micro_batches * (size_t)l->pipeline.chunk_count, sizeof *events);
   if (!contexts || !events) {
     no_memory(l);
     return;
@@ -384,7 +392,7 @@ static void run_program(tws_lower *l, const tws_pipeline_program *program) {
     const tws_pipeline_event *event = &program->events[i];
     size_t at = (size_t)event->action.chunk * micro_batches + event->action.micro_batch;
     if (!contexts[at] && !(contexts[at] = new_context(l))) return;
-    enter_context(l, &l->chunks[event->action.chunk], contexts[at], event->action.micro_batch);
+    enter_context(l, &l->pipeline.chunks[event->action.chunk], contexts[at], event->action.micro_batch);
     if (event->kind == TWS_EVENT_ACTION) {
       lower_action(l, event->action.kind);
     } else {
@@ -400,7 +408,7 @@ static void reduce_tied(tws_lower *l) {
   l->b.phase = TWS_PHASE_BACKWARD;
   l->b.module = TWS_NONE;
   for (uint32_t p = 0; p < l->network->param_count && l->b.failed == TWS_OK; p++) {
-    if (!l->zero.uses[p] || !l->param_stages[p] || tws_is_frozen(l, p)) continue;
+    if (!l->zero.uses[p] || !l->pipeline.param_stages[p] || tws_is_frozen(l, p)) continue;
     uint64_t count = (uint64_t)tws_param_numel(&l->network->params[p]);
     tws_operand range = tws_update(l->b.plan->gradients, l->zero.flat_offset[p], count);
     tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->group[TWS_AXIS_TIED],
@@ -410,12 +418,12 @@ static void reduce_tied(tws_lower *l) {
 }
 
 static void run_alone(tws_lower *l) {
-  for (int64_t i = 0; i < l->accumulation && l->b.failed == TWS_OK; i++) {
+  for (int64_t i = 0; i < l->extent.accumulation && l->b.failed == TWS_OK; i++) {
     tws_context *context = new_context(l);
     if (!context) return;
-    enter_context(l, &l->chunks[0], context, (uint32_t)i);
+    enter_context(l, &l->pipeline.chunks[0], context, (uint32_t)i);
     lower_action(l, TWS_ACTION_FORWARD);
-    if (!l->evaluates) {
+    if (!l->extent.evaluates) {
       lower_action(l, TWS_ACTION_BACKWARD);
       tws_zero_micro_end(l);
     }
@@ -424,19 +432,19 @@ static void run_alone(tws_lower *l) {
 }
 
 void tws_pipeline_run(tws_lower *l) {
-  if (l->shape.stages == 1) {
+  if (l->pipeline.shape.stages == 1) {
     run_alone(l);
     return;
   }
   tws_pipeline_program program;
-  tws_code code = tws_pipeline_program_make(&l->shape, l->stage, l->scratch, &program, l->b.err);
+  tws_code code = tws_pipeline_program_make(&l->pipeline.shape, l->pipeline.stage, l->scratch, &program, l->b.err);
   if (code != TWS_OK) {
     l->b.failed = code;
     return;
   }
   run_program(l, &program);
-  if (l->evaluates) return;
+  if (l->extent.evaluates) return;
   reduce_tied(l);
-  l->b.micro_batch = (uint32_t)l->accumulation - 1;
+  l->b.micro_batch = (uint32_t)l->extent.accumulation - 1;
   tws_zero_micro_end(l);
 }

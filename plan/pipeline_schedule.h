@@ -2,7 +2,7 @@
  *
  * Orders are what lowering uses: the forward and backward passes that a stage executes, one after
  * another; sends and receives follow from them. docs/pipeline.md draws them; DeepSpeed's own form is
- * in compat/deepspeed_instructions.h. */
+ * in tests/deepspeed_instructions.h. */
 #ifndef TWS_PLAN_PIPELINE_SCHEDULE_H
 #define TWS_PLAN_PIPELINE_SCHEDULE_H
 

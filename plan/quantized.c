@@ -31,7 +31,7 @@ static tws_code refuse_block(const tws_lower *l, const tws_param *param, int64_t
  * that this rank has a part of, else the rows of each part that is joined in it. */
 static int64_t run_of(const tws_lower *l, uint32_t p) {
   const tws_param *param = &l->network->params[p];
-  const uint32_t origin = tws_is_weight_tile(l, p) ? l->tile_of[p] : p;
+  const uint32_t origin = tws_is_weight_tile(l, p) ? l->tiling.weight_of[p] : p;
   const tws_param *whole = &l->b.plan->network->params[origin];
   const int64_t groups = whole->groups > 1 ? whole->groups : 1;
   int64_t rows = param->rows;

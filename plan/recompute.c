@@ -124,9 +124,14 @@ static void decide_outputs(tws_lower *l) {
   }
 }
 
+tws_code tws_recompute_begin(tws_lower *l) {
+  l->kept = tws_lower_memory(l, l->network->value_count, 1);
+  return l->b.failed;
+}
+
 void tws_recompute_decide(tws_lower *l) {
   const tws_network *network = l->network;
-  if (l->evaluates) return; /* nothing is kept */
+  if (l->extent.evaluates) return; /* nothing is kept */
   decide_outputs(l);
   for (uint32_t m = 0; m < network->module_count; m++) { /* what crosses from one layer to the next is a checkpoint */
     for (int i = 0; i < TWS_MODULE_INS; i++) {

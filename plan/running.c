@@ -27,8 +27,8 @@ tws_code tws_running_begin(tws_lower *l) {
   uint64_t *first = tws_arena_alloc(plan->arena, count, sizeof *first);
   if (!first) return tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   for (uint32_t i = 0; i < count; i++) first[i] = TWS_NO_OFFSET;
-  for (int c = 0; c < l->chunk_count; c++)
-    for (uint32_t m = l->chunks[c].first; m < l->chunks[c].end; m++) {
+  for (int c = 0; c < l->pipeline.chunk_count; c++)
+    for (uint32_t m = l->pipeline.chunks[c].first; m < l->pipeline.chunks[c].end; m++) {
       const uint32_t r = running_of(l, m);
       if (r == TWS_NONE || first[r] != TWS_NO_OFFSET) continue;
       first[r] = elements;
@@ -57,7 +57,7 @@ tws_operand tws_running_operand(const tws_lower *l, const tws_module *m, uint32_
 }
 
 double tws_running_share(const tws_lower *l) {
-  return l->b.micro_batch + 1 == l->accumulation ? 1.0 / l->zero.ranks : 1;
+  return l->b.micro_batch + 1 == l->extent.accumulation ? 1.0 / l->zero.ranks : 1;
 }
 
 void tws_running_average(tws_lower *l) {

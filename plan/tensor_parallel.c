@@ -54,7 +54,7 @@ static int ends_split(const tws_network *network, const uint32_t *consumer, uint
     const tws_module_type type = network->modules[m].type;
     if (type == TWS_MODULE_LOSS && !tws_module_scores_words(network, m)) return 0;   /* a few classes stay whole */
     if (type == TWS_MODULE_LOW_RANK && network->modules[m].in[0] != value) return 0; /* the few numbers stay whole */
-    if (tws_linear_scores_words(network, &network->modules[m])) return 0; /* cut along its words */
+    if (tws_linear_scores_words(network, &network->modules[m])) return 0;            /* cut along its words */
     if (types[type].ends_features) return 1;
     if (!types[type].keeps_features && !tws_module_row_of(type)->pointwise) return 0;
     value = network->modules[m].out[0];

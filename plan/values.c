@@ -31,8 +31,35 @@ static uint64_t rows_of(const tws_lower *l, const tws_value *v, int token_parts,
   return samples ? all / (uint64_t)token_parts : (uint64_t)slot_parts * all;
 }
 
-void tws_values_begin(tws_lower *l) {
+static tws_code make_room(tws_lower *l) {
+  const uint32_t values = l->network->value_count;
+  l->values.adds = tws_lower_memory(l, values, 1);
+  l->values.whole_sequence = tws_lower_memory(l, values, sizeof *l->values.whole_sequence);
+  l->values.rows = tws_lower_memory(l, values, sizeof *l->values.rows);
+  return l->b.failed;
+}
+
+void tws_values_enter(tws_lower *l, const tws_context *context) {
+  l->values.buffer = context->value_buffer;
+  l->values.gradient = context->value_gradient;
+  l->values.narrow = context->value_narrow;
+}
+
+void tws_value_place(tws_lower *l, uint32_t value, uint32_t buffer) {
+  l->values.buffer[value] = buffer;
+}
+
+void tws_value_place_gradient(tws_lower *l, uint32_t value, uint32_t buffer) {
+  l->values.gradient[value] = buffer;
+}
+
+void tws_value_place_narrow(tws_lower *l, uint32_t value, uint32_t buffer) {
+  l->values.narrow[value] = buffer;
+}
+
+tws_code tws_values_begin(tws_lower *l) {
   const tws_value *before = NULL; /* most have the rows of the one before */
+  TWS_TRY(make_room(l));
   for (uint32_t v = 0; v < l->network->value_count; v++) {
     const tws_value *value = &l->network->values[v];
     const int parts = l->local.values[v].token_parts, slot_parts = l->local.values[v].slot_parts;
@@ -40,10 +67,11 @@ void tws_values_begin(tws_lower *l) {
     const int same = before && parts == l->local.values[v - 1].token_parts &&
                      slot_parts == l->local.values[v - 1].slot_parts && before->row_dims == value->row_dims &&
                      memcmp(before->row, value->row, bytes) == 0;
-    l->whole_sequence[v] = same ? l->whole_sequence[v - 1] : sequence_of(l, value);
-    l->rows[v] = same ? l->rows[v - 1] : rows_of(l, value, parts, slot_parts);
+    l->values.whole_sequence[v] = same ? l->values.whole_sequence[v - 1] : sequence_of(l, value);
+    l->values.rows[v] = same ? l->values.rows[v - 1] : rows_of(l, value, parts, slot_parts);
     before = value;
   }
+  return TWS_OK;
 }
 
 uint64_t tws_value_elements(const tws_lower *l, uint32_t value) {
@@ -74,15 +102,15 @@ tws_dtype tws_input_dtype(const tws_lower *l, uint32_t input) {
 }
 
 tws_operand tws_input_read(tws_lower *l, uint32_t input) {
-  const uint64_t all = tws_input_elements(l, input), part = all / (uint64_t)l->tiles;
-  return tws_read(l->b.plan->input[input], (uint64_t)l->b.micro_batch * all + part * (uint64_t)l->tile, part);
+  const uint64_t all = tws_input_elements(l, input), part = all / (uint64_t)l->at.tiles;
+  return tws_read(l->b.plan->input[input], (uint64_t)l->b.micro_batch * all + part * (uint64_t)l->at.tile, part);
 }
 
 /* ---- values ---- */
 
 static uint64_t buffer_elements(const tws_lower *l, uint32_t value) {
   uint64_t elements = tws_value_elements(l, value);
-  return l->tiled[value] ? elements / (uint64_t)l->tiles : elements;
+  return l->tiled[value] ? elements / (uint64_t)l->at.tiles : elements;
 }
 
 static tws_category category_of(const tws_lower *l, uint32_t value) {
@@ -97,14 +125,14 @@ tws_dtype tws_value_dtype(const tws_lower *l, uint32_t value) {
 
 /* A value that is made again has other codes. */
 static void forget_codes(tws_lower *l, uint32_t value) {
-  if (l->float8) l->context->codes[value] = (tws_codes){TWS_NONE, TWS_NONE, TWS_NONE, TWS_NONE, 0};
+  if (l->float8.on) l->pipeline.context->codes[value] = (tws_codes){TWS_NONE, TWS_NONE, TWS_NONE, TWS_NONE, 0};
 }
 
-uint32_t tws_value_new(tws_lower *l, uint32_t value) {
+static uint32_t value_new(tws_lower *l, uint32_t value) {
   const tws_value *v = &l->network->values[value];
   uint32_t buffer = tws_builder_buffer(&l->b, v->name, category_of(l, value), tws_value_dtype(l, value),
                                        buffer_elements(l, value), 0);
-  l->value_buffer[value] = buffer;
+  l->values.buffer[value] = buffer;
   forget_codes(l, value);
   return buffer;
 }
@@ -112,9 +140,9 @@ uint32_t tws_value_new(tws_lower *l, uint32_t value) {
 /* The whole buffer, or the visit's tile of one that holds all tokens. */
 static inline tws_operand range(tws_lower *l, uint32_t value, uint32_t buffer, uint32_t access) {
   tws_operand operand = tws_all(&l->b, buffer, access);
-  if (l->tiles > 1 && !l->tiled[value]) {
-    operand.count /= (uint64_t)l->tiles;
-    operand.offset = operand.count * (uint64_t)l->tile;
+  if (l->at.tiles > 1 && !l->tiled[value]) {
+    operand.count /= (uint64_t)l->at.tiles;
+    operand.offset = operand.count * (uint64_t)l->at.tile;
   }
   return operand;
 }
@@ -125,46 +153,46 @@ static tws_operand missing(tws_lower *l, const char *what) {
 }
 
 tws_operand tws_value_read(tws_lower *l, uint32_t value) {
-  if (l->value_buffer[value] == TWS_NONE) return missing(l, l->network->values[value].name);
-  return range(l, value, l->value_buffer[value], TWS_READ);
+  if (l->values.buffer[value] == TWS_NONE) return missing(l, l->network->values[value].name);
+  return range(l, value, l->values.buffer[value], TWS_READ);
 }
 
 tws_operand tws_value_make(tws_lower *l, uint32_t value) {
-  if (l->tile == 0 || l->tiled[value]) tws_value_new(l, value);
-  return range(l, value, l->value_buffer[value], TWS_WRITE);
+  if (l->at.tile == 0 || l->tiled[value]) value_new(l, value);
+  return range(l, value, l->values.buffer[value], TWS_WRITE);
 }
 
 tws_operand tws_value_take(tws_lower *l, uint32_t input, uint32_t output, uint32_t access) {
   tws_operand operand = tws_value_read(l, input);
   operand.access = access;
   if (l->b.failed == TWS_OK) l->b.plan->buffers[operand.buffer].category = (uint8_t)category_of(l, output);
-  l->value_buffer[output] = operand.buffer;
+  l->values.buffer[output] = operand.buffer;
   forget_codes(l, output);
-  l->value_buffer[input] = TWS_NONE;
+  l->values.buffer[input] = TWS_NONE;
   return operand;
 }
 
 tws_operand tws_value_gradient(tws_lower *l, uint32_t value) {
-  if (l->value_gradient[value] == TWS_NONE) return missing(l, "a gradient is read before it is there");
-  return range(l, value, l->value_gradient[value], TWS_READ);
+  if (l->values.gradient[value] == TWS_NONE) return missing(l, "a gradient is read before it is there");
+  return range(l, value, l->values.gradient[value], TWS_READ);
 }
 
 tws_operand tws_value_gradient_out(tws_lower *l, uint32_t value, int *accumulate) {
-  *accumulate = l->value_gradient[value] != TWS_NONE && !l->tiled[value];
-  if (!l->tiled[value] && l->tile > 0) *accumulate = l->adds[value];
-  if (!l->tiled[value] && l->tile == 0) l->adds[value] = (uint8_t)*accumulate;
-  if (l->tiled[value] || l->value_gradient[value] == TWS_NONE) {
-    l->value_gradient[value] =
+  *accumulate = l->values.gradient[value] != TWS_NONE && !l->tiled[value];
+  if (!l->tiled[value] && l->at.tile > 0) *accumulate = l->values.adds[value];
+  if (!l->tiled[value] && l->at.tile == 0) l->values.adds[value] = (uint8_t)*accumulate;
+  if (l->tiled[value] || l->values.gradient[value] == TWS_NONE) {
+    l->values.gradient[value] =
         tws_builder_buffer(&l->b, l->network->values[value].name, TWS_CATEGORY_ACTIVATION_GRADIENT,
                            tws_value_dtype(l, value), buffer_elements(l, value), 0);
   }
-  return range(l, value, l->value_gradient[value], *accumulate ? TWS_READ_WRITE : TWS_WRITE);
+  return range(l, value, l->values.gradient[value], *accumulate ? TWS_READ_WRITE : TWS_WRITE);
 }
 
 int tws_gradient_is_shared(const tws_lower *l, uint32_t value, uint32_t before) {
-  for (uint32_t i = 0; i < l->sharing_count; i++) {
-    const uint32_t other = l->sharing[i];
-    if (other != value && l->value_gradient[other] == l->value_gradient[value] &&
+  for (uint32_t i = 0; i < l->shared.count; i++) {
+    const uint32_t other = l->shared.values[i];
+    if (other != value && l->values.gradient[other] == l->values.gradient[value] &&
         l->network->values[other].producer < before)
       return 1;
   }
@@ -188,7 +216,7 @@ void tws_lower_clear(tws_lower *l, tws_operand target, tws_dtype dtype) {
 }
 
 void tws_lower_add_gradient(tws_lower *l, uint32_t value, tws_operand part) {
-  tws_lower_accumulate(l, part, range(l, value, l->value_gradient[value], TWS_READ_WRITE));
+  tws_lower_accumulate(l, part, range(l, value, l->values.gradient[value], TWS_READ_WRITE));
 }
 
 tws_operand tws_lower_scratch(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements) {
@@ -211,19 +239,20 @@ void tws_lower_compute_with(tws_lower *l, const tws_work *work, const tws_argume
 }
 
 void tws_lower_slice(tws_lower *l, uint32_t buffer) {
-  if (l->b.failed != TWS_OK || l->b.pieces[buffer].count == (uint32_t)l->slices) return; /* one, or sliced before */
-  uint64_t *starts = tws_arena_alloc(l->b.plan->arena, (size_t)l->slices, sizeof *starts);
-  uint64_t part = l->b.plan->buffers[buffer].elements / (uint64_t)l->slices;
+  if (l->b.failed != TWS_OK || l->b.pieces[buffer].count == (uint32_t)l->streams.slices)
+    return; /* one, or sliced before */
+  uint64_t *starts = tws_arena_alloc(l->b.plan->arena, (size_t)l->streams.slices, sizeof *starts);
+  uint64_t part = l->b.plan->buffers[buffer].elements / (uint64_t)l->streams.slices;
   if (!starts) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
     return;
   }
-  for (int i = 0; i < l->slices; i++) starts[i] = part * (uint64_t)i;
-  tws_builder_pieces(&l->b, buffer, starts, (uint32_t)l->slices);
+  for (int i = 0; i < l->streams.slices; i++) starts[i] = part * (uint64_t)i;
+  tws_builder_pieces(&l->b, buffer, starts, (uint32_t)l->streams.slices);
 }
 
 tws_operand tws_operand_slice(const tws_lower *l, tws_operand operand, int i) {
-  operand.count /= (uint64_t)l->slices;
+  operand.count /= (uint64_t)l->streams.slices;
   operand.offset += operand.count * (uint64_t)i;
   return operand;
 }

@@ -7,7 +7,7 @@
 
 /* A module with a tiled weight is visited once for each of its tiles. */
 static void push_tile(tws_lower *l, uint32_t module, tws_phase phase, int tile, int tiles) {
-  tws_visit_list *list = &l->chunk->visits;
+  tws_visit_list *list = &l->pipeline.chunk->visits;
   const uint32_t count = tws_module_weight_tiles(l, module);
   if (tws_reserve(&list->items, &list->capacity, list->count + count, sizeof *list->items)) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
@@ -72,7 +72,7 @@ static void mark_tiled(tws_lower *l) {
 static void push_group(tws_lower *l, const group *g, tws_phase phase) {
   for (int tile = 0; tile < g->tiles; tile++) {
     for (uint32_t i = 0; i < g->count; i++) push_tile(l, g->first + i, phase, tile, g->tiles);
-    for (uint32_t i = g->count; g->loss && !l->evaluates && i-- > 0;) {
+    for (uint32_t i = g->count; g->loss && !l->extent.evaluates && i-- > 0;) {
       push_tile(l, g->first + i, TWS_PHASE_BACKWARD, tile, g->tiles);
     }
   }
@@ -235,9 +235,9 @@ static void fuse_neighbours(tws_lower *l, tws_visit_list *visits) {
 tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {
   const tws_network *network = l->network;
   uint8_t *have = tws_arena_alloc(l->scratch, network->value_count + 1u, 1);
-  if (!have) return tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  if (!l->tiled) l->tiled = tws_lower_memory(l, network->value_count, 1);
+  if (!have || !l->tiled) return tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   group g;
-  l->chunk = chunk;
   mark_tiled(l);
   tws_recompute_decide(l);
   push_visit(l, TWS_NONE, TWS_PHASE_FORWARD);
@@ -249,7 +249,7 @@ tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {
     }
   }
   chunk->forward_visits = chunk->visits.count;
-  if (l->evaluates) {
+  if (l->extent.evaluates) {
     fuse_neighbours(l, &chunk->visits);
     return l->b.failed;
   }

@@ -54,15 +54,15 @@ static tws_code choose(const tws_lower *l, uint32_t *uses, uint32_t *all) {
     const tws_param *weight = &network->params[module->param[0]];
     const int plain = weight->rows == module->out_features && weight->columns == module->in_features;
     if (!plain || tws_param_numel(weight) <= l->config->linear_tile_size) continue;
-    TWS_TRY(cut(l, weight, &l->weight_tiles[module->param[0]]));
-    l->weight_tiles[module->param[0]].first = *all;
-    *all += l->weight_tiles[module->param[0]].count;
+    TWS_TRY(cut(l, weight, &l->tiling.weights[module->param[0]]));
+    l->tiling.weights[module->param[0]].first = *all;
+    *all += l->tiling.weights[module->param[0]].count;
   }
   return TWS_OK;
 }
 
 static void add_tiles(const tws_lower *l, uint32_t weight, tws_param *params, tws_placement *placed) {
-  const tws_weight_tiles *tiles = &l->weight_tiles[weight];
+  const tws_weight_tiles *tiles = &l->tiling.weights[weight];
   for (uint32_t i = 0; i < tiles->count; i++) {
     const int64_t left = params[weight].rows - tiles->rows * i;
     tws_param *tile = &params[tiles->first + i];
@@ -73,7 +73,7 @@ static void add_tiles(const tws_lower *l, uint32_t weight, tws_param *params, tw
                         .frozen = params[weight].frozen,
                         .bits = params[weight].bits};
     placed[tiles->first + i] = placed[weight];
-    l->tile_of[tiles->first + i] = weight;
+    l->tiling.weight_of[tiles->first + i] = weight;
   }
 }
 
@@ -81,15 +81,15 @@ tws_code tws_weight_tiles_begin(tws_lower *l) {
   const uint32_t count = l->network->param_count;
   uint32_t all = count;
   if (!l->config->linear_tile_size || !gathers(l)) return TWS_OK;
-  l->weight_tiles = tws_lower_memory(l, count, sizeof *l->weight_tiles);
+  l->tiling.weights = tws_lower_memory(l, count, sizeof *l->tiling.weights);
   uint32_t *uses = tws_lower_memory(l, count, sizeof *uses);
-  if (!l->weight_tiles || !uses) return l->b.failed;
+  if (!l->tiling.weights || !uses) return l->b.failed;
   TWS_TRY(choose(l, uses, &all));
   tws_network *network = tws_lower_memory(l, 1, sizeof *network);
   tws_param *params = tws_lower_memory(l, all, sizeof *params);
   tws_placement *placed = tws_lower_memory(l, all, sizeof *placed);
-  l->tile_of = tws_lower_memory(l, all, sizeof *l->tile_of);
-  if (!network || !params || !placed || !l->tile_of) return l->b.failed;
+  l->tiling.weight_of = tws_lower_memory(l, all, sizeof *l->tiling.weight_of);
+  if (!network || !params || !placed || !l->tiling.weight_of) return l->b.failed;
   *network = *l->network;
   for (uint32_t p = 0; p < count; p++) {
     params[p] = l->network->params[p];
@@ -106,13 +106,13 @@ tws_code tws_weight_tiles_begin(tws_lower *l) {
 uint32_t tws_weight_tile_origin(const tws_lower *l, uint32_t param, uint64_t *first) {
   *first = 0;
   if (!tws_is_weight_tile(l, param)) return param;
-  const tws_weight_tiles *tiles = &l->weight_tiles[l->tile_of[param]];
+  const tws_weight_tiles *tiles = &l->tiling.weights[l->tiling.weight_of[param]];
   *first = (param - tiles->first) * (uint64_t)(tiles->rows * l->network->params[param].columns);
-  return l->tile_of[param];
+  return l->tiling.weight_of[param];
 }
 
 uint32_t tws_visit_param(const tws_lower *l, uint32_t param, uint32_t weight_tile) {
-  return tws_weight_tile_count(l, param) > 0 ? l->weight_tiles[param].first + weight_tile : param;
+  return tws_weight_tile_count(l, param) > 0 ? l->tiling.weights[param].first + weight_tile : param;
 }
 
 /* ---- one visit of a linear layer ---- */
@@ -123,17 +123,17 @@ static uint32_t tiles_of(const tws_lower *l, const tws_module *m) {
 
 tws_outputs tws_visit_outputs(const tws_lower *l, const tws_module *m) {
   if (tiles_of(l, m) == 1) return (tws_outputs){0, m->out_features};
-  const tws_weight_tiles *tiles = &l->weight_tiles[m->param[0]];
-  return (tws_outputs){tiles->rows * l->weight_tile, l->network->params[tiles->first + l->weight_tile].rows};
+  const tws_weight_tiles *tiles = &l->tiling.weights[m->param[0]];
+  return (tws_outputs){tiles->rows * l->at.weight_tile, l->network->params[tiles->first + l->at.weight_tile].rows};
 }
 
 /* Backward goes through them in reverse, as through modules. */
 int tws_is_first_weight_tile(const tws_lower *l, const tws_module *m) {
-  return l->weight_tile == (l->b.phase == TWS_PHASE_BACKWARD ? tiles_of(l, m) - 1 : 0);
+  return l->at.weight_tile == (l->b.phase == TWS_PHASE_BACKWARD ? tiles_of(l, m) - 1 : 0);
 }
 
 int tws_is_last_weight_tile(const tws_lower *l, const tws_module *m) {
-  return l->weight_tile == (l->b.phase == TWS_PHASE_BACKWARD ? 0 : tiles_of(l, m) - 1);
+  return l->at.weight_tile == (l->b.phase == TWS_PHASE_BACKWARD ? 0 : tiles_of(l, m) - 1);
 }
 
 static void move_outputs(tws_lower *l, const tws_module *m, tws_kernel kernel, uint32_t flags, tws_operand from,

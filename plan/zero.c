@@ -103,7 +103,7 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
   const tws_optimizer_row *optimizer = tws_optimizer_of(l->config->optimizer);
   tws_plan *plan = l->b.plan;
   tws_offload_parameters(l, elements, pieces, count);
-  if (l->parameters_only) return;
+  if (l->extent.parameters_only) return;
   const tws_dtype moments = tws_config_bf16_moments(l->config) ? TWS_BF16 : TWS_F32;
   /* What is updated elsewhere than where it is used has a copy there, whatever the type. */
   const tws_dtype masters = tws_config_bf16_masters(l->config) ? TWS_BF16 : TWS_F32;
@@ -132,7 +132,7 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
 /* Of an evaluation there are none. */
 static void make_gradients(tws_lower *l, uint64_t elements, const uint64_t *pieces, uint32_t count) {
   tws_plan *plan = l->b.plan;
-  if (l->evaluates) return;
+  if (l->extent.evaluates) return;
   plan->gradients = tws_builder_buffer(&l->b, "gradients", TWS_CATEGORY_GRADIENT, l->config->accumulation_dtype,
                                        elements, TWS_LIFETIME_OPS);
   if (pieces) tws_builder_pieces(&l->b, plan->gradients, pieces, count);
@@ -177,7 +177,7 @@ static void lay_out(tws_lower *l, const uint64_t *sizes, uint64_t *starts) {
     make_gradients(l, trained, starts, starts_below(starts, count, trained));
   else
     make_gradients(l, kept, NULL, 0);
-  if (!l->evaluates) tws_offload_gradients(l, kept, starts, starts_below(starts, count, kept));
+  if (!l->extent.evaluates) tws_offload_gradients(l, kept, starts, starts_below(starts, count, kept));
 }
 
 static void begin_flat(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
@@ -222,8 +222,8 @@ static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
 /* ---- buckets: which gradients are reduced together, in the order in which they become complete ---- */
 
 static void count_uses(tws_lower *l) {
-  for (int c = 0; c < l->chunk_count; c++) {
-    for (uint32_t m = l->chunks[c].first; m < l->chunks[c].end; m++) {
+  for (int c = 0; c < l->pipeline.chunk_count; c++) {
+    for (uint32_t m = l->pipeline.chunks[c].first; m < l->pipeline.chunks[c].end; m++) {
       for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
         const uint32_t param = l->network->modules[m].param[i];
         if (param == TWS_NONE) continue;
@@ -279,7 +279,7 @@ static uint64_t range_elements(const tws_operand *operands, int count) {
 }
 
 static void all_reduce(tws_lower *l, const tws_zero_class *c, const tws_operand *ranges, int count, tws_dtype dtype) {
-  tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_ALL_REDUCE, c->group, dtype,
+  tws_builder_collective(&l->b, l->streams.reduce, TWS_COLLECTIVE_ALL_REDUCE, c->group, dtype,
                          range_elements(ranges, count) * tws_dtype_bytes(dtype), (uint32_t)count, 0, ranges, count);
 }
 
@@ -304,7 +304,7 @@ static void reduce_to_owners(tws_lower *l, const tws_zero_class *c, const tws_op
       if (from < to) add_range(mine, &n, tws_update(ranges[i].buffer, ranges[i].offset + from - flat[i], to - from));
     }
     if (!n) continue;
-    tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_REDUCE, c->group, dtype,
+    tws_builder_collective(&l->b, l->streams.reduce, TWS_COLLECTIVE_REDUCE, c->group, dtype,
                            range_elements(mine, n) * tws_dtype_bytes(dtype), (uint32_t)n, (uint32_t)owner, mine, n);
   }
 }
@@ -324,7 +324,7 @@ static void keep_on_device(tws_lower *l, tws_operand from, uint64_t offset) {
   tws_plan *plan = l->b.plan;
   tws_dtype source = (tws_dtype)plan->buffers[from.buffer].dtype, target = l->config->accumulation_dtype;
   if (l->b.micro_batch == 0 && source == target) {
-    tws_builder_copy(&l->b, l->reduce_stream, from, tws_write(plan->gradients, offset, from.count));
+    tws_builder_copy(&l->b, l->streams.reduce, from, tws_write(plan->gradients, offset, from.count));
     return;
   }
   int add = l->b.micro_batch > 0 && l->zero.ranks > 1;
@@ -334,7 +334,7 @@ static void keep_on_device(tws_lower *l, tws_operand from, uint64_t offset) {
   tws_operand to =
       add ? tws_update(plan->gradients, offset, from.count) : tws_write(plan->gradients, offset, from.count);
   tws_operand operands[2] = {from, to};
-  tws_builder_compute(&l->b, l->reduce_stream, &work, operands, 2);
+  tws_builder_compute(&l->b, l->streams.reduce, &work, operands, 2);
 }
 
 /* Add (or, for the first micro-batch, put) a reduced range to the gradients this rank keeps. */
@@ -437,7 +437,7 @@ static void scatter(tws_lower *l, const tws_zero_class *c, const uint32_t *param
       n++;
     }
   if (plain > 0 && l->b.failed == TWS_OK)
-    tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_REDUCE_SCATTER, c->group, dtype,
+    tws_builder_collective(&l->b, l->streams.reduce, TWS_COLLECTIVE_REDUCE_SCATTER, c->group, dtype,
                            elements * tws_dtype_bytes(dtype), plain, 0, sorted, (int)(2 * plain));
   if (n > plain && l->b.failed == TWS_OK) tws_hops_reduce(l, c, part, n - plain, sorted + 2 * (size_t)plain);
 }
@@ -538,7 +538,7 @@ static int reduces_now(const tws_lower *l) {
   const tws_zero *z = &l->zero;
   if (z->stage == 0 || (z->ranks == 1 && z->flat_gradients)) return 0;
   if (z->stage >= 2) return 1;
-  return l->overlap && l->b.micro_batch + 1u == (uint32_t)l->accumulation;
+  return l->streams.overlap && l->b.micro_batch + 1u == (uint32_t)l->extent.accumulation;
 }
 
 /* ZeRO 2 and 3 that overlap, or offload, keep step where they move anything. There, where exchanges run while others
@@ -548,8 +548,14 @@ static void keep_in_step(tws_lower *l) {
   const tws_zero *z = &l->zero;
   const int checkpoints = l->checkpoints.on && l->checkpoints.tier != TWS_TIER_DEVICE;
   const int moves = z->ranks > 1 || !z->flat_gradients || l->offload.param_tier != TWS_TIER_DEVICE;
-  l->b.plan->in_step = z->stage >= 2 && moves && (tws_config_offloads(l->config) || l->overlap);
-  l->b.nobody_waits_for_memory = l->b.plan->in_step || l->exchanges_beside || checkpoints;
+  l->b.plan->in_step = z->stage >= 2 && moves && (tws_config_offloads(l->config) || l->streams.overlap);
+  l->b.nobody_waits_for_memory = l->b.plan->in_step || l->streams.exchanges_overlap || checkpoints;
+}
+
+void tws_zero_choose_ranks(tws_lower *l, tws_axes replicas) {
+  l->zero.group = tws_lower_group(l, replicas);
+  l->zero.ranks = tws_topology_size(&l->b.plan->topology, replicas);
+  l->zero.stage = l->config->zero.stage;
 }
 
 tws_code tws_zero_begin(tws_lower *l) {
@@ -607,7 +613,7 @@ static void hold_emptied(tws_lower *l, int which) {
 void tws_zero_micro_end(tws_lower *l) {
   tws_zero *z = &l->zero;
   for (int i = 0; i < 2 && l->b.plan->in_step; i++) hold_emptied(l, i);
-  if (z->ranks == 1 || l->b.micro_batch + 1u != (uint32_t)l->accumulation) return;
+  if (z->ranks == 1 || l->b.micro_batch + 1u != (uint32_t)l->extent.accumulation) return;
   l->b.module = TWS_NONE;
   l->b.phase = TWS_PHASE_BACKWARD;
   if (z->stage == 0) { /* greedy groups of 500 million elements, in flat order (DeepSpeed's stage 0) */
@@ -622,7 +628,7 @@ void tws_zero_micro_end(tws_lower *l) {
         reduce_gradients(l, c, range, NULL, 1);
       }
     }
-  } else if (z->stage == 1 && !l->overlap) {
+  } else if (z->stage == 1 && !l->streams.overlap) {
     for (uint32_t i = 0; i < z->bucket_count; i++) flush_bucket(l, &z->buckets[i]);
   }
 }

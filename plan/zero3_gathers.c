@@ -5,15 +5,15 @@
 
 static void make_schedule(tws_lower *l) {
   tws_zero *z = &l->zero;
-  tws_zero3_visit *visits = tws_lower_memory(l, l->chunk->visits.count, sizeof *visits);
-  uint32_t *params = tws_lower_memory(l, TWS_MODULE_PARAMS * (size_t)l->chunk->visits.count, sizeof *params);
+  tws_zero3_visit *visits = tws_lower_memory(l, l->pipeline.chunk->visits.count, sizeof *visits);
+  uint32_t *params = tws_lower_memory(l, TWS_MODULE_PARAMS * (size_t)l->pipeline.chunk->visits.count, sizeof *params);
   int64_t *sizes = tws_lower_memory(l, l->network->param_count, sizeof *sizes);
   if (l->b.failed != TWS_OK) return;
   for (uint32_t p = 0; p < l->network->param_count; p++) sizes[p] = (int64_t)tws_zero_numel(l, p);
-  for (uint32_t i = 0; i < l->chunk->visits.count; i++) {
+  for (uint32_t i = 0; i < l->pipeline.chunk->visits.count; i++) {
     visits[i].params = params;
-    if (l->chunk->visits.items[i].module == TWS_NONE) continue;
-    const tws_visit *visit = &l->chunk->visits.items[i];
+    if (l->pipeline.chunk->visits.items[i].module == TWS_NONE) continue;
+    const tws_visit *visit = &l->pipeline.chunk->visits.items[i];
     const tws_module *m = &l->network->modules[visit->module];
     for (int k = 0; k < TWS_MODULE_PARAMS; k++) {
       uint32_t at = (uint32_t)visits[i].count;
@@ -28,10 +28,11 @@ static void make_schedule(tws_lower *l) {
   tws_zero3_limits limits = {.prefetch_bucket_size = l->config->zero.prefetch_bucket_size,
                              .max_live_parameters = l->config->zero.max_live_parameters,
                              .max_reuse_distance = l->config->zero.max_reuse_distance};
-  tws_code code = z->unit ? tws_zero3_make_unit_schedule(visits, l->chunk->visits.count, l->network->param_count, sizes,
-                                                         z->unit, l->scratch, &z->schedule, l->b.err)
-                          : tws_zero3_make_schedule(visits, l->chunk->visits.count, l->network->param_count, sizes,
-                                                    z->persistent, &limits, 1, l->scratch, &z->schedule, l->b.err);
+  tws_code code = z->unit
+                      ? tws_zero3_make_unit_schedule(visits, l->pipeline.chunk->visits.count, l->network->param_count,
+                                                     sizes, z->unit, l->scratch, &z->schedule, l->b.err)
+                      : tws_zero3_make_schedule(visits, l->pipeline.chunk->visits.count, l->network->param_count, sizes,
+                                                z->persistent, &limits, 1, l->scratch, &z->schedule, l->b.err);
   if (code != TWS_OK) l->b.failed = code;
 }
 
@@ -127,7 +128,7 @@ static void list_fetches(tws_lower *l) {
     if (z->persistent[p]) params[count++] = p;
   tws_fetch_list_make(l, TWS_FETCH_STEP, params, count);
   count = 0;
-  for (uint32_t v = 0; v < l->chunk->visits.count; v++) {
+  for (uint32_t v = 0; v < l->pipeline.chunk->visits.count; v++) {
     const tws_zero3_actions *a = &z->schedule.actions[v];
     for (uint32_t i = 0; i < a->gather_count; i++) params[count++] = z->schedule.params[a->gather_first + i];
     for (uint32_t i = 0; i < a->prefetch_count; i++) params[count++] = z->schedule.params[a->prefetch_first + i];
@@ -157,7 +158,7 @@ void tws_zero_step_begin(tws_lower *l) {
 void tws_zero_before(tws_lower *l, uint32_t visit) {
   if (l->zero.stage != 3) return;
   const tws_zero3_actions *actions = &l->zero.schedule.actions[visit];
-  tws_lower_at_visit(l, &l->chunk->visits.items[visit]);
+  tws_lower_at_visit(l, &l->pipeline.chunk->visits.items[visit]);
   gather_params(l, l->zero.schedule.params + actions->gather_first, actions->gather_count);
   gather_params(l, l->zero.schedule.params + actions->prefetch_first, actions->prefetch_count);
 }

@@ -15,8 +15,8 @@ static uint32_t completion_order(tws_lower *l, uint32_t *order) {
   uint32_t *left = tws_lower_memory(l, l->network->param_count, sizeof *left);
   if (!left) return 0;
   memcpy(left, l->zero.uses, l->network->param_count * sizeof *left);
-  for (int c = l->chunk_count; c-- > 0;) {
-    for (uint32_t m = l->chunks[c].end; m-- > l->chunks[c].first;) {
+  for (int c = l->pipeline.chunk_count; c-- > 0;) {
+    for (uint32_t m = l->pipeline.chunks[c].end; m-- > l->pipeline.chunks[c].first;) {
       const tws_module *module = &l->network->modules[m];
       for (const tws_module_kernel *k = tws_module_row_of(module->type)->backward; k->binding[0].source; k++)
         for (const tws_binding *b = k->binding; b->source != TWS_BIND_END; b++) {
@@ -81,7 +81,7 @@ static uint32_t fill_buckets(tws_lower *l, uint32_t zero_class, const uint32_t *
 /* Whether reductions come in buckets. */
 static int has_buckets(const tws_lower *l) {
   const tws_zero *z = &l->zero;
-  return z->stage > 0 && (z->ranks > 1 || !z->flat_gradients) && !l->evaluates;
+  return z->stage > 0 && (z->ranks > 1 || !z->flat_gradients) && !l->extent.evaluates;
 }
 
 void tws_zero_make_buckets(tws_lower *l) {

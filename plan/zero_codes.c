@@ -30,7 +30,7 @@ int tws_codes_segments(tws_lower *l, uint32_t param, tws_operand own, tws_operan
   if (l->b.failed != TWS_OK) return 0;
   operands[1] = tws_all(&l->b, z->codes[param], TWS_WRITE);
   operands[3] = tws_all(&l->b, z->code_scales[param], TWS_WRITE);
-  tws_builder_compute(&l->b, l->gather_stream, &work, (tws_operand[]){own, operands[0], operands[2]}, 3);
+  tws_builder_compute(&l->b, l->streams.gather, &work, (tws_operand[]){own, operands[0], operands[2]}, 3);
   operands[0].access = operands[2].access = TWS_READ;
   return 4;
 }
@@ -43,7 +43,7 @@ void tws_codes_decode(tws_lower *l, uint32_t param) {
   const tws_operand operands[3] = {tws_all(&l->b, z->codes[param], TWS_READ),
                                    tws_all(&l->b, z->code_scales[param], TWS_READ),
                                    tws_all(&l->b, z->gathered[param], TWS_WRITE)};
-  tws_builder_compute(&l->b, l->gather_stream, &work, operands, 3);
+  tws_builder_compute(&l->b, l->streams.gather, &work, operands, 3);
   z->codes[param] = TWS_NONE;
 }
 

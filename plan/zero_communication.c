@@ -22,8 +22,8 @@ static void cast(tws_lower *l, tws_operand from, tws_operand to) {
   from.access = TWS_READ;
   to.access = TWS_WRITE;
   const tws_operand operands[2] = {from, to};
-  if (l->zero.flat_gradients) l->b.micro_batch = (uint32_t)l->accumulation;
-  tws_builder_compute(&l->b, l->reduce_stream, &work, operands, 2);
+  if (l->zero.flat_gradients) l->b.micro_batch = (uint32_t)l->extent.accumulation;
+  tws_builder_compute(&l->b, l->streams.reduce, &work, operands, 2);
   l->b.micro_batch = micro_batch;
 }
 

@@ -17,7 +17,7 @@ void tws_groups_begin(tws_lower *l) {
   if (z->stage != 3) return;
   g->copies = tws_topology_size(t, TWS_AXES_DATA_COPIES);
   g->nodes = tws_topology_size(t, TWS_AXES_SHARD_NODES);
-  if (g->copies > 1 && !l->evaluates) g->copies_group = tws_lower_group(l, TWS_AXES_DATA_COPIES);
+  if (g->copies > 1 && !l->extent.evaluates) g->copies_group = tws_lower_group(l, TWS_AXES_DATA_COPIES);
   if (g->nodes < 2) return;
   g->near = tws_topology_size(t, near);
   g->far_group = tws_lower_group(l, TWS_AXES_SHARD_NODES);
@@ -27,7 +27,8 @@ void tws_groups_begin(tws_lower *l) {
 void tws_groups_add_up(tws_lower *l, const uint32_t *params, uint32_t count) {
   const tws_zero *z = &l->zero;
   const uint32_t gradients = l->b.plan->gradients;
-  if (z->groups.copies < 2 || l->b.micro_batch + 1u != (uint32_t)l->accumulation || l->b.failed != TWS_OK) return;
+  if (z->groups.copies < 2 || l->b.micro_batch + 1u != (uint32_t)l->extent.accumulation || l->b.failed != TWS_OK)
+    return;
   tws_operand *ranges = tws_calloc(count + 1u, sizeof *ranges);
   uint64_t elements = 0;
   uint32_t n = 0;
@@ -42,7 +43,7 @@ void tws_groups_add_up(tws_lower *l, const uint32_t *params, uint32_t count) {
   }
   const tws_dtype dtype = l->config->accumulation_dtype;
   if (n > 0)
-    tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_ALL_REDUCE, z->groups.copies_group, dtype,
+    tws_builder_collective(&l->b, l->streams.reduce, TWS_COLLECTIVE_ALL_REDUCE, z->groups.copies_group, dtype,
                            elements * tws_dtype_bytes(dtype), n, 0, ranges, (int)n);
   tws_free(ranges);
 }
@@ -53,7 +54,7 @@ static void gather(tws_lower *l, uint32_t group, const tws_operand *pairs, int c
   if (l->b.failed != TWS_OK) return;
   for (int i = 1; i < count; i += 2)
     bytes += pairs[i].count * tws_dtype_bytes((tws_dtype)buffers[pairs[i].buffer].dtype);
-  tws_builder_collective(&l->b, l->gather_stream, TWS_COLLECTIVE_ALL_GATHER, group,
+  tws_builder_collective(&l->b, l->streams.gather, TWS_COLLECTIVE_ALL_GATHER, group,
                          (tws_dtype)buffers[pairs[0].buffer].dtype, bytes, (uint32_t)(count / 2), 0, pairs, count);
 }
 

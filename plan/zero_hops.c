@@ -32,7 +32,7 @@ static void quantize(tws_lower *l, const hop *h, int64_t part, tws_operand from,
   const tws_dtype dtype = (tws_dtype)l->b.plan->buffers[from.buffer].dtype;
   const tws_work work = tws_parts_work(TWS_KERNEL_QUANTIZE_PARTS, dtype, part, h->parts, h->ranks, BLOCK, BITS);
   from.access = TWS_READ;
-  tws_builder_compute(&l->b, l->reduce_stream, &work, (tws_operand[]){from, segment[0], segment[2]}, 3);
+  tws_builder_compute(&l->b, l->streams.reduce, &work, (tws_operand[]){from, segment[0], segment[2]}, 3);
   segment[0].access = segment[2].access = TWS_READ;
 }
 
@@ -42,7 +42,7 @@ static void add_up(tws_lower *l, const hop *h, int64_t part, const tws_operand s
   const tws_work work = tws_parts_work(TWS_KERNEL_DEQUANTIZE_PARTS, dtype, part, h->parts, h->ranks, BLOCK, BITS);
   const tws_operand operands[3] = {tws_read(segment[1].buffer, 0, segment[1].count),
                                    tws_read(segment[3].buffer, 0, segment[3].count), to};
-  tws_builder_compute(&l->b, l->reduce_stream, &work, operands, 3);
+  tws_builder_compute(&l->b, l->streams.reduce, &work, operands, 3);
 }
 
 /* segments: room for four operands of each gradient. */
@@ -52,7 +52,7 @@ static void make_hop(tws_lower *l, const hop *h, const int64_t *part, uint32_t c
   for (uint32_t i = 0; i < count; i++) quantize(l, h, part[i], from[i], segments + 4 * (size_t)i);
   for (uint32_t i = 0; i < 4 * count && l->b.failed == TWS_OK; i += 2)
     bytes += l->b.plan->buffers[segments[i].buffer].bytes;
-  tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_ALL_TO_ALL, h->group, TWS_U8, bytes, 2 * count, 0,
+  tws_builder_collective(&l->b, l->streams.reduce, TWS_COLLECTIVE_ALL_TO_ALL, h->group, TWS_U8, bytes, 2 * count, 0,
                          segments, (int)(4 * count));
   for (uint32_t i = 0; i < count; i++) add_up(l, h, part[i], segments + 4 * (size_t)i, to[i]);
 }
@@ -83,7 +83,7 @@ void tws_hops_begin(tws_lower *l) {
   const tws_topology *t = &l->b.plan->topology;
   const tws_axes near = TWS_AXES_NODE_DATA | TWS_AXES_SEQUENCE;
   const int ranks = tws_topology_size(t, near);
-  if (!tws_config_quantizes_gradients(l->config) || l->evaluates) return;
+  if (!tws_config_quantizes_gradients(l->config) || l->extent.evaluates) return;
   if (tws_config_node_ranks(l->config) != ranks || ranks < 2 || ranks >= l->zero.ranks) return;
   hops->near = ranks;
   hops->near_group = tws_lower_group(l, near);

@@ -13,7 +13,7 @@ void tws_secondary_begin(tws_lower *l) {
   const uint32_t n = l->network->param_count;
   const tws_topology *t = &l->b.plan->topology;
   s->buffer = TWS_NONE;
-  if (z->stage != 3 || l->evaluates || ranks < 2 || ranks >= z->ranks) return;
+  if (z->stage != 3 || l->extent.evaluates || ranks < 2 || ranks >= z->ranks) return;
   const tws_axes near = TWS_AXES_NODE_DATA | TWS_AXES_SEQUENCE;
   s->ranks = tws_topology_size(t, near);
   s->index = tws_topology_index(t, l->b.plan->rank, near);
@@ -24,7 +24,7 @@ void tws_secondary_begin(tws_lower *l) {
   uint64_t *starts = tws_arena_alloc(l->b.plan->arena, n + 1u, sizeof *starts);
   if (!starts) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   if (l->b.failed != TWS_OK) return;
-  for (uint32_t v = 0; v < l->chunk->visits.count; v++) {
+  for (uint32_t v = 0; v < l->pipeline.chunk->visits.count; v++) {
     const tws_zero3_actions *a = &z->schedule.actions[v];
     for (uint32_t i = 0; i < a->gather_count; i++) gathers[z->schedule.params[a->gather_first + i]]++;
     for (uint32_t i = 0; i < a->prefetch_count; i++) gathers[z->schedule.params[a->prefetch_first + i]]++;
@@ -48,7 +48,7 @@ void tws_secondary_keep(tws_lower *l, uint32_t param) {
   tws_secondary *s = &l->zero.secondary;
   if (s->buffer == TWS_NONE || s->offset[param] == TWS_NO_OFFSET || s->has[param]) return;
   const uint64_t part = tws_secondary_part(&l->zero, param);
-  tws_builder_copy(&l->b, l->gather_stream, tws_read(l->zero.gathered[param], part * (uint64_t)s->index, part),
+  tws_builder_copy(&l->b, l->streams.gather, tws_read(l->zero.gathered[param], part * (uint64_t)s->index, part),
                    tws_write(s->buffer, s->offset[param], part));
   s->has[param] = 1;
 }

@@ -10,6 +10,11 @@ cmake --install "$build" --prefix "$prefix" >/dev/null
 cat >"$prefix/user.c" <<'END'
 #include <stdio.h>
 #include <autotune/autotune.h>
+#include <autotune/tuning.h>
+#include <job/deepspeed_comparison.h>
+#include <job/notes.h>
+#include <job/own_engine.h>
+#include <launch/supervise.h>
 #include <models/hardware/profile_build.h>
 #include <real/real.h>
 #include <traces/compare.h>
@@ -37,6 +42,7 @@ for module in simulator:sim engine:real; do
 done
 test -s "$prefix/share/man/man1/twinspeed.1"
 test -s "$prefix/share/twinspeed/scenarios/plots/timeline.gp"
+test -s "$prefix/share/twinspeed/scenarios/published/sources.json"
 for link in $(grep -oh "](\([^)#]*\)" "$prefix/share/doc/twinspeed/README.md" | sed 's/](//' | grep -v http); do
   test -e "$prefix/share/doc/twinspeed/$link" || { echo "the installed README leads nowhere: $link" >&2; exit 1; }
 done

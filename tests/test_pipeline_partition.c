@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compat/deepspeed_grid.h"
+#include "tests/deepspeed_grid.h"
 #include "plan/pipeline_grid.h"
 #include "plan/pipeline_partition.h"
 #include "tests/draw.h"

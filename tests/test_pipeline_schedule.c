@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compat/deepspeed_instructions.h"
+#include "tests/deepspeed_instructions.h"
 #include "plan/pipeline_partition.h"
 #include "plan/pipeline_program.h"
 #include "plan/pipeline_schedule.h"

@@ -7,8 +7,6 @@
 
 /* A variable of a script: "name = 'value'; ", which ends nowhere else, whatever is in the value. */
 void tws_plot_text(tws_text *settings, const char *name, const char *value);
-/* A text as a cell of the data, or as one of several words: in double quotes, what would end it as blanks. */
-void tws_plot_word(tws_text *text, const char *word, size_t length);
 /* Writes the data beside the picture, then draws it. `settings` has the script's further variables; both are freed. */
 tws_code tws_plot_draw(const char *scripts, const char *script, tws_text *data, tws_text *settings, const char *title,
                        const char *out, tws_error *err);

@@ -34,7 +34,8 @@ void tws_plot_text(tws_text *settings, const char *name, const char *value) {
   tws_text_add(settings, "'; ");
 }
 
-void tws_plot_word(tws_text *text, const char *word, size_t length) {
+/* A text as a cell of the data, or as one of several words: in double quotes, what would end it as blanks. */
+static void plot_word(tws_text *text, const char *word, size_t length) {
   tws_text_add(text, "\"");
   for (size_t i = 0; i < length; i++) {
     const int kept = (unsigned char)word[i] >= 32 && word[i] != 127 && word[i] != '"' && word[i] != '\\';
@@ -214,7 +215,7 @@ tws_code tws_plot_timelines(const char *scripts, const tws_timeline *const *time
     snprintf(label, sizeof label, "%.100s, rank %d, %.100s", timelines[rows[r].timeline]->source, rows[r].rank,
              timelines[rows[r].timeline]->stream_names[rows[r].stream]);
     tws_text_add(&data, "%d ", row_count - 1 - r);
-    tws_plot_word(&data, label, strlen(label));
+    plot_word(&data, label, strlen(label));
     tws_text_add(&data, "\n");
   }
   double longest = 0, length;
@@ -259,7 +260,7 @@ tws_code tws_plot_memory(const char *scripts, const char *csv, const char *title
     if (!stop) stop = end;
     if (column >= 4 && stop < end) { /* between the name and the total */
       if (categories) tws_text_add(&names, " ");
-      tws_plot_word(&names, cell, (size_t)(stop - cell));
+      plot_word(&names, cell, (size_t)(stop - cell));
       categories++;
     }
     column++;
@@ -292,7 +293,7 @@ tws_code tws_plot_accuracy(const char *scripts, const tws_plot_point *points, in
     double error = (p->predicted_s - p->measured_s) / p->measured_s * 100;
     bound = fmax(bound, fabs(error) * 1.1);
     tws_text_add(&data, "%d ", i);
-    tws_plot_word(&data, p->name, strlen(p->name));
+    plot_word(&data, p->name, strlen(p->name));
     tws_text_add(&data, " %.6g %.6g %.6g %.6g %.4g\n", p->measured_s * 1e3, p->low_s * 1e3, p->high_s * 1e3,
                  p->predicted_s * 1e3, error);
   }

@@ -7,7 +7,7 @@
 #include "job/software_memory.h"
 #include "models/hardware/runtime.h"
 #include "traces/measurements.h"
-#include "validation/cases.h"
+#include "validation/case_fields.h"
 
 /* ---- one run ---- */
 
@@ -76,28 +76,6 @@ static tws_code predict_result(const tws_cases *cases, int index, const tws_sim_
   }
   tws_job_destroy(job);
   return code;
-}
-
-/* ---- doubts ---- */
-
-enum { DOUBTS_TIME, DOUBTS_MEMORY };
-static const struct {
-  const char *id;
-  int of;
-  const char *why;
-} doubts[] = {
-#define DOUBT(id, of, why) {id, of, why},
-#include "validation/doubts.def"
-#undef DOUBT
-};
-
-static void find_doubt(tws_case_result *r) {
-  for (size_t i = 0; i < sizeof doubts / sizeof *doubts; i++) {
-    if (strncmp(r->of->id, doubts[i].id, strlen(doubts[i].id)) != 0) continue;
-    r->doubt = doubts[i].why;
-    r->doubts_time |= doubts[i].of == DOUBTS_TIME;
-    r->doubts_memory |= doubts[i].of == DOUBTS_MEMORY;
-  }
 }
 
 /* ---- a group ---- */
@@ -218,7 +196,9 @@ static tws_code compare_all(const tws_cases *cases, const char *const *groups, i
     tws_case_result *r = &out->results[out->count];
     *r = (tws_case_result){.of = &cases->cases[i], .predicted_fits = -1, .out_of_memory = -1, .runtime = ""};
     r->for_fitting = tws_case_is_for_fitting(r->of->id);
-    find_doubt(r);
+    r->doubt = tws_case_fact(r->of, "doubt") ? tws_case_fact_text(r->of, "doubt") : NULL;
+    r->doubts_time = tws_case_fact_flag(r->of, "doubts_time");
+    r->doubts_memory = tws_case_fact_flag(r->of, "doubts_memory");
     tws_code code = predict_result(cases, i, sim, r, &why);
     if (code != TWS_OK && code != TWS_UNSUPPORTED && code != TWS_INVALID) {
       if (err) *err = why;
@@ -259,4 +239,22 @@ double tws_cases_time_error(const tws_case_comparison *comparison, int *count) {
     ++*count;
   }
   return *count ? sum / *count : NAN;
+}
+
+double tws_case_time_error(const tws_case_result *r) {
+  return times(r) ? r->predicted_s / r->measured_s - 1 : NAN;
+}
+
+static int farther_off(const void *a, const void *b) {
+  const double x = fabs(tws_case_time_error(*(const tws_case_result *const *)a)),
+               y = fabs(tws_case_time_error(*(const tws_case_result *const *)b));
+  return (x < y) - (x > y);
+}
+
+int tws_cases_farthest(const tws_case_comparison *comparison, const tws_case_result **farthest) {
+  int count = 0;
+  for (int i = 0; i < comparison->count; i++)
+    if (isfinite(tws_case_time_error(&comparison->results[i]))) farthest[count++] = &comparison->results[i];
+  qsort(farthest, (size_t)count, sizeof *farthest, farther_off);
+  return count;
 }

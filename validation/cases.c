@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "base/units.h"
 #include "validation/case_fields.h"
+#include "validation/case_rules.h"
 
 const cJSON *tws_case_member(const cJSON *row, const char *section, const char *key) {
   const cJSON *object = section ? cJSON_GetObjectItemCaseSensitive(row, section) : row;
@@ -34,11 +35,10 @@ int tws_case_flag(const cJSON *row, const char *section, const char *key) {
 }
 
 /* Where a row does not say what it is good for, a stated figure is taken as good. */
-static int is_usable(const cJSON *row, const char *what) {
-  const cJSON *item = tws_case_member(row, "usable", what);
-  if (strcmp(what, "time") == 0 && tws_case_times_a_host(row)) return 0;
-  /* LitGPT's: of an iteration over shorter samples than the one that the memory is of */
-  if (strcmp(what, "time") == 0 && strstr(tws_case_text(row, NULL, "notes"), "time does not")) return 0;
+static int is_usable(const tws_case *one, const char *what) {
+  const cJSON *item = tws_case_member(one->row, "usable", what);
+  const int time = strcmp(what, "time") == 0;
+  if (time && (tws_case_fact_flag(one, "times_a_host") || tws_case_fact_flag(one, "no_time"))) return 0;
   return !item || cJSON_IsTrue(item);
 }
 
@@ -49,11 +49,11 @@ static void read_memory(const cJSON *row, tws_case *one) {
   const int smi = strstr(kind, "nvidia-smi") != NULL;
   /* nvidia-smi counts in MiB whatever its readers write; a "GB" that is not its own is decimal */
   const double unit = smi || strstr(kind, "GiB") ? TWS_GIB : 1e9;
-  const int reserved = strstr(kind, "reserved") || tws_case_reads_reserved(row);
+  const int reserved = strstr(kind, "reserved") || tws_case_fact_flag(one, "reads_reserved");
   one->counts = smi ? TWS_CASE_DEVICE : reserved ? TWS_CASE_RESERVED : TWS_CASE_ALLOCATED;
   one->of_last_stage = strstr(kind, "logging rank") != NULL; /* Megatron's last rank logs */
-  one->of_first_stage = tws_case_watches_first_node(row);
-  if (is_usable(row, "memory")) one->measured_bytes = exact > 0 ? exact : peak * unit;
+  one->of_first_stage = tws_case_fact_flag(one, "watches_first_node");
+  if (is_usable(one, "memory")) one->measured_bytes = exact > 0 ? exact : peak * unit;
 }
 
 /* Whatever was measured of a run, it ran. */
@@ -85,7 +85,8 @@ static tws_code read_case(const tws_cases *cases, const cJSON *row, tws_case *on
       return tws_json_fail(cases->json, item, err, NULL, "\"%s\" must be an object", sections[i]);
   }
   one->row = row;
-  if (is_usable(row, "time")) one->measured_s = tws_case_number(row, "result", "iter_time_s");
+  TWS_TRY(tws_case_find_facts(cases->rules, row, &one->facts, err));
+  if (is_usable(one, "time")) one->measured_s = tws_case_number(row, "result", "iter_time_s");
   read_memory(row, one);
   read_verdict(row, one);
   return TWS_OK;
@@ -100,11 +101,11 @@ static tws_code read_cases(tws_cases *cases, tws_error *err) {
   if (!cases->cases) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for measured runs");
   cJSON_ArrayForEach(row, cases->json->root) {
     tws_case *one = &cases->cases[cases->count];
+    cases->count++; /* what was read of it goes with it */
     TWS_TRY(read_case(cases, row, one, err));
-    for (int i = 0; i < cases->count; i++)
+    for (int i = 0; i + 1 < cases->count; i++)
       if (strcmp(cases->cases[i].id, one->id) == 0 && strcmp(cases->cases[i].group, one->group) == 0)
         return tws_json_fail(cases->json, row, err, NULL, "a second run \"%.80s\"", one->id);
-    cases->count++;
   }
   return TWS_OK;
 }
@@ -114,6 +115,7 @@ tws_code tws_cases_load(const char *path, tws_cases **out, tws_error *err) {
   tws_cases *cases = tws_calloc(1, sizeof *cases);
   if (!cases) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for measured runs");
   tws_code code = tws_json_read(path, &cases->json, err);
+  if (code == TWS_OK) code = tws_case_rules_load(&cases->rules, err);
   if (code == TWS_OK) code = read_cases(cases, err);
   if (code == TWS_OK)
     *out = cases;
@@ -124,6 +126,8 @@ tws_code tws_cases_load(const char *path, tws_cases **out, tws_error *err) {
 
 void tws_cases_destroy(tws_cases *cases) {
   if (!cases) return;
+  for (int i = 0; i < cases->count; i++) cJSON_Delete(cases->cases[i].facts);
+  tws_json_destroy(cases->rules);
   tws_json_destroy(cases->json);
   tws_free(cases->cases);
   tws_free(cases);
@@ -137,15 +141,6 @@ double tws_case_flops(const tws_network *network, double samples, double sequenc
   return passes * samples * sequence * l * h * h * (1 + sequence / (6 * h) + v / (logits * l * h));
 }
 
-/* Whether a group's source counts recomputed layers in the flops that it states. */
-static int counts_recomputation(const char *group) {
-  static const char *const counting[] = {"sc21-table1", "sc21-table2", "megatron-jan2021",   "megatron-readme",
-                                         "ds-azure",    "mt-nlg",      "megatron-ds-rebase", NULL};
-  for (int i = 0; counting[i]; i++)
-    if (strcmp(counting[i], group) == 0) return 1;
-  return 0;
-}
-
 double tws_case_step_s(const tws_case *one, const tws_job *job) {
   const cJSON *row = one->row;
   const double samples = (double)job->config->train_batch_size, sequence = (double)job->config->sequence_length;
@@ -154,12 +149,12 @@ double tws_case_step_s(const tws_case *one, const tws_job *job) {
   const double each = tws_case_number(row, "result", "tokens_per_s_per_gpu");
   const double teraflops = tws_case_number(row, "result", "tflops_per_gpu");
   if (one->measured_s > 0) return one->measured_s;
-  if (!is_usable(row, "time")) return 0;
+  if (!is_usable(one, "time")) return 0;
   if (rate > 0) return samples / rate;
   if (tokens > 0) return samples * sequence / tokens;
   if (each > 0) return samples * sequence / each / job->ranks;
   if (teraflops > 0)
-    return tws_case_flops(job->network, samples, sequence, counts_recomputation(one->group)) / teraflops / 1e12 /
-           job->ranks;
+    return tws_case_flops(job->network, samples, sequence, tws_case_fact_flag(one, "counts_recomputation")) /
+           teraflops / 1e12 / job->ranks;
   return 0;
 }

@@ -4,7 +4,8 @@
  * A file is a list of rows {"id", "group", "source", "model", "parallel", "hardware", "result", "notes", "tags",
  * "confidence", "config_confidence", "usable"}; members that are absent are unknown (docs/accuracy.md has the schema).
  * Rows hold a model's sizes, not its config.json: one is made of them. Nothing in a row is a setting of the predictor:
- * GPU, network and software choose profile, cluster and runtime style by the tables of case_job.c. */
+ * GPU, network and software choose profile, cluster and runtime style by rules about the sources, which lie next to
+ * the published rows (scenarios/published/sources.json). */
 #ifndef TWS_VALIDATION_CASES_H
 #define TWS_VALIDATION_CASES_H
 
@@ -22,6 +23,7 @@ typedef enum tws_case_memory {                     /* what a measured peak count
 typedef struct tws_case {
   const char *id, *group;
   const cJSON *row;
+  cJSON *facts;          /* what is known of it besides: validation/case_rules.h */
   double measured_s;     /* stated seconds of a step; 0: none, or only a rate (tws_case_step_s()) */
   double measured_bytes; /* 0: none */
   tws_case_memory counts;
@@ -30,7 +32,8 @@ typedef struct tws_case {
 } tws_case;
 
 typedef struct tws_cases {
-  tws_json *json; /* owns all texts */
+  tws_json *json;  /* owns all texts */
+  tws_json *rules; /* about the sources (validation/case_rules.h) */
   tws_case *cases;
   int count;
 } tws_cases;
@@ -72,7 +75,7 @@ typedef struct tws_case_result {
   int predicted_tight;
   const tws_memory_interval *seen; /* NULL where skipped */
   const char *runtime;             /* "" where skipped */
-  const char *doubt;               /* why it is not scored (doubts.def), or NULL */
+  const char *doubt;               /* why it is not scored or NULL */
   int doubts_time, doubts_memory;  /* which of the two */
   int for_fitting;                 /* tws_case_is_for_fitting() */
 } tws_case_result;
@@ -104,6 +107,10 @@ typedef struct tws_case_comparison {
  * the reason. Free *out in any case after the call. */
 tws_code tws_cases_compare(const tws_cases *cases, const char *const *groups, int group_count, const tws_sim_api *sim,
                            tws_progress *progress, tws_case_comparison *out, tws_error *err);
+/* Relative error of the predicted time; NaN where it is not scored. */
+double tws_case_time_error(const tws_case_result *result);
+/* Results whose time is scored, the farthest off first; farthest[comparison->count], returns how many there are. */
+int tws_cases_farthest(const tws_case_comparison *comparison, const tws_case_result **farthest);
 void tws_case_comparison_free(tws_case_comparison *comparison);
 
 /* Constants may be fitted on the runs whose id has a SHA-256 with an even first byte

@@ -49,7 +49,7 @@ static int beyond_a_wrong_one(const tws_evidence *e) {
          fabs(e->nearest->error) > TRUSTED_ERROR;
 }
 
-tws_evidence tws_evidence_of(const tws_network *network, const tws_profile *profile, int ranks, int replicas,
+static tws_evidence evidence_of(const tws_network *network, const tws_profile *profile, int ranks, int replicas,
                              int stage) {
   tws_evidence nearest = {.kind = TWS_EVIDENCE_OWN};
   const double parameters = (double)tws_network_params(network, 0);
@@ -75,12 +75,12 @@ tws_evidence tws_evidence_of(const tws_network *network, const tws_profile *prof
 
 tws_evidence tws_evidence_of_job(const tws_job *job) {
   const int replicas = tws_job_ranks_along(job, TWS_AXIS_DATA) * tws_job_ranks_along(job, TWS_AXIS_SEQUENCE);
-  return tws_evidence_of(job->network, job->profile, job->ranks, replicas, job->config->zero.stage);
+  return evidence_of(job->network, job->profile, job->ranks, replicas, job->config->zero.stage);
 }
 
 tws_evidence tws_evidence_of_variant(const tws_job *open, const tws_variant *v) {
   const int replicas = tws_variant_replicas(v) * (v->sequence > 1 ? v->sequence : 1);
-  return tws_evidence_of(open->network, open->profile, v->ranks, replicas, v->stage);
+  return evidence_of(open->network, open->profile, v->ranks, replicas, v->stage);
 }
 
 /* ---- in words ---- */

@@ -28,8 +28,6 @@ typedef struct tws_evidence {
   double gpus_factor, parameters_factor;
 } tws_evidence;
 
-tws_evidence tws_evidence_of(const tws_network *network, const tws_profile *profile, int ranks, int replicas,
-                             int stage);
 tws_evidence tws_evidence_of_job(const tws_job *job);
 tws_evidence tws_evidence_of_variant(const tws_job *open, const tws_variant *variant);
 

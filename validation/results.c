@@ -300,3 +300,8 @@ void tws_results_free(tws_results *results) {
   tws_free(results->entries);
   *results = (tws_results){0};
 }
+
+double tws_result_tokens_per_s(const tws_result_entry *e) {
+  const double step = e->measured_s > 0 ? e->measured_s : tws_result_predicted(e);
+  return e->tokens && step > 0 ? (double)e->tokens / step : 0;
+}

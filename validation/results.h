@@ -44,4 +44,7 @@ const char *tws_result_model(const char *model);
 /* For titles, without folders: "demo" of ".../demo/config.json", "small" of ".../small.json". */
 void tws_result_title(const char *model, char *title, size_t size);
 
+/* Tokens of a second: of the measured step, or of the predicted one where none was measured; 0: not known. */
+double tws_result_tokens_per_s(const tws_result_entry *entry);
+
 #endif

@@ -176,11 +176,11 @@ static double family_seconds(const tws_profile *profile, const tws_family *famil
   return seconds;
 }
 
-double tws_measured_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
+static double measured_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
   tws_work one;
   const double products = expert_products(profile, work, &one);
   if (products > 0) { /* a launch for all of them */
-    const double seconds = tws_measured_seconds(profile, &one, threads, busy);
+    const double seconds = measured_seconds(profile, &one, threads, busy);
     return seconds < 0 ? seconds : products * fmax(seconds - profile->launch_s, 0) + profile->launch_s;
   }
   /* The best match by kernel and variant, then by threads; among those, the numbers of busy ranks on either side. */
@@ -420,7 +420,7 @@ static double kernel_seconds(const tws_profile *profile, const tws_work *work, i
   for (int i = 0; i < row->dims; i++) {
     if (work->d[i] < row->least[i]) return profile->launch_s; /* nothing but to start */
   }
-  double measured = profile->unfused && work->flags & FUSED ? -1 : tws_measured_seconds(profile, work, threads, busy);
+  double measured = profile->unfused && work->flags & FUSED ? -1 : measured_seconds(profile, work, threads, busy);
   if (measured >= 0) return measured;
   double bandwidth = profile->bandwidth;
   if (profile->node_bandwidth > 0) bandwidth = fmin(bandwidth, profile->node_bandwidth / busy);
@@ -438,4 +438,10 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
   const double seconds = kernel_seconds(profile, work, threads, busy);
   const double factor = work->code < TWS_KERNEL_COUNT ? profile->correction.kernel[work->code] : 0;
   return factor > 0 ? seconds * factor : seconds;
+}
+
+double tws_profile_product_rate(const tws_profile *profile, int64_t m, int64_t n, int64_t k, tws_dtype dtype,
+                                int threads, int busy) {
+  tws_work work = {.code = TWS_KERNEL_LINEAR, .dtype = (uint8_t)dtype, .dtype2 = (uint8_t)dtype, .d = {m, n, k}};
+  return tws_work_flops(&work) / tws_kernel_seconds(profile, &work, threads, busy);
 }

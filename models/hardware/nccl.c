@@ -49,16 +49,6 @@ static const double tree_reaches[TWS_NCCL_PROTOCOLS][24] = {
     {1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9, 1, 1, 1},
     {.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9, .9}};
 
-const char *tws_nccl_algorithm_name(int algorithm) {
-  static const char *const names[TWS_NCCL_ALGORITHMS] = {"tree", "ring", "nvls", "nvls tree", "pat"};
-  return algorithm >= 0 && algorithm < TWS_NCCL_ALGORITHMS ? names[algorithm] : "?";
-}
-
-const char *tws_nccl_protocol_name(int protocol) {
-  static const char *const names[TWS_NCCL_PROTOCOLS] = {"LL", "LL128", "Simple"};
-  return protocol >= 0 && protocol < TWS_NCCL_PROTOCOLS ? names[protocol] : "?";
-}
-
 /* Who takes part, and what links reach; bytes/s. */
 typedef struct group {
   const tws_cluster *cluster;
@@ -199,15 +189,6 @@ static double seconds_of(const group *g, double bytes, tws_nccl_choice *choice) 
   choice->bandwidth = bandwidth;
   choice->latency_s = 1e-6 * latency_us(g, algorithm, protocol, bytes);
   return choice->seconds = choice->latency_s + (bandwidth > 0 ? bytes / bandwidth : 0);
-}
-
-int tws_nccl_seconds(const tws_cluster *cluster, int generation, tws_collective collective, int ranks, int per_node,
-                     double bytes, tws_nccl_choice *choice) {
-  group g;
-  if (!make_group(cluster, generation, collective, ranks, per_node, &g)) return 0;
-  if (!runs(&g, choice->algorithm, choice->protocol)) return 0;
-  seconds_of(&g, bytes, choice);
-  return 1;
 }
 
 int tws_nccl_choose(const tws_cluster *cluster, int generation, tws_collective collective, int ranks, int per_node,

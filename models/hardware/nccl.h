@@ -27,15 +27,9 @@ typedef struct tws_nccl_choice {
   double seconds;
 } tws_nccl_choice;
 
-const char *tws_nccl_algorithm_name(int algorithm); /* "tree", "ring", "nvls", ... */
-const char *tws_nccl_protocol_name(int protocol);   /* "LL", "LL128", "Simple" */
-
 /* The fastest of what it has for this many bytes, among `ranks` ranks with `per_node` of them on a node. 0: it chooses
  * between nothing here (broadcasts, messages; a generation without constants). */
 int tws_nccl_choose(const tws_cluster *cluster, int generation, tws_collective collective, int ranks, int per_node,
                     double bytes, tws_nccl_choice *choice);
-/* One of them; 0: not for this collective, generation or cluster. */
-int tws_nccl_seconds(const tws_cluster *cluster, int generation, tws_collective collective, int ranks, int per_node,
-                     double bytes, tws_nccl_choice *choice);
 
 #endif

@@ -121,6 +121,10 @@ void tws_profile_correct(tws_profile *profile, const tws_profile_correction *cor
 tws_code tws_profile_corrected_json(const char *spec, const tws_profile *profile, int runs, cJSON **out,
                                     tws_error *err);
 
+/* Flop/s of a product of m x k and k x n in that type, by `threads` of a rank while `busy` ranks of its node do so. */
+double tws_profile_product_rate(const tws_profile *profile, int64_t m, int64_t n, int64_t k, tws_dtype dtype,
+                                int threads, int busy);
+
 /* Seconds of a point-to-point message. */
 double tws_p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, int same_node, double bytes);
 

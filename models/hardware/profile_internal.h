@@ -111,7 +111,6 @@ const char *tws_profile_builtin(const char *name); /* JSON text of those in buil
 tws_code tws_profile_open(const char *spec, tws_json **out, tws_error *err);
 /* TWS_INVALID with all names; `or_file` ends the sentence "... is neither a built-in hardware profile". */
 tws_code tws_profile_unknown(const char *spec, const char *or_file, tws_error *err);
-double tws_measured_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy); /* < 0: none */
 
 /* By how much longer a tile of tm x tn takes than its products alone, `feed` of reading its operands. */
 static inline double tws_profile_tiled(double tm, double tn, double feed) {

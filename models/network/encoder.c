@@ -89,7 +89,9 @@ uint32_t tws_encoder_add_layers(tws_network_builder *b, const tws_encoder *e, ui
   return x;
 }
 
-void tws_encoder_add_masked_head(tws_network_builder *b, const tws_encoder *e, const tws_masked_head_names *names,
+/* Scores of masked tokens behind the last layer: a transform, whose result is scored with the token embedding's weights
+ * where they are tied; and the loss. */
+static void encoder_add_masked_head(tws_network_builder *b, const tws_encoder *e, const tws_masked_head_names *names,
                                  tws_module_type activation, uint32_t x) {
   tws_network *net = b->net;
   const float std = (float)e->range;
@@ -136,7 +138,7 @@ void tws_encoder_add_head(tws_network_builder *b, const tws_encoder *e, const tw
   }
   if (net->objective != TWS_OBJECTIVE_CLASSES) {
     if (net->objective == TWS_OBJECTIVE_SENTENCES) add_next_sentence(b, e, head, x);
-    tws_encoder_add_masked_head(b, e, masked, masked_activation, x);
+    encoder_add_masked_head(b, e, masked, masked_activation, x);
     return;
   }
   x = tws_build_dropout(b, -2, "dropout", pooled(b, e, head, x), head->behind);

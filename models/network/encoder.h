@@ -39,10 +39,6 @@ tws_code tws_encoder_read_activation(tws_network_builder *b, const char *key, co
                                      tws_module_type *activation, tws_error *err);
 /* All of the network's layers; what comes out of the last. Sets net->layer_first and layer_stride. */
 uint32_t tws_encoder_add_layers(tws_network_builder *b, const tws_encoder *e, uint32_t x);
-/* Scores of masked tokens behind the last layer: a transform, whose result is scored with the token embedding's weights
- * where they are tied; and the loss. */
-void tws_encoder_add_masked_head(tws_network_builder *b, const tws_encoder *e, const tws_masked_head_names *names,
-                                 tws_module_type activation, uint32_t x);
 /* What BERT and RoBERTa share. Their keys; reading them leaves out positions and the mask, which differ. segments: rows
  * of their table. */
 extern const char *const tws_encoder_shared_keys[];

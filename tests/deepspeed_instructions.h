@@ -1,8 +1,63 @@
-#include "compat/deepspeed_instructions.h"
+/* The instructions of DeepSpeed's pipeline schedules (TrainSchedule, InferenceSchedule, DataParallelSchedule), step by
+ * step: what the orders of plan/pipeline_schedule.h are compared with. */
+#ifndef TWS_TESTS_DEEPSPEED_INSTRUCTIONS_H
+#define TWS_TESTS_DEEPSPEED_INSTRUCTIONS_H
 
 #include "plan/pipeline_schedule.h"
+#include <stdint.h>
+#include "base/status.h"
 
-const char *tws_instruction_name(tws_instruction_kind kind) {
+#define TWS_INSTRUCTIONS(X)               \
+  X(LOAD_MICRO_BATCH, "LoadMicroBatch")   \
+  X(FORWARD_PASS, "ForwardPass")          \
+  X(BACKWARD_PASS, "BackwardPass")        \
+  X(SEND_ACTIVATION, "SendActivation")    \
+  X(RECV_ACTIVATION, "RecvActivation")    \
+  X(SEND_GRAD, "SendGrad")                \
+  X(RECV_GRAD, "RecvGrad")                \
+  X(REDUCE_TIED_GRADS, "ReduceTiedGrads") \
+  X(REDUCE_GRADS, "ReduceGrads")          \
+  X(OPTIMIZER_STEP, "OptimizerStep")
+typedef enum tws_instruction_kind {
+#define X(name, text) TWS_INSTRUCTION_##name,
+  TWS_INSTRUCTIONS(X)
+#undef X
+      TWS_INSTRUCTION_COUNT
+} tws_instruction_kind;
+static inline const char *tws_instruction_name(tws_instruction_kind kind);
+
+typedef struct tws_instruction {
+  tws_instruction_kind kind;
+  int buffer; /* -1: the instruction has none */
+} tws_instruction;
+
+typedef enum tws_instruction_schedule_kind {
+  TWS_SCHEDULE_TRAIN,
+  TWS_SCHEDULE_INFERENCE,
+  TWS_SCHEDULE_DATA_PARALLEL
+} tws_instruction_schedule_kind;
+
+typedef struct tws_instruction_schedule {
+  tws_instruction_schedule_kind kind;
+  int stages, stage; /* ignored by DATA_PARALLEL */
+  int micro_batches;
+} tws_instruction_schedule;
+
+enum { TWS_STEP_INSTRUCTIONS = 8 }; /* no step has more */
+
+static inline tws_code tws_instruction_check(const tws_instruction_schedule *schedule, tws_error *err);
+/* Steps, numbered from 0, and activation buffers, of a schedule that passes the check. */
+static inline int64_t tws_instruction_steps(const tws_instruction_schedule *schedule);
+static inline int tws_instruction_buffers(const tws_instruction_schedule *schedule);
+/* TRAIN: the micro-batch that a step would work on, outside 0 .. micro_batches - 1 when it has none. */
+static inline int64_t tws_instruction_micro_batch(const tws_instruction_schedule *schedule, int64_t step, int *forward);
+/* Instructions of a step in order; returns how many. */
+static inline int tws_instruction_step(const tws_instruction_schedule *schedule, int64_t step,
+                                       tws_instruction instructions[TWS_STEP_INSTRUCTIONS]);
+
+/* ---- how ---- */
+
+static inline const char *tws_instruction_name(tws_instruction_kind kind) {
   static const char *const names[TWS_INSTRUCTION_COUNT] = {
 #define X(name, text) text,
       TWS_INSTRUCTIONS(X)
@@ -11,7 +66,7 @@ const char *tws_instruction_name(tws_instruction_kind kind) {
   return (unsigned)kind < TWS_INSTRUCTION_COUNT ? names[kind] : "unknown";
 }
 
-tws_code tws_instruction_check(const tws_instruction_schedule *schedule, tws_error *err) {
+static inline tws_code tws_instruction_check(const tws_instruction_schedule *schedule, tws_error *err) {
   const int alone = schedule->kind == TWS_SCHEDULE_DATA_PARALLEL;
   const tws_pipeline_shape shape = {.kind = TWS_PIPELINE_1F1B,
                                     .stages = alone ? 1 : schedule->stages,
@@ -25,13 +80,13 @@ tws_code tws_instruction_check(const tws_instruction_schedule *schedule, tws_err
   return TWS_OK;
 }
 
-int64_t tws_instruction_steps(const tws_instruction_schedule *schedule) {
+static inline int64_t tws_instruction_steps(const tws_instruction_schedule *schedule) {
   int64_t slots = (int64_t)schedule->micro_batches + schedule->stages - 1;
   if (schedule->kind == TWS_SCHEDULE_TRAIN) return 2 * slots;
   return schedule->kind == TWS_SCHEDULE_INFERENCE ? slots : schedule->micro_batches;
 }
 
-int tws_instruction_buffers(const tws_instruction_schedule *schedule) {
+static inline int tws_instruction_buffers(const tws_instruction_schedule *schedule) {
   if (schedule->kind == TWS_SCHEDULE_DATA_PARALLEL) return 1;
   if (schedule->kind == TWS_SCHEDULE_INFERENCE) return 2;
   int after = schedule->stages - schedule->stage;
@@ -39,7 +94,8 @@ int tws_instruction_buffers(const tws_instruction_schedule *schedule) {
   return most > 2 ? most : 2;
 }
 
-int64_t tws_instruction_micro_batch(const tws_instruction_schedule *schedule, int64_t step, int *forward) {
+static inline int64_t tws_instruction_micro_batch(const tws_instruction_schedule *schedule, int64_t step,
+                                                  int *forward) {
   int64_t s = schedule->stage, stages = schedule->stages;
   /* Forward and backward steps alternate; adjacent stages are in opposite phases. */
   *forward = (step - s) % 2 == 0;
@@ -52,11 +108,11 @@ typedef struct emitter {
   int count;
 } emitter;
 
-static void emit(emitter *e, tws_instruction_kind kind, int64_t buffer) {
+static inline void emit(emitter *e, tws_instruction_kind kind, int64_t buffer) {
   e->out[e->count++] = (tws_instruction){.kind = kind, .buffer = (int)buffer};
 }
 
-static void train_step(const tws_instruction_schedule *schedule, int64_t step, emitter *e) {
+static inline void train_step(const tws_instruction_schedule *schedule, int64_t step, emitter *e) {
   int64_t micro_batches = schedule->micro_batches, buffers = tws_instruction_buffers(schedule);
   int first = schedule->stage == 0, last = schedule->stage == schedule->stages - 1;
   int forward, ignored;
@@ -80,7 +136,7 @@ static void train_step(const tws_instruction_schedule *schedule, int64_t step, e
   }
 }
 
-static void inference_step(const tws_instruction_schedule *schedule, int64_t step, emitter *e) {
+static inline void inference_step(const tws_instruction_schedule *schedule, int64_t step, emitter *e) {
   int64_t now = step - schedule->stage;
   int first = schedule->stage == 0, last = schedule->stage == schedule->stages - 1, even = schedule->stage % 2 == 0;
   int64_t receive = even ? step % 2 : (step + 1) % 2, send = 1 - receive;
@@ -93,8 +149,8 @@ static void inference_step(const tws_instruction_schedule *schedule, int64_t ste
   if (has_now) emit(e, TWS_INSTRUCTION_FORWARD_PASS, receive);
 }
 
-int tws_instruction_step(const tws_instruction_schedule *schedule, int64_t step,
-                         tws_instruction instructions[TWS_STEP_INSTRUCTIONS]) {
+static inline int tws_instruction_step(const tws_instruction_schedule *schedule, int64_t step,
+                                       tws_instruction instructions[TWS_STEP_INSTRUCTIONS]) {
   emitter e = {.out = instructions};
   if (schedule->kind == TWS_SCHEDULE_TRAIN) {
     train_step(schedule, step, &e);
@@ -111,3 +167,5 @@ int tws_instruction_step(const tws_instruction_schedule *schedule, int64_t step,
   }
   return e.count;
 }
+
+#endif

@@ -1,0 +1,29 @@
+/* What is known of the sources of measured runs and is not in their rows: rules of a data file that lies next to the
+ * published rows (scenarios/published/sources.json). Private to validation/.
+ *
+ * The file is {"rules": [{"about", "when", "says"}, ...]}. Rules are looked at in their order; one whose "when" holds
+ * for a row adds the members of "says" to the row's facts, but for those that a rule before it has said.
+ *
+ * "when" is an object all of whose members hold, or a list of such objects of which one holds; absent: always. A member
+ * is a place, "section.key" or "key" of the row or "fact.NAME", with what is asked of it: true, false (not true), a
+ * number, a text, a list of texts of which it is one, or an object of these, all of which hold:
+ *   contains, begins, ends, lacks   a text, or a list of which one (lacks: none) fits
+ *   above, at_least, at_most        a number; what is absent is 0
+ *   before                          a text that its beginning comes before in the alphabet: releases such as "26.02"
+ *   same_as                         a place with the same number
+ *   is_false, is_text               true: it is there and false; a text
+ *   not                             what must not hold
+ * "any" is a list of which one holds, "none" one of which none does. In "says" a text "$PLACE" stands for what is
+ * there, 0 where nothing is; in objects and lists too. */
+#ifndef TWS_VALIDATION_CASE_RULES_H
+#define TWS_VALIDATION_CASE_RULES_H
+
+#include "base/json.h"
+
+/* TWS_ENVIRONMENT: the file is not there; TWS_INVALID with its line: it is none of these. */
+tws_code tws_case_rules_load(tws_json **rules, tws_error *err);
+tws_code tws_case_rules_check(const tws_json *rules, tws_error *err);
+/* Adds to the facts of a row what the rules say of it. */
+tws_code tws_case_rules_apply(const tws_json *rules, const cJSON *row, cJSON *facts, tws_error *err);
+
+#endif
