@@ -80,7 +80,11 @@ const tws_verb tws_verb_launch = {
         "finds\n"
         "RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment. The first "
         "rank\n"
-        "that fails ends all others; its number is in the message and the exit code is 5. With --json the command's\n"
+        "that fails ends all others; its number is in the message and the exit code is 5. There is no deadline, since "
+        "a\n"
+        "foreign program does not say whether it still computes: `timeout 2h twinspeed launch ...` limits the whole "
+        "job,\n"
+        "and ends all ranks. With --json the command's\n"
         "output goes to standard error, and where each rank ran to standard output, once all have ended well.\n",
     .options = table,
     .options_bytes = sizeof(options),
