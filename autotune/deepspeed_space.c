@@ -12,7 +12,7 @@ int tws_tune_is_deepspeeds(const tws_tune_request *request) {
   const tws_tune_space *space = &request->space;
   return space->deepspeed.num > 0 && !space->axes && space->global_batch == 0 && space->micro_count == 0 &&
          space->ranks_count <= 1 && space->accumulation_count <= 1 &&
-         tws_profile_backend(request->job->profile) != TWS_BACKEND_HOST;
+         tws_profile_backend(request->job->profile) != TWS_BACKEND_HOST && !tws_config_is_elastic(request->job->config);
 }
 
 static tws_variant point_of(const tws_tune_request *request, int stage, int64_t micro, int64_t accumulation) {

@@ -206,11 +206,37 @@ static void add_points(tws_text *svg, const tws_mark *marks, int count, const ax
       tws_text_add(svg, "%s%.1f %.1f", joined++ ? "L" : "M", x_of(x_axis, marks[i].x), y_of(y_axis, marks[i].y));
   tws_text_add(svg, "\"/>\n");
   for (int i = 0; i < count; i++) {
-    const double x = x_of(x_axis, marks[i].x), y = y_of(y_axis, marks[i].y);
-    tws_text_add(svg, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%d\" fill=\"%s\"/>\n", x, y, marks[i].strong ? 5 : 3,
-                 marks[i].strong ? BLUE : GREY);
-    if (marks[i].label)
-      add_label(svg, x > WIDTH - 220 ? x - 8 : x + 8, y + 4, x > WIDTH - 220 ? "end" : "start", marks[i].label);
+    if (marks[i].line_only) continue;
+    tws_text_add(svg, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%d\" fill=\"%s\">", x_of(x_axis, marks[i].x),
+                 y_of(y_axis, marks[i].y), marks[i].strong ? 5 : 3, marks[i].strong ? BLUE : GREY);
+    if (marks[i].tip) {
+      tws_text_add(svg, "<title>");
+      add_escaped(svg, marks[i].tip);
+      tws_text_add(svg, "</title>");
+    }
+    tws_text_add(svg, "</circle>\n");
+  }
+}
+
+/* Labels in the order of the marks, each where none is yet. */
+static void add_labels(tws_text *svg, const tws_mark *marks, int count, const axis *x_axis, const axis *y_axis) {
+  enum { MOST = 64, LINE = 14 };
+  double left[MOST], right[MOST], at[MOST];
+  int placed = 0;
+  for (int i = 0; i < count && placed < MOST; i++) {
+    if (!marks[i].label) continue;
+    const double x = x_of(x_axis, marks[i].x), y = y_of(y_axis, marks[i].y),
+                 width = 7.0 * (double)strlen(marks[i].label);
+    const int before = x + 8 + width > WIDTH;
+    left[placed] = before ? x - 8 - width : x + 8;
+    right[placed] = left[placed] + width;
+    at[placed] = y;
+    int covers = 0;
+    for (int k = 0; k < placed; k++)
+      covers |= fabs(at[k] - y) < LINE && left[placed] < right[k] && left[k] < right[placed];
+    if (covers) continue;
+    placed++;
+    add_label(svg, before ? x - 8 : x + 8, y + 4, before ? "end" : "start", marks[i].label);
   }
 }
 
@@ -228,6 +254,7 @@ void tws_figure_points(const tws_mark *marks, int count, const char *x_title, co
     add_axis(svg, &x_axis, 0, x_title);
     add_axis(svg, &y_axis, 1, y_title);
     add_points(svg, marks, count, &x_axis, &y_axis);
+    add_labels(svg, marks, count, &x_axis, &y_axis);
   }
   tws_text_add(svg, "</svg>\n");
 }

@@ -26,7 +26,9 @@ void tws_document_figure(tws_document *document, const char *svg, const char *fi
 typedef struct tws_mark {
   double x, y;
   int strong;        /* stands out, and joins the line through those that do */
-  const char *label; /* NULL: none */
+  const char *label; /* NULL: none; left out where it would cover another */
+  const char *tip;   /* shown when it is pointed at; NULL: none */
+  int line_only;     /* the line leads through it, and nothing is drawn there */
 } tws_mark;
 /* Points in a plane; strong ones are joined in their order. Axes begin at 0 unless all values lie far from it. */
 void tws_figure_points(const tws_mark *marks, int count, const char *x_title, const char *y_title, tws_text *svg);

@@ -60,14 +60,6 @@ void tws_tune_judge_ledger(const tws_capacity *capacity, const tws_ledger *ledge
 
 /* ---- time ---- */
 
-/* Of the whole job's step, without recomputation; a backward pass is two. */
-static double model_flops(const tws_job *job) {
-  const tws_config *c = job->config;
-  const double tokens = (double)c->micro_batch_size * (double)c->sequence_length * (double)c->accumulation_steps *
-                        (double)tws_topology_size(&job->topology, TWS_AXES_DATA);
-  return 3 * tws_network_flops_per_token(job->network, c->sequence_length, c->target_length, 0) * tokens;
-}
-
 tws_code tws_tune_bound(const tws_tune_request *request, tws_tune_candidate *c, tws_error *err) {
   tws_error why = {0};
   tws_bound bound;
@@ -81,7 +73,7 @@ tws_code tws_tune_bound(const tws_tune_request *request, tws_tune_candidate *c, 
     c->estimate.step_s = bound.step_s;
     c->estimate.ledger = bound.ledger;
     c->print = bound.print;
-    c->estimate.model_flops = model_flops(job);
+    c->estimate.model_flops = tws_model_flops(&plan);
     tws_tune_judge(request, job, c);
     c->implied = c->verdict != TWS_TUNE_FITS;
   }
@@ -100,7 +92,7 @@ tws_code tws_tune_bound_layers(const tws_tune_request *request, tws_tune_candida
   const tws_plan_request plan = tws_job_request(job, 0);
   const tws_code code = tws_bound_layers(&plan, &job->machine, &bound, &why);
   c->estimate.step_s = bound.step_s;
-  c->estimate.model_flops = model_flops(job);
+  c->estimate.model_flops = tws_model_flops(&plan);
   tws_job_destroy(job);
   return tws_tune_refusal(c, code, &why, &refused, err);
 }

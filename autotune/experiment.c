@@ -13,6 +13,7 @@
 #include "base/system.h"
 #include "estimators/flops_profile.h"
 #include "launch/child.h"
+#include "models/hardware/runtime.h"
 #include "traces/measurements.h"
 
 #define RECORD_SCHEMA "twinspeed-experiment-1"
@@ -166,17 +167,25 @@ static void add(command *c, const char *name, const char *value) {
   if (value) c->argv[c->count++] = tws_arena_printf(c->arena, "%s=%s", name, value);
 }
 
-static void add_job(command *c, const tws_experiment_setup *setup, const tws_job *job, const char *config) {
+static void add_job(command *c, const char *verb, const tws_experiment_setup *setup, const tws_job *job,
+                    const char *config) {
   char program[4096], ranks[16];
   snprintf(ranks, sizeof ranks, "%d", job->ranks);
   c->argv[c->count++] = tws_arena_strdup(c->arena, tws_program_path(program, (int)sizeof program));
-  c->argv[c->count++] = "train";
+  c->argv[c->count++] = verb;
   add(c, "--model", setup->spec->model);
   add(c, "--config", config);
   add(c, "--cluster", setup->spec->cluster);
   add(c, "--profile", setup->spec->profile);
   add(c, "--ranks", ranks);
-  add(c, "--data", setup->data ? setup->data : "DATA");
+}
+
+/* What the configuration says, or what was assumed where it does not: so that the command says it, too. */
+static void add_assumed(command *c, const tws_job *job) {
+  char tokens[24];
+  snprintf(tokens, sizeof tokens, "%lld", (long long)tws_job_sequence(job));
+  add(c, "--dtype", tws_dtype_name(job->config->dtype));
+  add(c, "--seq", tokens);
 }
 
 static tws_code finish_command(command *c, tws_error *err) {
@@ -197,17 +206,32 @@ static void quote(const char *word, tws_text *out) {
   tws_text_add(out, "'");
 }
 
-tws_code tws_experiment_command(const tws_experiment_setup *setup, const tws_job *job, const char *config,
-                                tws_arena *arena, tws_text *out, tws_error *err) {
-  command c = {.arena = arena};
-  add_job(&c, setup, job, config);
-  TWS_TRY(finish_command(&c, err));
-  for (int i = 0; i < c.count; i++) {
+static tws_code write_line(command *c, tws_text *out, tws_error *err) {
+  TWS_TRY(finish_command(c, err));
+  for (int i = 0; i < c->count; i++) {
     if (i > 0) tws_text_add(out, " ");
-    quote(i == 0 ? "twinspeed" : c.argv[i], out);
+    quote(i == 0 ? "twinspeed" : c->argv[i], out);
   }
   tws_text_add(out, "\n");
   return out->failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory") : TWS_OK;
+}
+
+tws_code tws_experiment_command(const tws_experiment_setup *setup, const tws_job *job, const char *config,
+                                tws_arena *arena, tws_text *out, tws_error *err) {
+  const char *runtime = tws_profile_runtime(job->profile)->name;
+  command train = {.arena = arena}, predict = {.arena = arena};
+  add_job(&train, "train", setup, job, config);
+  add(&train, "--data", setup->data ? setup->data : "DATA");
+  add_assumed(&train, job);
+  add_job(&predict, setup->fidelity ? "simulate" : "estimate", setup, job, config);
+  add_assumed(&predict, job);
+  add(&predict, "--runtime", runtime);
+  add(&predict, "--collectives", setup->spec->collectives);
+  if (setup->fidelity) add(&predict, "--fidelity", setup->fidelity);
+  if (strcmp(runtime, "twinspeed") != 0) return write_line(&predict, out, err); /* others are not run from here */
+  TWS_TRY(write_line(&train, out, err));
+  tws_text_add(out, "# predicted by: ");
+  return write_line(&predict, out, err);
 }
 
 /* ---- what came of it ---- */
@@ -342,7 +366,8 @@ static tws_code start(const tws_experiment_setup *setup, const tws_job *job, con
   char config[4096], output[4096], error[4096];
   command c = {.arena = tws_arena_create()};
   if (!c.arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  add_job(&c, setup, job, path_of(setup, name, "ds_config.json", config, sizeof config));
+  add_job(&c, "train", setup, job, path_of(setup, name, "ds_config.json", config, sizeof config));
+  add(&c, "--data", setup->data ? setup->data : "DATA");
   add(&c, "--steps", tws_arena_printf(c.arena, "%lld", (long long)setup->last_step + 1));
   add(&c, "--result", result);
   add(&c, "--trace", trace);

@@ -44,6 +44,7 @@ typedef struct tws_experiment_setup {
   const char *data, *results;
   int64_t first_step, last_step; /* that are measured, 1-based; one more is run, for its trace */
   double limit_s;                /* for one run */
+  const char *fidelity;          /* of the simulation that predicted; NULL: the longest path did */
 } tws_experiment_setup;
 
 /* One run of `job`, whose configuration is RESULTS/<name>/ds_config.json; adds to *experiment and writes the record.
@@ -53,7 +54,8 @@ tws_code tws_experiment_run(const tws_experiment_setup *setup, const tws_job *jo
 /* The record of an earlier run of the same model, configuration, data and steps; outcome NONE where there is none. */
 tws_code tws_experiment_read(const tws_experiment_setup *setup, const tws_job *job, const char *name,
                              tws_experiment *experiment, tws_error *err);
-/* cmd.txt: the command without what only the tuner wants of it. The texts live in the arena. */
+/* cmd.txt: the command that trains, without what only the tuner wants of it, and, as a comment, the one that predicts
+ * again; with another runtime than this program's the one that predicts alone. The texts live in the arena. */
 tws_code tws_experiment_command(const tws_experiment_setup *setup, const tws_job *job, const char *config,
                                 tws_arena *arena, tws_text *out, tws_error *err);
 

@@ -59,7 +59,10 @@ tws_code tws_tune_write_config(const tws_tune_request *request, const tws_varian
 tws_code tws_tune_write_command(const tws_tune_request *request, const tws_variant *variant,
                                 const tws_tune_folders *folders, const char *config, const char *path, tws_error *err) {
   if (!folders->spec) return TWS_OK;
-  const tws_experiment_setup setup = {.spec = folders->spec, .data = folders->data, .results = folders->results};
+  const tws_experiment_setup setup = {.spec = folders->spec,
+                                      .data = folders->data,
+                                      .results = folders->results,
+                                      .fidelity = request->sim ? tws_fidelity_name(request->fidelity) : NULL};
   tws_job *job = NULL;
   tws_text text = {0};
   tws_arena *arena = tws_arena_create();

@@ -104,7 +104,56 @@ static int by_size(const void *left, const void *right) {
   return a < b ? -1 : a > b;
 }
 
+/* ---- batches that elasticity chooses ---- */
+
+/* One of each number of ranks and of replicas that divides it. */
+static tws_code fill_elastic(tws_points *p, tws_error *err) {
+  size_t capacity = 0;
+  tws_error first = {0};
+  if (!tws_config_is_elastic(p->request->job->config)) return TWS_OK;
+  for (int i = 0; i < p->count[TWS_DIGIT_RANKS]; i++)
+    for (int replicas = 1; replicas <= p->ranks[i]; replicas++) {
+      tws_elastic_point one = {.ranks = p->ranks[i], .replicas = replicas};
+      tws_error why = {0};
+      if (p->ranks[i] % replicas) continue;
+      const tws_code code =
+          tws_config_elastic_batch(p->request->job->config, one.ranks, replicas, &one.micro, &one.accumulation, &why);
+      if (code == TWS_MEMORY || tws_reserve(&p->elastic, &capacity, (size_t)p->elastic_count + 1, sizeof *p->elastic))
+        return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search space");
+      if (code == TWS_OK) p->elastic[p->elastic_count++] = one;
+      if (code != TWS_OK && (!*first.message || replicas == p->ranks[i])) first = why; /* of all ranks as replicas */
+    }
+  if (p->elastic_count) return TWS_OK;
+  return tws_fail(err, TWS_INVALID, first.hint[0] ? first.hint : NULL, "the search space is empty: %s", first.message);
+}
+
+static const tws_elastic_point *elastic_of(const tws_points *p, const tws_variant *v) {
+  for (int i = 0; i < p->elastic_count; i++)
+    if (p->elastic[i].ranks == v->ranks && p->elastic[i].replicas == tws_variant_replicas(v)) return &p->elastic[i];
+  return NULL;
+}
+
+/* Those that it chooses, of which some may be listed. */
+static tws_code fill_elastic_micro(tws_points *p, tws_error *err) {
+  const tws_tune_space *given = &p->request->space;
+  int n = 0;
+  for (int i = 0; i < p->elastic_count && n < TWS_POINTS_MICROS; i++) {
+    const int64_t micro = p->elastic[i].micro;
+    int wanted = !given->micro_count && (!given->max_micro || micro <= given->max_micro), known = 0;
+    for (int k = 0; k < given->micro_count; k++) wanted |= given->micro[k] == micro;
+    for (int k = 0; k < n; k++) known |= p->micro[k] == micro;
+    if (wanted && !known) p->micro[n++] = micro;
+  }
+  qsort(p->micro, (size_t)n, sizeof *p->micro, by_size);
+  p->count[TWS_DIGIT_MICRO] = n;
+  if (n) return TWS_OK;
+  return tws_fail(err, TWS_INVALID, "leave micro batches to it",
+                  "the search space is empty: elasticity chooses none of these micro batches (%lld for %d rank%s)",
+                  (long long)p->elastic[0].micro, p->elastic[0].ranks, p->elastic[0].ranks == 1 ? "" : "s");
+}
+
 static tws_code fill_micro(tws_points *p, tws_error *err) {
+  if (p->elastic) return fill_elastic_micro(p, err);
   const tws_tune_space *given = &p->request->space;
   const int64_t batch = given->global_batch;
   const int64_t limit = given->max_micro > 0 ? given->max_micro : batch > 0 ? batch : 64;
@@ -132,6 +181,7 @@ static tws_code fill_product(tws_points *p, tws_error *err) {
   TWS_TRY(tws_axes_check_experts(p->request, err));
   TWS_TRY(fill_ranks(p, err));
   fill_threads(p);
+  TWS_TRY(fill_elastic(p, err));
   TWS_TRY(fill_micro(p, err));
   p->count[TWS_DIGIT_STAGE] = given->stage_count ? given->stage_count : 4;
   for (int i = 0; i < p->count[TWS_DIGIT_STAGE]; i++) p->stages[i] = given->stage_count ? given->stages[i] : i;
@@ -146,7 +196,8 @@ static tws_code fill_product(tws_points *p, tws_error *err) {
   for (int i = 0; i < TWS_EXCHANGE_COUNT; i++) p->count[TWS_DIGIT_EXCHANGE + i] = p->axes.exchange_count[i];
   p->count[TWS_DIGIT_PIPELINE] = p->axes.pipeline_count;
   p->count[TWS_DIGIT_SCHEDULE] = p->axes.schedule_count;
-  p->count[TWS_DIGIT_ACCUMULATION] = given->global_batch > 0 ? 1 : one_at_least(given->accumulation_count);
+  p->count[TWS_DIGIT_ACCUMULATION] =
+      given->global_batch > 0 || p->elastic ? 1 : one_at_least(given->accumulation_count);
   p->count[TWS_DIGIT_OVERLAP] = one_at_least(given->overlap_count);
   p->count[TWS_DIGIT_OFFLOAD] = one_at_least(given->offload_count);
   p->count[TWS_DIGIT_BUCKET] = one_at_least(given->reduce_bucket_count);
@@ -172,7 +223,9 @@ tws_code tws_points_fill(const tws_tune_request *request, tws_points *p, tws_err
 
 void tws_points_free(tws_points *p) {
   tws_free(p->listed);
+  tws_free(p->elastic);
   p->listed = NULL;
+  p->elastic = NULL;
 }
 
 /* ---- points ---- */
@@ -186,6 +239,10 @@ static void find_digits(const tws_points *p, int64_t number, int *digit) {
 
 static int64_t accumulation_of(const tws_points *p, const tws_variant *v, int digit) {
   const tws_tune_space *given = &p->request->space;
+  if (p->elastic) {
+    const tws_elastic_point *chosen = elastic_of(p, v);
+    return chosen && chosen->micro == v->micro ? chosen->accumulation : 0;
+  }
   if (given->global_batch > 0) {
     const int64_t own = (int64_t)tws_variant_replicas(v) * v->micro;
     return own > 0 && given->global_batch % own == 0 ? given->global_batch / own : 0;
@@ -200,6 +257,7 @@ static tws_variant variant_of(const tws_points *p, const int *d) {
                    .ranks = p->ranks[d[TWS_DIGIT_RANKS]],
                    .threads = p->threads[d[TWS_DIGIT_THREADS]],
                    .micro = p->micro[d[TWS_DIGIT_MICRO]],
+                   .elastic = p->elastic != NULL,
                    .pipeline = p->axes.pipeline[d[TWS_DIGIT_PIPELINE]],
                    .tensor = p->axes.tensor[d[TWS_DIGIT_TENSOR]],
                    .sequence = p->axes.sequence[d[TWS_DIGIT_SEQUENCE]],
@@ -378,10 +436,22 @@ static void nearest_batches(const tws_points *p, char *hint, size_t size) {
              (long long)least);
 }
 
+/* What elasticity says of as many replicas as there may be of the first ranks. */
+static tws_code explain_elastic(const tws_points *p, tws_error *err) {
+  tws_error why = {0};
+  int64_t micro, accumulation;
+  const int ranks = p->ranks[0];
+  const tws_code code = tws_config_elastic_batch(p->request->job->config, ranks, ranks, &micro, &accumulation, &why);
+  return tws_fail(err, TWS_INVALID, why.hint[0] ? why.hint : "name other --tp, --pp, --sp or -n",
+                  "the search space is empty: %s",
+                  code == TWS_OK ? "elasticity chooses no batch for these divisions of ranks" : why.message);
+}
+
 tws_code tws_points_explain_none(const tws_points *p, tws_error *err) {
   char why[160], hint[128];
   if (tws_axes_explain(&p->axes, p->ranks, p->count[TWS_DIGIT_RANKS], why, sizeof why))
     return tws_fail(err, TWS_INVALID, "name other --tp, --pp, --sp or -n", "the search space is empty: %s", why);
+  if (p->elastic) return explain_elastic(p, err);
   nearest_batches(p, hint, sizeof hint);
   return tws_fail(err, TWS_INVALID, hint,
                   "the search space is empty: no micro batch x accumulation x replicas makes a global batch of %lld",

@@ -35,6 +35,12 @@ enum {
   TWS_DIGITS = TWS_DIGIT_ZERO3 + TWS_ZERO3_LIMIT_COUNT
 };
 
+/* What elasticity chooses for so many ranks and replicas. */
+typedef struct tws_elastic_point {
+  int ranks, replicas;
+  int64_t micro, accumulation;
+} tws_elastic_point;
+
 typedef struct tws_points {
   const tws_tune_request *request;
   tws_axes_space axes;
@@ -42,6 +48,8 @@ typedef struct tws_points {
   int stages[4], recompute[3];
   int ranks[TWS_TUNE_LIST], threads[TWS_POINTS_THREADS];
   int count[TWS_DIGITS];
+  tws_elastic_point *elastic; /* in place of all other batches; NULL: the configuration is not elastic */
+  int elastic_count;
   tws_variant *listed; /* DeepSpeed's experiments; NULL: the product */
   int64_t points;      /* of the product, or listed */
   int64_t knobs;       /* of a division */

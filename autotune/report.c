@@ -6,6 +6,7 @@
 #include "autotune/document.h"
 #include "autotune/results.h"
 #include "base/units.h"
+#include "validation/results.h"
 
 enum { ROWS = 20, CELL = 64 };
 
@@ -39,25 +40,38 @@ static int has_price(const tws_tune_report *r) {
 
 /* ---- figures ---- */
 
+typedef struct mark_text {
+  char label[TWS_VARIANT_NAME], tip[TWS_VARIANT_NAME + 3 * CELL];
+} mark_text;
+
+static tws_mark mark_of(const tws_tune_report *r, const tws_tune_candidate *c, int front, mark_text *text) {
+  const double gib = c->needed_bytes / 0x1p30, rate = tokens(r, tws_tune_throughput(c));
+  char count[CELL];
+  label_of(&c->variant, text->label);
+  snprintf(text->tip, sizeof text->tip, "%s on %d rank%s: %.4g GiB, %s tokens/s", text->label, c->variant.ranks,
+           c->variant.ranks > 1 ? "s" : "", gib, whole_text(count, rate));
+  return (tws_mark){gib, rate, front, front ? text->label : NULL, text->tip, 0};
+}
+
 static tws_code draw_pareto(const tws_tune_report *r, tws_text *svg, tws_error *err) {
   const tws_tune_result *result = r->result;
   const tws_tune_analysis *a = r->analysis;
   tws_mark *marks = tws_calloc((size_t)result->fits + 1, sizeof *marks);
-  if (!marks) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  mark_text *texts = tws_calloc((size_t)result->fits + 1, sizeof *texts);
+  tws_code code = marks && texts ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   int count = 0;
-  for (int i = 0; i < result->fits; i++) {
+  for (int i = 0; code == TWS_OK && i < result->fits; i++) {
     int front = 0;
     for (int p = 0; p < a->pareto_count; p++) front |= a->pareto[p] == i;
-    const tws_tune_candidate *c = &result->candidates[i];
-    if (!front) marks[count++] = (tws_mark){c->needed_bytes / 0x1p30, tokens(r, tws_tune_throughput(c)), 0, NULL};
+    if (!front) marks[count] = mark_of(r, &result->candidates[i], 0, &texts[count]);
+    count += !front;
   }
-  for (int p = 0; p < a->pareto_count; p++) {
-    const tws_tune_candidate *c = &result->candidates[a->pareto[p]];
-    marks[count++] = (tws_mark){c->needed_bytes / 0x1p30, tokens(r, tws_tune_throughput(c)), 1, NULL};
-  }
-  tws_figure_points(marks, count, "memory of a rank, GiB", "tokens/s", svg);
+  for (int p = 0; code == TWS_OK && p < a->pareto_count; p++, count++)
+    marks[count] = mark_of(r, &result->candidates[a->pareto[p]], 1, &texts[count]);
+  if (code == TWS_OK) tws_figure_points(marks, count, "memory of a rank, GiB", "tokens/s", svg);
   tws_free(marks);
-  return TWS_OK;
+  tws_free(texts);
+  return code;
 }
 
 static void draw_knobs(const tws_tune_analysis *a, tws_text *svg) {
@@ -72,7 +86,7 @@ static void draw_knobs(const tws_tune_analysis *a, tws_text *svg) {
     snprintf(labels[count], sizeof labels[count], "%s: %s -> %s", k->name, k->winner, k->value);
     snprintf(texts[count], sizeof texts[count], "%+.1f %%%s", change, k->point.fits ? "" : ", does not fit");
     values[count] = texts[count];
-    marks[count] = (tws_mark){0, change, k->point.fits, labels[count]};
+    marks[count] = (tws_mark){0, change, k->point.fits, labels[count], NULL, 0};
     count++;
   }
   tws_figure_bars(marks, values, count, "change of the throughput, longest path", svg);
@@ -80,22 +94,30 @@ static void draw_knobs(const tws_tune_analysis *a, tws_text *svg) {
 
 static tws_code draw_trials(const tws_tune_report *r, tws_text *svg, tws_error *err) {
   const tws_tune_trials *trials = r->trials;
-  tws_mark *marks = tws_calloc((size_t)trials->count * 2 + 1, sizeof *marks);
-  if (!marks) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_mark *marks = tws_calloc((size_t)trials->count + 2, sizeof *marks);
+  mark_text *texts = tws_calloc((size_t)trials->count + 1, sizeof *texts);
+  tws_code code = marks && texts ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   int count = 0;
   double end = 0;
-  for (int i = 0; i < trials->count; i++) {
+  for (int i = 0; code == TWS_OK && i < trials->count; i++) {
     const tws_tune_trial *t = &trials->all[i];
     const double predicted = t->corrected_s > 0 ? t->corrected_s : t->predicted_s;
     if (!(t->step_s > 0 && predicted > 0)) continue;
-    marks[count++] = (tws_mark){1e3 * predicted, 1e3 * t->step_s, 0, NULL};
+    mark_text *text = &texts[count];
+    label_of(&t->variant, text->label);
+    snprintf(text->tip, sizeof text->tip, "%s: predicted %.4g ms, measured %.4g ms", text->label, 1e3 * predicted,
+             1e3 * t->step_s);
+    marks[count++] = (tws_mark){1e3 * predicted, 1e3 * t->step_s, 0, text->label, text->tip, 0};
     end = fmax(end, 1e3 * fmax(predicted, t->step_s));
   }
-  marks[count++] = (tws_mark){0, 0, 1, NULL};
-  marks[count++] = (tws_mark){end, end, 1, NULL}; /* where both agree */
-  tws_figure_points(marks, count, "predicted step, ms", "measured step, ms", svg);
+  if (code == TWS_OK) {
+    marks[count++] = (tws_mark){0, 0, 1, NULL, NULL, 1};
+    marks[count++] = (tws_mark){end, end, 1, NULL, NULL, 1}; /* where both agree */
+    tws_figure_points(marks, count, "predicted step, ms", "measured step, ms", svg);
+  }
   tws_free(marks);
-  return TWS_OK;
+  tws_free(texts);
+  return code;
 }
 
 /* ---- sections ---- */
@@ -120,6 +142,13 @@ static void tell_winner(const tws_tune_report *r, tws_document *d) {
                          whole_text(count[1], (double)swept->planned),
                          whole_text(count[2], (double)(swept->too_large + swept->refused)), r->result->simulated,
                          r->trials ? ", some trained" : "");
+  tws_document_paragraph(d, "Runtime %s, %s, sequences of %s tokens.", tws_profile_runtime(job->profile)->name,
+                         tws_dtype_name(job->config->dtype), whole_text(count[0], (double)tws_job_sequence(job)));
+  tws_assumption list[TWS_ASSUMPTIONS];
+  tws_text assumed = {0};
+  tws_assumptions_text(list, tws_tune_assumed(r->request, list), &assumed);
+  if (assumed.length) tws_document_paragraph(d, "Assumed: %s.", assumed.data);
+  tws_text_free(&assumed);
   tws_document_paragraph(d, "Costs: %s (%s).", tws_profile_name(job->profile), tws_profile_provenance(job->profile));
 }
 
@@ -263,8 +292,11 @@ static void tell_rejections(const tws_tune_result *result, tws_document *d) {
 /* ---- all ---- */
 
 static void tell(const tws_tune_report *r, const figures *f, tws_dress dress, tws_document *d) {
-  char title[256];
-  snprintf(title, sizeof title, "Tuning %.100s on %.100s", r->request->job->network->name,
+  char title[256], name[64], count[32];
+  const tws_network *network = r->request->job->network;
+  tws_result_title(network->name, name, sizeof name);
+  snprintf(title, sizeof title, "Tuning %s (%s parameters) on %.100s", name,
+           tws_format_count((double)tws_network_params(network, 0), count, sizeof count),
            r->request->job->cluster.name);
   tws_document_begin(d, dress, title);
   tell_winner(r, d);

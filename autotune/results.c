@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/output_file.h"
+#include "base/units.h"
 #include "validation/evidence.h"
 
 /* ---- JSON ---- */
@@ -130,6 +132,17 @@ const tws_variant *tws_tune_best(const tws_tune_report *report, const char **nam
   return &report->result->candidates[0].variant;
 }
 
+int tws_tune_assumed(const tws_tune_request *request, tws_assumption list[TWS_ASSUMPTIONS]) {
+  const int count = tws_job_assumed(request->job, list);
+  int kept = 0;
+  for (int i = 0; i < count; i++) {
+    const int given = (request->memory_bytes > 0 && strcmp(list[i].what, "memory margin") == 0) ||
+                      (request->space.capacity_count > 0 && strcmp(list[i].what, "expert capacity factor") == 0);
+    if (!given) list[kept++] = list[i];
+  }
+  return kept;
+}
+
 static void add_provenance(const tws_tune_request *request, cJSON *json) {
   const tws_job *job = request->job;
   cJSON_AddStringToObject(json, "model", job->network->name);
@@ -142,6 +155,9 @@ static void add_provenance(const tws_tune_request *request, cJSON *json) {
   cJSON_AddStringToObject(json, "cluster", job->cluster.name);
   cJSON_AddStringToObject(json, "profile", tws_profile_name(job->profile));
   cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(job->profile));
+  cJSON_AddStringToObject(json, "runtime", tws_profile_runtime(job->profile)->name);
+  tws_assumption assumed[TWS_ASSUMPTIONS];
+  cJSON_AddItemToObject(json, "assumptions", tws_assumptions_json(assumed, tws_tune_assumed(request, assumed)));
 }
 
 /* The fastest that was measured need not lead the prediction. */
@@ -259,6 +275,15 @@ static void write_summary(const tws_tune_report *report, tws_text *out) {
   tws_text_add(out, "\nmetric: throughput (samples/s), %s. %lld points: %lld planned that fit, %lld rejected.\n",
                measured ? "measured" : "predicted", (long long)tws_tune_points(result),
                (long long)result->swept.planned, (long long)(result->swept.too_large + result->swept.refused));
+  char tokens[40];
+  const tws_job *job = report->request->job;
+  tws_text_add(out, "runtime %s, %s, sequences of %s tokens\n", tws_profile_runtime(job->profile)->name,
+               tws_dtype_name(job->config->dtype), tws_format_integer(tws_job_sequence(job), tokens, sizeof tokens));
+  tws_assumption assumed[TWS_ASSUMPTIONS];
+  const int assumptions = tws_tune_assumed(report->request, assumed);
+  if (assumptions > 0) tws_text_add(out, "assumed: ");
+  tws_assumptions_text(assumed, assumptions, out);
+  if (assumptions > 0) tws_text_add(out, "\n");
   for (int i = 0; i < result->rejection_count; i++)
     tws_text_add(out, "rejected %lld: %s\n", (long long)result->rejections[i].count, result->rejections[i].reason);
   for (int i = 0; measured && i < report->trials->count; i++) {
@@ -283,9 +308,27 @@ static int was_run(const tws_tune_report *report, const char *name) {
   return 0;
 }
 
+/* Of runs that corrected the profile: the corrected one, so that what follows uses it. `path` has room for 4096 bytes;
+ * it is empty where there is none, and what an earlier search left is gone. */
+static tws_code write_profile(const tws_tune_report *report, const tws_tune_folders *folders, char *path,
+                              tws_error *err) {
+  const tws_job *job = report->request->job;
+  const char *given = folders->spec && folders->spec->profile ? folders->spec->profile : job->cluster.profile;
+  cJSON *json;
+  snprintf(path, 4096, "%.2048s/" TWS_TUNE_PROFILE, folders->results);
+  if (!report->trials || report->trials->corrected == 0) {
+    if (strcmp(given, path) != 0 && folders->earlier != TWS_EARLIER_KEEP) tws_remove_file(path);
+    path[0] = '\0';
+    return TWS_OK;
+  }
+  TWS_TRY(tws_profile_corrected_json(given, job->profile, report->trials->count, &json, err));
+  return tws_tune_write_json(json, path, err);
+}
+
 tws_code tws_tune_write(const tws_tune_report *report, const tws_tune_folders *folders, tws_error *err) {
   const tws_tune_result *result = report->result;
-  char config[4096], path[4096];
+  char config[4096], path[4096], profile[4096];
+  TWS_TRY(write_profile(report, folders, profile, err));
   for (int i = 0; i < result->fits; i++) {
     const tws_tune_candidate *c = &result->candidates[i];
     if (i > 0 && c->simulated_s <= 0 && !was_run(report, c->name)) continue;
@@ -301,5 +344,9 @@ tws_code tws_tune_write(const tws_tune_report *report, const tws_tune_folders *f
   snprintf(config, sizeof config, "%.2048s/ds_config_optimal.json", folders->results);
   snprintf(path, sizeof path, "%.2048s/cmd_optimal.txt", folders->results);
   TWS_TRY(tws_tune_write_config(report->request, best, config, err));
-  return tws_tune_write_command(report->request, best, folders, config, path, err);
+  tws_job_spec spec = folders->spec ? *folders->spec : (tws_job_spec)TWS_JOB_SPEC_DEFAULTS;
+  tws_tune_folders own = *folders;
+  if (*profile) spec.profile = profile;
+  if (folders->spec) own.spec = &spec;
+  return tws_tune_write_command(report->request, best, &own, config, path, err);
 }

@@ -88,6 +88,7 @@ static uint64_t add_machine(uint64_t hash, const tws_job *job) {
 static uint64_t add_space(uint64_t hash, const tws_points *p) {
   const tws_tune_space *given = &p->request->space;
   hash = tws_fingerprint_integer(hash, given->global_batch);
+  for (int i = 0; i < p->elastic_count; i++) hash = tws_fingerprint_integer(hash, p->elastic[i].accumulation);
   hash = tws_fingerprint_bytes(hash, p->count, sizeof p->count);
   hash = add_list(hash, p->ranks, p->count[TWS_DIGIT_RANKS]);
   hash = add_list(hash, p->threads, p->count[TWS_DIGIT_THREADS]);

@@ -65,9 +65,9 @@ static tws_tune_request ask_tuner(const kind_search *s, int devices) {
 }
 
 /* The settings that need least. */
-static void narrow_to_least(tws_tune_space *space) {
+static void narrow_to_least(const tws_config *config, tws_tune_space *space) {
   if (!space->recompute_count) space->recompute[space->recompute_count++] = TWS_RECOMPUTE_FULL;
-  if (!space->micro_count) space->micro[space->micro_count++] = 1;
+  if (!space->micro_count && !tws_config_is_elastic(config)) space->micro[space->micro_count++] = 1;
 }
 
 /* As many whole nodes as it takes, or a part of one. */
@@ -126,7 +126,7 @@ static tws_code try_devices(kind_search *s, int devices, int settle, int *does, 
   tws_tune_result *result;
   use_devices(s, devices);
   tws_tune_request ask = ask_tuner(s, devices);
-  if (!settle && !is_timed(s)) narrow_to_least(&ask.space);
+  if (!settle && !is_timed(s)) narrow_to_least(s->job->config, &ask.space);
   *does = 0;
   s->answer->tried++;
   if (devices > s->answer->most) s->answer->most = devices;
@@ -149,7 +149,7 @@ static tws_code try_devices(kind_search *s, int devices, int settle, int *does, 
 static int can_be_divided(kind_search *s, int devices) {
   use_devices(s, devices);
   tws_tune_request ask = ask_tuner(s, devices);
-  narrow_to_least(&ask.space);
+  narrow_to_least(s->job->config, &ask.space);
   return tws_tune_has_points(&ask);
 }
 

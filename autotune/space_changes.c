@@ -98,7 +98,9 @@ int tws_change_apply(const tws_job_spec *given, const tws_change *c, const tws_j
   }
   static const char *const keys[] = {"zero_optimization.offload_optimizer.device=cpu",
                                      "zero_optimization.offload_param.device=cpu"};
-  for (int i = 0; i < c->offload && i < (int)(sizeof keys / sizeof *keys); i++) {
+  const int evaluates = job->program == TWS_PROGRAM_EVALUATE; /* no optimizer, and nothing to compute again */
+  if (evaluates && c->offload == 1) return 0;
+  for (int i = evaluates; i < c->offload && i < (int)(sizeof keys / sizeof *keys); i++) {
     const int already = i == 0 ? job->config->zero.offload_optimizer : job->config->zero.offload_param;
     if (job->backend == TWS_BACKEND_HOST || (already && i + 1 == c->offload) || spec->set.count == TWS_MAX_STRINGS)
       return 0;
@@ -111,7 +113,7 @@ int tws_change_apply(const tws_job_spec *given, const tws_change *c, const tws_j
     used += (size_t)snprintf(flags + used, size - used, " --set %s", to->group_size);
   if (c->tiles && !set_tiles(c, job, to)) return 0;
   if (c->tiles) used += (size_t)snprintf(flags + used, size - used, " --set %s", to->tile_size);
-  if (c->recompute && strcmp(c->recompute, tws_recompute_name(job->config->recompute)) != 0) {
+  if (c->recompute && !evaluates && strcmp(c->recompute, tws_recompute_name(job->config->recompute)) != 0) {
     spec->recompute = c->recompute;
     used += (size_t)snprintf(flags + used, size - used, " --recompute %s", c->recompute);
   }

@@ -1,6 +1,7 @@
 /* Did-you-mean: the closest of some words. */
 #include <ctype.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/json.h"
 
@@ -41,6 +42,16 @@ int tws_near(const char *a, const char *b) {
   return n && m && n <= LONGEST && m <= LONGEST && distance(a, n, b, m) <= (int)(n > m ? n : m) / 3;
 }
 
+/* Words that differ in their digits alone name different things: h20 and h200 are two devices. */
+static int differ_in_digits(const char *a, const char *b) {
+  if (strcasecmp(a, b) == 0) return 0;
+  for (;; a++, b++) {
+    while (isdigit((unsigned char)*a)) a++;
+    while (isdigit((unsigned char)*b)) b++;
+    if (!*a || !*b || !same_letter(*a, *b)) return !*a && !*b;
+  }
+}
+
 const char *tws_closest(const char *word, const char *const *words, size_t n) {
   size_t length = strlen(word);
   const char *best = NULL;
@@ -48,7 +59,7 @@ const char *tws_closest(const char *word, const char *const *words, size_t n) {
   if (!length || length > LONGEST) return NULL;
   for (size_t i = 0; i < n; i++) {
     size_t other = words[i] ? strlen(words[i]) : 0;
-    if (!other || other > LONGEST) continue;
+    if (!other || other > LONGEST || differ_in_digits(word, words[i])) continue;
     int d = distance(word, length, words[i], other);
     /* A third of the letters may differ; a word that continues or begins the other is close as well. */
     int contained = length >= 4 && other >= 4 && (strstr(word, words[i]) || strstr(words[i], word));

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -127,16 +128,36 @@ tws_code tws_read_regular_in(int folder, const char *name, const char *path, siz
   return read_and_close(fd, path, limit, text, length, err);
 }
 
+/* A pipe can be read once, and a job is loaded again for hints and comparisons: what was read becomes standard input,
+ * from where it is read again. */
+static tws_code keep_input(const tws_text *all, tws_error *err) {
+  const int kept = memfd_create("twinspeed-input", MFD_CLOEXEC);
+  size_t done = 0;
+  while (kept >= 0 && done < all->length) {
+    const ssize_t n = write(kept, all->data + done, all->length - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    done += (size_t)n;
+  }
+  tws_code code = TWS_OK;
+  if (kept < 0 || done < all->length || lseek(kept, 0, SEEK_SET) != 0 || dup2(kept, STDIN_FILENO) < 0)
+    code = system_error(err, "keep", "what standard input has");
+  if (kept >= 0) close(kept);
+  return code;
+}
+
+static tws_code read_input(size_t limit, char **text, size_t *length, tws_error *err) {
+  tws_text all = {0};
+  tws_code code = read_all(STDIN_FILENO, "-", limit, &all, err);
+  if (code == TWS_OK) code = keep_input(&all, err);
+  return take_text(&all, code, text, length);
+}
+
 tws_code tws_read_file(const char *path, size_t limit, char **text, size_t *length, tws_error *err) {
-  const int standard_input = strcmp(path, "-") == 0;
-  int fd = STDIN_FILENO;
   *text = NULL;
   *length = 0;
-  if (!standard_input) {
-    TWS_TRY(tws_open_stream(path, &fd, err));
-    return read_and_close(fd, path, limit, text, length, err);
-  }
-  tws_text all = {0};
-  const tws_code code = read_all(fd, path, limit ? limit : (size_t)64 << 20, &all, err);
-  return take_text(&all, code, text, length);
+  if (strcmp(path, "-") == 0) return read_input(limit ? limit : (size_t)64 << 20, text, length, err);
+  int fd;
+  TWS_TRY(tws_open_stream(path, &fd, err));
+  return read_and_close(fd, path, limit, text, length, err);
 }

@@ -1,6 +1,7 @@
 #include "base/hjson.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 typedef struct reader {
@@ -132,15 +133,41 @@ static int is_plain(const char *text, size_t length) {
   return i == length;
 }
 
+static int closes(const char *at) {
+  at += strspn(at, " \t\r");
+  return *at && strchr(",]}", *at);
+}
+
+/* Python's word for null before a comma or bracket: a text of its own, which the reader of the key judges. */
+static int is_none(const char *at) {
+  return strncmp(at, "None", 4) == 0 && closes(at + 4);
+}
+
+/* What shortened listings and pasted dictionaries of Python have: an ellipsis, and True or False before a comma or
+ * bracket. Hjson would take these as texts with all that follows on their line. Alone on its line such a word remains a
+ * text, as it is for DeepSpeed. */
+static tws_code refuse_foreign(reader *r) {
+  const size_t dots = tws_json_ellipsis(r->at), length = strspn(r->at, "TrueFals");
+  const char *json = tws_json_of_python(r->at, length), *rest = r->at + dots + strspn(r->at + dots, " \t\r");
+  if (dots && (!*rest || strchr(",]}\n", *rest) || comment_starts(rest)))
+    return refuse_here(r, TWS_JSON_ELLIPSIS_HINT, TWS_JSON_ELLIPSIS);
+  if (!json || !closes(r->at + length)) return TWS_OK;
+  char what[64], hint[32];
+  snprintf(what, sizeof what, "unknown word \"%.*s\"" TWS_JSON_PYTHON, (int)length, r->at);
+  snprintf(hint, sizeof hint, "JSON spells it %s", json);
+  return refuse_here(r, hint, what);
+}
+
 /* true, a number, or a text to the end of the line: commas and brackets end the first two and belong to the last. */
 static tws_code unquoted(reader *r) {
   const char *start = r->at, *end;
+  TWS_TRY(refuse_foreign(r));
   if (strchr("{}[],:", *start)) return refuse_here(r, "put texts into quotes", "a value is missing here");
-  for (end = start; *end && *end != '\n'; end++) {
+  for (end = is_none(start) ? start + 4 : start; *end && *end != '\n'; end++) {
     if (!strchr(",]}", *end) && !comment_starts(end)) continue;
     size_t length = (size_t)(end - start);
     while (length && isspace((unsigned char)start[length - 1])) length--;
-    if (is_plain(start, length)) break;
+    if (is_plain(start, length) || is_none(start)) break;
   }
   size_t length = (size_t)(end - start);
   while (length && isspace((unsigned char)start[length - 1])) length--;
@@ -179,8 +206,11 @@ static tws_code members(reader *r, char closer) {
     if (count++) tws_text_add_bytes(r->out, ",", 1);
     TWS_TRY(mark_value(r));
     if (closer != ']') {
+      const reader key = *r;
       TWS_TRY(read_key(r));
       skip_space(r);
+      if (*r->at != ':' && tws_json_ellipsis(key.at + (*key.at == '"' || *key.at == '\'')))
+        return refuse_here(&key, TWS_JSON_ELLIPSIS_HINT, TWS_JSON_ELLIPSIS);
       if (*r->at != ':') return refuse_here(r, "keys and values are parted by a colon", "a colon is missing here");
       advance_one(r);
       tws_text_add_bytes(r->out, ":", 1);

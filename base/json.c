@@ -173,11 +173,17 @@ static void place_of(const tws_error *err, const char *name, int *line, int *col
     tws_text_int(at + 1, &at, 0, INT32_MAX, column);
 }
 
+/* An ellipsis, or a word of Python, which is wrong in both. */
+static int is_foreign(const tws_error *err) {
+  return strstr(err->message, TWS_JSON_ELLIPSIS) || strstr(err->message, TWS_JSON_PYTHON);
+}
+
 /* Was the text given up as JSON where Hjson goes on, and did that get further? */
 static int lenient_is_nearer(const tws_error *strict, const tws_error *lenient, const char *name) {
   int strict_line, strict_column, line, column;
-  if (!strstr(strict->message, "expected a key in double quotes") && !strstr(strict->message, "expected a comma") &&
-      !strstr(strict->message, "found '\''"))
+  if (is_foreign(strict)) return 0;
+  if (!is_foreign(lenient) && !strstr(strict->message, "expected a key in double quotes") &&
+      !strstr(strict->message, "expected a comma") && !strstr(strict->message, "found '\''"))
     return 0;
   if (strstr(strict->message, "expected a comma") && strstr(lenient->message, "never ends")) return 0;
   place_of(strict, name, &strict_line, &strict_column);

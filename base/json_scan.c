@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,6 +25,7 @@ typedef struct scanner {
     int line, column;
   } open[TWS_JSON_DEPTH];
   size_t comma; /* offset of the last comma, blanked when a closer follows */
+  size_t key;   /* offset of the last key */
 } scanner;
 
 /* `...` is a format with its arguments */
@@ -214,14 +216,24 @@ static tws_code scan_number(scanner *s, tws_json_mark *mark) {
   return TWS_OK;
 }
 
+const char *tws_json_of_python(const char *text, size_t length) {
+  static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"}};
+  for (int i = 0; i < 3; i++)
+    if (strlen(words[i][0]) == length && strncmp(text, words[i][0], length) == 0) return words[i][1];
+  return NULL;
+}
+
+size_t tws_json_ellipsis(const char *text) {
+  return strncmp(text, "...", 3) == 0 || strncmp(text, "\xe2\x80\xa6", 3) == 0 ? 3 : 0;
+}
+
 static tws_code scan_word(scanner *s) {
   static const struct {
     const char *word, *hint;
-  } wrong[] = {{"True", "JSON spells it true"},      {"False", "JSON spells it false"},
-               {"None", "JSON spells it null"},      {"NaN", "JSON has no NaN"},
-               {"Infinity", "JSON has no infinity"}, {"nan", "JSON has no NaN"},
-               {"inf", "JSON has no infinity"},      {"yes", "JSON spells it true"},
-               {"no", "JSON spells it false"},       {"auto", "write \"auto\" in quotes"}};
+  } wrong[] = {{"NaN", "JSON has no NaN"},           {"nan", "JSON has no NaN"},
+               {"Infinity", "JSON has no infinity"}, {"inf", "JSON has no infinity"},
+               {"yes", "JSON spells it true"},       {"no", "JSON spells it false"},
+               {"auto", "write \"auto\" in quotes"}};
   const char *p = s->text + s->at;
   int n = token_length(p);
   static const char *const words[] = {"true", "false", "null"};
@@ -230,7 +242,12 @@ static tws_code scan_word(scanner *s) {
     for (; n > 0; n--) advance_one(s);
     return TWS_OK;
   }
-  const char *hint = "text goes in double quotes";
+  const char *hint = "text goes in double quotes", *json = tws_json_of_python(p, (size_t)n);
+  if (json) {
+    char spelled[32];
+    snprintf(spelled, sizeof spelled, "JSON spells it %s", json);
+    return REFUSE(s, spelled, "unknown word \"%.*s\"" TWS_JSON_PYTHON, n, p);
+  }
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
     if ((size_t)n == strlen(wrong[i].word) && strncmp(p, wrong[i].word, (size_t)n) == 0) hint = wrong[i].hint;
   return REFUSE(s, hint, "unknown word \"%.*s\"", n, p);
@@ -246,6 +263,7 @@ static tws_code add_mark(scanner *s, int line, int column) {
 
 static tws_code unexpected(scanner *s, const char *wanted) {
   char c = peek(s);
+  if (tws_json_ellipsis(s->text + s->at)) return REFUSE(s, TWS_JSON_ELLIPSIS_HINT, TWS_JSON_ELLIPSIS);
   if (!c) {
     if (s->depth > 0)
       return REFUSE(s, NULL, "the text ends, but the %s opened at %d:%d is still open",
@@ -293,10 +311,16 @@ static tws_code scan_value(scanner *s, int has_key, state *next) {
   }
   s->comma = SIZE_MAX;
   if (c == '"') return scan_string(s);
+  if (tws_json_ellipsis(s->text + s->at)) return unexpected(s, "a value");
   if (isdigit((unsigned char)c) || c == '-' || c == '+' || c == '.')
     return scan_number(s, &s->marks->items[s->marks->count - 1]);
   if (isalpha((unsigned char)c) || c == '_') return scan_word(s);
   return unexpected(s, "a value");
+}
+
+static int is_ellipsis_in_quotes(const char *key) {
+  const size_t length = tws_json_ellipsis(key + 1);
+  return length && key[1 + length] == '"';
 }
 
 static tws_code scan_step(scanner *s, state *now) {
@@ -313,8 +337,13 @@ static tws_code scan_step(scanner *s, state *now) {
       s->comma = SIZE_MAX;
       TWS_TRY(add_mark(s, s->line, s->column));
       *now = COLON;
+      s->key = s->at;
       return scan_string(s);
     case COLON:
+      if (c != ':' && is_ellipsis_in_quotes(s->text + s->key)) {
+        const tws_json_mark *mark = &s->marks->items[s->marks->count - 1];
+        return REFUSE_AT(s, mark->line, mark->column, TWS_JSON_ELLIPSIS_HINT, TWS_JSON_ELLIPSIS);
+      }
       if (c != ':') return unexpected(s, "a colon");
       *now = VALUE;
       advance_one(s);

@@ -117,7 +117,7 @@ int main(int argc, char **argv) {
   for (int i = 0; i < CASES; i++) {
     bench_case *c = &cases[i];
     double tokens = (double)(c->batch * c->seq);
-    double flops = 3 * tokens * tws_network_flops_per_token(network, c->seq, 0, 1);
+    double flops = tokens * tws_network_training_flops_per_token(network, c->seq, 0, 1);
     double step = median(c->step_s, rounds), peak = median(c->peak, rounds);
     printf("%lld x %lld %-13s %8d %10.1f %12.0f %14.1f %14.1f %8.2f\n", (long long)c->batch, (long long)c->seq,
            c->dtype, c->threads, 1e3 * step, tokens / step, 1e-9 * flops / step, 1e-9 * peak, flops / step / peak);

@@ -20,12 +20,21 @@ typedef struct found {
   void *base; /* struct that the option's offset counts in */
 } found;
 
-/* Options that had another name once, which is still taken. */
-static const struct { const char *former, *name; } renamed[] = {{"sequence-regions", "sequence-parallel"}};
+/* Options that had another name once, or have one in DeepSpeed's launcher, which is taken too. */
+static const struct {
+  const char *former, *name;
+} renamed[] = {{"sequence-regions", "sequence-parallel"}, {"num-accelerators", "num-gpus"}};
+
+/* Whether the first letters of a word are this name: DeepSpeed writes --num_gpus, which is --num-gpus here. */
+static int is_name(const char *name, const char *word, size_t length) {
+  size_t i = 0;
+  while (i < length && name[i] && (name[i] == word[i] || (name[i] == '-' && word[i] == '_'))) i++;
+  return i == length && !name[i];
+}
 
 static const char *present_name(const char *name, size_t *length) {
   for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++)
-    if (strlen(renamed[i].former) == *length && strncmp(renamed[i].former, name, *length) == 0) {
+    if (is_name(renamed[i].former, name, *length)) {
       *length = strlen(renamed[i].name);
       return renamed[i].name;
     }
@@ -39,7 +48,7 @@ static found find_option(const tws_verb *verb, tws_cli *cli, void *options, cons
   if (!letter) name = present_name(name, &length);
   for (int t = 0; t < 2; t++)
     for (const tws_option *row = tables[t]; row && row->name; row++) {
-      int same = letter ? row->letter == letter : strlen(row->name) == length && strncmp(row->name, name, length) == 0;
+      int same = letter ? row->letter == letter : is_name(row->name, name, length);
       if (same) return (found){row, bases[t]};
     }
   return (found){NULL, NULL};
@@ -80,7 +89,11 @@ static tws_code set_option(const tws_verb *verb, tws_cli *cli, const found *it, 
     case TWS_OPTION_NUMBER:
       return tws_parse_number(value, what, row->low, row->high, target, err);
     case TWS_OPTION_BYTES:
-      return tws_parse_bytes(value, what, target, err);
+      TWS_TRY(tws_parse_bytes(value, what, target, err));
+      if (row->high > 0 && !(*(double *)target >= row->low && *(double *)target <= row->high))
+        return tws_fail(err, TWS_USAGE, NULL, "%s: \"%.40s\" is outside %.0f .. %.0f bytes", what, value, row->low,
+                        row->high);
+      return TWS_OK;
     case TWS_OPTION_STRING:
       *(const char **)target = value;
       return TWS_OK;

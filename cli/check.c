@@ -1,4 +1,5 @@
 /* twinspeed check: configuration, model, cluster and plan, without running anything. */
+#include <stdlib.h>
 #include <string.h>
 #include "base/units.h"
 #include "cli/job_options.h"
@@ -65,25 +66,32 @@ static tws_code effective(const options *o, const tws_config *config, tws_text *
   return tws_config_no_effect(config, idle, count, err);
 }
 
-static tws_code print_json(const tws_job *job, const tws_text *text, const tws_text *idle, const tws_verification *seen,
-                           tws_error *err) {
+/* Each line of a text as a string. */
+static void add_lines(cJSON *list, const tws_text *text) {
+  for (const char *line = text->data; line && *line;) {
+    const size_t length = strcspn(line, "\n");
+    char *one = strndup(line, length);
+    if (one) cJSON_AddItemToArray(list, cJSON_CreateString(one));
+    free(one);
+    line += length + (line[length] == '\n');
+  }
+}
+
+static tws_code print_json(const tws_config *config, const tws_job *job, const tws_text *text, const tws_text *idle,
+                           const tws_verification *seen, tws_error *err) {
   cJSON *root = job ? tws_job_json(job) : cJSON_CreateObject();
   cJSON_AddStringToObject(root, "schema", "twinspeed-check-1");
   cJSON_AddBoolToObject(root, "valid", 1);
   cJSON_AddItemToObject(root, "config", cJSON_Parse(text->data ? text->data : "{}"));
-  cJSON *list = cJSON_AddArrayToObject(root, "no_effect");
-  for (const char *line = idle->data; line && *line;) {
-    const char *end = strchr(line, '\n');
-    size_t length = end ? (size_t)(end - line) : strlen(line);
-    char one[512];
-    snprintf(one, sizeof one, "%.*s", (int)(length < sizeof one ? length : sizeof one - 1), line);
-    cJSON_AddItemToArray(list, cJSON_CreateString(one));
-    line += length + (end != NULL);
-  }
+  add_lines(cJSON_AddArrayToObject(root, "no_effect"), idle);
+  tws_text taken = {0};
+  int count = 0;
+  cJSON *array = cJSON_AddArrayToObject(root, "notes");
+  if (tws_config_notes(config, &taken, &count, NULL) == TWS_OK) add_lines(array, &taken);
+  tws_text_free(&taken);
   if (job) {
     char notes[MAX_NOTES][NOTE_SIZE];
-    int count = model_notes(job, notes);
-    cJSON *array = cJSON_AddArrayToObject(root, "notes");
+    count = model_notes(job, notes);
     for (int i = 0; i < count; i++) cJSON_AddItemToArray(array, cJSON_CreateString(notes[i]));
     cJSON *plan = cJSON_AddObjectToObject(root, "plan");
     cJSON_AddNumberToObject(plan, "ranks", seen->ranks);
@@ -114,14 +122,15 @@ static void print_coverage(const tws_verification *seen) {
   tws_text_free(&line);
 }
 
-static tws_code print_text(const tws_cli *cli, const tws_job *job, tws_text *text, const tws_text *idle,
-                           const tws_verification *seen, tws_error *err) {
+static tws_code print_text(const tws_cli *cli, const tws_config *config, const tws_job *job, tws_text *text,
+                           const tws_text *idle, const tws_verification *seen, tws_error *err) {
   for (const char *line = idle->data; line && *line;) {
     const char *end = strchr(line, '\n');
     size_t length = end ? (size_t)(end - line) : strlen(line);
     tws_warn(cli, "%.*s", (int)length, line);
     line += length + (end != NULL);
   }
+  tws_config_remark(cli, config);
   if (job) {
     char notes[MAX_NOTES][NOTE_SIZE];
     tws_job_print(cli, job);
@@ -142,7 +151,8 @@ static tws_code check_all(tws_cli *cli, const options *o, const tws_job *job, co
   int count = 0;
   tws_code code = effective(o, config, &text, &idle, &count, err);
   if (code == TWS_OK)
-    code = cli->json ? print_json(job, &text, &idle, &seen, err) : print_text(cli, job, &text, &idle, &seen, err);
+    code = cli->json ? print_json(config, job, &text, &idle, &seen, err)
+                     : print_text(cli, config, job, &text, &idle, &seen, err);
   tws_text_free(&text);
   tws_text_free(&idle);
   return code;
@@ -155,11 +165,13 @@ static tws_code run_check(tws_cli *cli, void *raw, int argc, char **argv, tws_er
     tws_code code = tws_config_print_schema(&text, err);
     return code == TWS_OK ? tws_out_text(&text, err) : (tws_text_free(&text), code);
   }
+  const char *input;
   if (argc > 0 && !o->job.config) o->job.config = argv[0];
+  TWS_TRY(tws_job_spec_input(&o->job, &input, err));
   if (o->job.model) {
     tws_job *job;
     TWS_TRY(tws_job_load(&o->job, &job, err));
-    tws_job_assumptions(cli, o->job.model, job);
+    tws_model_remark(cli, o->job.model, job);
     tws_code code = tws_job_choose_program(job, o->program, err);
     if (code == TWS_OK) code = check_all(cli, o, job, job->config, err);
     tws_job_destroy(job);
@@ -194,7 +206,7 @@ static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .max_ranks = 0};
 const tws_verb tws_verb_check = {
     .name = "check",
     .summary = "configuration, model, cluster and plan, without running",
-    .usage = "[-m MODEL] [-c FILE] [--cluster NAME[:NODES]] [options]",
+    .usage = "[-m MODEL] [-c FILE] [--cluster NAME[:NODES[xDEVICES]]] [options]",
     .examples =
         "  twinspeed check -c ds_config.json\n"
         "  twinspeed check -m llama-3-8b -c ds_config.json --cluster dgx-h100:4\n"

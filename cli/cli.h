@@ -58,6 +58,8 @@ typedef struct tws_option {
   { name, letter, argument, TWS_OPTION_NUMBER, offsetof(type, field), low, high, help }
 #define TWS_BYTES(name, letter, argument, type, field, help) \
   { name, letter, argument, TWS_OPTION_BYTES, offsetof(type, field), 0, 0, help }
+#define TWS_BYTES_BETWEEN(name, letter, argument, type, field, low, high, help) \
+  { name, letter, argument, TWS_OPTION_BYTES, offsetof(type, field), low, high, help }
 #define TWS_STRING(name, letter, argument, type, field, help) \
   { name, letter, argument, TWS_OPTION_STRING, offsetof(type, field), 0, 0, help }
 #define TWS_LIST(name, letter, argument, type, field, help) \
@@ -83,7 +85,7 @@ typedef struct tws_verb {
 /* clang-format off */
 #define TWS_VERBS(X)                                                                                       \
   X(estimate) X(check) X(simulate) X(emulate) X(tune) X(train) X(profile) X(validate) X(calibrate) X(report) X(doctor) \
-  X(generate) X(convert) X(launch) X(completion) X(manual) X(rank_worker) X(remote_shell)
+  X(generate) X(convert) X(launch) X(elastic) X(completion) X(manual) X(rank_worker) X(remote_shell)
 /* clang-format on */
 #define X(name) extern const tws_verb tws_verb_##name;
 TWS_VERBS(X)

@@ -30,6 +30,7 @@ static void add_choices(const tws_option *row, tws_text *words) {
                {"tuner", "model_based gridsearch random"},
                {"axes", "on off auto"},
                {"device", "host cuda"},
+               {"launcher", "local mpirun ssh srun pdsh openmpi mpich impi mvapich slurm"},
                {"compat", "deepspeed deepspeed-0.3"},
                {"stage", "0 1 2 3"},
                {"recomputes", "none selective full operations"},

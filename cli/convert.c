@@ -133,7 +133,7 @@ static cJSON *network_json(const tws_network *n) {
     cJSON_AddNumberToObject(root, rows[i].key, (double)rows[i].value);
   cJSON_AddBoolToObject(root, "tied_embeddings", n->tied);
   cJSON_AddNumberToObject(root, "training_flops_per_token",
-                          3 * tws_network_flops_per_token(n, tws_network_usual_sequence(n), 0, 0));
+                          tws_network_training_flops_per_token(n, tws_network_usual_sequence(n), 0, 0));
   return root;
 }
 

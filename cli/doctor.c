@@ -305,9 +305,11 @@ static void examine_host(patient *p, const options *o, const char *host) {
 static tws_code examine_hosts(patient *p, const options *o, tws_error *err) {
   tws_hosts hosts;
   tws_launch_options launch = {0};
+  tws_launch_flags flags = o->flags;
+  flags.any_command = 1; /* the hosts are looked at, whoever starts ranks there */
   if (!tws_launch_flags_given(&o->flags)) return TWS_OK;
   tws_arena *arena = tws_arena_create();
-  tws_code code = arena ? tws_launch_flags_read(&o->flags, 0, arena, &hosts, &launch, err)
+  tws_code code = arena ? tws_launch_flags_read(&flags, 0, arena, &hosts, &launch, err)
                         : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (int h = 0; code == TWS_OK && h < hosts.count; h++) examine_host(p, o, hosts.host[h].name);
   tws_arena_destroy(arena);

@@ -351,7 +351,7 @@ const tws_emulate_options tws_emulate_defaults = {
 const tws_verb tws_verb_emulate = {
     .name = "emulate",
     .summary = "train for real on a virtual cluster, under the simulator's clock",
-    .usage = "(-m MODEL --data FILE [-c FILE] [--cluster NAME[:NODES]] | --scenario FILE) [options]",
+    .usage = "(-m MODEL --data FILE [-c FILE] [--cluster NAME[:NODES[xDEVICES]]] | --scenario FILE) [options]",
     .examples =
         "  twinspeed emulate -m config.json --stage 3 --cluster dgx-a100:8 --data text.txt --steps 50\n"
         "  twinspeed emulate -m config.json --pp 4 --accumulation 8 -n 4 --data text.txt --trace step.json\n"

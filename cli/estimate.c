@@ -158,9 +158,11 @@ static tws_code print_ledger(const tws_cli *cli, const tws_job *job, const tws_l
   for (int i = 0; i < count; i++) {
     char label[160];
     const tws_ledger_tier *tier = &ledger->tier[tiers[i]];
-    if (tier->peak_op < plan->op_count)
-      tws_out("peak of %s: %s, micro-batch %u\n", name[i], tws_op_label(plan, tier->peak_op, label, sizeof label),
-              plan->ops[tier->peak_op].micro_batch + 1);
+    if (tier->peak_op >= plan->op_count) continue;
+    const uint32_t micro_batch = plan->ops[tier->peak_op].micro_batch;
+    tws_out("peak of %s: %s, %s %u\n", name[i], tws_op_label(plan, tier->peak_op, label, sizeof label),
+            micro_batch < plan->accumulation_steps ? "micro-batch" : "after micro-batch",
+            micro_batch < plan->accumulation_steps ? micro_batch + 1 : micro_batch);
   }
   return TWS_OK;
 }
@@ -307,7 +309,7 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
   }
   if (fit.fits) return TWS_OK;
   char hint[256];
-  tws_remedy_find(&o->job, hint, sizeof hint);
+  tws_remedy_find(&o->job, job->program, hint, sizeof hint);
   return tws_fit_refuse(&fit, hint, err);
 }
 
@@ -394,7 +396,7 @@ static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS,
 const tws_verb tws_verb_estimate = {
     .name = "estimate",
     .summary = "memory and time of a training step, without running it",
-    .usage = "-m MODEL [-c FILE] [--cluster NAME[:NODES]] [options]",
+    .usage = "-m MODEL [-c FILE] [--cluster NAME[:NODES[xDEVICES]]] [options]",
     .examples =
         "  twinspeed estimate -m gpt2-xl --stage 2 --cluster dgx-a100\n"
         "  twinspeed estimate -m llama-3-8b -c ds_config.json --cluster dgx-h100:4\n"

@@ -1,10 +1,26 @@
 /* estimate --fit: how many GPUs a job needs, of each kind. */
 #include "cli/fit_view.h"
 
+#include <string.h>
+
 #include "base/units.h"
 #include "cli/job_view.h"
 #include "cli/tune_view.h"
 #include "cli/verdict.h"
+
+/* What does not depend on the kind of machine. */
+static int find_assumed(const tws_smallest_request *request, tws_assumption list[TWS_ASSUMPTIONS]) {
+  tws_job_spec spec = *request->spec;
+  tws_job *job;
+  int kept = 0;
+  spec.cluster = "dgx-a100"; /* any kind: there may be a list of them */
+  if (tws_job_open(&spec, &job, NULL) != TWS_OK) return 0;
+  const int count = tws_job_assumed(job, list);
+  for (int i = 0; i < count; i++)
+    if (strcmp(list[i].what, "memory margin") != 0 && strcmp(list[i].what, "NICs") != 0) list[kept++] = list[i];
+  tws_job_destroy(job);
+  return kept;
+}
 
 static tws_code fit_json(const tws_smallest_request *request, const tws_smallest_answer *answers, int count,
                          tws_error *err) {
@@ -13,6 +29,8 @@ static tws_code fit_json(const tws_smallest_request *request, const tws_smallest
   cJSON_AddStringToObject(root, "model", request->spec->model);
   if (request->within_s > 0) cJSON_AddNumberToObject(root, "within_s", request->within_s);
   if (request->tokens_per_s > 0) cJSON_AddNumberToObject(root, "wanted_tokens_per_s", request->tokens_per_s);
+  tws_assumption assumed[TWS_ASSUMPTIONS];
+  cJSON_AddItemToObject(root, "assumptions", tws_assumptions_json(assumed, find_assumed(request, assumed)));
   cJSON *list = cJSON_AddArrayToObject(root, "answers");
   for (int i = 0; i < count; i++) {
     const tws_smallest_answer *a = &answers[i];
@@ -82,6 +100,8 @@ tws_code tws_fit_answer(tws_cli *cli, const tws_smallest_request *request, tws_e
     if (answers[0].found) code = fit_table(cli, answers, count, err);
     for (int i = 0; i < count && code == TWS_OK; i++)
       if (!answers[i].found) tws_out_wrapped(8, "none    %s: %s", answers[i].cluster, answers[i].reason);
+    tws_assumption assumed[TWS_ASSUMPTIONS];
+    tws_assumptions_print(cli, assumed, find_assumed(request, assumed));
     if (code == TWS_OK && answers[0].found) tws_evidence_print(cli, &answers[0].evidence);
     if (answers[0].found) {
       tws_out("\n");

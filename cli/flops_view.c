@@ -29,8 +29,9 @@ static void print_line(tws_text *out, const char *label, const char *value) {
   tws_text_add(out, "%-70s  %-8s\n", label, value);
 }
 
-static double backward_factor(const tws_job *job) {
-  return job->config->recompute == TWS_RECOMPUTE_FULL ? 3 : 2;
+/* What the backward pass of a micro-batch computes, with what it computes again. */
+static double backward_flops(const tws_stage_flops *cost) {
+  return cost->backward_flops + cost->recomputed_flops;
 }
 
 double tws_flops_samples_per_s(const tws_flops_view *r) {
@@ -56,7 +57,7 @@ static void print_sizes(const tws_flops_view *r, tws_text *out) {
 static void print_summary(const tws_flops_view *r, tws_text *out) {
   const tws_job *job = r->job;
   const tws_stage_flops *t = &r->profile->stages[r->profile->slowest];
-  double backward = backward_factor(job), both = 1 + backward;
+  const double backward = backward_flops(t), both = t->flops + backward;
   double accumulation = (double)job->config->accumulation_steps;
   char where[32] = "", at[32] = "";
   if (r->step > 0) snprintf(at, sizeof at, " at step %lld", (long long)r->step);
@@ -88,16 +89,17 @@ static void print_summary(const tws_flops_view *r, tws_text *out) {
       scaled(r->profile->replica_flops, "", 0));
   print_line(out, "fwd latency: ", scaled(t->forward_s, "s", 0));
   print_line(out, "fwd FLOPS per GPU = fwd flops per GPU / fwd latency: ", scaled(t->flops / t->forward_s, "FLOPS", 0));
+  print_line(out, tws_cell("bwd flops per GPU%s: ", where), scaled(backward, "", 0));
   print_line(out, "bwd latency: ", scaled(t->backward_s, "s", 0));
-  print_line(out, tws_cell("bwd FLOPS per GPU = %g * fwd flops per GPU / bwd latency: ", backward),
-             scaled(backward * t->flops / t->backward_s, "FLOPS", 0));
-  print_line(out, tws_cell("fwd+bwd FLOPS per GPU = %g * fwd flops per GPU / (fwd+bwd latency): ", both),
-             scaled(both * t->flops / pace_of(t), "FLOPS", 0));
+  print_line(out,
+             "bwd FLOPS per GPU = bwd flops per GPU / bwd latency: ", scaled(backward / t->backward_s, "FLOPS", 0));
+  print_line(out, "fwd+bwd FLOPS per GPU = fwd+bwd flops per GPU / (fwd+bwd latency): ",
+             scaled(both / pace_of(t), "FLOPS", 0));
   print_line(out, "step latency: ", scaled(t->step_s, "s", 0));
   print_line(out, tws_cell("iter latency, %g accumulation step%s: ", accumulation, accumulation > 1 ? "s" : ""),
              scaled(r->profile->iteration_s, "s", 0));
-  print_line(out, tws_cell("FLOPS per GPU = %g * fwd flops per GPU / iter latency: ", both * accumulation),
-             scaled(both * accumulation * t->flops / r->profile->iteration_s, "FLOPS", 0));
+  print_line(out, tws_cell("FLOPS per GPU = %g * fwd+bwd flops per GPU / iter latency: ", accumulation),
+             scaled(accumulation * both / r->profile->iteration_s, "FLOPS", 0));
   print_line(out, "samples/second: ", tws_cell("%.2f", tws_flops_samples_per_s(r)));
   print_line(out, "MFU = fwd and bwd flops per GPU / (iter latency * dense peak): ",
              tws_cell("%.1f %%", 100 * r->profile->mfu));

@@ -209,8 +209,8 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   o.job.ranks = o.job.micro_batch = o.job.accumulation = 1;
   o.job.pipeline_stages = o.job.tensor_ranks = o.job.sequence_ranks = 1;
   o.job.stage = 0;
-  static const char *const settings[] = {"train_batch_size=1", "twinspeed.loss_tiles=1"};
-  for (int i = 0; i < 2 && o.job.set.count < TWS_MAX_STRINGS; i++) o.job.set.item[o.job.set.count++] = settings[i];
+  static const char *const settings[] = {"train_batch_size=1", "twinspeed.loss_tiles=1", "elasticity.enabled=false"};
+  for (int i = 0; i < 3 && o.job.set.count < TWS_MAX_STRINGS; i++) o.job.set.item[o.job.set.count++] = settings[i];
   tws_tokenizer *tokenizer = NULL;
   tws_code code = o.tokenizer ? tws_tokenizer_open(o.tokenizer, &tokenizer, err) : TWS_OK;
   if (code == TWS_OK) code = read_prompt(&o, tokenizer, &prompt, err);

@@ -20,6 +20,13 @@
       TWS_FLAG("sequence-parallel", 0, type, field.sequence_parallel,                                                 \
                "with --tp: Megatron sequence parallelism (split tokens)")
 
+/* What Hugging Face's Trainer puts in the place of "auto". */
+#define TWS_LEARNING_OPTIONS(type, field)                                               \
+  TWS_NUMBER("learning-rate", 0, "RATE", type, field.learning_rate, 1e-30, 1e6,         \
+             "of the optimizer, and at the end of a warm-up"),                          \
+      TWS_INTEGER("warmup-steps", 0, "N", type, field.warmup_steps, 1, 1099511627776.0, \
+                  "steps of a schedule's warm-up")
+
 #define TWS_STRICT_OPTION(type, field) \
   TWS_FLAG("strict", 0, type, field.strict, "warnings of the configuration are errors")
 
@@ -33,7 +40,8 @@
 #define TWS_JOB_OPTIONS(type, field)                                                                                  \
   TWS_STRING("model", 'm', "MODEL", type, field.model, "Hugging Face config.json, or a built-in model's name"),       \
       TWS_STRING("config", 'c', "FILE", type, field.config, "ds_config.json (\"-\": standard input)"),                \
-      TWS_STRING("cluster", 0, "NAME[:NODES]", type, field.cluster, "cluster file or built-in name (default: host)"), \
+      TWS_STRING("cluster", 0, "NAME[:NODES[xDEVICES]]", type, field.cluster,                                         \
+                 "cluster file or built-in name (default: host)"),                                                    \
       TWS_STRING("profile", 0, "NAME", type, field.profile, "hardware profile: built-in name or a calibrated file"),  \
       TWS_INTEGER("ranks", 'n', "N", type, field.ranks, 1, 65536, "number of ranks (default: all devices; host: 1)"), \
       TWS_INTEGER("stage", 0, "0..3", type, field.stage, 0, 3, "ZeRO stage"), TWS_AXIS_OPTIONS(type, field),          \
@@ -41,7 +49,7 @@
       TWS_INTEGER("micro-batch", 0, "N", type, field.micro_batch, 1, 1048576, "micro batch size of one rank"),        \
       TWS_INTEGER("accumulation", 0, "N", type, field.accumulation, 1, 1048576, "gradient accumulation steps"),       \
       TWS_STRING("recompute", 0, "MODE", type, field.recompute, "none, selective or full"),                           \
-      TWS_STRING("dtype", 0, "TYPE", type, field.dtype, "fp32, bf16 or fp16"),                                        \
+      TWS_STRING("dtype", 0, "TYPE", type, field.dtype, "fp32, bf16 or fp16"), TWS_LEARNING_OPTIONS(type, field),     \
       TWS_INTEGER("threads", 0, "N", type, field.threads, 1, 1024, "threads of one host rank"),                       \
       TWS_INTEGER("vocab-multiple", 0, "N", type, field.vocabulary_multiple, 1, 65536, "pad the vocabulary to this"), \
       TWS_INTEGER("seed", 0, "N", type, field.seed, 0, 9007199254740992.0, "seed of weights and data order"),         \

@@ -46,6 +46,19 @@ static void print_line_of(tws_text *line) {
   tws_text_free(line);
 }
 
+void tws_assumptions_print(const tws_cli *cli, const tws_assumption *list, int count) {
+  tws_text text = {0};
+  tws_assumptions_text(list, count, &text);
+  if (text.length)
+    tws_out_wrapped(9, "%sAssumed%s  %s", tws_style(cli, TWS_BOLD), tws_style(cli, TWS_PLAIN_OUTPUT), text.data);
+  tws_text_free(&text);
+}
+
+void tws_job_assumed_print(const tws_cli *cli, const tws_job *job) {
+  tws_assumption list[TWS_ASSUMPTIONS];
+  tws_assumptions_print(cli, list, tws_job_assumed(job, list));
+}
+
 void tws_job_print(const tws_cli *cli, const tws_job *job) {
   const tws_network *n = job->network;
   const tws_cluster *c = &job->cluster;
@@ -97,6 +110,7 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
                config->accumulation_steps > 1 ? "s" : "", (long long)config->train_batch_size,
                tws_recompute_name(config->recompute));
   print_line_of(&line);
+  tws_job_assumed_print(cli, job);
 }
 
 /* ---- for programs ---- */
@@ -157,6 +171,8 @@ cJSON *tws_job_json(const tws_job *job) {
   cJSON_AddNumberToObject(json, "sequence_length", (double)job->config->sequence_length);
   cJSON_AddStringToObject(json, "recompute", tws_recompute_name(job->config->recompute));
   add_axes(job, json);
+  tws_assumption assumed[TWS_ASSUMPTIONS];
+  cJSON_AddItemToObject(json, "assumptions", tws_assumptions_json(assumed, tws_job_assumed(job, assumed)));
   tws_fingerprint fingerprint;
   if (tws_job_fingerprint(job, &fingerprint, NULL) == TWS_OK) tws_fingerprint_json(&fingerprint, json);
   return json;

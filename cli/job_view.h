@@ -3,11 +3,14 @@
 #define TWS_CLI_JOB_VIEW_H
 
 #include "cli/cli.h"
-#include "job/job.h"
+#include "job/assumed.h"
 
 /* With --verbose, on standard error: what the tensor ranks add to the vocabulary. tws_job_print() says it too. */
 void tws_job_remark(const tws_cli *cli, const tws_job *job);
-/* Three lines: model, cluster, job. */
+/* A paragraph, or nothing where nothing was assumed; of a job what it assumes. tws_job_print() says it too. */
+void tws_assumptions_print(const tws_cli *cli, const tws_assumption *list, int count);
+void tws_job_assumed_print(const tws_cli *cli, const tws_job *job);
+/* Model, cluster, runtime, job and what was assumed. */
 void tws_job_print(const tws_cli *cli, const tws_job *job);
 /* {"model": ..., "ranks": ..., ...}: what was asked for, for the --json results. */
 cJSON *tws_job_json(const tws_job *job);

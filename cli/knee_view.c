@@ -1,5 +1,6 @@
 #include "cli/knee_view.h"
 
+#include "autotune/results.h"
 #include "base/units.h"
 #include "cli/job_view.h"
 
@@ -10,6 +11,11 @@ static tws_code print_json(const tws_knee *knee, const tws_knee_sweep *sweep, co
   cJSON_AddStringToObject(json, "schema", "twinspeed-sweep-1");
   cJSON_AddStringToObject(json, "model", request->job->network->name);
   cJSON_AddStringToObject(json, "cluster", request->job->cluster.name);
+  cJSON_AddStringToObject(json, "runtime", tws_profile_runtime(request->job->profile)->name);
+  cJSON_AddStringToObject(json, "dtype", tws_dtype_name(request->job->config->dtype));
+  cJSON_AddNumberToObject(json, "sequence_length", tokens);
+  tws_assumption assumed[TWS_ASSUMPTIONS];
+  cJSON_AddItemToObject(json, "assumptions", tws_assumptions_json(assumed, tws_tune_assumed(request, assumed)));
   cJSON_AddStringToObject(json, "parameter", sweep->parameter);
   cJSON_AddStringToObject(json, "unit", tws_knee_unit(sweep));
   cJSON *points = cJSON_AddArrayToObject(json, "points");
@@ -61,5 +67,7 @@ tws_code tws_knee_print(const tws_cli *cli, const tws_knee *knee, const tws_knee
     tws_out("\nbeyond %s more of it buys less\n", value_cell(knee->points[knee->knee].value, unit));
   else
     tws_out("\nno knee: the throughput bends nowhere in this range\n");
+  tws_assumption assumed[TWS_ASSUMPTIONS];
+  tws_assumptions_print(cli, assumed, tws_tune_assumed(request, assumed));
   return TWS_OK;
 }

@@ -1,5 +1,7 @@
 #include "cli/launch_options.h"
 #include <stdlib.h>
+#include <unistd.h>
+#include "launch/handover.h"
 
 int tws_launch_flags_given(const tws_launch_flags *f) {
   return f->hostfile || f->include || f->exclude || f->num_nodes || f->num_gpus ||
@@ -8,35 +10,59 @@ int tws_launch_flags_given(const tws_launch_flags *f) {
 
 /* Slurm's allocation, for launchers that start ranks in it. */
 static const char *allocation(const tws_launch_flags *f, tws_launcher launcher) {
-  if (f->hostfile || (launcher != TWS_LAUNCHER_SRUN && launcher != TWS_LAUNCHER_MPIRUN)) return NULL;
-  return getenv("SLURM_JOB_NODELIST");
+  const int knows = launcher == TWS_LAUNCHER_SRUN || launcher == TWS_LAUNCHER_MPIRUN || launcher == TWS_LAUNCHER_SLURM;
+  return f->hostfile || !knows ? NULL : getenv("SLURM_JOB_NODELIST");
+}
+
+const char *tws_launch_flags_hostfile(const tws_launch_flags *f, int64_t ranks) {
+  const char *named = getenv("TWINSPEED_HOSTFILE");
+  tws_launcher launcher;
+  if (f->hostfile || ranks) return f->hostfile;
+  if (tws_launcher_parse(f->launcher, &launcher, NULL) != TWS_OK || launcher == TWS_LAUNCHER_LOCAL) return NULL;
+  if (allocation(f, launcher)) return NULL;
+  if (named) return *named ? named : NULL;
+  return access(TWS_DEFAULT_HOSTFILE, F_OK) == 0 ? TWS_DEFAULT_HOSTFILE : NULL;
+}
+
+/* Ranks of this program's own verbs are those of one MPI job, of the MPI that it was built with. */
+static tws_code own_launcher(const tws_launch_flags *f, tws_launcher *launcher, tws_error *err) {
+  if (f->any_command || !tws_launcher_hands_over(*launcher)) return TWS_OK;
+  if (*launcher != TWS_LAUNCHER_OPENMPI && *launcher != TWS_LAUNCHER_SLURM)
+    return tws_fail(err, TWS_USAGE, "use ssh, mpirun or srun; `twinspeed launch` starts other programs with it",
+                    "--launcher %s: it cannot start ranks of Open MPI, which those of this verb are", f->launcher);
+  *launcher = *launcher == TWS_LAUNCHER_SLURM ? TWS_LAUNCHER_SRUN : TWS_LAUNCHER_MPIRUN;
+  return TWS_OK;
 }
 
 tws_code tws_launch_flags_read(const tws_launch_flags *f, int64_t ranks, tws_arena *arena, tws_hosts *hosts,
                                tws_launch_options *launch, tws_error *err) {
   int64_t least = 0, most = 0;
   TWS_TRY(tws_launcher_parse(f->launcher, &launch->launcher, err));
+  TWS_TRY(own_launcher(f, &launch->launcher, err));
+  const char *hostfile = tws_launch_flags_hostfile(f, ranks);
   if (f->num_nodes) TWS_TRY(tws_nodes_parse(f->num_nodes, f->elastic, &least, &most, err));
-  const tws_hosts_request request = {.hostfile = f->hostfile,
+  const tws_hosts_request request = {.hostfile = hostfile,
                                      .nodelist = allocation(f, launch->launcher),
                                      .tasks = getenv("SLURM_TASKS_PER_NODE"),
                                      .include = f->include,
                                      .exclude = f->exclude,
                                      .ranks = ranks,
+                                     .devices = tws_devices_here(),
                                      .num_nodes = least,
                                      .most_nodes = most,
                                      .num_gpus = f->num_gpus};
-  if (ranks && (f->hostfile || f->num_gpus || f->num_nodes))
+  if (ranks && (f->hostfile || f->include || f->exclude || f->num_gpus || f->num_nodes))
     return tws_fail(err, TWS_USAGE, "-n N on this machine, or --hostfile FILE with filters",
-                    "-n does not go with --hostfile, --num-nodes and --num-gpus");
+                    "-n does not go with --hostfile, --include, --exclude, --num-nodes and --num-gpus");
   if (f->remote_shell && launch->launcher != TWS_LAUNCHER_AUTO && launch->launcher != TWS_LAUNCHER_SSH)
     return tws_fail(err, TWS_USAGE, "leave one of them out", "--remote-shell does not go with --launcher %s",
                     f->launcher);
-  if (launch->launcher == TWS_LAUNCHER_SRUN && !f->hostfile && !request.nodelist)
+  const int slurm = launch->launcher == TWS_LAUNCHER_SRUN || launch->launcher == TWS_LAUNCHER_SLURM;
+  if (slurm && !hostfile && !request.nodelist)
     return tws_fail(err, TWS_USAGE, "salloc or sbatch makes one; or give --hostfile FILE",
-                    "--launcher srun: this is no Slurm allocation (SLURM_JOB_NODELIST is not set)");
+                    "--launcher %s: this is no Slurm allocation (SLURM_JOB_NODELIST is not set)", f->launcher);
   TWS_TRY(tws_hosts_find(&request, arena, hosts, err));
-  launch->hosts = f->hostfile || request.nodelist ? hosts : NULL;
+  launch->hosts = hostfile || request.nodelist || f->include || f->exclude ? hosts : NULL;
   launch->least_nodes = most > 0 ? (int)least : 0;
   launch->remote_shell = f->remote_shell;
   launch->log_folder = f->logs;
@@ -44,11 +70,25 @@ tws_code tws_launch_flags_read(const tws_launch_flags *f, int64_t ranks, tws_are
   return TWS_OK;
 }
 
-tws_code tws_launch_show(const tws_cli *cli, const tws_hosts *hosts, int to_stdout, tws_error *err) {
+void tws_launch_flags_say(const tws_cli *cli, const tws_launch_flags *f, int64_t ranks) {
+  const char *hostfile = tws_launch_flags_hostfile(f, ranks);
+  if (hostfile && !f->hostfile) tws_say(cli, "the hosts are those of %s (-n N: this machine alone)", hostfile);
+}
+
+int tws_launch_flags_choose_devices(const tws_cli *cli, const tws_launch_flags *f) {
+  const char *present = getenv("CUDA_VISIBLE_DEVICES");
+  if (!f->include && !f->exclude && !f->num_gpus) return 0;
+  if (present)
+    tws_say(cli, "CUDA_VISIBLE_DEVICES=%s is left out: --include, --exclude or --num-gpus is given", present);
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  return 1;
+}
+
+tws_code tws_launch_show(const tws_cli *cli, const tws_hosts *hosts, int first, int to_stdout, tws_error *err) {
   cJSON *root = cJSON_CreateObject();
   cJSON_AddStringToObject(root, "schema", "twinspeed-ranks-1");
   cJSON *ranks = cJSON_AddArrayToObject(root, "ranks");
-  int rank = 0;
+  int rank = first;
   for (int h = 0; h < hosts->count; h++)
     for (int i = 0; i < hosts->host[h].count; i++, rank++) {
       const tws_host *host = &hosts->host[h];

@@ -9,29 +9,46 @@ typedef struct tws_launch_flags {
   const char *hostfile, *include, *exclude, *launcher, *remote_shell, *logs, *num_nodes; /* NULL: not given */
   int64_t num_gpus;                                                                      /* 0: not given */
   int elastic;                                                                           /* MIN:MAX makes sense */
+  int any_command; /* ranks are a command's, which every launcher can start; those of other verbs need ours */
 } tws_launch_flags;
 
 /* Rows for a verb's option table: `type` is its options struct, `field` the tws_launch_flags member in it. */
 #define TWS_LAUNCH_OPTIONS(type, field)                                                                          \
-  TWS_STRING("hostfile", 'H', "FILE", type, field.hostfile, "hosts and slots, one \"NAME slots=N\" a line"),     \
-      TWS_STRING("include", 'i', "FILTER", type, field.include, "only these: worker-0@worker-1:0,2"),            \
+  TWS_STRING("hostfile", 'H', "FILE", type, field.hostfile,                                                      \
+             "hosts and slots, one \"NAME slots=N\" a line "                                                     \
+             "(default: /job/hostfile, where there is one)"),                                                    \
+      TWS_STRING("include", 'i', "FILTER", type, field.include,                                                  \
+                 "only these: worker-0@worker-1:0,2; without a "                                                 \
+                 "hostfile localhost:0,2"),                                                                      \
       TWS_STRING("exclude", 'e', "FILTER", type, field.exclude, "all but these"),                                \
       TWS_STRING("num-nodes", 0, "N", type, field.num_nodes,                                                     \
                  "the first N hosts; MIN:MAX with --restarts: up to MAX, and on while MIN are left"),            \
       TWS_INTEGER("num-gpus", 0, "N", type, field.num_gpus, 1, TWS_MAX_SLOTS, "the first N slots of each host"), \
-      TWS_STRING("launcher", 0, "NAME", type, field.launcher, "who starts ranks: local, mpirun, ssh or srun"),   \
+      TWS_STRING("launcher", 0, "NAME", type, field.launcher,                                                    \
+                 "who starts ranks: local, mpirun, ssh, srun or, "                                               \
+                 "as in DeepSpeed, pdsh, openmpi, mpich, impi, mvapich, slurm"),                                 \
       TWS_STRING("remote-shell", 0, "PROGRAM", type, field.remote_shell,                                         \
                  "called with a host and a command; passes its input on (default: ssh)"),                        \
       TWS_STRING("logs", 0, "DIR", type, field.logs, "each rank's output into DIR/rank-N.log instead of the screen")
 
+#define TWS_DEFAULT_HOSTFILE "/job/hostfile" /* as in DeepSpeed */
 /* Hosts and launcher into `launch`, and how many ranks that makes. `ranks`: asked for on this machine, or 0. Without a
- * hostfile, but with a launcher that knows of one, the hosts are those of Slurm's allocation. TWS_USAGE for flags that
+ * hostfile, but with a launcher that knows of one, the hosts are those of Slurm's allocation; else those of
+ * TWS_DEFAULT_HOSTFILE, where there is such a file (TWINSPEED_HOSTFILE names another one). TWS_USAGE for flags that
  * do not go together. The hosts live in the arena. */
 tws_code tws_launch_flags_read(const tws_launch_flags *flags, int64_t ranks, tws_arena *arena, tws_hosts *hosts,
                                tws_launch_options *launch, tws_error *err);
+/* The hostfile that is read: the one given, or the default one; NULL: none. */
+const char *tws_launch_flags_hostfile(const tws_launch_flags *flags, int64_t ranks);
 /* 1: some flag says that ranks are to be started on given hosts. */
 int tws_launch_flags_given(const tws_launch_flags *flags);
-/* rank -> host -> device, to standard output or as narration; as JSON ("twinspeed-ranks-1") with --json. */
-tws_code tws_launch_show(const tws_cli *cli, const tws_hosts *hosts, int to_stdout, tws_error *err);
+/* Narrates that the hosts are those of the default hostfile, where they are. */
+void tws_launch_flags_say(const tws_cli *cli, const tws_launch_flags *flags, int64_t ranks);
+/* 1: devices were chosen, and CUDA_VISIBLE_DEVICES of this environment says nothing about the ranks. As DeepSpeed's
+ * launcher does, narration tells who sets it. */
+int tws_launch_flags_choose_devices(const tws_cli *cli, const tws_launch_flags *flags);
+/* rank -> host -> device, to standard output or as narration; as JSON ("twinspeed-ranks-1") with --json. first: number
+ * of the first rank. */
+tws_code tws_launch_show(const tws_cli *cli, const tws_hosts *hosts, int first, int to_stdout, tws_error *err);
 
 #endif

@@ -103,6 +103,7 @@ static tws_code profile(const tws_cli *cli, report *r, tws_error *err) {
   tws_text text = {0};
   const tws_flops_view view = view_of(r);
   tws_flops_print(&view, &text);
+  tws_job_assumed_remark(cli, r->job, r->o->measured != NULL); /* the layout is the same for all sources of times */
   return tws_out_text(&text, err);
 }
 
@@ -134,7 +135,7 @@ static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .depth = -1};
 const tws_verb tws_verb_profile = {
     .name = "profile",
     .summary = "parameters, flops and time of every module",
-    .usage = "-m MODEL [-c FILE] [--cluster NAME[:NODES]] [options]",
+    .usage = "-m MODEL [-c FILE] [--cluster NAME[:NODES[xDEVICES]]] [options]",
     .examples =
         "  twinspeed profile -m gpt2 --micro-batch 4 --cluster dgx-a100\n"
         "  twinspeed profile -m config.json -c ds_config.json --measured trace.json\n",

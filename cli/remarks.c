@@ -2,23 +2,8 @@
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
-#include "base/units.h"
 #include "config/autotuning.h"
-
-/* From here on float32 costs more than anybody who did not ask for it has in mind. */
-#define LARGE_MODEL 1e9
-
-static void remark_dtype(const tws_cli *cli, const tws_network *network) {
-  static const char *const others[] = {[TWS_F32] = "bf16", [TWS_BF16] = "fp32", [TWS_F16] = "bf16"};
-  char count[32];
-  if (network->dtype != TWS_F32)
-    tws_say(cli, "note: %s, as the model's file has it and nothing else was said (--dtype %s)",
-            tws_dtype_name(network->dtype), others[network->dtype]);
-  else if ((double)tws_network_params(network, 0) >= LARGE_MODEL)
-    tws_say(cli,
-            "note: fp32 for %s parameters, as neither model nor configuration says a type: did you mean --dtype bf16?",
-            tws_format_count((double)tws_network_params(network, 0), count, sizeof count));
-}
+#include "job/assumed.h"
 
 /* "-m gpt2" in a folder that has a "gpt2" of its own. */
 static void remark_name(const tws_cli *cli, const char *model) {
@@ -36,10 +21,23 @@ void tws_noise_remark(const tws_cli *cli, const tws_profile *profile) {
              tws_profile_name(profile), 100 * tws_profile_drift(profile), 100 * tws_profile_spread(profile));
 }
 
-void tws_job_assumptions(const tws_cli *cli, const char *model, const tws_job *job) {
+void tws_model_remark(const tws_cli *cli, const char *model, const tws_job *job) {
   remark_name(cli, model);
-  if (job->assumed_dtype) remark_dtype(cli, job->network);
+  if (job->network->open_positions && job->config->sequence_length > job->network->positions)
+    tws_say(cli,
+            "note: a sequence of %lld is longer than the model's %lld positions: rotary positions have no table, so "
+            "that it is planned",
+            (long long)job->config->sequence_length, (long long)job->network->positions);
   tws_noise_remark(cli, job->profile);
+}
+
+void tws_config_remark(const tws_cli *cli, const tws_config *config) {
+  tws_text text = {0};
+  int count = 0;
+  if (tws_config_notes(config, &text, &count, NULL) == TWS_OK && text.data)
+    for (char *rest = text.data, *line; (line = strsep(&rest, "\n"));)
+      if (*line) tws_say(cli, "note: %s", line);
+  tws_text_free(&text);
 }
 
 static void remark_idle_keys(const tws_cli *cli, const tws_config *config, int tunes) {
@@ -49,11 +47,12 @@ static void remark_idle_keys(const tws_cli *cli, const tws_config *config, int t
     for (char *rest = text.data, *line; (line = strsep(&rest, "\n"));)
       if (*line && !(tunes && tws_autotuning_is_read(line))) tws_warn(cli, "%s", line);
   tws_text_free(&text);
+  tws_config_remark(cli, config);
 }
 
 static void remark(const tws_cli *cli, const char *model, const tws_job *job, int tunes) {
   remark_idle_keys(cli, job->config, tunes);
-  tws_job_assumptions(cli, model, job);
+  tws_model_remark(cli, model, job);
   for (const char *line = job->network->notes; line && *line;) {
     size_t length = strcspn(line, "\n");
     if (length) tws_say(cli, "note: %.*s", (int)length, line);
@@ -67,6 +66,21 @@ void tws_job_remarks(const tws_cli *cli, const char *model, const tws_job *job) 
 
 void tws_tune_remarks(const tws_cli *cli, const char *model, const tws_job *job) {
   remark(cli, model, job, 1);
+}
+
+void tws_job_assumed_remark(const tws_cli *cli, const tws_job *job, int trains) {
+  static const char *const predicted[] = {"runtime", "memory margin", "NICs"}; /* a training has those that are there */
+  tws_assumption list[TWS_ASSUMPTIONS];
+  tws_text text = {0};
+  int kept = 0;
+  for (int i = 0, count = tws_job_assumed(job, list); i < count; i++) {
+    int decides = 1;
+    for (int k = 0; k < 3; k++) decides &= !trains || strcmp(list[i].what, predicted[k]) != 0;
+    if (decides) list[kept++] = list[i];
+  }
+  tws_assumptions_text(list, kept, &text);
+  if (text.length) tws_say(cli, "note: assumed: %s", text.data);
+  tws_text_free(&text);
 }
 
 void tws_data_remark(const tws_cli *cli, const char *path, const tws_network *network) {

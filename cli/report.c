@@ -39,13 +39,15 @@ static tws_code print_text(const tws_cli *cli, const tws_results *r, tws_error *
   enum { CONFIGURATION = 1, FIGURES = 5 };
   tws_table table;
   tws_text same = {0};
-  tws_table_init(&table, 13);
-  tws_table_row(&table, (const char *[]){"model", "type", "sequence", "ranks", "axes", "ZeRO", "batch", "recompute",
-                                         "predicted", "measured", "error", "tokens/s", "memory of a rank"});
+  tws_table_init(&table, 14);
+  tws_table_row(&table,
+                (const char *[]){"model", "runtime", "type", "sequence", "ranks", "axes", "ZeRO", "batch", "recompute",
+                                 "predicted", "measured", "error", "tokens/s", "memory of a rank"});
   for (size_t i = 0; i < r->count; i++) {
     const tws_result_entry *e = &r->entries[i];
     double error = tws_result_error(e), step = e->measured_s > 0 ? e->measured_s : tws_result_predicted(e);
     const char *row[] = {e->model,
+                         e->runtime,
                          e->dtype[0] ? e->dtype : "-",
                          e->sequence ? tws_cell("%lld", (long long)e->sequence) : "-",
                          tws_cell("%lld", (long long)e->ranks),
@@ -86,6 +88,7 @@ static tws_code print_json(const tws_results *r, tws_error *err) {
     const tws_result_entry *e = &r->entries[i];
     cJSON *one = cJSON_CreateObject();
     cJSON_AddStringToObject(one, "model", e->model);
+    cJSON_AddStringToObject(one, "runtime", e->runtime);
     if (e->dtype[0]) cJSON_AddStringToObject(one, "dtype", e->dtype);
     add_known(one, "sequence_length", (double)e->sequence);
     cJSON_AddNumberToObject(one, "ranks", (double)e->ranks);
@@ -185,7 +188,8 @@ const tws_verb tws_verb_report = {
         "  twinspeed report tune.json train-*.json --plot figures --tolerance 10\n",
     .notes =
         "Files are JSON results of train, estimate, simulate, tune and validate. Results of one configuration (model,\n"
-        "type, sequence, ranks and their axes, threads, ZeRO stage, micro batch, accumulation, recomputation) share a\n"
+        "runtime, type, sequence, ranks and their axes, threads, ZeRO stage, micro batch, accumulation, recomputation) "
+        "share a\n"
         "row; a simulated time counts before an estimated one.\n",
     .options = table,
     .options_bytes = sizeof(options),

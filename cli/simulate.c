@@ -255,7 +255,7 @@ static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .rank = -1};
 const tws_verb tws_verb_simulate = {
     .name = "simulate",
     .summary = "run one training step in simulation: time, contention, timeline",
-    .usage = "-m MODEL [-c FILE] [--cluster NAME[:NODES]] [--fidelity LEVEL] [--trace FILE] [options]",
+    .usage = "-m MODEL [-c FILE] [--cluster NAME[:NODES[xDEVICES]]] [--fidelity LEVEL] [--trace FILE] [options]",
     .examples =
         "  twinspeed simulate -m gpt2-xl --stage 3 --cluster dgx-a100:8\n"
         "  twinspeed simulate -m llama-3-8b -c ds_config.json --cluster dgx-h100:4 --fidelity flow\n"

@@ -83,9 +83,7 @@ enum { OWN_ARGUMENTS = 24, MAX_ARGUMENTS = 64 + TWS_MAX_STRINGS };
 static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   const char *arguments[MAX_ARGUMENTS];
   int count = 0;
-  if (o->job.config && strcmp(o->job.config, "-") == 0)
-    return tws_fail(err, TWS_USAGE, "save it to a file first: -c FILE",
-                    "-c -: only one process can read standard input, and %d ranks are to be started", job->ranks);
+  TWS_TRY(tws_job_spec_check_shared(&o->job, err));
   tws_job_spec spec = o->job;
   spec.ranks = job->ranks; /* decided here once: the ranks need not agree by themselves */
   spec.threads = job->threads;
@@ -388,6 +386,7 @@ static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_
   TWS_TRY(check_profile(o, job, err));
   if (!started) TWS_TRY(check_device(o, job, err));
   tws_job_remarks(cli, o->job.model, job);
+  tws_job_assumed_remark(cli, job, 1);
   tws_data_remark(cli, o->data, job->network);
   tws_job_remark(cli, job);
   tws_say(cli, "%s: %s parameters, ZeRO-%d, %s, %d rank%s%s x %d thread%s, batch of %" PRId64 " x %" PRId64 " tokens",
@@ -455,6 +454,15 @@ static tws_code read_torchrun(tws_cli *cli, options *o, int *idle, tws_error *er
   return TWS_OK;
 }
 
+/* The devices of this machine that --include and its like name, for all ranks. */
+static void use_devices(const tws_host *host) {
+  char devices[1024] = "";
+  int n = 0;
+  for (int i = 0; i < host->count && n < (int)sizeof devices; i++)
+    n += snprintf(devices + n, sizeof devices - (size_t)n, "%s%d", i ? "," : "", host->slot[i]);
+  setenv("CUDA_VISIBLE_DEVICES", devices, 1);
+}
+
 /* A job that says nothing of its cluster has as many nodes; several names of this machine are one. */
 static tws_code use_hosts(options *o, tws_error *err) {
   int most = 1;
@@ -469,7 +477,7 @@ static tws_code use_hosts(options *o, tws_error *err) {
 }
 
 /* Where ranks go, and how many that makes. */
-static tws_code place_ranks(options *o, tws_error *err) {
+static tws_code place_ranks(const tws_cli *cli, options *o, tws_error *err) {
   int rank, world;
   if (tws_started_elsewhere(&rank, &world)) {
     if (tws_launch_flags_given(&o->flags) || o->flags.launcher)
@@ -482,6 +490,9 @@ static tws_code place_ranks(options *o, tws_error *err) {
   o->flags.elastic = o->restarts > 0;
   TWS_TRY(tws_launch_flags_read(&o->flags, o->job.ranks, o->arena, &o->hosts, &o->launch, err));
   if (!o->launch.hosts) return TWS_OK;
+  tws_launch_flags_say(cli, &o->flags, o->job.ranks);
+  const int chosen = tws_launch_flags_choose_devices(cli, &o->flags);
+  if (chosen && o->hosts.count == 1 && tws_hosts_local(&o->hosts)) use_devices(o->hosts.host);
   return use_hosts(o, err);
 }
 
@@ -570,7 +581,8 @@ static int needs_guard(const options *o) {
   int rank, world;
   if (o->deadline_s <= 0 || o->job.ranks > 1 || o->launch.hosts || tws_rank_follows()) return 0;
   if (tws_started_elsewhere(&rank, &world)) return 0;
-  return !o->job.config || strcmp(o->job.config, "-") != 0 || !isatty(STDIN_FILENO);
+  const char *input;
+  return tws_job_spec_input(&o->job, &input, NULL) == TWS_OK && (!input || !isatty(STDIN_FILENO));
 }
 
 /* As the process that did the work has ended. */
@@ -589,7 +601,7 @@ static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
   int idle;
   TWS_TRY(read_torchrun(cli, o, &idle, err));
   if (idle) return TWS_OK;
-  TWS_TRY(place_ranks(o, err));
+  TWS_TRY(place_ranks(cli, o, err));
   if (needs_guard(o)) {
     TWS_TRY(tws_guard_start(o->deadline_s, &o->guard, err));
     if (!o->guard.inside) {
@@ -687,7 +699,8 @@ static const tws_option table[] = {
     TWS_FLAG("ignore-memory", 0, options, ignore_memory, "start although memory may not suffice"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .steps = 100, .deadline_s = TWS_FAILURE_DEADLINE_S, .failed_rank = -1};
+static const options defaults = {
+    .job = TWS_JOB_SPEC_DEFAULTS, .steps = 100, .deadline_s = TWS_FAILURE_DEADLINE_S, .failed_rank = -1};
 
 const tws_verb tws_verb_train = {
     .name = "train",

@@ -192,6 +192,12 @@ static tws_code read_space(const options *o, const tws_config *config, tws_tune_
                            &space->accumulation_count, err));
   space->max_micro = o->max_micro_batch;
   space->oversubscribe = o->oversubscribe || o->ranks; /* ranks that were named are meant */
+  if (tws_config_is_elastic(config)) {
+    if (!o->global_batch && !o->accumulations) return TWS_OK;
+    return tws_fail(err, TWS_USAGE, "leave it out, or --set elasticity.enabled=false",
+                    "%s is given, and elasticity chooses the batch",
+                    o->global_batch ? "--global-batch" : "--accumulations");
+  }
   space->global_batch = o->global_batch;
   if (!space->global_batch && !o->accumulations) space->global_batch = config->train_batch_size;
   if (!space->global_batch && !o->accumulations && config->accumulation_steps > 0)
@@ -334,6 +340,9 @@ static tws_code check_measurable(const session *s, tws_error *err) {
                     "--validate trains on this machine, and cluster %s is another", s->job->cluster.name);
   TWS_TRY(check_gpus(s, err));
   if (!s->o->data) return tws_fail(err, TWS_USAGE, "give --data FILE", "--validate: no data to train on");
+  tws_job_spec started = s->o->job;
+  started.config = NULL; /* trials are given files of the search's */
+  TWS_TRY(tws_job_spec_check_shared(&started, err));
   if (s->o->last_step < s->o->first_step)
     return tws_fail(err, TWS_USAGE, "--end-profile-step is the last step that is measured",
                     "--end-profile-step %lld comes before --start-profile-step %lld", (long long)s->o->last_step,
@@ -373,9 +382,14 @@ static tws_code print_result(const tws_cli *cli, const session *s, const tws_tun
     return tws_out_text(&text, err);
   }
   char params[32];
-  tws_out("%s, %s parameters, on %s (%s)\n\n", s->job->network->name,
+  tws_assumption assumed[TWS_ASSUMPTIONS];
+  tws_out("%s, %s parameters, on %s (%s)\n", s->job->network->name,
           tws_format_count((double)tws_network_params(s->job->network, 0), params, sizeof params), s->job->cluster.name,
           tws_profile_name(s->job->profile));
+  tws_out("runtime %s, %s, sequences of %s tokens\n", tws_profile_runtime(s->job->profile)->name,
+          tws_dtype_name(s->job->config->dtype), tws_thousands(tws_job_sequence(s->job)));
+  tws_assumptions_print(cli, assumed, tws_tune_assumed(&s->request, assumed));
+  tws_out("\n");
   TWS_TRY(tws_tune_print(cli, result, &s->request, (int)s->o->rows, err));
   if (report->trials) TWS_TRY(tws_trials_print(cli, report->trials, &s->request, err));
   char estimate[32], simulate[32];
@@ -385,6 +399,9 @@ static tws_code print_result(const tws_cli *cli, const session *s, const tws_tun
   char label[TWS_VARIANT_NAME];
   tws_variant_label(tws_tune_best(report, NULL), label, sizeof label);
   tws_out_wrapped(2, "best: %s -> %s/ds_config_optimal.json, report.html", label, s->o->results);
+  if (report->trials && report->trials->corrected > 0)
+    tws_out_wrapped(2, "corrected profile: %s/" TWS_TUNE_PROFILE "; what follows predicts with --profile of it",
+                    s->o->results);
   print_gain(report->analysis);
   return s->o->faults_s > 0 && report->analysis ? tws_faults_print(cli, report, s->o->faults_s, err) : TWS_OK;
 }
@@ -526,11 +543,13 @@ static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_err
 static const tws_option table[] = {
     TWS_STRING("model", 'm', "MODEL", options, job.model, "Hugging Face config.json, or a built-in model's name"),
     TWS_STRING("config", 'c', "FILE", options, job.config, "ds_config.json; its batch keys and stage are searched"),
-    TWS_STRING("cluster", 0, "NAME[:NODES]", options, job.cluster, "cluster file or built-in name (default: host)"),
+    TWS_STRING("cluster", 0, "NAME[:NODES[xDEVICES]]", options, job.cluster,
+               "cluster file or built-in name (default: host)"),
     TWS_STRING("profile", 0, "NAME", options, job.profile, "hardware profile: built-in name or a calibrated file"),
     TWS_RUNTIME_OPTION(options, job),
     TWS_INTEGER("seq", 0, "TOKENS", options, job.sequence, 1, 16777216, "sequence length (default: the model's)"),
     TWS_STRING("dtype", 0, "TYPE", options, job.dtype, "fp32, bf16 or fp16"),
+    TWS_LEARNING_OPTIONS(options, job),
     TWS_INTEGER("seed", 0, "N", options, job.seed, 0, 9007199254740992.0, "seed of the random tuner and of training"),
     TWS_LIST("set", 0, "KEY=VALUE", options, job.set, "set a configuration key"),
     TWS_STRICT_OPTION(options, job),
@@ -632,7 +651,7 @@ static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS,
 const tws_verb tws_verb_tune = {
     .name = "tune",
     .summary = "finds the fastest configuration, in simulation",
-    .usage = "-m MODEL [-c ds_config.json] [--cluster NAME[:NODES]] [options]",
+    .usage = "-m MODEL [-c ds_config.json] [--cluster NAME[:NODES[xDEVICES]]] [options]",
     .examples =
         "  twinspeed tune -m gpt2-xl -c ds_config.json --cluster dgx-a100:2\n"
         "  twinspeed tune -m config.json -c ds_config.json --profile host.json -n 1,2 --validate 3 --data book.txt\n"

@@ -115,11 +115,11 @@ static tws_code print_json(const report *r, tws_error *err) {
 
 static void draw_timeline(const tws_cli *cli, const tws_validate_options *o, const report *r, const char *scripts) {
   const tws_timeline *both[] = {r->of_job.simulated, r->of_job.measured};
-  char path[4200], title[256];
+  char path[4200], title[256], model[64];
   tws_error err = {0};
-  snprintf(title, sizeof title, "%.80s, ZeRO-%d, %d rank%s: one step, simulated and measured",
-           tws_result_model(r->job->network->name), r->job->config->zero.stage, r->job->ranks,
-           r->job->ranks > 1 ? "s" : "");
+  tws_result_title(r->job->network->name, model, sizeof model);
+  snprintf(title, sizeof title, "%s, ZeRO-%d, %d rank%s: one step, simulated and measured", model,
+           r->job->config->zero.stage, r->job->ranks, r->job->ranks > 1 ? "s" : "");
   for (int i = 0; i < 2; i++) {
     snprintf(path, sizeof path, "%s/timeline.%s", o->figures, i ? "svg" : "png");
     tws_validate_figure_note(cli, tws_plot_timelines(scripts, both, 2, 4, title, path, &err), path, &err);
@@ -127,12 +127,13 @@ static void draw_timeline(const tws_cli *cli, const tws_validate_options *o, con
 }
 
 static void draw_memory(const tws_cli *cli, const tws_validate_options *o, const report *r, const char *scripts) {
-  char path[4200], title[256];
+  char path[4200], title[256], model[64];
   tws_error err = {0};
   tws_plan *plan;
   tws_text csv = {0};
-  snprintf(title, sizeof title, "%.80s, ZeRO-%d: memory of rank 0 of %d over one step",
-           tws_result_model(r->job->network->name), r->job->config->zero.stage, r->job->ranks);
+  tws_result_title(r->job->network->name, model, sizeof model);
+  snprintf(title, sizeof title, "%s, ZeRO-%d: memory of rank 0 of %d over one step", model, r->job->config->zero.stage,
+           r->job->ranks);
   tws_code code = tws_job_plan(r->job, 0, &plan, &err);
   if (code == TWS_OK) code = tws_ledger_csv(plan, TWS_TIER_DEVICE, &csv, &err);
   for (int i = 0; i < 2; i++) {
@@ -207,6 +208,7 @@ static tws_code run_validate(tws_cli *cli, void *raw, int argc, char **argv, tws
   if (!o->data)
     return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",
                     "validate: no data to train on");
+  TWS_TRY(tws_job_spec_check_shared(&o->job, err));
   if (o->sweep) return tws_validate_sweep(cli, o, err);
   if (o->ranks) { /* a list is for the sweep */
     double ranks;
@@ -215,6 +217,7 @@ static tws_code run_validate(tws_cli *cli, void *raw, int argc, char **argv, tws
   }
   tws_job *job;
   TWS_TRY(tws_job_load(&o->job, &job, err));
+  job->assumed_runtime = 0; /* this program's own trains */
   report r = {.job = job};
   tws_code code = validate_job(cli, o, &r, err);
   tws_validation_free(&r.of_job);
@@ -235,6 +238,7 @@ static const tws_option table[] = {
     TWS_INTEGER("accumulation", 0, "N", tws_validate_options, job.accumulation, 1, 1048576, "accumulation steps"),
     TWS_STRING("recompute", 0, "MODE", tws_validate_options, job.recompute, "none, selective or full"),
     TWS_STRING("dtype", 0, "TYPE", tws_validate_options, job.dtype, "fp32, bf16 or fp16"),
+    TWS_LEARNING_OPTIONS(tws_validate_options, job),
     TWS_INTEGER("threads", 0, "N", tws_validate_options, job.threads, 1, 1024, "threads of one rank"),
     TWS_INTEGER("vocab-multiple", 0, "N", tws_validate_options, job.vocabulary_multiple, 1, 65536,
                 "pad the vocabulary to this"),

@@ -147,6 +147,8 @@ static void add_results(cJSON *list, const tws_case_comparison *c) {
 
 static tws_code print_json(const cases_report *r, tws_error *err) {
   cJSON *root = cJSON_CreateObject();
+  cJSON_AddStringToObject(root, "schema", "twinspeed-cases-1");
+  cJSON_AddStringToObject(root, "times", r->o->simulate ? "simulated" : "estimated");
   add_groups(cJSON_AddArrayToObject(root, "groups"), &r->compared);
   add_results(cJSON_AddArrayToObject(root, "cases"), &r->compared);
   return tws_out_json(root, err);

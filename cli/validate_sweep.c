@@ -50,6 +50,7 @@ static tws_code print_json(const tws_validate_options *o, const tws_sweep *s, tw
   snprintf(fingerprint.model, sizeof fingerprint.model, "%016llx",
            (unsigned long long)tws_network_fingerprint(s->job->network));
   tws_fingerprint_json(&fingerprint, json);
+  cJSON_AddStringToObject(json, "runtime", "twinspeed");
   cJSON_AddStringToObject(json, "dtype", tws_dtype_name(s->job->config->dtype));
   cJSON_AddNumberToObject(json, "sequence_length", (double)tws_job_sequence(s->job));
   cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(s->job->profile));
@@ -102,8 +103,10 @@ static tws_code draw_sweep(const tws_cli *cli, const tws_validate_options *o, co
              (long long)q->accumulation, q->recompute ? " " : "", q->recompute ? tws_recompute_name(q->recompute) : "");
     points[i] = (tws_plot_point){labels[i], p->measured_s, p->low_s, p->high_s, p->simulated_s};
   }
-  snprintf(title, sizeof title, "%.80s on this machine: predicted against measured step time, median error %.1f %%",
-           tws_result_model(s->job->network->name), s->median_error * 100);
+  char model[64];
+  tws_result_title(s->job->network->name, model, sizeof model);
+  snprintf(title, sizeof title, "%s on this machine: predicted against measured step time, median error %.1f %%", model,
+           s->median_error * 100);
   tws_validate_scripts(scripts, (int)sizeof scripts);
   for (int i = 0; i < 2; i++) {
     tws_error local = {0};
@@ -151,6 +154,7 @@ tws_code tws_validate_sweep(const tws_cli *cli, const tws_validate_options *o, t
   tws_job *job;
   TWS_TRY(tws_job_open(&o->job, &job, err));
   tws_job_remarks(cli, o->job.model, job);
+  tws_job_assumed_remark(cli, job, 1);
   tws_data_remark(cli, o->data, job->network);
   tws_sweep *s = tws_calloc(1, sizeof *s);
   tws_code code = s ? run_sweep(cli, o, job, s, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");

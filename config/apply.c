@@ -26,7 +26,7 @@ static int unset_value(const tws_key *key) {
 
 static int64_t integer_of(const tws_key *key, tws_given given) {
   int64_t value;
-  if (given.item && tws_json_integer(given.source->json, given.item, &value, NULL)) return value;
+  if (given.item && tws_given_integer(key, given, &value)) return value;
   if (cJSON_IsBool(given.item)) return cJSON_IsTrue(given.item);
   if (!key->fallback) return unset_value(key);
   if (key->type == TWS_KEY_BOOL) return strcmp(key->fallback, "true") == 0;
@@ -83,8 +83,21 @@ static void apply_key(tws_config *config, const tws_key *key) {
 
 /* ---- fields that follow from several keys ---- */
 
+static const tws_dtype types[] = {TWS_F32, TWS_F16, TWS_BF16};
+
+/* 1 + the type that a key gives; 0: none. */
+static int communication_type(const struct tws_config_store *store, const char *path) {
+  const char *text = tws_given_text(tws_store_at(store, path));
+  const int index = text ? tws_key_word("fp32|fp16|bf16", text, 1) : -1;
+  return index < 0 ? 0 : 1 + (int)types[index];
+}
+
+static void apply_communication(tws_config *config) {
+  config->communication_dtype = communication_type(config->store, "communication_data_type");
+  config->sequence_communication = communication_type(config->store, "seq_parallel_communication_data_type");
+}
+
 static void apply_dtype(tws_config *config) {
-  static const tws_dtype types[] = {TWS_F32, TWS_F16, TWS_BF16};
   const struct tws_config_store *store = config->store;
   config->dtype = tws_given_true(tws_store_at(store, "fp16.enabled"))   ? TWS_F16
                   : tws_given_true(tws_store_at(store, "bf16.enabled")) ? TWS_BF16
@@ -92,6 +105,10 @@ static void apply_dtype(tws_config *config) {
   const char *text = tws_given_text(tws_store_at(store, "data_types.grad_accum_dtype"));
   int index = text ? tws_key_word("fp32|fp16|bf16", text, 0) : -1;
   config->accumulation_dtype = index < 0 ? config->dtype : types[index];
+}
+
+int tws_config_gives(const tws_config *config, const char *path) {
+  return tws_store_at(config->store, path).item != NULL;
 }
 
 int tws_config_says_dtype(const tws_config *config, tws_dtype dtype) {
@@ -177,6 +194,7 @@ void tws_config_apply(tws_config *config, const char *section) {
     apply_key(config, key);
   }
   if (!section || tws_key_word("fp16|bf16|data_types", section, 0) >= 0) apply_dtype(config);
+  if (!section || strstr(section, "communication_data_type")) apply_communication(config);
   if (!section || strcmp(section, "pipeline") == 0)
     config->pipeline_partition = tws_given_text(tws_store_at(config->store, "pipeline.partition"));
   if (!section || strcmp(section, "flops_profiler") == 0)

@@ -29,7 +29,12 @@ tws_autotuning tws_config_autotuning(const tws_config *config) {
 }
 
 int tws_autotuning_is_read(const char *line) {
-  const char *reason = tws_key_at("autotuning.fast")->reason;
-  const size_t length = strlen(line), end = strlen(reason);
-  return length > end && strcmp(line + length - end, reason) == 0;
+  static const char *const paths[] = {"autotuning.fast", "autotuning.enabled"};
+  const size_t length = strlen(line);
+  for (int i = 0; i < 2; i++) {
+    const char *reason = tws_key_at(paths[i])->reason;
+    const size_t end = strlen(reason);
+    if (length > end && strcmp(line + length - end, reason) == 0) return 1;
+  }
+  return 0;
 }

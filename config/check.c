@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
+#include "base/json_scan.h"
 #include "base/number.h"
 
 typedef struct text {
@@ -67,7 +69,9 @@ static int is_number(const tws_key *key, const cJSON *item) {
 static int is_integer(const tws_walk *walk, const tws_key *key, const cJSON *item) {
   int64_t value;
   int literal;
-  if (!tws_json_integer(walk->source->json, item, &value, &literal)) return 0;
+  if (!tws_json_integer(walk->source->json, item, &value, &literal) &&
+      !tws_given_integer(key, (tws_given){item, walk->source}, &value))
+    return 0;
   return in_range(key, (double)value) && (literal || !key->strict);
 }
 
@@ -141,7 +145,12 @@ static const char *hint_for(const tws_key *key, const cJSON *item, char *hint, s
       return hint;
     }
   }
-  const char *quotes = "";
+  const char *quotes = "", *json = NULL;
+  if (cJSON_IsString(item)) json = tws_json_of_python(item->valuestring, strlen(item->valuestring));
+  if (json) {
+    snprintf(hint, size, "JSON spells it %s, without quotes", json);
+    return hint;
+  }
   if (cJSON_IsString(item) && (key->type == TWS_KEY_BOOL || key->type == TWS_KEY_INT || key->type == TWS_KEY_NUMBER))
     quotes = strcmp(item->valuestring, "auto") == 0 ? "this key cannot be \"auto\". " : "leave out the quotes. ";
   snprintf(hint, size, "%s%s", quotes, key->doc);
@@ -163,7 +172,10 @@ static void read_other_words(const tws_walk *walk, const tws_key *key, const cJS
   const int checked = tws_key_checked_section(walk->segments[0]), number = cJSON_IsNumber(item);
   const char *words = checked && cJSON_IsString(item) ? item->valuestring : NULL;
   if (strcmp(walk->segments[0], "twinspeed") == 0) return;
-  if (key->type == TWS_KEY_BOOL) {
+  if (strstr(key->path, "communication_data_type") && cJSON_IsString(item) &&
+      strcasecmp(item->valuestring, "bfp16") == 0) { /* as DeepSpeed's manual spells bf16 */
+    memcpy(item->valuestring, "bf16", sizeof "bf16");
+  } else if (key->type == TWS_KEY_BOOL) {
     if (number && (item->valuedouble == 0 || item->valuedouble == 1))
       become_number(item, item->valuedouble == 1 ? cJSON_True : cJSON_False, 0);
     else if (words && tws_key_word("true|t|yes|y|on|1", words, 1) >= 0)
@@ -186,15 +198,28 @@ static int is_harmless(const tws_walk *walk, const tws_key *key, const cJSON *it
   return cJSON_IsNumber(item) || (cJSON_IsString(item) && key->type != TWS_KEY_BOOL && !key->values);
 }
 
+/* The value as messages name it. */
+static const char *describe_given(const cJSON *item, char *got, size_t size) {
+  const char *word = cJSON_IsString(item) ? item->valuestring : "";
+  if (!tws_json_of_python(word, strlen(word))) return tws_json_describe(item, got, size);
+  snprintf(got, size, "Python's %s", word);
+  return got;
+}
+
+/* A path or a name that is None is none. */
+static int is_none(const tws_key *key, const cJSON *item) {
+  return key->parts && cJSON_IsString(item) && strcmp(item->valuestring, "None") == 0;
+}
+
 tws_code tws_key_check(tws_walk *walk, const tws_key *key, const cJSON *item) {
   tws_given given = {item, walk->source};
   read_other_words(walk, key, item);
   if (tws_given_auto(given) && (key->automatic || tws_key_lax_section(walk->segments[0]))) return TWS_OK;
-  if (fits_key(walk, key, item) || is_harmless(walk, key, item)) return TWS_OK;
+  if (!is_none(key, item) && (fits_key(walk, key, item) || is_harmless(walk, key, item))) return TWS_OK;
   char path[400], hint[sizeof walk->err->hint], got[96];
   text want;
   tws_key_join(walk->segments, walk->n, path, sizeof path);
   return tws_store_fail(walk->store, given, TWS_INVALID, walk->err, hint_for(key, item, hint, sizeof hint),
                         "\"%s\" must be %s, not %s", path, describe_wanted(key, item, &want),
-                        tws_json_describe(item, got, sizeof got));
+                        describe_given(item, got, sizeof got));
 }

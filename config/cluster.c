@@ -136,6 +136,7 @@ static tws_code load_builtin(const char *spec, tws_cluster *out, tws_error *err)
     return tws_fail(err, TWS_INVALID, hint, "unknown cluster \"%.200s\"", spec);
   }
   *out = *found;
+  out->builtin = out->assumed_nics = 1;
   if (strcmp(found->name, "host") == 0) fill_host(out);
   if (!colon) return TWS_OK;
   const char *rest = colon + 1;
@@ -272,6 +273,12 @@ static tws_code check_cluster(const tws_json *json, const cJSON *root, const tws
   return TWS_OK;
 }
 
+static tws_code read_nics(const tws_json *json, const cJSON *root, tws_cluster *c, tws_error *err) {
+  c->builtin = 0;
+  c->assumed_nics = !cJSON_GetObjectItemCaseSensitive(root, "nics_per_node");
+  return read_count_key(json, root, "nics_per_node", 0, MAX_DEVICES, &c->nics_per_node, err);
+}
+
 tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error *err) {
   static const char *const known[] = {"schema",
                                       "name",
@@ -326,7 +333,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
   TWS_TRY(read_count_key(json, root, "nodes", 1, MAX_NODES, &c.nodes, err));
   TWS_TRY(read_count_key(json, root, "devices_per_node", 1, MAX_DEVICES, &c.devices_per_node, err));
   TWS_TRY(read_count_key(json, root, "cores_per_node", 0, MAX_CORES, &c.cores_per_node, err));
-  TWS_TRY(read_count_key(json, root, "nics_per_node", 0, MAX_DEVICES, &c.nics_per_node, err));
+  TWS_TRY(read_nics(json, root, &c, err));
   TWS_TRY(read_count_key(json, root, "paired", 0, 1, &c.paired, err));
   TWS_TRY(read_quantity(json, root, "host_memory", &c.host_memory_bytes, err));
   TWS_TRY(read_quantity(json, root, "device_memory", &c.device_memory_bytes, err));

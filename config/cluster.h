@@ -37,6 +37,8 @@ typedef struct tws_cluster {
   double message_bandwidth;   /* bytes/s of one NIC in messages between two ranks, where rings reach less; 0: inter's */
   double message_s;           /* from the start of one message that a rank sends to other nodes to that of the next */
   int nics_per_node;
+  int builtin;                  /* a built-in cluster, as it is: no file */
+  int assumed_nics;             /* no file says nics_per_node: a built-in cluster's, or 1 */
   int leaf_nodes;               /* of nodes in order so many behind one leaf switch; 0: all */
   double oversubscription;      /* what a leaf's NICs send at most over what leaves it, each way; with leaf_nodes */
   int nccl;                     /* collectives as NCCL chooses them (models/hardware/nccl.h); 0: rings */

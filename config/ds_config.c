@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "config/check.h"
+#include "config/foreign.h"
 #include "config/store.h"
 
 static tws_code no_memory(tws_error *err) {
@@ -109,10 +110,22 @@ static tws_code create_from_json(tws_json *json, tws_config **out, tws_error *er
 }
 
 tws_code tws_config_load(const char *path, tws_config **out, tws_error *err) {
-  tws_json *json;
+  const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
+  tws_json *json = NULL;
+  tws_error foreign = {0};
+  char *text;
+  size_t length;
   *out = NULL;
-  TWS_TRY(tws_json_read_hjson(path, &json, err));
-  return create_from_json(json, out, err);
+  TWS_TRY(tws_read_file(path, 0, &text, &length, err));
+  tws_code code = tws_json_parse_hjson(text, length, name, &json, err);
+  if ((code == TWS_OK || code == TWS_INVALID) && tws_config_refuse_foreign(text, name, json, &foreign) != TWS_OK) {
+    code = TWS_INVALID;
+    if (err) *err = foreign;
+    tws_json_destroy(json);
+    json = NULL;
+  }
+  tws_free(text);
+  return code == TWS_OK ? create_from_json(json, out, err) : code;
 }
 
 tws_code tws_config_from_json(const tws_json *json, tws_config **out, tws_error *err) {

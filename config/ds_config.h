@@ -112,6 +112,8 @@ typedef struct tws_config {
   double gradient_clipping;       /* 0: none */
   tws_dtype dtype;                /* from fp16.enabled, bf16.enabled */
   tws_dtype accumulation_dtype;   /* data_types.grad_accum_dtype or dtype */
+  int communication_dtype;        /* communication_data_type: 1 + a tws_dtype, 0: not given; */
+  int sequence_communication;     /* seq_parallel_communication_data_type likewise: tws_config_communication_dtype() */
   int bf16_masters, bf16_moments; /* read by tws_config_bf16_masters(), _moments() */
   int dropout;                    /* twinspeed.dropout: what the model's file says of dropout is done in training */
   int stochastic_rounding;        /* twinspeed.stochastic_rounding: of what is updated without a float32 copy */
@@ -226,6 +228,8 @@ tws_code tws_config_default(tws_config **out, tws_error *err);
 tws_code tws_config_clone(const tws_config *config, tws_config **out, tws_error *err);
 void tws_config_destroy(tws_config *config);
 
+/* Is the key with this dotted path given, by the file or by an override? */
+int tws_config_gives(const tws_config *config, const char *path);
 /* Has it been said that the model is of this type, or of another? "auto" says nothing; "bf16 off" only that it
  * is not. */
 int tws_config_says_dtype(const tws_config *config, tws_dtype dtype);
@@ -243,6 +247,14 @@ tws_code tws_config_set(tws_config *config, const char *path, const char *json_v
 tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_context *context, tws_error *err);
 /* What can be said without a number of ranks: the same rules, and whether any number fits the batch triple. */
 tws_code tws_config_check(const tws_config *config, tws_error *err);
+/* The elasticity section. TWS_INVALID: there is none, or it is not enabled. */
+struct tws_elastic;
+tws_code tws_config_elastic(const tws_config *config, struct tws_elastic *out, tws_error *err);
+/* Whether elasticity.enabled is true: the batch follows from the ranks then, and no batch key may be given. */
+int tws_config_is_elastic(const tws_config *config);
+/* What it chooses for so many ranks, of which each replica takes ranks / replicas. TWS_INVALID: nothing, and why. */
+tws_code tws_config_elastic_batch(const tws_config *config, int64_t ranks, int64_t replicas, int64_t *micro,
+                                  int64_t *accumulation, tws_error *err);
 /* The triple alone, as the golden cases state it: 0 or absent = null. */
 tws_code tws_batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation, int64_t world, tws_error *err);
 
@@ -252,6 +264,13 @@ typedef struct tws_division {
 } tws_division;
 tws_division tws_config_division(const tws_config *config);
 
+/* The type in which gradients are reduced among replicas, and among sequence ranks with them: the model's unless a key
+ * gives another. DeepSpeed takes fp32 in place of the model's where there are sequence ranks. */
+static inline tws_dtype tws_config_communication_dtype(const tws_config *config) {
+  const int apart = config->sequence_ranks > 1 && config->sequence_communication;
+  const int given = apart ? config->sequence_communication : config->communication_dtype;
+  return given ? (tws_dtype)(given - 1) : config->dtype;
+}
 /* Whether activation checkpoints wait in the host's memory. */
 static inline int tws_config_checkpoints_on_host(const tws_config *config) {
   return config->cpu_checkpointing && config->recompute == TWS_RECOMPUTE_FULL;
@@ -352,6 +371,10 @@ tws_code tws_config_print_given(const tws_config *config, tws_text *out, tws_err
 tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_error *err);
 tws_code tws_config_print_schema(tws_text *out, tws_error *err);
 tws_code tws_config_no_effect(const tws_config *config, tws_text *out, int *count, tws_error *err);
+
+/* A line for each value that is taken otherwise than it was given, a fraction of a count, and one for all keys that are
+ * "auto" and have their defaults or what the model says: which these are, and the flags that set them. */
+tws_code tws_config_notes(const tws_config *config, tws_text *out, int *count, tws_error *err);
 
 const char *tws_recompute_name(tws_recompute recompute);
 /* A bit for each tws_recomputed; -1: a list of something else. */

@@ -11,7 +11,7 @@ static const int64_t composites[] = {1,      2,      4,      6,      12,     24,
                                      166320, 221760, 277200, 332640, 498960, 554400, 665280, 720720};
 enum { COMPOSITES = sizeof composites / sizeof *composites, MOST_GPUS = 1 << 22 };
 
-static tws_code check(const tws_elastic *e, int64_t world, tws_error *err) {
+static tws_code check(const tws_elastic *e, tws_error *err) {
   if (e->max_batch < 1) return tws_fail(err, TWS_INVALID, NULL, "elasticity needs max_train_batch_size");
   if (e->micro_count < 1)
     return tws_fail(err, TWS_INVALID, "for example [2, 4, 6]", "elasticity needs micro_batch_sizes");
@@ -34,8 +34,6 @@ static tws_code check(const tws_elastic *e, int64_t world, tws_error *err) {
     return tws_fail(err, TWS_INVALID, NULL,
                     "elasticity: %lld model-parallel ranks do not divide the %lld GPUs of a node",
                     (long long)e->model_parallel, (long long)e->gpus_per_node);
-  if (world < 1)
-    return tws_fail(err, TWS_INVALID, "say how many: -n N", "elasticity 0.2 needs to know how many GPUs there are");
   return TWS_OK;
 }
 
@@ -153,7 +151,7 @@ static tws_code choose(const tws_elastic *e, int64_t world, unsigned char *can, 
   out->batch = high >= low ? choose_batch(e, cap, low, high, can) * replicas : 0;
   TWS_TRY(list_gpus(can, high, replicas, out, err));
   const int64_t gpus = nodes ? world / e->model_parallel : world;
-  if (nodes && !is_listed(out, gpus)) {
+  if (nodes && world > 0 && !is_listed(out, gpus)) {
     const int64_t alone = world * replicas / e->gpus_per_node;
     out->batch = choose_for_world(e, alone);
     out->gpu_count = 1;
@@ -164,9 +162,9 @@ static tws_code choose(const tws_elastic *e, int64_t world, unsigned char *can, 
   return TWS_OK;
 }
 
-tws_code tws_elastic_choose(const tws_elastic *e, int64_t world, tws_elastic_choice *out, tws_error *err) {
+static tws_code choose_any(const tws_elastic *e, int64_t world, tws_elastic_choice *out, tws_error *err) {
   *out = (tws_elastic_choice){0};
-  TWS_TRY(check(e, world, err));
+  TWS_TRY(check(e, err));
   unsigned char *can = tws_calloc((size_t)e->max_gpus + 2, 1);
   tws_code code = can ? choose(e, world, can, out, err) : tws_fail(err, TWS_MEMORY, NULL, "no memory for elasticity");
   tws_free(can);
@@ -174,4 +172,35 @@ tws_code tws_elastic_choose(const tws_elastic *e, int64_t world, tws_elastic_cho
   tws_free(out->gpus);
   *out = (tws_elastic_choice){0};
   return code;
+}
+
+tws_code tws_elastic_choose(const tws_elastic *e, int64_t world, tws_elastic_choice *out, tws_error *err) {
+  *out = (tws_elastic_choice){0};
+  TWS_TRY(check(e, err));
+  if (world < 1 && e->version >= 0.2)
+    return tws_fail(err, TWS_INVALID, "say how many: -n N", "elasticity 0.2 needs to know how many GPUs there are");
+  return choose_any(e, world, out, err);
+}
+
+tws_code tws_elastic_list(const tws_elastic *e, tws_elastic_choice *out, tws_elastic_row **rows, int *count,
+                          tws_error *err) {
+  *rows = NULL;
+  *count = 0;
+  TWS_TRY(choose_any(e, 0, out, err));
+  *rows = tws_calloc((size_t)out->gpu_count + 1, sizeof **rows);
+  if (!*rows) {
+    tws_free(out->gpus);
+    *out = (tws_elastic_choice){0};
+    return tws_fail(err, TWS_MEMORY, NULL, "no memory for elasticity");
+  }
+  const int64_t model = e->version >= 0.2 ? e->model_parallel : 1;
+  for (int i = 0; i < out->gpu_count; i++) {
+    tws_elastic_row row = {.gpus = out->gpus[i] * model, .replicas = out->gpus[i]};
+    row.micro = choose_micro(e, out->batch, row.gpus);
+    /* With model parallelism DeepSpeed looks for the world, too, among the numbers of replicas. */
+    if (!is_listed(out, row.gpus) || row.micro < 1 || out->batch % (row.micro * row.replicas) != 0) continue;
+    row.accumulation = out->batch / (row.micro * row.replicas);
+    (*rows)[(*count)++] = row;
+  }
+  return TWS_OK;
 }

@@ -30,4 +30,14 @@ typedef struct tws_elastic_choice {
  * settings that make no sense, or a world that is none of the numbers. */
 tws_code tws_elastic_choose(const tws_elastic *elastic, int64_t world, tws_elastic_choice *out, tws_error *err);
 
+typedef struct tws_elastic_row {
+  int64_t gpus;                /* a world that tws_elastic_choose() takes with the batch that all rows share */
+  int64_t replicas;            /* data-parallel ranks: GPUs over the model-parallel size */
+  int64_t micro, accumulation; /* batch = micro x accumulation x replicas */
+} tws_elastic_row;
+/* The choice that holds for all numbers of GPUs, of version 0.2 too (out->micro is 0), and the worlds that can have it,
+ * ascending; *rows by tws_free(), as out->gpus. */
+tws_code tws_elastic_list(const tws_elastic *elastic, tws_elastic_choice *out, tws_elastic_row **rows, int *count,
+                          tws_error *err);
+
 #endif

@@ -6,29 +6,57 @@
 
 /* Why keys have no effect here. */
 #define LATER "Twinspeed does not have this technique yet: results are those without it"
+#define DIVIDED "the weight of the loss divides gradients by the number of ranks before any reduction"
 #define UPSTREAM "it has no effect in DeepSpeed either"
 #define PRECISION "precision follows from fp16, bf16 and data_types.grad_accum_dtype"
 #define TOKENS "the inputs are token ids, and embeddings are in half precision anyway"
 #define MASTERS "updates are computed in float32, and not applied where a gradient is not finite"
 #define ADAM "there is one implementation of Adam"
-#define RESUME "training starts at step 0"
+#define GRADIENTS "every step overwrites gradients, which have their place in the plan"
+#define RESUME "twinspeed train --resume continues the schedule at the step of its checkpoint"
 #define BUFFERS "there are as many as pipeline_read and pipeline_write take"
 #define FAST "swap files are made in full, and zero, at once"
 #define MOMENTS "they are, unless bf16.bf16_optimizer_states says otherwise"
 #define GRANULARITY "parameters are gathered by the modules of the plan"
 #define INTERVALS "the plan is static: the host updates every update_interval steps"
 #define CORES "twinspeed.threads and twinspeed.bind_threads say which cores the host uses"
-#define SAVE "DeepSpeed's checkpoints are not written or read"
+#define SAVE "twinspeed train --save and --resume have checkpoints of their own, whose options say how they are written"
+#define UNIVERSAL                                                                                                  \
+  "twinspeed train --resume continues its own checkpoints at any number of ranks; of DeepSpeed's, universal ones " \
+  "too, "                                                                                                          \
+  "twinspeed convert checkpoint makes a file of weights for --init-from"
+#define RESHAPED "twinspeed train --resume continues a checkpoint at any number of ranks, stage and division anyway"
+#define WHOLE                                                                                                       \
+  "twinspeed convert checkpoint writes the whole weights of a checkpoint, of which each rank saves a part, as one " \
+  "file"
+#define MASTERED "twinspeed train --resume reads the masters that its checkpoint holds"
+#define OWN_PARTS "twinspeed train --resume lets each rank read its own parts of a checkpoint"
+#define ONE_FOLDER "twinspeed train --save writes one folder, which the ranks of all nodes fill"
 #define PYTHON "it concerns DeepSpeed's Python engine, and the plan is static"
 #define PLAN "the plan is verified before it runs"
 #define CONTIGUOUS "the plan lays all buffers out in one block ahead of time: nothing is fragmented"
 #define RECOMPUTE "recomputation is set by twinspeed.recompute"
+#define MEMORY_USE "the verb estimate says what holds memory when: --ledger-csv has it for each operation"
+#define EXPERTS "ranks that share experts are set by twinspeed.expert_parallel_size (--ep)"
+#define EXPERT_TENSOR "twinspeed.expert_tensor_parallel lets tensor-parallel ranks (--tp) split each expert"
+#define ROUTERS "experts and their routers are as the model's file has them"
+#define LAYER_SEEDS "initial weights follow from twinspeed.seed and do not depend on stages"
+#define REENTRANT \
+  "twinspeed.recompute_whole says whether recomputed layers run to their end, as reentrant checkpoints do"
+#define MOQ "quantize_training (MoQ) is not there yet: results are those without it"
 #define PROFILE "use the verb profile, or the timeline that simulate and train write"
 #define COUNTED "what is computed again is counted as the plan has it"
-#define MONITOR "training writes a CSV log and a timeline of its own"
-#define TUNE "the verb tune takes its own options"
+#define MONITOR \
+  "twinspeed train writes losses and times of steps with --csv, a timeline with --trace and a summary with --result"
+#define TUNE "the verb tune has options of its own for it, or does not need it"
+#define TUNES "the verb tune is the search, and reads this section whatever enabled says"
+#define TUNE_RESULTS "the verb tune writes to the folder that --results names"
+#define TUNE_MODEL "the verb tune reads the model itself (-m)"
+#define TUNE_RANKS "the verb tune takes model-parallel ranks from --pp, --tp and --sp"
+#define TUNE_BATCH "the verb tune takes batches from --global-batch, or from micro batches"
 #define TUNED "the verb tune reads it, and no other"
-#define INFERENCE "Twinspeed trains and does not generate"
+#define GENERATE "the verb generate makes text from a checkpoint or a model's file, after training and not in between"
+#define INFERENCE "the verb generate takes weights as they are stored, and quantizes none"
 #define COMPILE "nothing is compiled at run time: the plan is static"
 #define PRINT "what is printed is the program's choice"
 #define VOCABULARY "the vocabulary is the model's, padded by twinspeed.vocabulary_multiple"
@@ -53,6 +81,7 @@
 #define OF(owners_) .owners = owners_
 #define AUTOMATIC .automatic = 1
 #define STRICT .strict = 1
+#define ROUNDED .rounded = 1
 #define ANY_CASE .any_case = 1
 #define KEY(path_, type_, fallback_, doc_, ...) \
   {.path = path_, .type = TWS_KEY_##type_, .fallback = fallback_, .doc = doc_ __VA_OPT__(, ) __VA_ARGS__},
@@ -155,15 +184,26 @@ int tws_key_checked_section(const char *section) {
   return tws_key_lax_section(section) && strcmp(section, "timers") != 0;
 }
 
+/* The segment after the first n - 1, when those match the path's. */
+static const char *same_section_rest(const char *path, const char *const *segments, int n) {
+  int exact = 1;
+  for (int i = 0; i + 1 < n; i++) {
+    size_t length = segment_length(path);
+    if (!segment_matches(path, length, segments[i], &exact) || !path[length]) return NULL;
+    path += length + 1;
+  }
+  return path;
+}
+
 const char *tws_key_canonical(const char *const *segments, int n) {
   const char *last = segments[n - 1];
   if (n == 1) return strcmp(last, "bfloat16") == 0 ? "bf16" : last;
   if (n == 2 && strcmp(segments[0], "tensor_parallel") == 0 && strcmp(last, "tp") == 0) return "tensor_parallel";
-  for (size_t i = 0; n == 2 && i < tws_key_count; i++) {
+  for (size_t i = 0; i < tws_key_count; i++) {
     const tws_key *key = &tws_keys[i];
     if (!key->alias || strcmp(key->alias, last) != 0) continue;
-    size_t length = strlen(segments[0]);
-    if (strncmp(key->path, segments[0], length) == 0 && key->path[length] == '.') return key->path + length + 1;
+    const char *rest = same_section_rest(key->path, segments, n);
+    if (rest && !rest[segment_length(rest)]) return rest;
   }
   return last;
 }
@@ -189,17 +229,6 @@ static void add_word(words *w, const char *text, size_t length) {
   w->count++;
 }
 
-/* The segment after the first n - 1, when those match the path's. */
-static const char *same_section_rest(const char *path, const char *const *segments, int n) {
-  int exact = 1;
-  for (int i = 0; i + 1 < n; i++) {
-    size_t length = segment_length(path);
-    if (!segment_matches(path, length, segments[i], &exact) || !path[length]) return NULL;
-    path += length + 1;
-  }
-  return path;
-}
-
 tws_key_guess tws_key_suggest(const char *const *segments, int n, char *hint, size_t size) {
   const char *last = segments[n - 1];
   words w;
@@ -222,7 +251,10 @@ tws_key_guess tws_key_suggest(const char *const *segments, int n, char *hint, si
     size_t length = strlen(last);
     for (const char *at = tws_keys[i].path; (at = strstr(at, last)); at++) {
       if ((at != tws_keys[i].path && at[-1] != '.') || (at[length] && at[length] != '.')) continue;
-      snprintf(hint, size, "did you mean \"%.*s\"?", (int)(at + length - tws_keys[i].path), tws_keys[i].path);
+      const int whole = (int)(at + length - tws_keys[i].path);
+      snprintf(hint, size,
+               at == tws_keys[i].path ? "\"%.*s\" belongs to the top level of the file" : "did you mean \"%.*s\"?",
+               whole, tws_keys[i].path);
       return TWS_GUESS_ELSEWHERE;
     }
   }

@@ -49,6 +49,7 @@ typedef struct tws_key {
   double low, high;     /* where bounded */
   size_t offset;
   unsigned char store, parts, bounded, automatic, strict, any_case; /* strict: 10.0 is no integer; parts: bit mask */
+  unsigned char rounded; /* a count that people compute: of a fraction the whole part is taken, with a note */
 } tws_key;
 
 extern const tws_key tws_keys[];

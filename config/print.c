@@ -1,4 +1,4 @@
-/* Reports: the effective configuration, the JSON Schema, the keys without effect. */
+/* Reports: the effective configuration, the keys without effect. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,93 +7,8 @@
 
 #include "base/fingerprint.h"
 #include "base/number.h"
+#include "config/builder.h"
 #include "config/store.h"
-
-typedef struct builder {
-  cJSON *root;
-  int failed;
-} builder;
-
-static tws_code finish_text(builder *b, tws_text *out, tws_error *err) {
-  char *text = b->failed ? NULL : cJSON_Print(b->root);
-  if (text) {
-    int indenting = 1; /* tabs: two spaces at the start of a line, one after a colon */
-    for (char *p = text; *p; p++) {
-      indenting = *p == '\n' || (indenting && *p == '\t');
-      if (*p == '\t')
-        tws_text_add_bytes(out, "  ", indenting ? 2 : 1);
-      else
-        tws_text_add_bytes(out, p, 1);
-    }
-    tws_text_add_bytes(out, "\n", 1);
-    cJSON_free(text);
-  }
-  cJSON_Delete(b->root);
-  return text && !out->failed ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory");
-}
-
-/* Takes the item; replaces a member of that name. */
-static void put_item(builder *b, cJSON *object, const char *name, cJSON *item) {
-  if (!item || !object) {
-    b->failed = 1;
-    cJSON_Delete(item);
-    return;
-  }
-  cJSON *old = cJSON_GetObjectItemCaseSensitive(object, name);
-  if (old ? !cJSON_ReplaceItemViaPointer(object, old, item) : !cJSON_AddItemToObject(object, name, item)) {
-    b->failed = 1;
-    cJSON_Delete(item);
-    return;
-  }
-  if (!old || item->string) return;
-  item->string = cJSON_malloc(strlen(name) + 1); /* a replacement comes without its name */
-  if (item->string)
-    strcpy(item->string, name);
-  else
-    b->failed = 1;
-}
-
-static cJSON *open_section(builder *b, cJSON *object, const char *name) {
-  cJSON *found = cJSON_GetObjectItemCaseSensitive(object, name);
-  if (cJSON_IsObject(found) || b->failed) return found;
-  put_item(b, object, name, cJSON_CreateObject());
-  return cJSON_GetObjectItemCaseSensitive(object, name);
-}
-
-/* Takes the item. */
-static void put_at(builder *b, const char *path, cJSON *item) {
-  char copy[512];
-  const char *segments[TWS_KEY_DEPTH];
-  snprintf(copy, sizeof copy, "%s", path);
-  int n = tws_key_split(copy, segments, TWS_KEY_DEPTH);
-  cJSON *object = b->root;
-  for (int i = 0; i + 1 < n && object && !b->failed; i++) object = open_section(b, object, segments[i]);
-  if (n < 1) object = NULL;
-  put_item(b, object, n < 1 ? "" : segments[n - 1], item);
-}
-
-static cJSON *find_at(const builder *b, const char *path) {
-  char copy[512];
-  const char *segments[TWS_KEY_DEPTH];
-  snprintf(copy, sizeof copy, "%s", path);
-  int n = tws_key_split(copy, segments, TWS_KEY_DEPTH);
-  cJSON *at = b->root;
-  for (int i = 0; i < n && at; i++) at = cJSON_IsObject(at) ? cJSON_GetObjectItemCaseSensitive(at, segments[i]) : NULL;
-  return at;
-}
-
-static void drop_at(builder *b, const char *path) {
-  cJSON *item = find_at(b, path), *parent = b->root;
-  char copy[512];
-  snprintf(copy, sizeof copy, "%s", path);
-  char *dot = strrchr(copy, '.');
-  if (!item) return;
-  if (dot) {
-    *dot = 0;
-    parent = find_at(b, copy);
-  }
-  cJSON_Delete(cJSON_DetachItemViaPointer(parent, item));
-}
 
 /* Integers beyond 2^53 are written out, because cJSON holds doubles. */
 static cJSON *integer_item(int64_t value) {
@@ -163,6 +78,14 @@ static const char *scheduler_name(tws_scheduler scheduler) {
   return names[scheduler];
 }
 
+/* 1 + a type; 0: none was given. */
+static void put_type(builder *b, const char *path, int given) {
+  if (given)
+    put_at(b, path, cJSON_CreateString(tws_dtype_name((tws_dtype)(given - 1))));
+  else
+    drop_at(b, path);
+}
+
 static void put_special(builder *b, const tws_config *config) {
   char order[TWS_AXIS_ORDER_TEXT];
   const tws_optimizer_row *optimizer = tws_optimizer_of(config->optimizer);
@@ -177,6 +100,8 @@ static void put_special(builder *b, const tws_config *config) {
   put_at(b, "fp16.enabled", cJSON_CreateBool(config->dtype == TWS_F16));
   put_at(b, "bf16.enabled", cJSON_CreateBool(config->dtype == TWS_BF16));
   put_at(b, "data_types.grad_accum_dtype", cJSON_CreateString(tws_dtype_name(config->accumulation_dtype)));
+  put_type(b, "communication_data_type", config->communication_dtype);
+  put_type(b, "seq_parallel_communication_data_type", config->sequence_communication);
   put_at(b, "optimizer.type", cJSON_CreateString(optimizer->type));
   if (tws_optimizer_takes(optimizer, "betas"))
     put_at(b, "optimizer.params.betas", betas);
@@ -190,8 +115,8 @@ static void put_special(builder *b, const tws_config *config) {
   put_at(b, "scheduler.type", cJSON_CreateString(scheduler_name(config->scheduler)));
   if (config->scheduler >= TWS_SCHEDULER_WARMUP)
     put_at(b, "scheduler.params.warmup_type", cJSON_CreateString(config->schedule.warmup_linear ? "linear" : "log"));
-  if (config->scheduler == TWS_SCHEDULER_WARMUP_DECAY && config->schedule.max_lr < 0)
-    put_at(b, "scheduler.params.warmup_max_lr", cJSON_CreateNull());
+  if (config->schedule.max_lr < 0 && tws_given_auto(tws_store_at(config->store, "scheduler.params.warmup_max_lr")))
+    put_at(b, "scheduler.params.warmup_max_lr", number_item(config->lr));
 }
 
 /* Arguments are printed for the optimizer and the schedule in use, and those of loss scaling where there is some. */
@@ -216,12 +141,34 @@ static void canonical_names(builder *b) {
   rename_member(b, cJSON_GetObjectItemCaseSensitive(b->root, "tensor_parallel"), "tp", "tensor_parallel");
   for (size_t i = 0; i < tws_key_count; i++) {
     const tws_key *key = &tws_keys[i];
-    size_t length = strcspn(key->path, ".");
-    char name[64];
-    if (!key->alias || !key->path[length] || length >= sizeof name) continue;
-    memcpy(name, key->path, length);
-    name[length] = 0;
-    rename_member(b, cJSON_GetObjectItemCaseSensitive(b->root, name), key->alias, key->path + length + 1);
+    const char *dot = strrchr(key->path, '.');
+    char section[96];
+    if (!key->alias || !dot) continue;
+    snprintf(section, sizeof section, "%.*s", (int)(dot - key->path), key->path);
+    rename_member(b, find_at(b, section), key->alias, dot + 1);
+  }
+}
+
+/* Fractions of counts become the whole numbers that are taken for them. */
+static void round_counts(builder *b) {
+  for (size_t i = 0; i < tws_key_count; i++) {
+    const tws_given given = {tws_keys[i].rounded ? find_at(b, tws_keys[i].path) : NULL, NULL};
+    int64_t whole;
+    if (!tws_given_fraction(&tws_keys[i], given)) continue;
+    tws_given_integer(&tws_keys[i], given, &whole);
+    put_at(b, tws_keys[i].path, integer_item(whole));
+  }
+}
+
+/* "auto" of keys without effect is their default; DeepSpeed itself knows no such word. */
+static void settle_idle(builder *b) {
+  for (size_t i = 0; i < tws_key_count; i++) {
+    const tws_key *key = &tws_keys[i];
+    if (!key->automatic || !key->reason || !tws_given_auto((tws_given){find_at(b, key->path), NULL})) continue;
+    if (key->fallback)
+      put_at(b, key->path, cJSON_Parse(key->fallback));
+    else
+      drop_at(b, key->path);
   }
 }
 
@@ -282,6 +229,8 @@ tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out,
   if (!b.root) return tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory");
   canonical_names(&b);
   put_overrides(&b, store);
+  round_counts(&b);
+  settle_idle(&b);
   drop_old(&b);
   for (size_t i = 0; i < tws_key_count && !b.failed; i++) {
     const tws_key *key = &tws_keys[i];
@@ -294,6 +243,9 @@ tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out,
       drop_at(&b, key->path);
   }
   put_special(&b, config);
+  static const char *const batch[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
+                                      "gradient_accumulation_steps"};
+  for (int i = 0; i < 3 && tws_config_is_elastic(config); i++) drop_at(&b, batch[i]); /* chosen anew where it is read */
   if (all_keys) put_defaults(&b);
   return finish_text(&b, out, err);
 }
@@ -303,6 +255,7 @@ tws_code tws_config_print_given(const tws_config *config, tws_text *out, tws_err
   if (!b.root) return tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory");
   canonical_names(&b);
   put_overrides(&b, config->store);
+  round_counts(&b);
   return finish_text(&b, out, err);
 }
 
@@ -318,243 +271,6 @@ tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_err
   if (code == TWS_OK) *out = tws_fingerprint_text(TWS_FINGERPRINT_START, text.data);
   tws_text_free(&text);
   return code;
-}
-
-/* ---- JSON Schema ---- */
-
-static cJSON *add_type(builder *b, cJSON *schema, const char *type) {
-  put_item(b, schema, "type", cJSON_CreateString(type));
-  return schema;
-}
-
-static void add_values(builder *b, cJSON *schema, const char *values) {
-  cJSON *list = cJSON_CreateArray();
-  for (const char *p = values; list && *p;) {
-    char word[64];
-    size_t length = strcspn(p, "|");
-    snprintf(word, sizeof word, "%.*s", (int)length, p);
-    cJSON *item = cJSON_CreateString(word);
-    if (!item || !cJSON_AddItemToArray(list, item)) {
-      cJSON_Delete(item);
-      b->failed = 1;
-      break;
-    }
-    p += length + (p[length] == '|');
-  }
-  put_item(b, schema, "enum", list);
-}
-
-static void add_axis_orders(builder *b, cJSON *schema) {
-  cJSON *list = cJSON_CreateArray();
-  tws_axis_order order;
-  char text[TWS_AXIS_ORDER_TEXT];
-  for (int i = 0; tws_axis_order_nth(i, &order); i++) {
-    cJSON *item = cJSON_CreateString(tws_axis_order_text(&order, text));
-    if (item && cJSON_AddItemToArray(list, item)) continue;
-    cJSON_Delete(item);
-    b->failed = 1;
-  }
-  put_item(b, schema, "enum", list);
-}
-
-static void add_array(builder *b, cJSON *schema, const char *of, int exactly) {
-  add_type(b, schema, "array");
-  if (of) {
-    put_item(b, schema, "items", cJSON_CreateObject());
-    add_type(b, cJSON_GetObjectItemCaseSensitive(schema, "items"), of);
-  }
-  if (!exactly) return;
-  put_item(b, schema, "minItems", cJSON_CreateNumber(exactly));
-  put_item(b, schema, "maxItems", cJSON_CreateNumber(exactly));
-}
-
-static void add_number(builder *b, cJSON *schema, const tws_key *key, const char *type) {
-  add_type(b, schema, type);
-  if (!key->bounded) return;
-  put_item(b, schema, "minimum", cJSON_CreateNumber(key->low));
-  if (key->high < 9e18) put_item(b, schema, "maximum", cJSON_CreateNumber(key->high));
-}
-
-static void add_choice(builder *b, cJSON *schema, cJSON *choice) {
-  cJSON *list = cJSON_GetObjectItemCaseSensitive(schema, "anyOf");
-  if (!list) {
-    put_item(b, schema, "anyOf", cJSON_CreateArray());
-    list = cJSON_GetObjectItemCaseSensitive(schema, "anyOf");
-  }
-  if (!list || !choice || !cJSON_AddItemToArray(list, choice)) {
-    cJSON_Delete(choice);
-    b->failed = 1;
-  }
-}
-
-static void describe_type(builder *b, cJSON *schema, const tws_key *key) {
-  switch (key->type) {
-    case TWS_KEY_BOOL:
-      add_type(b, schema, "boolean");
-      return;
-    case TWS_KEY_INT:
-      add_number(b, schema, key, "integer");
-      return;
-    case TWS_KEY_NUMBER:
-      add_number(b, schema, key, "number");
-      return;
-    case TWS_KEY_STRING:
-      add_type(b, schema, "string");
-      if (key->values) add_values(b, schema, key->values);
-      return;
-    case TWS_KEY_PAIR:
-      add_array(b, schema, "number", 2);
-      return;
-    case TWS_KEY_LIST:
-      add_array(b, schema, NULL, 0);
-      return;
-    case TWS_KEY_INT_LIST:
-      add_array(b, schema, "integer", 0);
-      return;
-    case TWS_KEY_OBJECT:
-      add_type(b, schema, "object");
-      return;
-    case TWS_KEY_AXES:
-      add_type(b, schema, "string");
-      add_axis_orders(b, schema);
-      return;
-    default:
-      return;
-  }
-}
-
-/* Types that are one of two. */
-static void describe_choice(builder *b, cJSON *schema, const tws_key *key) {
-  cJSON *first = cJSON_CreateObject(), *second = cJSON_CreateObject();
-  if (!first || !second) b->failed = 1;
-  if (key->type == TWS_KEY_INT_OR_STRING) {
-    add_number(b, first, key, "integer");
-    add_type(b, second, "string");
-  } else if (key->type == TWS_KEY_NUMBER_OR_LIST) {
-    add_number(b, first, key, "number");
-    add_array(b, second, "number", 1);
-  } else if (key->type == TWS_KEY_STRING_LIST) {
-    add_type(b, first, "string");
-    add_array(b, second, "string", 0);
-  } else {
-    add_type(b, first, "boolean");
-    add_type(b, second, "object");
-  }
-  add_choice(b, schema, first);
-  add_choice(b, schema, second);
-}
-
-static void add_auto(builder *b, cJSON *schema) {
-  cJSON *word = cJSON_CreateObject();
-  if (word) put_item(b, word, "const", cJSON_CreateString("auto"));
-  add_choice(b, schema, word);
-}
-
-/* What the key allows: null everywhere means "as if not given". */
-static cJSON *describe_key(builder *b, const tws_key *key) {
-  cJSON *schema = cJSON_CreateObject();
-  if (!schema) {
-    b->failed = 1;
-    return NULL;
-  }
-  char first[128];
-  snprintf(first, sizeof first, "%.*s", (int)strcspn(key->path, "."), key->path);
-  int choice = key->type == TWS_KEY_INT_OR_STRING || key->type == TWS_KEY_NUMBER_OR_LIST ||
-               key->type == TWS_KEY_STRING_LIST || key->type == TWS_KEY_BOOL_OR_OBJECT;
-  if (choice) {
-    describe_choice(b, schema, key);
-  } else if (key->type != TWS_KEY_ANY) {
-    cJSON *plain = cJSON_CreateObject(), *null = cJSON_CreateObject();
-    if (plain) describe_type(b, plain, key);
-    if (null) add_type(b, null, "null");
-    add_choice(b, schema, plain);
-    add_choice(b, schema, null);
-  }
-  if (key->automatic || tws_key_lax_section(first)) add_auto(b, schema);
-  char text[512];
-  snprintf(text, sizeof text, "%s%s%s%s", key->doc, key->reason ? " No effect here: " : "",
-           key->reason ? key->reason : "", key->reason ? "." : "");
-  put_item(b, schema, "description", cJSON_CreateString(text));
-  if (key->fallback) put_item(b, schema, "default", cJSON_Parse(key->fallback));
-  if (key->moved_to) put_item(b, schema, "deprecated", cJSON_CreateBool(1));
-  return schema;
-}
-
-/* The schema of a section is made when the first key below it is met. */
-static cJSON *open_object(builder *b, cJSON *schema) {
-  cJSON *type = cJSON_GetObjectItemCaseSensitive(schema, "properties");
-  if (type || b->failed) return type;
-  if (schema != b->root && !cJSON_GetObjectItemCaseSensitive(schema, "anyOf")) { /* null is as good as absent */
-    static const char *const types[] = {"object", "null"};
-    put_item(b, schema, "type", cJSON_CreateStringArray(types, 2));
-  } else if (schema == b->root) {
-    add_type(b, schema, "object");
-  }
-  put_item(b, schema, "properties", cJSON_CreateObject());
-  put_item(b, schema, "additionalProperties", cJSON_CreateBool(0));
-  return cJSON_GetObjectItemCaseSensitive(schema, "properties");
-}
-
-static cJSON *open_segment(builder *b, cJSON *schema, const char *segment) {
-  char name[128];
-  snprintf(name, sizeof name, "%s", segment);
-  size_t length = strlen(name);
-  if (name[0] == '<') {
-    open_object(b, schema);
-    cJSON *rest = cJSON_GetObjectItemCaseSensitive(schema, "additionalProperties");
-    if (!cJSON_IsObject(rest)) put_item(b, schema, "additionalProperties", cJSON_CreateObject());
-    return cJSON_GetObjectItemCaseSensitive(schema, "additionalProperties");
-  }
-  int array = length > 2 && name[length - 1] == ']';
-  if (array) name[length - 2] = 0;
-  cJSON *found = open_section(b, open_object(b, schema), name);
-  if (!array || !found) return found;
-  add_type(b, found, "array");
-  return open_section(b, found, "items");
-}
-
-static void add_below(builder *b, cJSON *at, const char *const *segments, int n, const tws_key *key) {
-  if (!at || b->failed) {
-    b->failed = 1;
-    return;
-  }
-  cJSON *properties = open_object(b, at);
-  if (n > 1) {
-    /* What a placeholder stands for includes the names beside it. */
-    cJSON *first = segments[0][0] == '<' && properties ? properties->child : NULL;
-    for (cJSON *named = first; named && !b->failed; named = named->next) add_below(b, named, segments + 1, n - 1, key);
-    add_below(b, open_segment(b, at, segments[0]), segments + 1, n - 1, key);
-  } else if (segments[0][0] == '<') {
-    put_item(b, at, "additionalProperties", describe_key(b, key));
-  } else {
-    put_item(b, properties, segments[0], describe_key(b, key));
-    if (key->alias && !b->failed) put_item(b, properties, key->alias, describe_key(b, key));
-  }
-}
-
-static void add_key(builder *b, const tws_key *key) {
-  char copy[512];
-  const char *segments[TWS_KEY_DEPTH];
-  snprintf(copy, sizeof copy, "%s", key->path);
-  int n = tws_key_split(copy, segments, TWS_KEY_DEPTH);
-  if (n > 0) add_below(b, b->root, segments, n, key);
-}
-
-tws_code tws_config_print_schema(tws_text *out, tws_error *err) {
-  builder b = {.root = cJSON_CreateObject()};
-  if (!b.root) return tws_fail(err, TWS_MEMORY, NULL, "schema: out of memory");
-  put_item(&b, b.root, "$schema", cJSON_CreateString("https://json-schema.org/draft/2020-12/schema"));
-  put_item(&b, b.root, "title", cJSON_CreateString("ds_config.json as Twinspeed reads it"));
-  for (size_t i = 0; i < tws_key_count && !b.failed; i++) add_key(&b, &tws_keys[i]);
-  /* Sections with two names. */
-  cJSON *properties = cJSON_GetObjectItemCaseSensitive(b.root, "properties");
-  cJSON *bf16 = properties ? cJSON_GetObjectItemCaseSensitive(properties, "bf16") : NULL;
-  if (bf16) put_item(&b, properties, "bfloat16", cJSON_Duplicate(bf16, 1));
-  cJSON *parallel = properties ? cJSON_GetObjectItemCaseSensitive(properties, "tensor_parallel") : NULL;
-  parallel = parallel ? cJSON_GetObjectItemCaseSensitive(parallel, "properties") : NULL;
-  cJSON *inner = parallel ? cJSON_GetObjectItemCaseSensitive(parallel, "tensor_parallel") : NULL;
-  if (inner) put_item(&b, parallel, "tp", cJSON_Duplicate(inner, 1));
-  return finish_text(&b, out, err);
 }
 
 /* ---- keys without effect ---- */
@@ -584,6 +300,15 @@ static const char *idle_at_stage(const tws_config *c, const char *path) {
       strcmp(path, "zero_optimization.mics_hierarchical_params_gather") == 0)
     return "it needs zero_optimization.mics_shard_size, and twinspeed.zero_node_ranks from 2 to less than that";
   return NULL;
+}
+
+/* Of the two types of reductions one is in use. */
+static const char *idle_type(const tws_config *c, const char *path) {
+  if (c->sequence_ranks < 2 && c->sequence_communication && strcmp(path, "seq_parallel_communication_data_type") == 0)
+    return "it needs sequence_parallel_size above 1";
+  if (c->sequence_ranks > 1 && c->sequence_communication && strcmp(path, "communication_data_type") == 0)
+    return "seq_parallel_communication_data_type replaces it where sequence_parallel_size is above 1";
+  return idle_at_stage(c, path);
 }
 
 /* Keys that go with others which are not in use. Defaults are no wish, so nothing is said of them. */
@@ -666,7 +391,7 @@ static const char *idle_reason(const tws_config *c, const char *path) {
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (rows[i].idle && strcmp(rows[i].path, path) == 0) return rows[i].reason;
-  return idle_at_stage(c, path);
+  return idle_type(c, path);
 }
 
 static void report_place(report *r, const tws_walk *walk, const cJSON *item) {
@@ -688,16 +413,20 @@ static tws_code report_ignored(tws_walk *walk, const cJSON *item, const char *hi
   return TWS_OK;
 }
 
+static int is_default(const tws_walk *walk, const tws_key *key, const cJSON *item) {
+  if (tws_given_auto((tws_given){item, walk->source}) && (key->automatic || tws_key_lax_section(walk->segments[0])))
+    return 1;
+  cJSON *fallback = key->fallback ? cJSON_Parse(key->fallback) : NULL;
+  const int same = fallback && cJSON_Compare(item, fallback, 1);
+  cJSON_Delete(fallback);
+  return same;
+}
+
 /* A default says nothing, and neither does what stands in a section that is switched off. */
 static int says_nothing(const tws_walk *walk, const tws_key *key, const cJSON *item) {
   char path[160];
-  if (key->fallback) {
-    cJSON *fallback = cJSON_Parse(key->fallback);
-    int same = cJSON_Compare(item, fallback, 1);
-    cJSON_Delete(fallback);
-    if (same) return 1;
-  }
-  if (walk->n < 2) return 0;
+  if (is_default(walk, key, item)) return 1;
+  if (walk->n < 2 || tws_section_switches(key->path)) return 0;
   snprintf(path, sizeof path, "%.100s.enabled", walk->segments[0]);
   return tws_key_at(path) && !tws_given_true(tws_store_at(walk->store, path));
 }
@@ -708,8 +437,24 @@ static int divides_by_zero(const tws_config *c, const char *path) {
   return strcmp(path, "optimizer.params.eps") == 0 && tws_optimizer_takes(row, "eps") && c->epsilon < (double)FLT_MIN;
 }
 
+/* Reductions in half precision of gradients that no loss scale brings into its range. */
+static int reduces_unscaled(const tws_config *c, const char *path) {
+  const int type = strcmp(path, "communication_data_type") == 0                ? c->communication_dtype
+                   : strcmp(path, "seq_parallel_communication_data_type") == 0 ? c->sequence_communication
+                                                                               : 0;
+  return type == 1 + TWS_F16 && tws_config_communication_dtype(c) == TWS_F16 && c->dtype != TWS_F16;
+}
+
 static tws_code report_key(tws_walk *walk, const tws_key *key, const cJSON *item) {
   report *r = walk->user;
+  if (reduces_unscaled(r->config, key->path) && !idle_reason(r->config, key->path)) {
+    report_place(r, walk, item);
+    tws_text_add(r->out,
+                 "\"%s\" is fp16, and without fp16.enabled there is no loss scale: gradients below 6e-8 become 0, and "
+                 "beyond 65504 a step is skipped; bf16 has their range\n",
+                 key->path);
+    return TWS_OK;
+  }
   if (divides_by_zero(r->config, key->path)) {
     report_place(r, walk, item);
     tws_text_add(r->out,
@@ -728,6 +473,7 @@ static tws_code report_key(tws_walk *walk, const tws_key *key, const cJSON *item
       tws_key_word("log|linear", item->valuestring, 0) < 0)
     reason = "only log and linear are known, and log is used";
   if (!reason) reason = idle_reason(r->config, key->path);
+  if (!reason && !is_default(walk, key, item)) reason = tws_key_unmet(r->config, key);
   if (!reason && !key->moved_to) return TWS_OK;
   if (reason == key->reason && says_nothing(walk, key, item)) return TWS_OK;
   tws_key_join(walk->segments, walk->n, path, sizeof path);
@@ -739,10 +485,31 @@ static tws_code report_key(tws_walk *walk, const tws_key *key, const cJSON *item
   return TWS_OK;
 }
 
+/* Sections that switch something on by being there, where none of their keys was reported. */
+static void report_sections(report *r, const tws_config *config) {
+  const tws_key *first;
+  const char *section;
+  for (int i = 0; (section = tws_section_switch(i, &first)); i++) {
+    char key[64];
+    snprintf(key, sizeof key, "\"%s.", section);
+    if (!tws_store_has(config->store, section) || (r->out->data && strstr(r->out->data, key))) continue;
+    const tws_given given = tws_store_at(config->store, section);
+    int line, column;
+    tws_json_place(given.source->json, given.item, &line, &column);
+    if (given.item)
+      tws_text_add(r->out, "%s:%d:%d: ", given.source->json->name, line, column);
+    else
+      tws_text_add(r->out, "command line: ");
+    tws_text_add(r->out, "\"%s\" has no effect, though the section alone switches it on: %s\n", section, first->reason);
+    r->count++;
+  }
+}
+
 tws_code tws_config_no_effect(const tws_config *config, tws_text *out, int *count, tws_error *err) {
   report r = {config, out, 0};
   tws_walk walk = {.store = config->store, .err = err, .visit = report_key, .ignored = report_ignored, .user = &r};
   TWS_TRY(tws_store_walk_all(&walk));
+  report_sections(&r, config);
   *count = r.count;
   return out->failed ? tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory") : TWS_OK;
 }

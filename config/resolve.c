@@ -122,6 +122,15 @@ static tws_elastic read_elastic(const struct tws_config_store *store) {
   return e;
 }
 
+tws_code tws_config_elastic(const tws_config *config, tws_elastic *out, tws_error *err) {
+  const struct tws_config_store *store = config->store;
+  const tws_given enabled = tws_store_at(store, "elasticity.enabled");
+  *out = read_elastic(store);
+  if (tws_given_true(enabled)) return TWS_OK;
+  return tws_store_fail(store, enabled, TWS_INVALID, err, "\"elasticity\": {\"enabled\": true, ...}",
+                        enabled.item ? "elasticity is switched off" : "there is no elasticity that is enabled");
+}
+
 /* The batch triple as elasticity chooses it; derived anew for other ranks. */
 static tws_code resolve_elastic(tws_config *config, int64_t ranks, int64_t replicas, tws_error *err) {
   struct tws_config_store *store = config->store;
@@ -138,14 +147,29 @@ static tws_code resolve_elastic(tws_config *config, int64_t ranks, int64_t repli
     code = tws_fail(&why, TWS_INVALID, "add micro batches, or use another number of ranks",
                     "elasticity: no micro batch divides its batch of %lld among %lld ranks", (long long)choice.batch,
                     (long long)replicas);
+  tws_free(choice.gpus);
   if (code != TWS_OK)
     return tws_store_fail(store, tws_store_at(store, "elasticity.enabled"), code, err, why.hint[0] ? why.hint : NULL,
                           "%s", why.message);
   config->train_batch_size = store->derived[0] = choice.batch;
   config->micro_batch_size = store->derived[1] = choice.micro;
   config->accumulation_steps = store->derived[2] = choice.batch / (choice.micro * replicas);
-  tws_free(choice.gpus);
   return TWS_OK;
+}
+
+int tws_config_is_elastic(const tws_config *config) {
+  return tws_given_true(tws_store_at(config->store, "elasticity.enabled"));
+}
+
+tws_code tws_config_elastic_batch(const tws_config *config, int64_t ranks, int64_t replicas, int64_t *micro,
+                                  int64_t *accumulation, tws_error *err) {
+  tws_config *copy;
+  TWS_TRY(tws_config_clone(config, &copy, err));
+  tws_code code = resolve_elastic(copy, ranks, replicas, err);
+  *micro = copy->micro_batch_size;
+  *accumulation = copy->accumulation_steps;
+  tws_config_destroy(copy);
+  return code;
 }
 
 /* ---- "auto" ---- */
@@ -275,14 +299,15 @@ static tws_code check_reduction(const rules *r) {
       return REFUSE(r, "prescale_gradients", TWS_INVALID, "set one of them to false",
                     "prescale_gradients does not go with reduce_scatter at stage %d", stage);
     if (cJSON_IsNumber(factor.item) && factor.item->valuedouble != 1)
-      return REFUSE(r, "gradient_predivide_factor", TWS_INVALID, NULL,
+      return REFUSE(r, "gradient_predivide_factor", TWS_INVALID,
+                    "leave it out, or set zero_optimization.reduce_scatter to false",
                     "gradient_predivide_factor must be 1 with reduce_scatter at stage %d", stage);
   }
   int64_t size;
-  if (stage >= 1 && stage <= 2 && given_integer(given_at(r, "zero_optimization.allgather_bucket_size"), &size) &&
-      size % 2)
-    return REFUSE(r, "zero_optimization.allgather_bucket_size", TWS_INVALID, NULL,
-                  "zero_optimization.allgather_bucket_size must be even at stage %d, not %lld", stage, (long long)size);
+  static const char gathers[] = "zero_optimization.allgather_bucket_size";
+  if (stage >= 1 && stage <= 2 && tws_given_integer(tws_key_at(gathers), given_at(r, gathers), &size) && size % 2)
+    return REFUSE(r, gathers, TWS_INVALID, NULL, "%s must be even at stage %d, not %lld", gathers, stage,
+                  (long long)size);
   return TWS_OK;
 }
 
@@ -503,9 +528,11 @@ static tws_code check_optimizer(const rules *r) {
                   row ? row->type : type);
   }
   TWS_TRY(check_optimizer_arguments(r, row));
-  if (is_on(r, "optimizer.params.eps_inside_sqrt"))
-    return REFUSE(r, "optimizer.params.eps_inside_sqrt", TWS_UNSUPPORTED, "leave it out",
-                  "%s with eps_inside_sqrt is not supported", row->type);
+  static const char *const absent[] = {"optimizer.params.eps_inside_sqrt", "optimizer.params.amsgrad"};
+  for (int i = 0; i < 2; i++)
+    if (is_on(r, absent[i]))
+      return REFUSE(r, absent[i], TWS_UNSUPPORTED, "leave it out", "%s with %s is not supported", row->type,
+                    tws_key_optimizer_argument(absent[i]));
   if (row->adapted_scale && r->config->dtype == TWS_F16 && r->config->fp16.loss_scale > 0)
     return REFUSE(r, "fp16.loss_scale", TWS_INVALID, "use 0 for a scale that adapts itself",
                   "%s needs a loss scale that adapts itself", row->type);
@@ -687,7 +714,7 @@ tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_co
   TWS_TRY(check_rules(config, err));
   int64_t replicas;
   TWS_TRY(tws_config_replicas(config, ranks, &replicas, err));
-  if (tws_given_true(tws_store_at(store, "elasticity.enabled"))) return resolve_elastic(config, ranks, replicas, err);
+  if (tws_config_is_elastic(config)) return resolve_elastic(config, ranks, replicas, err);
   return resolve_batch(config, replicas, err);
 }
 

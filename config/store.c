@@ -1,5 +1,6 @@
 #include "config/store.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -80,6 +81,21 @@ const char *tws_given_text(tws_given given) {
   return cJSON_IsString(given.item) ? given.item->valuestring : NULL;
 }
 
+int tws_given_integer(const tws_key *key, tws_given given, int64_t *value) {
+  const tws_json *json = given.source ? given.source->json : NULL;
+  if (tws_json_integer(json, given.item, value, NULL)) return 1;
+  if (!key || !key->rounded || !cJSON_IsNumber(given.item)) return 0;
+  const double whole = floor(given.item->valuedouble);
+  if (!(whole >= -0x1p53 && whole <= 0x1p53)) return 0;
+  *value = (int64_t)whole;
+  return 1;
+}
+
+int tws_given_fraction(const tws_key *key, tws_given given) {
+  int64_t value;
+  return tws_given_integer(key, given, &value) && !tws_json_integer(NULL, given.item, &value, NULL);
+}
+
 tws_code tws_store_fail(const struct tws_config_store *store, tws_given given, tws_code code, tws_error *err,
                         const char *hint, const char *format, ...) {
   char message[sizeof err->message];
@@ -123,6 +139,20 @@ static int left_alone(const tws_walk *walk) {
   return strcmp(walk->segments[1], "params") != 0;
 }
 
+/* Of arguments: which the chosen optimizer takes, in place of those of all. */
+static void suggest_arguments(const tws_walk *walk, char *hint, size_t size) {
+  const char *type = tws_given_text(tws_store_at(walk->store, "optimizer.type"));
+  const tws_optimizer_row *row = type ? tws_optimizer_find(type) : NULL;
+  if (walk->n < 3 || strcmp(walk->segments[0], "optimizer") != 0 || !row || strncmp(hint, "known here:", 11) != 0)
+    return;
+  int used = snprintf(hint, size, "%s takes lr, weight_decay", row->type);
+  for (const char *word = row->takes; *word && used > 0 && (size_t)used < size;) {
+    const int length = (int)strcspn(word, "|");
+    used += snprintf(hint + used, size - (size_t)used, ", %.*s", length, word);
+    word += length + (word[length] == '|');
+  }
+}
+
 /* Comparing a key with all known words takes a tenth of a millisecond or two: of thousands of them the first are
  * compared, and the others say that they are not. */
 static tws_code unknown_key(tws_walk *walk, const cJSON *item) {
@@ -137,7 +167,8 @@ static tws_code unknown_key(tws_walk *walk, const cJSON *item) {
   if (strcmp(walk->segments[walk->n - 1], "max_grad_norm") == 0)
     snprintf(hint, sizeof hint, "clipping is set by the top-level key \"gradient_clipping\"");
   else if (tws_key_suggest(walk->segments, walk->n, hint, sizeof hint) != TWS_GUESS_SLIP && left_alone(walk))
-    return walk->ignored ? walk->ignored(walk, item, strncmp(hint, "did you", 7) == 0 ? hint : "") : TWS_OK;
+    return walk->ignored ? walk->ignored(walk, item, strncmp(hint, "known here", 10) != 0 ? hint : "") : TWS_OK;
+  suggest_arguments(walk, hint, sizeof hint);
   return refuse_item(walk, item, hint, "unknown key");
 }
 

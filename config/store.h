@@ -40,6 +40,10 @@ int tws_given_auto(tws_given given);
 int tws_given_true(tws_given given);
 /* The string given, or NULL. */
 const char *tws_given_text(tws_given given);
+/* 1 and *value where an integer is given, or for a rounded key a fraction, of which the whole part is taken. */
+int tws_given_integer(const tws_key *key, tws_given given, int64_t *value);
+/* Is it a fraction that a rounded key takes the whole part of? */
+int tws_given_fraction(const tws_key *key, tws_given given);
 
 /* TWS_INVALID, or `code`, with the place of what was given (or the name of the file) in front. */
 tws_code tws_store_fail(const struct tws_config_store *store, tws_given given, tws_code code, tws_error *err,
@@ -63,6 +67,15 @@ typedef struct tws_walk {
 tws_code tws_store_walk(tws_walk *walk, const cJSON *item);
 /* The same over everything given: the file without what is overridden, then the overrides. */
 tws_code tws_store_walk_all(tws_walk *walk);
+
+/* Why a key with an effect has none, given another value than its default: what it goes with is not in use. NULL: it
+ * has one. */
+const char *tws_key_unmet(const tws_config *config, const tws_key *key);
+/* The index-th section that switches something on by being there, which Twinspeed does not have, or NULL; `first` is a
+ * key of it, with the reason. */
+const char *tws_section_switch(int index, const tws_key **first);
+/* Is the path such a section, or in one? */
+int tws_section_switches(const char *path);
 
 /* Fields from what was given: those of one top-level section, or all (NULL). */
 void tws_config_apply(tws_config *config, const char *section);

@@ -10,7 +10,7 @@
 
 /* ---- NCCL's XML: elements nested as the devices are, all said by attributes ---- */
 
-enum { MAX_DEPTH = 64, MAX_WORD = 64, MOST_NVLINKS = 1024, MOST_MEMORY_NODES = 4096 };
+enum { MAX_DEPTH = 64, MAX_WORD = 64, MOST_NVLINKS = 1024, MOST_MEMORY_NODES = 4096, MOST_AFFINITIES = 64 };
 
 typedef struct element {
   char name[MAX_WORD];
@@ -226,26 +226,49 @@ static int is_numbered(const char *word, const char *kind) {
   return strncmp(word, kind, length) == 0 && isdigit((unsigned char)word[length]);
 }
 
-/* Columns of the header: devices first, then NICs. */
-static int read_header(const char *line, int *devices, int *nics) {
+/* A matrix: its columns are devices first, then NICs. */
+typedef struct matrix {
+  int devices, nics;
+  int has_node;                             /* a column says each device's part of the memory */
+  int most_node;                            /* the largest of these */
+  char affinity[MOST_AFFINITIES][MAX_WORD]; /* cores of devices, those that differ */
+  int affinities;
+  int sharers; /* devices behind one switch of PCIe: PIX between them, or with the same NIC */
+  int at_nic[MOST_AFFINITIES];
+} matrix;
+
+static int read_header(const char *line, matrix *m) {
   char word[MAX_WORD];
-  *devices = *nics = 0;
+  int *devices = &m->devices, *nics = &m->nics;
+  *m = (matrix){.devices = 0};
   while (next_word(&line, word, sizeof word)) {
     *devices += is_numbered(word, "GPU");
     *nics += is_numbered(word, "NIC") || is_numbered(word, "mlx");
-    if (strcmp(word, "CPU") == 0) break;
+    m->has_node |= strcmp(word, "NUMA") == 0;
+    if (m->has_node) break;
   }
   return *devices > 0;
 }
 
+/* Devices with the same cores are of one part of the memory. */
+static void add_affinity(matrix *m, const char *cores) {
+  for (int i = 0; i < m->affinities; i++)
+    if (strcmp(m->affinity[i], cores) == 0) return;
+  if (m->affinities < MOST_AFFINITIES) snprintf(m->affinity[m->affinities++], MAX_WORD, "%s", cores);
+}
+
 /* NULL, or the word that is no number it could be. */
-static const char *read_row(const char *line, int devices, int nics, tws_node_description *out, int *most_node,
-                            char word[MAX_WORD]) {
-  int links = 0, most = 0, least = 1 << 20;
+static const char *read_row(const char *line, matrix *m, tws_node_description *out, char word[MAX_WORD]) {
+  const int devices = m->devices, nics = m->nics;
+  int links = 0, most = 0, least = 1 << 20, sharers = 1;
   next_word(&line, word, MAX_WORD);
   for (int i = 0; i < devices + nics && next_word(&line, word, MAX_WORD); i++) {
     int each = 0;
+    if (i >= devices && i - devices < MOST_AFFINITIES && strcmp(word, "PIX") == 0 &&
+        ++m->at_nic[i - devices] > m->sharers)
+      m->sharers = m->at_nic[i - devices];
     if (i >= devices || strcmp(word, "X") == 0) continue;
+    sharers += strcmp(word, "PIX") == 0;
     if (is_numbered(word, "NV") && !tws_text_int(word + 2, NULL, 0, MOST_NVLINKS, &each)) return word;
     links += each;
     if (each > most) most = each;
@@ -258,35 +281,38 @@ static const char *read_row(const char *line, int devices, int nics, tws_node_de
     out->links = own;
     out->paired = !switched && devices > 2 && most == least;
   }
+  if (sharers > m->sharers) m->sharers = sharers;
   int node;
   const char *rest; /* "0-1": several */
-  if (!next_word(&line, word, MAX_WORD) || !next_word(&line, word, MAX_WORD) || !isdigit((unsigned char)word[0]))
-    return NULL;
+  if (!next_word(&line, word, MAX_WORD)) return NULL;
+  if (!m->has_node && isdigit((unsigned char)word[0])) add_affinity(m, word);
+  if (!m->has_node || !next_word(&line, word, MAX_WORD) || !isdigit((unsigned char)word[0])) return NULL;
   if (!tws_text_int(word, &rest, 0, MOST_MEMORY_NODES, &node)) return word;
-  if (node > *most_node) *most_node = node;
+  if (node > m->most_node) m->most_node = node;
   return NULL;
 }
 
 tws_code tws_topology_read_matrix(const char *text, const char *name, tws_node_description *out, tws_error *err) {
-  int devices = 0, nics = 0, most_node = 0;
+  matrix m = {.devices = 0};
   *out = (tws_node_description){.sm = 0};
   for (const char *line = text; line; line = strchr(line, '\n')) {
     char word[MAX_WORD];
     const char *at = line += *line == '\n';
     if (!next_word(&at, word, sizeof word) || !is_numbered(word, "GPU")) continue;
-    if (devices == 0) {
-      if (!read_header(line, &devices, &nics)) break;
+    if (m.devices == 0) {
+      if (!read_header(line, &m)) break;
       continue;
     }
     out->devices++;
-    const char *bad = read_row(line, devices, nics, out, &most_node, word);
+    const char *bad = read_row(line, &m, out, word);
     if (bad)
       return tws_fail(err, TWS_INVALID, "nvidia-smi topo -m > node.txt writes it anew",
                       "%s:%d: \"%s\" has no number that a node can have", name, line_of(text, line), bad);
   }
   if (out->devices < 1) return no_device(name, err);
-  out->nics = nics;
-  out->processors = most_node + 1;
+  out->nics = m.nics;
+  out->processors = m.has_node ? m.most_node + 1 : m.affinities;
+  out->sharers = m.sharers;
   out->sm = out->links == 6 ? 70 : out->links == 12 ? 80 : 0; /* 18: Hopper and Blackwell */
   conclude(out);
   return TWS_OK;

@@ -221,16 +221,28 @@ static tws_code estimate_ranks(several *p, tws_estimate *out, tws_stage_estimate
 
 /* ---- totals ---- */
 
+static double tokens_of_step(const tws_plan_request *request) {
+  const tws_config *c = request->config;
+  return (double)c->micro_batch_size * (double)c->sequence_length * (double)c->accumulation_steps *
+         (double)tws_topology_size(&request->topology, TWS_AXES_DATA); /* ranks of other axes share samples */
+}
+
+double tws_model_flops(const tws_plan_request *request) {
+  const tws_config *c = request->config;
+  double per_token = 0; /* programs that run between steps have neither pass */
+  if (request->program == TWS_PROGRAM_TRAIN)
+    per_token = tws_network_training_flops_per_token(request->network, c->sequence_length, c->target_length, 0);
+  if (request->program == TWS_PROGRAM_EVALUATE)
+    per_token = tws_network_flops_per_token(request->network, c->sequence_length, c->target_length, 0);
+  return per_token * tokens_of_step(request);
+}
+
 static void add_totals(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out) {
   const tws_config *c = request->config;
   int world = tws_topology_world(&request->topology);
-  double tokens = (double)c->micro_batch_size * (double)c->sequence_length * (double)c->accumulation_steps *
-                  (double)tws_topology_size(&request->topology, TWS_AXES_DATA); /* ranks of other axes share samples */
   out->path.bottleneck = out->path.text;
-  out->tokens_per_s = out->step_s > 0 ? tokens / out->step_s : 0;
-  const double passes = request->program == TWS_PROGRAM_EVALUATE ? 1 : 3; /* a backward pass is two */
-  out->model_flops =
-      passes * tws_network_flops_per_token(request->network, c->sequence_length, c->target_length, 0) * tokens;
+  out->tokens_per_s = out->step_s > 0 ? tokens_of_step(request) / out->step_s : 0;
+  out->model_flops = tws_model_flops(request);
   double units = world, cores = tws_profile_cores(machine->profile); /* a host's peak is that of one core */
   if (cores > 0) {
     double wanted_cores = (double)world * (request->threads > 1 ? request->threads : 1);

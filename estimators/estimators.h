@@ -177,6 +177,8 @@ typedef struct tws_estimate {
   int64_t built;        /* micro-batches of the plan that the ledger was read from: what ledger.peak_op counts in */
   int64_t timed;        /* of the longest plans that times were read from */
 } tws_estimate;
+/* Of the whole job's step, or its evaluation: without recomputation, and without gradients that are not needed. */
+double tws_model_flops(const tws_plan_request *request);
 /* Which ranks' plans it is made from. The caller frees them, also on failure. */
 tws_code tws_estimate_ranks(const tws_plan_request *request, const tws_machine *machine, tws_rank_set *out,
                             tws_error *err);

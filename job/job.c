@@ -105,6 +105,7 @@ static tws_code load_parts(const tws_job_spec *spec, tws_job *job, tws_error *er
   if (spec->collectives) TWS_TRY(tws_cluster_collectives(spec->collectives, &job->cluster, err));
   TWS_TRY(tws_profile_load(spec->profile ? spec->profile : job->cluster.profile, &own->profile, err));
   const tws_runtime *runtime;
+  job->assumed_runtime = !spec->runtime;
   TWS_TRY(tws_runtime_parse(spec->runtime ? spec->runtime : "twinspeed", &runtime, err));
   TWS_TRY(tws_profile_set_runtime(own->profile, runtime, err));
   use_machine(job, own->profile);
@@ -166,7 +167,8 @@ static tws_code settle_job(tws_job *job, tws_error *err) {
   if (runtime->whole_gradients) job->config->grad_partitioned = 0;
   if (runtime->recomputes_whole && tws_config_recomputes_blocks(job->config)) job->config->recompute_whole = 1;
   tws_auto_context context = {.hidden_size = job->network->hidden};
-  if (!job->config->sequence_length) job->config->sequence_length = tws_network_usual_sequence(job->network);
+  job->assumed_sequence = !job->config->sequence_length;
+  if (job->assumed_sequence) job->config->sequence_length = tws_network_usual_sequence(job->network);
   TWS_TRY(tws_config_resolve(job->config, job->ranks, &context, err));
   TWS_TRY(check_offload(job, err));
   return tws_plan_topology(job->config, job->ranks, &job->topology, err);
@@ -238,6 +240,8 @@ static tws_code fill_derived(tws_job *base, const tws_variant *variant, tws_job 
   job->cluster = base->cluster;
   job->program = base->program;
   job->assumed_dtype = base->assumed_dtype;
+  job->assumed_runtime = base->assumed_runtime;
+  job->assumed_sequence = base->assumed_sequence || !base->config->sequence_length;
   use_machine(job, base->profile);
   TWS_TRY(tws_variant_config(base->config, base->network, variant, &job->config, err));
   TWS_TRY(find_network(base, job->config, &job->network, err));
@@ -287,6 +291,7 @@ tws_plan_request tws_job_request(const tws_job *job, int rank) {
                             .topology = job->topology,
                             .rank = rank,
                             .program = job->program,
+                            .parameters_only = job->program == TWS_PROGRAM_EVALUATE,
                             .backend = job->backend,
                             .threads = job->threads};
 }
@@ -305,6 +310,7 @@ tws_code tws_job_program(const tws_job *job, int rank, tws_program program, tws_
                          tws_error *err) {
   tws_plan_request request = tws_job_request(job, rank);
   request.program = program;
+  request.parameters_only = program == TWS_PROGRAM_EVALUATE && !state;
   request.state = state;
   return tws_plan_build(&request, out, err);
 }

@@ -13,17 +13,21 @@
 
 typedef struct tws_job {
   const tws_network *network;
-  tws_config *config;  /* resolved when `ranks` is known; of an open job the caller may change it */
-  tws_program program; /* that plans are made of: a training step; the caller may choose another */
+  tws_config *config; /* resolved when `ranks` is known; of an open job the caller may change it */
+  /* That plans are made of: a training step; the caller may choose another. An evaluation has the parameters of the
+   * model and nothing that training keeps of them. */
+  tws_program program;
   tws_cluster cluster; /* of an open job the caller may change it */
   const tws_profile *profile;
   tws_machine machine; /* the two */
   tws_backend_kind backend;
-  int ranks;                   /* 0: the job is open */
-  int threads;                 /* of one host rank; 1 on GPUs */
-  tws_topology topology;       /* of the ranks */
-  tws_node_mapping mapping;    /* of the ranks */
-  int assumed_dtype;           /* nobody said a type, so the model's file or float32 it is */
+  int ranks;                /* 0: the job is open */
+  int threads;              /* of one host rank; 1 on GPUs */
+  tws_topology topology;    /* of the ranks */
+  tws_node_mapping mapping; /* of the ranks */
+  /* No flag and no file says the type (the model's file, or float32, decides), the runtime or the length of a sequence
+   * (job/assumed.h). */
+  int assumed_dtype, assumed_runtime, assumed_sequence;
   struct tws_job_parts *parts; /* what it owns */
 } tws_job;
 

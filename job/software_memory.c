@@ -144,7 +144,7 @@ static double bucket_copy_bytes(const tws_job *job, const tws_runtime *runtime, 
     const double largest = largest_parameter(job), apart = largest > numbers ? largest : 0;
     numbers = (c->zero.overlap_comm ? numbers : 0) + fmax(numbers, apart) + apart;
   }
-  return (double)tws_dtype_bytes(c->dtype) * numbers;
+  return (double)tws_dtype_bytes(tws_config_communication_dtype(c)) * numbers;
 }
 
 /* Lightning's FSDP accumulates gradients without reducing them (no_backward_sync): they are whole on each rank. A layer

@@ -72,11 +72,45 @@ static tws_code set_axes(tws_config *config, const tws_job_spec *o, tws_error *e
   return TWS_OK;
 }
 
+static const char *schedule_name(const tws_config *config) {
+  static const char *const names[] = {[TWS_SCHEDULER_NONE] = "none",
+                                      [TWS_SCHEDULER_LR_RANGE_TEST] = "LRRangeTest",
+                                      [TWS_SCHEDULER_ONE_CYCLE] = "OneCycle",
+                                      [TWS_SCHEDULER_WARMUP] = "WarmupLR",
+                                      [TWS_SCHEDULER_WARMUP_DECAY] = "WarmupDecayLR",
+                                      [TWS_SCHEDULER_WARMUP_COSINE] = "WarmupCosineLR"};
+  return names[config->scheduler];
+}
+
+/* As Hugging Face's Trainer does, which gives its learning rate to the optimizer and to the end of the warm-up. */
+static tws_code set_learning_rate(tws_config *config, double rate, tws_error *err) {
+  char text[40];
+  const int cycle = config->scheduler == TWS_SCHEDULER_ONE_CYCLE;
+  if (cycle || config->scheduler == TWS_SCHEDULER_LR_RANGE_TEST)
+    return tws_fail(err, TWS_INVALID,
+                    cycle ? "--set scheduler.params.cycle_min_lr=... --set scheduler.params.cycle_max_lr=..."
+                          : "--set scheduler.params.lr_range_test_min_lr=...",
+                    "--learning-rate: the schedule %s sets the learning rate itself", schedule_name(config));
+  snprintf(text, sizeof text, "%.17g", rate);
+  TWS_TRY(tws_config_set(config, "optimizer.params.lr", text, err));
+  if (config->scheduler != TWS_SCHEDULER_WARMUP && config->scheduler != TWS_SCHEDULER_WARMUP_DECAY) return TWS_OK;
+  return tws_config_set(config, "scheduler.params.warmup_max_lr", text, err);
+}
+
+static tws_code set_warmup(tws_config *config, int64_t steps, tws_error *err) {
+  if (config->scheduler < TWS_SCHEDULER_WARMUP)
+    return tws_fail(err, TWS_INVALID, "--set scheduler.type=WarmupLR, or WarmupDecayLR, WarmupCosineLR",
+                    "--warmup-steps: the schedule (%s) has no warm-up", schedule_name(config));
+  return set_integer(config, "scheduler.params.warmup_num_steps", steps, err);
+}
+
 static tws_code set_flags(tws_config *config, const tws_job_spec *o, tws_error *err) {
   if (o->stage >= 0) TWS_TRY(set_integer(config, "zero_optimization.stage", o->stage, err));
   if (o->micro_batch) TWS_TRY(set_integer(config, "train_micro_batch_size_per_gpu", o->micro_batch, err));
   if (o->accumulation) TWS_TRY(set_integer(config, "gradient_accumulation_steps", o->accumulation, err));
   if (o->dtype) TWS_TRY(set_dtype(config, o->dtype, err));
+  if (o->learning_rate > 0) TWS_TRY(set_learning_rate(config, o->learning_rate, err));
+  if (o->warmup_steps) TWS_TRY(set_warmup(config, o->warmup_steps, err));
   if (o->recompute) TWS_TRY(set_flag(config, "--recompute", "twinspeed.recompute", o->recompute, err));
   if (o->sequence) TWS_TRY(set_integer(config, "twinspeed.sequence_length", o->sequence, err));
   if (o->threads) TWS_TRY(set_integer(config, "twinspeed.threads", o->threads, err));
@@ -100,14 +134,41 @@ static tws_code refuse_idle_keys(const tws_config *config, tws_error *err) {
   return code;
 }
 
+tws_code tws_job_spec_input(const tws_job_spec *spec, const char **flag, tws_error *err) {
+  const struct {
+    const char *flag, *path;
+  } files[] = {{"-m", spec->model}, {"-c", spec->config}, {"--cluster", spec->cluster}, {"--profile", spec->profile}};
+  *flag = NULL;
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+    if (!files[i].path || strcmp(files[i].path, "-") != 0) continue;
+    if (*flag)
+      return tws_fail(err, TWS_USAGE, "save one of them to a file and give its path",
+                      "%s - and %s -: standard input is one file", *flag, files[i].flag);
+    *flag = files[i].flag;
+  }
+  return TWS_OK;
+}
+
+tws_code tws_job_spec_check_shared(const tws_job_spec *spec, tws_error *err) {
+  const char *flag;
+  TWS_TRY(tws_job_spec_input(spec, &flag, err));
+  return flag ? tws_fail(err, TWS_USAGE, "save it to a file first and give its path",
+                         "%s -: standard input is read by one process, and others are to be started", flag)
+              : TWS_OK;
+}
+
 tws_code tws_job_spec_config(const tws_job_spec *spec, tws_config **out, tws_error *err) {
   tws_config *config = NULL;
+  const char *input;
   *out = NULL;
+  TWS_TRY(tws_job_spec_input(spec, &input, err));
   tws_code code = spec->config ? tws_config_load(spec->config, &config, err) : tws_config_default(&config, err);
   if (code == TWS_OK) code = set_overrides(config, &spec->set, err);
   if (code == TWS_OK) code = set_flags(config, spec, err);
-  /* Without a file nobody has said a batch size: one sample a rank. With a file, its silence is an error of its own. */
-  if (code == TWS_OK && !spec->config && !config->train_batch_size && !config->micro_batch_size)
+  /* Without a file nobody has said a batch size: one sample a rank, unless elasticity chooses. With a file, its silence
+   * is an error of its own. */
+  if (code == TWS_OK && !spec->config && !config->train_batch_size && !config->micro_batch_size &&
+      !tws_config_is_elastic(config))
     code = set_integer(config, "train_micro_batch_size_per_gpu", 1, err);
   if (code == TWS_OK && spec->strict) code = refuse_idle_keys(config, err);
   if (code != TWS_OK) {
@@ -157,6 +218,10 @@ tws_code tws_job_spec_arguments(const tws_job_spec *spec, tws_arena *arena, cons
   add_text(&list, "--sequence-algorithm", spec->sequence_algorithm);
   add_text(&list, "--schedule", spec->schedule);
   add_text(&list, "--axis-order", spec->axis_order);
+  char rate[40];
+  snprintf(rate, sizeof rate, "%.17g", spec->learning_rate);
+  if (spec->learning_rate > 0) add_text(&list, "--learning-rate", rate);
+  add_integer(&list, "--warmup-steps", spec->warmup_steps, spec->warmup_steps > 0);
   add_integer(&list, "--ranks", spec->ranks, spec->ranks > 0);
   add_integer(&list, "--stage", spec->stage, spec->stage >= 0);
   add_integer(&list, "--pp", spec->pipeline_stages, spec->pipeline_stages > 0);

@@ -14,6 +14,8 @@ typedef struct tws_job_spec {
   int64_t ranks, sequence, micro_batch, accumulation, threads, vocabulary_multiple;    /* 0: not given */
   int64_t pipeline_stages, tensor_ranks, sequence_ranks, expert_ranks, virtual_stages; /* 0: not given */
   int64_t stage, seed;                                                                 /* -1: not given */
+  int64_t warmup_steps;                                                                /* 0: not given */
+  double learning_rate;                                                                /* 0: not given */
   int sequence_parallel, strict;
   int nodes;       /* that are left of the cluster's; 0: all. Not a flag: who goes on without some says so */
   tws_strings set; /* KEY=VALUE */
@@ -22,8 +24,13 @@ typedef struct tws_job_spec {
   { .stage = -1, .seed = -1 }
 
 /* The configuration alone, not resolved; the caller destroys it. Errors name the members as the flags of the command
- * line that give them. With `strict`, TWS_INVALID for keys without effect. */
+ * line that give them. With `strict`, TWS_INVALID for keys without effect. TWS_USAGE for
+ * several files that are all standard input. */
 tws_code tws_job_spec_config(const tws_job_spec *spec, tws_config **out, tws_error *err);
+/* The flag whose file is standard input ("-"), or NULL. TWS_USAGE where several are. */
+tws_code tws_job_spec_input(const tws_job_spec *spec, const char **flag, tws_error *err);
+/* TWS_USAGE where one is, and the job's ranks or trials are processes of their own, which cannot read it. */
+tws_code tws_job_spec_check_shared(const tws_job_spec *spec, tws_error *err);
 /* As arguments for another process of this program, appended to argv[*argc]. The texts live in the arena. */
 tws_code tws_job_spec_arguments(const tws_job_spec *spec, tws_arena *arena, const char **argv, int capacity, int *argc,
                                 tws_error *err);

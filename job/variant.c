@@ -13,6 +13,7 @@ tws_variant tws_variant_given(const tws_config *config) {
                        .sequence = given.sequence,
                        .schedule = {(tws_pipeline_kind)config->pipeline_schedule, given.virtual_stages},
                        .sequence_parallel = config->tensor_sequence_parallel != 0,
+                       .elastic = tws_config_is_elastic(config),
                        .expert = config->expert_ranks > 1 ? (int)config->expert_ranks : 1};
 }
 
@@ -206,13 +207,24 @@ static tws_code set_axes(tws_config *config, const tws_variant *variant, tws_err
   return TWS_OK;
 }
 
+static tws_code set_batch(tws_config *config, const tws_variant *variant, tws_error *err) {
+  const int64_t replicas = variant->ranks / tws_config_model_ranks(config);
+  if (tws_config_is_elastic(config)) return TWS_OK;
+  TWS_TRY(set_number(config, "train_batch_size", variant->micro * variant->accumulation * replicas, err));
+  TWS_TRY(set_number(config, "train_micro_batch_size_per_gpu", variant->micro, err));
+  return set_number(config, "gradient_accumulation_steps", variant->accumulation, err);
+}
+
+static tws_code check_batch(const tws_config *config, const tws_variant *variant, tws_error *err) {
+  if (config->micro_batch_size == variant->micro && config->accumulation_steps == variant->accumulation) return TWS_OK;
+  return tws_fail(err, TWS_INVALID, "leave the batch to it, or set elasticity.enabled to false",
+                  "elasticity chooses the batch of its ranks");
+}
+
 static tws_code set_variant(tws_config *config, const tws_network *network, const tws_variant *variant,
                             tws_error *err) {
   TWS_TRY(set_axes(config, variant, err));
-  int64_t replicas = variant->ranks / tws_config_model_ranks(config);
-  TWS_TRY(set_number(config, "train_batch_size", variant->micro * variant->accumulation * replicas, err));
-  TWS_TRY(set_number(config, "train_micro_batch_size_per_gpu", variant->micro, err));
-  TWS_TRY(set_number(config, "gradient_accumulation_steps", variant->accumulation, err));
+  TWS_TRY(set_batch(config, variant, err));
   TWS_TRY(set_number(config, "zero_optimization.stage", variant->stage, err));
   TWS_TRY(set_number(config, "twinspeed.ranks", variant->ranks, err));
   if (variant->threads > 0) TWS_TRY(set_number(config, "twinspeed.threads", variant->threads, err));
@@ -240,7 +252,8 @@ static tws_code set_variant(tws_config *config, const tws_network *network, cons
     TWS_TRY(tws_config_set(config, "zero_optimization.offload_param.device", text, err));
   }
   tws_auto_context context = {.hidden_size = network->hidden};
-  return tws_config_resolve(config, variant->ranks, &context, err);
+  TWS_TRY(tws_config_resolve(config, variant->ranks, &context, err));
+  return tws_config_is_elastic(config) ? check_batch(config, variant, err) : TWS_OK;
 }
 
 tws_code tws_variant_config(const tws_config *base, const tws_network *network, const tws_variant *variant,
@@ -272,10 +285,10 @@ tws_job_spec tws_variant_spec(const tws_job_spec *base, const tws_variant *varia
   tws_job_spec spec = *base;
   snprintf(text->batch, sizeof text->batch, "train_batch_size=%lld",
            (long long)(variant->micro * variant->accumulation * tws_variant_replicas(variant)));
-  if (spec.set.count < TWS_MAX_STRINGS) spec.set.item[spec.set.count++] = text->batch;
+  if (!variant->elastic && spec.set.count < TWS_MAX_STRINGS) spec.set.item[spec.set.count++] = text->batch;
   spec.stage = variant->stage;
-  spec.micro_batch = variant->micro;
-  spec.accumulation = variant->accumulation;
+  spec.micro_batch = variant->elastic ? 0 : variant->micro;
+  spec.accumulation = variant->elastic ? 0 : variant->accumulation;
   spec.recompute = tws_recompute_name(variant->recompute);
   spec.ranks = variant->ranks;
   spec.threads = variant->threads;

@@ -46,15 +46,16 @@ typedef struct tws_variant {
   tws_recompute recompute;
   int ranks, threads; /* threads 0 on GPUs */
   int64_t micro, accumulation;
+  int elastic; /* the configuration's elasticity chooses these two for the ranks, and no key says them */
   int pipeline, tensor, sequence; /* ranks along these axes; 0: the configuration's */
   tws_variant_schedule schedule;  /* of a pipeline */
   int sequence_parallel;          /* of tensor ranks */
   int expert;                     /* replicas that share experts; 0: the configuration's */
   double capacity;                /* twinspeed.expert_capacity_factor; 0: the configuration's */
   /* 0: the configuration's */
-  int overlap;           /* zero_optimization.overlap_comm: 1 off, 2 on */
-  int offload;           /* 1 + a place of TWS_OFFLOAD_PLACES */
-  int64_t reduce_bucket; /* zero_optimization.reduce_bucket_size */
+  int overlap;                          /* zero_optimization.overlap_comm: 1 off, 2 on */
+  int offload;                          /* 1 + a place of TWS_OFFLOAD_PLACES */
+  int64_t reduce_bucket;                /* zero_optimization.reduce_bucket_size */
   int exchange[TWS_EXCHANGE_COUNT];     /* 1 + a value of TWS_EXCHANGE_KEYS */
   int64_t zero3[TWS_ZERO3_LIMIT_COUNT]; /* 1 + a limit of TWS_ZERO3_LIMITS, in elements */
 } tws_variant;

@@ -1,5 +1,6 @@
 #include "launch/hostfile.h"
 #include <ctype.h>
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -160,7 +161,7 @@ typedef struct selection { /* per host: listed with slots, or as a whole */
 } selection;
 
 /* "NAME" or "NAME:0,2" */
-static tws_code select_one(const tws_hosts *hosts, const char *word, size_t length, const char *option, int known_only,
+static tws_code select_one(const tws_hosts *hosts, const char *word, size_t length, const char *option,
                            selection *chosen, tws_error *err) {
   const char *colon = memchr(word, ':', length);
   size_t name = colon ? (size_t)(colon - word) : length;
@@ -184,8 +185,12 @@ static tws_code select_one(const tws_hosts *hosts, const char *word, size_t leng
                       (int)(length < 200 ? length : 200), word);
     int there = 0;
     for (int i = 0; i < host->count; i++) there |= host->slot[i] == slot;
-    if (known_only && !there)
-      return tws_fail(err, TWS_INVALID, NULL, "%s: no slot %d on host %s", option, slot, host->name);
+    if (!there) {
+      char hint[96];
+      snprintf(hint, sizeof hint, "its slots are 0 to %d", host->count - 1);
+      return tws_fail(err, TWS_INVALID, host->count ? hint : NULL, "%s: no slot %d on host %s", option, slot,
+                      host->name);
+    }
     mine->slot[slot] = 1;
     if (after == end) return TWS_OK;
     c = after + 1;
@@ -222,8 +227,7 @@ tws_code tws_hosts_filter(tws_hosts *hosts, const char *include, const char *exc
   tws_code code = TWS_OK;
   for (const char *word = including ? include : exclude; code == TWS_OK;) {
     size_t length = strcspn(word, "@");
-    /* DeepSpeed takes slots that an include names even when the hostfile does not have them. */
-    code = select_one(hosts, word, length, including ? "--include" : "--exclude", !including, chosen, err);
+    code = select_one(hosts, word, length, including ? "--include" : "--exclude", chosen, err);
     if (!word[length]) break;
     word += length + 1;
   }
@@ -256,30 +260,6 @@ tws_code tws_nodes_parse(const char *text, int elastic, int64_t *least, int64_t 
                   "--num-nodes: MIN:MAX is for training that goes on with fewer nodes");
 }
 
-const char *tws_hosts_world_info(const tws_hosts *hosts, tws_arena *arena) {
-  static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-  tws_text text = {0};
-  for (int h = 0; h < hosts->count; h++) {
-    tws_text_add(&text, "%s\"%s\": [", h ? ", " : "{", hosts->host[h].name);
-    for (int i = 0; i < hosts->host[h].count; i++) tws_text_add(&text, "%s%d", i ? ", " : "", hosts->host[h].slot[i]);
-    tws_text_add(&text, "]");
-  }
-  tws_text_add(&text, hosts->count ? "}" : "{}");
-  char *out = text.failed ? NULL : tws_arena_alloc(arena, (text.length + 2) / 3 * 4 + 1, 1), *to = out;
-  for (size_t i = 0; out && i < text.length; i += 3) {
-    const size_t left = text.length - i;
-    const unsigned char *from = (const unsigned char *)text.data + i;
-    const unsigned three =
-        (unsigned)from[0] << 16 | (left > 1 ? (unsigned)from[1] << 8 : 0) | (left > 2 ? (unsigned)from[2] : 0);
-    *to++ = digits[three >> 18];
-    *to++ = digits[three >> 12 & 63];
-    *to++ = left > 1 ? digits[three >> 6 & 63] : '=';
-    *to++ = left > 2 ? digits[three & 63] : '=';
-  }
-  tws_text_free(&text);
-  return out;
-}
-
 static tws_code local_host(const tws_hosts_request *o, tws_arena *arena, tws_hosts *hosts, tws_error *err) {
   static char name[256];
   if (gethostname(name, sizeof name - 1) != 0) snprintf(name, sizeof name, "localhost");
@@ -289,6 +269,43 @@ static tws_code local_host(const tws_hosts_request *o, tws_arena *arena, tws_hos
   hosts->host[0].name = name;
   for (short i = 0; i < ranks; i++) hosts->host[0].slot[hosts->host[0].count++] = i;
   return TWS_OK;
+}
+
+static int is_local(const char *name) {
+  char mine[256];
+  if (strcmp(name, "localhost") == 0 || strcmp(name, "127.0.0.1") == 0) return 1;
+  return gethostname(mine, sizeof mine) == 0 && strcmp(name, mine) == 0;
+}
+
+int64_t tws_devices_here(void) {
+  DIR *folder = opendir("/proc/driver/nvidia/gpus");
+  int64_t count = 0;
+  for (const struct dirent *entry; folder && (entry = readdir(folder)) != NULL;) count += entry->d_name[0] != '.';
+  if (folder) closedir(folder);
+  return count < TWS_MAX_SLOTS ? count : TWS_MAX_SLOTS;
+}
+
+/* Without a hostfile the devices of this machine can be chosen: "localhost:1". Where their number is not known, a list
+ * of slots is taken as it is; what a bare host and --exclude mean depends on that number. */
+static tws_code filtered_local_host(const tws_hosts_request *o, tws_arena *arena, tws_hosts *hosts, tws_error *err) {
+  const char *option = o->include ? "--include" : "--exclude", *filter = o->include ? o->include : o->exclude;
+  const size_t name = strcspn(filter, ":@");
+  tws_host *host = tws_arena_alloc(arena, 1, sizeof *host);
+  char *own = host ? tws_arena_printf(arena, "%.*s", (int)(name < 256 ? name : 255), filter) : NULL;
+  if (!own) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  if (o->include && o->exclude)
+    return tws_fail(err, TWS_INVALID, "give one of the two", "--include and --exclude exclude each other");
+  if (!is_local(own))
+    return tws_fail(err, TWS_USAGE, "give --hostfile FILE, or localhost:0,1", "%s: %s is not this machine", option,
+                    own);
+  if (!o->devices && (strchr(filter, '@') || filter[name] != ':' || !o->include))
+    return tws_fail(err, TWS_USAGE, "name the devices of this machine: --include localhost:0,1",
+                    "%s %.100s needs a hostfile, which says how many devices there are", option, filter);
+  host->name = own;
+  const int64_t devices = o->devices > 0 ? o->devices : TWS_MAX_SLOTS;
+  for (short i = 0; i < devices && i < TWS_MAX_SLOTS; i++) host->slot[host->count++] = i;
+  *hosts = (tws_hosts){.host = host, .count = 1};
+  return tws_hosts_filter(hosts, o->include, o->exclude, err);
 }
 
 static tws_code read_hostfile(const char *path, tws_arena *arena, tws_hosts *hosts, tws_error *err) {
@@ -309,8 +326,7 @@ tws_code tws_hosts_find(const tws_hosts_request *o, tws_arena *arena, tws_hosts 
     if (o->num_nodes > 1)
       return tws_fail(err, TWS_USAGE, "give --hostfile FILE", "--num-nodes %lld needs a hostfile",
                       (long long)o->num_nodes);
-    if (o->include || o->exclude)
-      return tws_fail(err, TWS_USAGE, "give --hostfile FILE", "--include and --exclude need a hostfile");
+    if (o->include || o->exclude) return filtered_local_host(o, arena, hosts, err);
     return local_host(o, arena, hosts, err);
   }
   const char *source = o->hostfile ? o->hostfile : "the allocation";
@@ -332,12 +348,6 @@ tws_code tws_hosts_find(const tws_hosts_request *o, tws_arena *arena, tws_hosts 
     host->count = (int)o->num_gpus;
   }
   return TWS_OK;
-}
-
-static int is_local(const char *name) {
-  char mine[256];
-  if (strcmp(name, "localhost") == 0 || strcmp(name, "127.0.0.1") == 0) return 1;
-  return gethostname(mine, sizeof mine) == 0 && strcmp(name, mine) == 0;
 }
 
 int tws_hosts_local(const tws_hosts *hosts) {

@@ -23,9 +23,16 @@ typedef enum tws_launcher {
   TWS_LAUNCHER_LOCAL,  /* mpirun, here and nowhere else */
   TWS_LAUNCHER_MPIRUN, /* mpirun, which finds its way to the nodes by itself (a batch system, else ssh) */
   TWS_LAUNCHER_SSH,    /* mpirun, through a remote shell */
-  TWS_LAUNCHER_SRUN    /* Slurm's srun, within an allocation */
+  TWS_LAUNCHER_SRUN,   /* Slurm's srun, within an allocation */
+  /* DeepSpeed's launchers, which start and watch the ranks of a command by themselves (launch/handover.h) */
+  TWS_LAUNCHER_PDSH,
+  TWS_LAUNCHER_OPENMPI,
+  TWS_LAUNCHER_MPICH,
+  TWS_LAUNCHER_IMPI,
+  TWS_LAUNCHER_MVAPICH,
+  TWS_LAUNCHER_SLURM
 } tws_launcher;
-/* "local", "mpirun", "ssh" or "srun"; NULL or "auto": AUTO. TWS_USAGE otherwise. */
+/* "local", "mpirun", "ssh", "srun", "pdsh" ...; NULL or "auto": AUTO. TWS_USAGE otherwise. */
 tws_code tws_launcher_parse(const char *name, tws_launcher *out, tws_error *err);
 
 typedef struct tws_launch_options {
@@ -46,12 +53,14 @@ typedef struct tws_launch_options {
   int *failed_rank; /* becomes the rank that failed, or one of the node that was lost; NULL: not of interest */
   int silent;       /* the ranks' standard output is dropped */
   int to_stderr;    /* it goes to standard error: standard output has another document */
+  int printed_only; /* tws_launch_command() is for a person to read: mpirun and srun need not be there */
 } tws_launch_options;
 
 /* Runs to the end of all ranks. TWS_RANK: a rank failed (err names rank and operation); TWS_HANG, TWS_INVALID ...: the
  * code a rank reported; TWS_INTERRUPTED after Ctrl-C; TWS_ENVIRONMENT: mpirun is missing or does not start. */
 tws_code tws_launch(const tws_launch_options *options, tws_error *err);
-/* The words of the command that tws_launch() would run, in the arena, NULL behind the last. */
+/* The words of the command that tws_launch() runs, in the arena, NULL after the last. With `printed_only` in options it
+ * begins with the plain name of a program that is not installed here. */
 tws_code tws_launch_command(const tws_launch_options *options, tws_arena *arena, const char ***words, tws_error *err);
 
 /* Threads of a host rank when the configuration leaves them open: cores / ranks, at least 1. */

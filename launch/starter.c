@@ -12,15 +12,17 @@
 extern char **environ;
 
 tws_code tws_launcher_parse(const char *name, tws_launcher *out, tws_error *err) {
-  static const char *const names[] = {"auto", "local", "mpirun", "ssh", "srun"};
+  static const char *const names[] = {"auto",    "local", "mpirun", "ssh",     "srun", "pdsh",
+                                      "openmpi", "mpich", "impi",   "mvapich", "slurm"};
   *out = TWS_LAUNCHER_AUTO;
   for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
     if (strcmp(name, names[i]) == 0) {
       *out = (tws_launcher)i;
       return TWS_OK;
     }
-  return name ? tws_fail(err, TWS_USAGE, "use local, mpirun, ssh or srun", "--launcher: no launcher \"%.80s\"", name)
-              : TWS_OK;
+  if (!name) return TWS_OK;
+  return tws_fail(err, TWS_USAGE, "use local, mpirun, ssh, srun, pdsh, openmpi, mpich, impi, mvapich or slurm",
+                  "--launcher: no launcher \"%.80s\"", name);
 }
 
 int tws_launch_is_far(const tws_launch_options *o) {
@@ -232,8 +234,7 @@ static int only_colons(const char *argument) {
   return *argument && !argument[strspn(argument, ":")];
 }
 
-/* mpirun treats an argument ":" as the end of a command at any position: arguments of colons get one more colon. */
-static const char *launched_argument(const char *argument, tws_arena *arena) {
+const char *tws_launched_argument(const char *argument, tws_arena *arena) {
   return only_colons(argument) ? tws_arena_printf(arena, ":%s", argument) : argument;
 }
 
@@ -248,13 +249,14 @@ tws_code tws_launch_command(const tws_launch_options *o, tws_arena *arena, const
   tws_env_file file = {0};
   if (tws_launch_is_far(o)) TWS_TRY(tws_env_file_read(arena, &file, err));
   words w = {.arena = arena, .capacity = o->argument_count + 2 * (variables + file.count) + 64};
-  const char *path = find_program(srun ? "srun" : "mpirun", arena);
+  const char *name = srun ? "srun" : "mpirun", *path = find_program(name, arena);
   char program[4096];
+  if (!path && o->printed_only) path = name;
   if (!path)
     return tws_fail(
         err, TWS_ENVIRONMENT,
         srun ? "--launcher ssh needs no Slurm" : "install Open MPI (Debian: openmpi-bin), or use one rank: -n 1",
-        "%s was not found in PATH%s", srun ? "srun" : "mpirun", srun ? "" : ": more than one rank needs it");
+        "%s was not found in PATH%s", name, srun ? "" : ": more than one rank needs it");
   if (o->launcher == TWS_LAUNCHER_LOCAL && o->hosts && !tws_hosts_local(o->hosts))
     return tws_fail(err, TWS_USAGE, "leave out --launcher local, or name this machine only",
                     "--launcher local: the hosts are not this machine alone");
@@ -270,7 +272,7 @@ tws_code tws_launch_command(const tws_launch_options *o, tws_arena *arena, const
     add_mpirun(&w, o, path, &file);
   add(&w, tws_arena_strdup(arena, tws_program_path(program, (int)sizeof program)));
   add(&w, "rank-worker");
-  for (int i = 0; i < o->argument_count; i++) add(&w, launched_argument(o->arguments[i], arena));
+  for (int i = 0; i < o->argument_count; i++) add(&w, tws_launched_argument(o->arguments[i], arena));
   if (w.failed) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   w.word[w.count] = NULL;
   *command = w.word;

@@ -109,22 +109,6 @@ static void bias_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
   tws_lower_compute(l, &work, operands, 2);
 }
 
-int tws_lower_sums(tws_lower *l, tws_work *work, tws_operand *operands, int count) {
-  int accumulate;
-  /* split: with the weight's, later; 8 bits: products of codes do not make them */
-  if (!l->sums_for || l->split || l->float8 || l->b.failed != TWS_OK) return count;
-  const uint32_t bias = l->sums_for->param[1];
-  const int adds = (work->flags & TWS_ACCUMULATE_PARAM) != 0, params = work->code == TWS_KERNEL_NORM_GRAD;
-  /* sums of a product come in the type of its result */
-  if (!params && l->zero.grad_dtype != l->config->dtype) return count;
-  if (params && !(work->flags & TWS_PLAIN) && tws_zero_adds(l, bias) != adds) return count;
-  operands[count++] = tws_zero_gradient(l, bias, &accumulate);
-  work->flags |= TWS_SUMS | (accumulate ? TWS_ACCUMULATE_PARAM : 0);
-  work->dtype2 = (uint8_t)l->zero.grad_dtype;
-  l->summed = bias;
-  return count;
-}
-
 static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy, const tws_float8 *codes) {
   int accumulate, accumulate_bias = 0, n = 3;
   if (!is_trained(l, m->param[0])) return;

@@ -23,7 +23,7 @@ static tws_code check_request(const tws_plan_request *r, tws_error *err) {
     return tws_fail(err, TWS_INVALID, "set twinspeed.sequence_length or --seq", "the sequence length is %lld",
                     (long long)c->sequence_length);
   }
-  if (r->network->positions > 0 && c->sequence_length > r->network->positions) {
+  if (r->network->positions > 0 && !r->network->open_positions && c->sequence_length > r->network->positions) {
     return tws_fail(err, TWS_INVALID, "use a shorter sequence, or a model with more positions",
                     "sequence length %lld exceeds the model's %lld positions", (long long)c->sequence_length,
                     (long long)r->network->positions);
@@ -36,40 +36,6 @@ static tws_code check_request(const tws_plan_request *r, tws_error *err) {
                     (long long)c->micro_batch_size, (long long)c->sequence_length);
   }
   return TWS_OK;
-}
-
-void *tws_lower_memory(tws_lower *l, size_t count, size_t bytes) {
-  void *memory = tws_arena_alloc(l->scratch, count + 1, bytes);
-  if (!memory) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-  return memory;
-}
-
-uint32_t tws_lower_add_group(tws_lower *l, tws_axes axes, const int *members, int count) {
-  tws_plan *plan = l->b.plan;
-  int *ranks = tws_arena_alloc(plan->arena, (size_t)count, sizeof *ranks), index = 0;
-  if (!ranks) {
-    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-    return TWS_NONE;
-  }
-  for (int i = 0; i < count; i++) {
-    ranks[i] = members[i];
-    if (members[i] == plan->rank) index = i;
-  }
-  plan->groups[plan->group_count] = (tws_group){.axes = axes, .size = count, .index = index, .ranks = ranks};
-  return plan->group_count++;
-}
-
-uint32_t tws_lower_group(tws_lower *l, tws_axes axes) {
-  const tws_plan *plan = l->b.plan;
-  for (uint32_t i = 0; i < plan->group_count; i++) /* one communicator of each kind */
-    if (plan->groups[i].axes == axes) return i;
-  int *members = tws_arena_alloc(l->scratch, (size_t)tws_topology_size(&plan->topology, axes), sizeof *members);
-  if (!members) {
-    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-    return TWS_NONE;
-  }
-  const int count = tws_topology_group(&plan->topology, plan->rank, axes, members);
-  return tws_lower_add_group(l, axes, members, count);
 }
 
 /* All ranks that share the experts exchange slots at once, or in two steps. */
@@ -390,12 +356,14 @@ static tws_code begin(const tws_plan_request *request, tws_lower *l, tws_error *
   plan->sequence_length = c->sequence_length;
   plan->backend = request->backend;
   plan->threads = request->threads;
-  *l = (tws_lower){.request = request,
-                   .config = c,
-                   .network = request->network,
-                   .scratch = scratch,
-                   .evaluates = request->program == TWS_PROGRAM_EVALUATE,
-                   .b = {.plan = plan, .err = err, .use = request->use}};
+  *l = (tws_lower){
+      .request = request,
+      .config = c,
+      .network = request->network,
+      .scratch = scratch,
+      .evaluates = request->program == TWS_PROGRAM_EVALUATE,
+      .parameters_only = request->program == TWS_PROGRAM_EVALUATE && request->parameters_only && !request->state,
+      .b = {.plan = plan, .err = err, .use = request->use}};
   if (request->state) return TWS_OK;
   TWS_TRY(tws_state_create(&plan->state, err));
   plan->state->counters = (tws_counters){.seed = c->seed, .loss_scale = tws_loss_scale_start(c)};

@@ -3,7 +3,7 @@
 #ifndef TWS_PLAN_BUILDER_H
 #define TWS_PLAN_BUILDER_H
 
-#include "plan/fold.h"
+#include "plan/repetition.h"
 #include "plan/plan.h"
 
 /* Messages so far between this rank and another, in one direction. */

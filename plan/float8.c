@@ -55,10 +55,6 @@ void tws_float8_visits(tws_lower *l, const tws_visit_list *visits) {
       l->again[visits->items[i].module] = 1;
 }
 
-void tws_float8_forget(tws_lower *l, uint32_t value) {
-  if (l->float8) l->context->codes[value] = (tws_codes){TWS_NONE, TWS_NONE, TWS_NONE, TWS_NONE, 0};
-}
-
 /* ---- casts ---- */
 
 static tws_operand largest_of(tws_lower *l, tws_operand x) {

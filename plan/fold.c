@@ -2,49 +2,10 @@
 
 #include "plan/plan.h"
 
-enum { SLOTS_IN_TURN = 4 }; /* of messages, two of them to spare */
 /* Samples at most: some that are a step apart, then some that are a round apart. */
 enum { STEP_SAMPLES = 5, ROUND_SAMPLES = 5, MOST_JUMPS = 3 };
-enum { FIRST_ALONE = 3, BEYOND_STAGES = 4, FIRST_INTERLEAVED = 3 };
 /* Of layouts: plans that are tried, and the longest period that is worth a try. */
-enum { MOST_LAYOUTS = 5, LONGEST_PERIOD = 64 };
-
-int64_t tws_fold_round(const tws_pipeline_shape *shape) {
-  const int stages = shape->stages;
-  if (stages == 1) return 2; /* buckets of gradients may hold two micro-batches apart */
-  const int64_t round = stages >= SLOTS_IN_TURN ? stages : stages * ((SLOTS_IN_TURN + stages - 1) / stages);
-  return shape->virtual_stages > 1 ? 3 * round : round; /* as many as are in flight */
-}
-
-int64_t tws_fold_step(const tws_pipeline_shape *shape) {
-  return shape->virtual_stages > 1 ? shape->stages : 1;
-}
-
-/* Of the first sample. The first micro-batch does not accumulate; in a pipeline, each stage has done with some of them,
- * and its messages have come to the slots of earlier ones. */
-static int64_t first_sample(const tws_pipeline_shape *shape) {
-  if (shape->stages == 1) return FIRST_ALONE;
-  if (shape->virtual_stages > 1) return FIRST_INTERLEAVED * (int64_t)shape->stages;
-  return shape->stages + BEYOND_STAGES;
-}
-
-int tws_fold_applies(const tws_pipeline_shape *shape, int64_t micro_batches) {
-  const int gpipe = shape->stages > 1 && shape->kind == TWS_PIPELINE_GPIPE;
-  const int64_t samples = 3 * (first_sample(shape) + tws_fold_step(shape));
-  return !gpipe && !shape->beside && micro_batches > samples;
-}
-
-/* The last micro-batches, which no forward pass of others runs between. */
-static int64_t ending_of(const tws_pipeline_shape *shape, int stage) {
-  if (shape->stages == 1) return 1;
-  const int64_t chunks = shape->virtual_stages, passes = tws_pipeline_in_flight(shape, stage);
-  return chunks > 1 ? (passes + chunks - 1) / chunks + shape->stages : passes;
-}
-
-tws_repetition tws_fold_repetition(const tws_pipeline_shape *shape, int stage, int64_t micro_batches) {
-  if (!tws_fold_applies(shape, micro_batches)) return (tws_repetition){0, 0};
-  return (tws_repetition){.step = (uint32_t)tws_fold_step(shape), .ending = (uint32_t)ending_of(shape, stage)};
-}
+enum { MOST_LAYOUTS = 5, LONGEST_PERIOD = 64, BEYOND_STAGES = 4 };
 
 /* ---- memory ---- */
 
@@ -56,7 +17,7 @@ static int64_t align(int64_t at_least, int64_t wanted, int64_t period) {
 
 /* Likely enough: what is in flight comes to be, takes the places of earlier ones, and does so again. */
 static int64_t first_layout(const tws_pipeline_shape *shape, int stage, int64_t wanted) {
-  if (shape->stages == 1) return FIRST_ALONE + 1;
+  if (shape->stages == 1) return tws_fold_first(shape) + 1;
   if (shape->virtual_stages > 1) return 2 * tws_fold_round(shape);
   const int64_t in_flight = tws_pipeline_in_flight(shape, stage);
   return align(3 * in_flight + BEYOND_STAGES, wanted, in_flight + 1);
@@ -101,7 +62,7 @@ tws_code tws_fold_plan(const tws_plan_request *request, tws_plan **out, tws_erro
 
 tws_plan_use tws_fold_use(const tws_pipeline_shape *shape, int64_t micro_batches) {
   if (micro_batches >= shape->micro_batches) return TWS_PLAN_FOR_ALL;
-  return shape->stages > 1 || micro_batches < FIRST_ALONE + 2 ? TWS_PLAN_FOR_TIMES : TWS_PLAN_FOR_ALL;
+  return shape->stages > 1 || micro_batches < tws_fold_first(shape) + 2 ? TWS_PLAN_FOR_TIMES : TWS_PLAN_FOR_ALL;
 }
 
 /* Whether b adds to a what c adds to b. */
@@ -133,7 +94,7 @@ tws_code tws_fold_find(const tws_pipeline_shape *shape, int64_t wanted, tws_fold
   const int64_t apart[] = {tws_fold_step(shape), tws_fold_round(shape)};
   const int most[] = {STEP_SAMPLES, ROUND_SAMPLES};
   tws_fold_sample samples[TWS_FOLD_SAMPLES] = {{0}};
-  int64_t built = first_sample(shape);
+  int64_t built = tws_fold_first(shape);
   int jumps = 0;
   for (int far = 0; far < 2 && tws_fold_applies(shape, wanted); far++) {
     built = align(built, wanted, apart[far]);

@@ -19,22 +19,8 @@
 #ifndef TWS_PLAN_FOLD_H
 #define TWS_PLAN_FOLD_H
 
-#include "plan/pipeline_schedule.h"
 #include "plan/plan.h"
-
-/* Micro-batches of a round, after which a stage does the same with the same slots again. */
-int64_t tws_fold_round(const tws_pipeline_shape *shape);
-/* Micro-batches after which a stage does the same again, with whatever slots. */
-int64_t tws_fold_step(const tws_pipeline_shape *shape);
-/* Whether a step of so many micro-batches may be read from fewer: when it has more than the first three samples. */
-int tws_fold_applies(const tws_pipeline_shape *shape, int64_t micro_batches);
-
-/* How the layout of such a step's plans repeats itself: what a stage does for a micro-batch it does again `step`
- * micro-batches later; the last `ending` ones may differ. Zeros for other plans. */
-typedef struct tws_repetition {
-  uint32_t step, ending;
-} tws_repetition;
-tws_repetition tws_fold_repetition(const tws_pipeline_shape *shape, int stage, int64_t micro_batches);
+#include "plan/repetition.h"
 
 /* A plan of the request's rank with the memory of its whole plan, but for the network's inputs: of few micro-batches
  * where their layout is known to repeat, else of all. It has no dependencies. request->max_accumulation and ->use are

@@ -4,18 +4,6 @@
 
 #include "plan/lower.h"
 
-static int has_trained(const tws_lower *l, const tws_module *m) {
-  for (int i = 0; i < TWS_MODULE_PARAMS; i++)
-    if (m->param[i] != TWS_NONE && !tws_is_frozen(l, m->param[i])) return 1;
-  return 0;
-}
-
-static int reads_needed(const tws_lower *l, const tws_module *m) {
-  for (int i = 0; i < TWS_MODULE_INS; i++)
-    if (m->in[i] != TWS_NONE && l->needed[m->in[i]]) return 1;
-  return 0;
-}
-
 int tws_module_goes_backward(const tws_lower *l, const tws_module *m) {
   for (int i = 0; i < TWS_MODULE_OUTS; i++)
     if (m->out[i] != TWS_NONE && l->needed[m->out[i]]) return 1;
@@ -44,12 +32,7 @@ tws_code tws_frozen_begin(tws_lower *l) {
     memset(l->needed, 1, l->network->value_count);
     return TWS_OK;
   }
-  for (uint32_t m = 0; m < l->network->module_count; m++) {
-    const tws_module *module = &l->network->modules[m];
-    const int needed = has_trained(l, module) || reads_needed(l, module);
-    for (int i = 0; i < TWS_MODULE_OUTS; i++)
-      if (module->out[i] != TWS_NONE) l->needed[module->out[i]] = (uint8_t)needed;
-  }
+  tws_network_find_needed(l->network, l->needed);
   return TWS_OK;
 }
 

@@ -5,14 +5,16 @@
  *   visits.c     a micro-batch as a list of module visits (forward, recomputation, backward), some in tiles of tokens
  *   values.c     where values and their gradients are; frozen.c: which gradients nobody needs
  *   modules.c    one visit -> kernels: forward; backward.c: backward; exchange.c: values that change hands
+ *   module_work.c  rows, sizes and flags of a visit's kernels; module_kernel.c: one kernel by its row of the table
  *   ring_attention.c  attention over tokens of several ranks
- *   moe.c        routers and the slots of experts
+ *   moe.c        routers; expert_sizes.c: the slots of experts
  *   weight_tiles.c  large weights of stage 3 as tiles, each gathered and reduced for itself
  *   quantized.c  frozen weights in few bits
  *   float8.c     products in 8 bits
  *   zero.c       where parameters and gradients live and move, by ZeRO stage; zero3_gathers.c: whole parameters of
  *                stage 3; zero_secondary.c: what neighbours keep of them; zero_codes.c: those that travel in few bits;
- *                zero_hops.c: gradients that do; zero_groups.c: ranks in groups that each have all of it
+ *                zero_hops.c: gradients that do; zero_communication.c: gradients that travel in another type;
+ *                zero_groups.c: ranks in groups that each have all of it
  *   dropout.c    where random bits of dropout come from
  *   running.c    running statistics of modules
  *   offload.c    what lives on the host and is done there; fetch.c: parameters that do; delayed.c: an update that is
@@ -20,6 +22,7 @@
  *   checkpoints.c  where what enters a recomputed layer waits for backward
  *   optimizer.c  the step: norm, clipping, the update, gathering of updated parameters; the end of an evaluation
  *   pipeline.c   which modules a stage runs, micro-batches in what order, messages between stages
+ *   lower.c      scratch memory and communicators, for all of them
  *   build.c      puts them together */
 #ifndef TWS_PLAN_LOWER_H
 #define TWS_PLAN_LOWER_H
@@ -323,6 +326,7 @@ typedef struct tws_lower {
   uint32_t *value_gradient, *value_narrow;
   int split;                    /* weight gradients are deferred */
   int evaluates;                /* forward passes alone */
+  int parameters_only;          /* over a state that no training uses */
   int float8;                   /* products of layers in 8 bits */
   uint8_t *again;               /* then, per module: whether backward runs it again */
   int tile, tiles;              /* of the visit being lowered */
@@ -366,7 +370,11 @@ static inline int tws_is_weight_tile(const tws_lower *l, uint32_t param) {
   return param >= l->b.plan->network->param_count;
 }
 /* In how many visits a module is done: one for each tile of its weight. */
-uint32_t tws_module_weight_tiles(const tws_lower *l, uint32_t module);
+static inline uint32_t tws_module_weight_tiles(const tws_lower *l, uint32_t module) {
+  const uint32_t weight = module == TWS_NONE ? TWS_NONE : l->network->modules[module].param[0];
+  const uint32_t count = weight == TWS_NONE ? 0 : tws_weight_tile_count(l, weight);
+  return count > 0 ? count : 1;
+}
 /* The parameter of the whole network that one is, or is a tile of, and its first element there. */
 uint32_t tws_weight_tile_origin(const tws_lower *l, uint32_t param, uint64_t *first);
 /* The parameter that a visit works on of those that its module names: a tile of it, or itself. */
@@ -407,7 +415,6 @@ int tws_float8_is_planned(const tws_config *config); /* else casts are assumed b
 tws_code tws_float8_begin(tws_lower *l);
 void tws_float8_visits(tws_lower *l, const tws_visit_list *visits); /* of a chunk */
 int tws_is_float8(const tws_lower *l, const tws_module *m);
-void tws_float8_forget(tws_lower *l, uint32_t value); /* it is made again */
 /* Casts for the visit at hand: what there is of both layouts, and the scale. */
 typedef struct tws_float8 {
   tws_operand rows, columns, scale;
@@ -420,7 +427,7 @@ tws_operand tws_unwanted_gradient(tws_lower *l, uint32_t param);
 /* pipeline.c */
 tws_code tws_pipeline_begin(tws_lower *l);
 void tws_pipeline_run(tws_lower *l); /* all micro-batches of this stage, and gradients that stages share */
-/* build.c */
+/* lower.c */
 /* Scratch memory, zero, with one element to spare; NULL: the builder failed. */
 void *tws_lower_memory(tws_lower *l, size_t count, size_t bytes);
 /* The communicator of the ranks along a set of axes; or of some of these ranks. */
@@ -474,14 +481,18 @@ static inline void tws_lower_at_visit(tws_lower *l, const tws_visit *visit) {
   l->b.module = visit->module == TWS_NONE ? TWS_NONE : l->local.modules[visit->module].origin;
 }
 void tws_lower_visit(tws_lower *l, const tws_visit *visit);
+/* module_kernel.c */
 /* One kernel of a module's row, operand by operand. */
 void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel);
 /* Where the visit's kernel, whose operands these are, can sum up the gradient of a bias (l->sums_for): that is one more
  * of them. Returns how many there are. */
 int tws_lower_sums(tws_lower *l, tws_work *work, tws_operand *operands, int count);
+/* module_work.c */
 /* Rows of a visit: those of what the module reads. */
 int64_t tws_module_rows(const tws_lower *l, const tws_module *m);
 tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel kernel, uint32_t flags);
+/* The first of a sequence that this rank has. */
+int64_t tws_first_token(const tws_lower *l);
 /* Tokens of others between the halves of what this rank has of a sequence; 0: none. */
 int64_t tws_token_gap(const tws_lower *l);
 /* Rows of the table of positions that this rank's tokens are at, and those between them. */
@@ -494,13 +505,15 @@ int tws_lower_sliced(const tws_lower *l, const tws_module *m);
 /* Whether backward reads what enters a layer as its product has it, in 8 bits (twinspeed.matmul_dtype), and not as the
  * layer before left it. Of values that are kept whole; what is made again is made again in 16 bits. */
 int tws_lower_narrow(const tws_lower *l, const tws_module *m);
+/* What a row of a loss counts of the mean over the global batch, of which micro-batches and ranks add their parts. */
+double tws_loss_weight(const tws_lower *l, const tws_module *m);
 /* backward.c */
 void tws_lower_backward(tws_lower *l, const tws_module *m);
 /* ring_attention.c: ATTENTION where l->sharding.ring */
 void tws_ring_forward(tws_lower *l, const tws_module *m);
 void tws_ring_backward(tws_lower *l, const tws_module *m);
-/* moe.c: tokens of a rank that a layer of experts routes, an expert's slots for them, and those that they fill on
- * average */
+/* expert_sizes.c: tokens of a rank that a layer of experts routes, an expert's slots for them, and those that they fill
+ * on average */
 tws_dim tws_lower_dim(const tws_lower *l, tws_dim dim); /* slots and targets whose number the configuration says */
 int64_t tws_expert_sources(const tws_lower *l, const tws_module *m); /* ranks whose slots a product works on */
 int64_t tws_expert_tokens(const tws_lower *l, const tws_module *m);
@@ -510,11 +523,12 @@ int64_t tws_expert_expected(const tws_lower *l, const tws_module *m);
 int64_t tws_expert_shared(const tws_lower *l, const tws_module *m);
 /* Routers of a network among the modules below `before`, and their experts together. */
 uint32_t tws_routers(const tws_network *network, uint32_t before, uint64_t *experts);
+/* twinspeed.expert_load: TWS_INVALID where it says nothing, or not as much as a layer has experts. */
+tws_code tws_expert_load_check(const tws_network *network, const char *load, tws_error *err);
+/* moe.c */
 /* At the end of a step: twinspeed.expert_bias_rate, TWS_UNSUPPORTED where no router has biases. */
 void tws_router_balance(tws_lower *l);
 tws_code tws_expert_bias_check(const tws_network *network, tws_error *err);
-/* twinspeed.expert_load: TWS_INVALID where it says nothing, or not as much as a layer has experts. */
-tws_code tws_expert_load_check(const tws_network *network, const char *load, tws_error *err);
 void tws_router_forward(tws_lower *l, const tws_module *m);
 void tws_router_backward(tws_lower *l, const tws_module *m);
 /* exchange.c */
@@ -561,8 +575,6 @@ void tws_lower_gather_parameters(tws_lower *l); /* stages 1 and 2: what ranks ha
 void tws_lower_update(tws_lower *l);
 /* All of TWS_PROGRAM_APPLY. */
 void tws_lower_apply(tws_lower *l);
-/* What a row of a loss counts of the mean over the global batch, of which micro-batches and ranks add their parts. */
-double tws_loss_weight(const tws_lower *l, const tws_module *m);
 /* Before the first micro-batch of a network with several losses: the share of each one's targets that is ignored. */
 void tws_lower_count_targets(tws_lower *l);
 void tws_lower_score(tws_lower *l); /* the end of an evaluation: the loss of all ranks */

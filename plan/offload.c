@@ -31,7 +31,7 @@ void tws_offload_begin(tws_lower *l) {
   const tws_plan *plan = l->b.plan;
   const int none = l->zero.stage == 3 && l->config->zero.offload_optimizer == 1 &&
                    !(l->config->zero.offload_optimizer_ratio > 0); /* of it is offloaded */
-  o->optimizer = l->config->zero.offload_optimizer && l->zero.stage > 0 && !none;
+  o->optimizer = l->config->zero.offload_optimizer && l->zero.stage > 0 && !none && !l->parameters_only;
   o->tier = !o->optimizer                              ? TWS_TIER_DEVICE
             : l->config->zero.offload_optimizer_pinned ? TWS_TIER_PINNED
                                                        : TWS_TIER_HOST;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "plan/checkpoints.h"
-#include "plan/fold.h"
+#include "plan/repetition.h"
 #include "plan/lower.h"
 #include "plan/pipeline_grid.h"
 #include "plan/pipeline_partition.h"

@@ -139,7 +139,7 @@ typedef struct tws_op {
   uint16_t pad_;
   uint32_t work;   /* index into works: kernel or collective, shape, types */
   uint32_t module; /* network module, or TWS_NONE */
-  uint32_t micro_batch;
+  uint32_t micro_batch; /* of the pass that it is part of or follows; accumulation_steps: of none, once a step */
   uint32_t operand_first, dep_first;
   uint16_t operand_count, dep_count;
   uint32_t peer;      /* SEND, RECV: rank; REDUCE, BROADCAST: root's index in its group */
@@ -280,7 +280,8 @@ typedef struct tws_plan_request {
   int threads;              /* host */
   int64_t max_accumulation; /* build at most this many micro-batches (0: all) */
   tws_program program;
-  tws_state *state; /* of the rank, as another program's plan laid it out; NULL: the plan makes its own */
+  tws_state *state;    /* of the rank, as another program's plan laid it out; NULL: the plan makes its own */
+  int parameters_only; /* of an evaluation with a state of its own: no master weights and optimizer states in it */
   tws_plan_use use;
 } tws_plan_request;
 

@@ -95,12 +95,17 @@ tws_dtype tws_value_dtype(const tws_lower *l, uint32_t value) {
   return kind == TWS_VALUE_ACTIVATION ? l->config->dtype : kind == TWS_VALUE_INDEX ? TWS_I32 : TWS_F32;
 }
 
+/* A value that is made again has other codes. */
+static void forget_codes(tws_lower *l, uint32_t value) {
+  if (l->float8) l->context->codes[value] = (tws_codes){TWS_NONE, TWS_NONE, TWS_NONE, TWS_NONE, 0};
+}
+
 uint32_t tws_value_new(tws_lower *l, uint32_t value) {
   const tws_value *v = &l->network->values[value];
   uint32_t buffer = tws_builder_buffer(&l->b, v->name, category_of(l, value), tws_value_dtype(l, value),
                                        buffer_elements(l, value), 0);
   l->value_buffer[value] = buffer;
-  tws_float8_forget(l, value);
+  forget_codes(l, value);
   return buffer;
 }
 
@@ -134,7 +139,7 @@ tws_operand tws_value_take(tws_lower *l, uint32_t input, uint32_t output, uint32
   operand.access = access;
   if (l->b.failed == TWS_OK) l->b.plan->buffers[operand.buffer].category = (uint8_t)category_of(l, output);
   l->value_buffer[output] = operand.buffer;
-  tws_float8_forget(l, output);
+  forget_codes(l, output);
   l->value_buffer[input] = TWS_NONE;
   return operand;
 }

@@ -103,12 +103,6 @@ tws_code tws_weight_tiles_begin(tws_lower *l) {
   return TWS_OK;
 }
 
-uint32_t tws_module_weight_tiles(const tws_lower *l, uint32_t module) {
-  const uint32_t weight = module == TWS_NONE ? TWS_NONE : l->network->modules[module].param[0];
-  const uint32_t count = weight == TWS_NONE ? 0 : tws_weight_tile_count(l, weight);
-  return count > 0 ? count : 1;
-}
-
 uint32_t tws_weight_tile_origin(const tws_lower *l, uint32_t param, uint64_t *first) {
   *first = 0;
   if (!tws_is_weight_tile(l, param)) return param;

@@ -103,6 +103,7 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
   const tws_optimizer_row *optimizer = tws_optimizer_of(l->config->optimizer);
   tws_plan *plan = l->b.plan;
   tws_offload_parameters(l, elements, pieces, count);
+  if (l->parameters_only) return;
   const tws_dtype moments = tws_config_bf16_moments(l->config) ? TWS_BF16 : TWS_F32;
   /* What is updated elsewhere than where it is used has a copy there, whatever the type. */
   const tws_dtype masters = tws_config_bf16_masters(l->config) ? TWS_BF16 : TWS_F32;
@@ -369,19 +370,40 @@ static void keep_ranges(tws_lower *l, const tws_operand *from, const uint64_t *t
   }
 }
 
-static void flush_flat_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *ranges, uint64_t *flat) {
+/* Adds up ranges of gradients over the ranks of a class. Where they are reduced in another type, `ranges` become those
+ * of the sums in it, unless the gradients are in one flat buffer, which then has the sums. `ranges` has room for twice
+ * as many. */
+static void reduce_gradients(tws_lower *l, const tws_zero_class *c, tws_operand *ranges, const uint64_t *flat,
+                             int count) {
+  const tws_zero *z = &l->zero;
+  if (z->ranks == 1) return;
+  if (!tws_zero_casts(l)) {
+    reduce_ranges(l, c, ranges, flat, count, z->grad_dtype);
+    return;
+  }
+  tws_operand *copies = ranges + count;
+  tws_zero_cast(l, ranges, copies, count);
+  reduce_ranges(l, c, copies, flat, count, tws_config_communication_dtype(l->config));
+  if (z->flat_gradients)
+    tws_zero_cast_back(l, copies, ranges, count);
+  else
+    memcpy(ranges, copies, (size_t)count * sizeof *ranges);
+}
+
+/* Returns the buffer that was reduced. */
+static uint32_t flush_flat_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *ranges, uint64_t *flat) {
   tws_zero *z = &l->zero;
   const tws_zero_class *c = &z->classes[bucket->zero_class];
   const uint32_t *params = z->bucket_params + bucket->first;
-  tws_dtype dtype = z->grad_dtype;
   for (uint32_t i = 0; i < bucket->count; i++) {
     uint32_t p = params[i];
     flat[i] = z->flat_offset[p] - c->stored;
     ranges[i] = z->flat_gradients ? tws_update(l->b.plan->gradients, z->flat_offset[p], numel(l, p))
                                   : tws_update(bucket->buffer, z->slot[p], numel(l, p));
   }
-  if (z->ranks > 1) reduce_ranges(l, c, ranges, flat, (int)bucket->count, dtype);
-  if (z->flat_gradients && !tws_offload_copies_buckets(l)) return;
+  reduce_gradients(l, c, ranges, flat, (int)bucket->count);
+  const uint32_t reduced = ranges[0].buffer;
+  if (z->flat_gradients && !tws_offload_copies_buckets(l)) return reduced;
   uint64_t begin = c->partition * (uint64_t)c->index, end = begin + c->partition;
   int n = 0;
   for (uint32_t i = 0; i < bucket->count; i++) {
@@ -392,12 +414,13 @@ static void flush_flat_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *ran
     flat[n++] = c->kept + from - begin; /* n <= i: what is overwritten has been read */
   }
   keep_ranges(l, ranges, flat, n);
+  return reduced;
 }
 
 /* Sums of gradients to their ranks: two operands of each, a part for every rank and where this one's goes. Those that
  * go as codes come last. */
 static void scatter(tws_lower *l, const tws_zero_class *c, const uint32_t *params, uint32_t count,
-                    const tws_operand *operands) {
+                    const tws_operand *operands, tws_dtype dtype) {
   const tws_zero *z = &l->zero;
   tws_operand *sorted = z->room.others;
   int64_t *part = z->room.part;
@@ -414,46 +437,49 @@ static void scatter(tws_lower *l, const tws_zero_class *c, const uint32_t *param
       n++;
     }
   if (plain > 0 && l->b.failed == TWS_OK)
-    tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_REDUCE_SCATTER, c->group, z->grad_dtype,
-                           elements * tws_dtype_bytes(z->grad_dtype), plain, 0, sorted, (int)(2 * plain));
+    tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_REDUCE_SCATTER, c->group, dtype,
+                           elements * tws_dtype_bytes(dtype), plain, 0, sorted, (int)(2 * plain));
   if (n > plain && l->b.failed == TWS_OK) tws_hops_reduce(l, c, part, n - plain, sorted + 2 * (size_t)plain);
 }
 
-static void flush_sharded_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *operands, uint64_t *to) {
+/* Returns the buffer that was reduced. */
+static uint32_t flush_sharded_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *operands, uint64_t *to) {
   tws_zero *z = &l->zero;
   const tws_zero_class *c = &z->classes[bucket->zero_class];
   const uint32_t *params = z->bucket_params + bucket->first;
-  tws_dtype dtype = z->grad_dtype;
+  const tws_dtype dtype = tws_config_communication_dtype(l->config);
+  tws_operand whole = tws_all(&l->b, bucket->buffer, TWS_READ_WRITE);
+  if (tws_zero_casts(l)) tws_zero_cast(l, &(tws_operand){whole.buffer, TWS_READ, 0, whole.count}, &whole, 1);
   int direct = l->b.micro_batch == 0 && dtype == l->config->accumulation_dtype && !tws_offload_copies_buckets(l);
   uint64_t parts = 0;
   for (uint32_t i = 0; i < bucket->count; i++) parts += (uint64_t)z->part[params[i]];
   if (!l->config->zero.reduce_scatter) { /* all-reduce the whole, keep one part of each */
-    tws_operand whole = tws_all(&l->b, bucket->buffer, TWS_READ_WRITE);
     all_reduce(l, c, &whole, 1, dtype);
     for (uint32_t i = 0; i < bucket->count; i++) {
       uint64_t part = (uint64_t)z->part[params[i]];
-      operands[i] = tws_read(bucket->buffer, z->slot[params[i]] + part * (uint64_t)c->index, part);
+      operands[i] = tws_read(whole.buffer, z->slot[params[i]] + part * (uint64_t)c->index, part);
       to[i] = z->flat_offset[params[i]];
     }
     keep_ranges(l, operands, to, (int)bucket->count);
-    return;
+    return whole.buffer;
   }
   uint32_t staging = direct ? l->b.plan->gradients
                             : tws_builder_buffer(&l->b, "reduced gradients", TWS_CATEGORY_BUCKET, dtype, parts, 0);
   uint64_t offset = 0;
   for (uint32_t i = 0; i < bucket->count; i++) {
     uint64_t part = (uint64_t)z->part[params[i]];
-    operands[2 * i] = tws_read(bucket->buffer, z->slot[params[i]], part * (uint64_t)c->ranks);
+    operands[2 * i] = tws_read(whole.buffer, z->slot[params[i]], part * (uint64_t)c->ranks);
     operands[2 * i + 1] = tws_write(staging, direct ? z->flat_offset[params[i]] : offset, part);
     offset += part;
   }
-  scatter(l, c, params, bucket->count, operands);
-  if (direct) return;
+  scatter(l, c, params, bucket->count, operands, dtype);
+  if (direct) return whole.buffer;
   for (uint32_t i = 0; i < bucket->count; i++) {
     operands[i] = operands[2 * i + 1];
     to[i] = z->flat_offset[params[i]];
   }
   keep_ranges(l, operands, to, (int)bucket->count);
+  return whole.buffer;
 }
 
 static void make_room(tws_lower *l) {
@@ -480,16 +506,17 @@ static void flush_bucket(tws_lower *l, tws_bucket *bucket) {
   tws_builder_begin(&l->b, l->offload.gradients);
   uint32_t module = l->b.module;
   l->b.module = TWS_NONE;
+  uint32_t reduced;
   if (z->stage == 3 && z->ranks > 1) {
-    flush_sharded_bucket(l, bucket, z->room.operands, z->room.flat);
+    reduced = flush_sharded_bucket(l, bucket, z->room.operands, z->room.flat);
     tws_groups_add_up(l, z->bucket_params + bucket->first, bucket->count);
   } else {
-    flush_flat_bucket(l, bucket, z->room.operands, z->room.flat);
+    reduced = flush_flat_bucket(l, bucket, z->room.operands, z->room.flat);
   }
   z->flushed[0] = z->flushed[1];
   z->flushed[1] = device_ops(l->b.plan);
   z->emptied[0] = z->emptied[1];
-  z->emptied[1] = bucket->buffer;
+  z->emptied[1] = reduced;
   if (tws_zero_takes_turns(l)) tws_zero_turn_end(l, (uint32_t)(bucket - z->buckets));
   bucket->buffer = TWS_NONE;
   l->b.module = module;
@@ -585,12 +612,14 @@ void tws_zero_micro_end(tws_lower *l) {
   l->b.phase = TWS_PHASE_BACKWARD;
   if (z->stage == 0) { /* greedy groups of 500 million elements, in flat order (DeepSpeed's stage 0) */
     const uint64_t group = 500000000;
+    make_room(l);
+    if (l->b.failed != TWS_OK) return;
     for (uint32_t k = 0; k < z->trained_count; k++) {
       const tws_zero_class *c = &z->classes[k];
       for (uint64_t at = 0; at < c->total; at += group) {
-        tws_operand range =
-            tws_update(l->b.plan->gradients, c->stored + at, at + group < c->total ? group : c->total - at);
-        all_reduce(l, c, &range, 1, l->config->accumulation_dtype);
+        tws_operand range[2] = {
+            tws_update(l->b.plan->gradients, c->stored + at, at + group < c->total ? group : c->total - at)};
+        reduce_gradients(l, c, range, NULL, 1);
       }
     }
   } else if (z->stage == 1 && !l->overlap) {

@@ -54,6 +54,11 @@ void tws_hops_begin(tws_lower *l);
 int tws_hops_take(const tws_lower *l, uint32_t param);
 void tws_hops_reduce(tws_lower *l, const tws_zero_class *c, const int64_t *part, uint32_t count,
                      const tws_operand *operands);
+/* zero_communication.c: whether gradients are reduced in another type than they are in; copies in that type of ranges
+ * of one buffer, one after the other in a buffer of their own; and from there back. */
+int tws_zero_casts(const tws_lower *l);
+void tws_zero_cast(tws_lower *l, const tws_operand *gradients, tws_operand *copies, int count);
+void tws_zero_cast_back(tws_lower *l, const tws_operand *copies, const tws_operand *gradients, int count);
 /* zero_groups.c: of ranks in groups, each with all partitions. Sums of what a rank keeps of these parameters, among the
  * ranks that keep the same, where the last micro-batch has added to it; a gather among `group` of pairs of what a rank
  * has and the whole, in two steps where groups have nodes. */

@@ -47,6 +47,7 @@ static tws_code build_program(generator *g, tws_error *err) {
     return tws_fail(err, TWS_UNSUPPORTED, "generate takes a model that predicts the next token",
                     "%s sees all tokens of a text at once", request.network->name);
   request.program = TWS_PROGRAM_EVALUATE;
+  request.parameters_only = 1;
   TWS_TRY(tws_plan_build(&request, &t->plan, err));
   t->counters = &t->plan->state->counters;
   t->programs[0] = t->plan;

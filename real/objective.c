@@ -361,6 +361,9 @@ tws_code tws_objective_open(const tws_network *network, const char *path, int64_
                             uint64_t seed, tws_data *data, tws_error *err) {
   if (network->objective == TWS_OBJECTIVE_PICTURES)
     return tws_pictures_open(path, network, train_batch, seed, data, err);
+  if (network->objective == TWS_OBJECTIVE_CLASSES && network->classes == 1)
+    return tws_fail(err, TWS_UNSUPPORTED, "train a model of two labels or more",
+                    "%s has one label, a score, and there is no loss of scores here", network->name);
   const int sentences = network->objective == TWS_OBJECTIVE_SENTENCES && tws_pairs_is_file(path);
   if (network->objective == TWS_OBJECTIVE_SENTENCES && sequence < LEAST_SENTENCES)
     return tws_fail(err, TWS_INVALID, "use longer sequences", "two texts and their marks need %d tokens, not %lld",

@@ -177,6 +177,7 @@ static void add_configuration(const tws_training *t, cJSON *root) {
     cJSON_AddNumberToObject(o, "eval_batches", (double)t->eval_batches);
   }
   cJSON_AddNumberToObject(o, "zero_stage", c->zero.stage);
+  cJSON_AddStringToObject(o, "runtime", "twinspeed");
   cJSON_AddStringToObject(o, "dtype", tws_dtype_name(c->dtype));
   cJSON_AddStringToObject(o, "recompute", tws_recompute_name(c->recompute));
   cJSON_AddNumberToObject(o, "train_batch", (double)c->train_batch_size);

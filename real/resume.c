@@ -253,12 +253,6 @@ static tws_code load_own(loader *l, const tws_piece *piece, tws_error *err) {
   return TWS_OK;
 }
 
-uint32_t tws_training_buffer(const tws_plan *plan, const char *entry) {
-  for (uint32_t i = 0; i < plan->buffer_count; i++)
-    if (plan->buffers[i].lifetime == TWS_LIFETIME_STATE && strcmp(plan->buffers[i].name, entry) == 0) return i;
-  return TWS_NONE;
-}
-
 static tws_code load_pieces(loader *l, const tws_piece *held, uint32_t count, tws_error *err) {
   const tws_plan *plan = l->t->plan;
   for (uint32_t i = 0; i < count; i++) {

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 #include "base/host_memory.h"
 #include "base/memory.h"
@@ -52,6 +53,7 @@ typedef struct shared_arena {
 struct tws_shared {
   MPI_Comm node;
   int rank, size, spins; /* rank: among those of the node */
+  int is_whole;          /* no rank of the world is on another node */
   int *place_of;         /* per rank of the world; -1: on another node */
   int *rank_of;          /* per place */
   uint32_t group_count;
@@ -158,6 +160,7 @@ tws_code tws_shared_create(MPI_Comm world, MPI_Comm node, uint32_t group_count, 
   shared->node = node;
   MPI_Comm_rank(node, &shared->rank);
   MPI_Comm_size(node, &shared->size);
+  shared->is_whole = shared->size == world_size;
   shared->group_count = group_count;
   shared->spins = busy ? 20 : 4000;
   const tws_code code = list_places(shared, rank, world_size, err);
@@ -258,14 +261,26 @@ tws_code tws_shared_allocate(tws_shared *shared, uint64_t bytes, void **base, tw
 
 /* ---- waiting ---- */
 
-static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
-  syscall(SYS_futex, (void *)word, operation, value, NULL, NULL, 0);
+static void futex(_Atomic uint32_t *word, int operation, uint32_t value, const struct timespec *limit) {
+  syscall(SYS_futex, (void *)word, operation, value, limit, NULL, 0);
 }
 
 static void relax_processor(void) {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #endif
+}
+
+/* MPI may hold back the end of a message whose send is complete, until the sender's next call of MPI. A rank of another
+ * node that waits for that message can be the one that all ranks in this barrier wait for in the end: where there are
+ * other nodes, a sleeper calls MPI every millisecond. */
+static void sleep_until_changed(const tws_shared *shared, _Atomic uint32_t *word, uint32_t value) {
+  static const struct timespec often = {.tv_nsec = 1000000};
+  int arrived;
+  while (atomic_load(word) == value) {
+    futex(word, FUTEX_WAIT, value, shared->is_whole ? NULL : &often);
+    if (!shared->is_whole) MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, shared->node, &arrived, MPI_STATUS_IGNORE);
+  }
 }
 
 /* The last to arrive opens the next generation. All atomics are sequentially consistent: a sleeper that was not
@@ -276,7 +291,7 @@ void tws_shared_barrier(tws_shared *shared, const tws_shared_group *group) {
   if (atomic_fetch_add(&slot->arrived, 1) + 1 == (uint32_t)group->size) {
     atomic_store(&slot->arrived, 0);
     atomic_fetch_add(&slot->generation, 1);
-    if (atomic_load(&slot->sleepers) > 0) futex(&slot->generation, FUTEX_WAKE, INT_MAX);
+    if (atomic_load(&slot->sleepers) > 0) futex(&slot->generation, FUTEX_WAKE, INT_MAX, NULL);
     return;
   }
   for (int i = 0; i < shared->spins; i++) {
@@ -286,7 +301,7 @@ void tws_shared_barrier(tws_shared *shared, const tws_shared_group *group) {
   rank_slot *mine = &shared->ranks[shared->rank];
   atomic_store(&mine->waiting, group->id + 1);
   atomic_fetch_add(&slot->sleepers, 1);
-  while (atomic_load(&slot->generation) == generation) futex(&slot->generation, FUTEX_WAIT, generation);
+  sleep_until_changed(shared, &slot->generation, generation);
   atomic_fetch_sub(&slot->sleepers, 1);
   atomic_store(&mine->waiting, 0);
 }

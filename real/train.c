@@ -184,45 +184,6 @@ static int weights_in(const weight_buffers *to, int i, const tws_shard *shard, u
   return tws_state_clip(to->entry[i], first, count, skipped);
 }
 
-/* Scales of blocks from the first of `parts` on, codes of them with means where they are quantized too. */
-static tws_code put_scales(tws_training *t, const float *scales, const tws_operand *parts, tws_error *err) {
-  const tws_quantized *q = &t->plan->quantized;
-  const uint64_t count = parts[1].count;
-  if (q->group == 0)
-    return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, q->scales, parts[1].offset, scales, count, err);
-  float(*means)[2] = tws_calloc(count / (uint64_t)q->group + 1, sizeof *means);
-  uint8_t *codes = tws_calloc(count + 1, 1);
-  tws_code code = means && codes ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory to quantize scales with");
-  if (code == TWS_OK) {
-    tws_quantize_scales(scales, count, q->group, codes, means);
-    code = tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, q->scales, parts[1].offset, codes, count, err);
-  }
-  if (code == TWS_OK)
-    code = tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, q->means, parts[2].offset, means, parts[2].count, err);
-  tws_free(means);
-  tws_free(codes);
-  return code;
-}
-
-/* Codes and scales of a parameter's elements, the first of which is stored at `offset`. */
-tws_code tws_training_put_quantized(tws_training *t, uint64_t offset, const float *values, uint64_t count,
-                                    tws_error *err) {
-  const tws_quantized *q = &t->plan->quantized;
-  tws_operand parts[TWS_QUANTIZED_PARTS];
-  tws_quantized_stored(q, offset, count, parts);
-  float *scales = tws_calloc(parts[1].count + 1, sizeof *scales);
-  uint8_t *codes = tws_calloc(parts[0].count + 1, 1);
-  tws_code code = scales && codes ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory to quantize weights with");
-  if (code == TWS_OK) {
-    tws_quantize(values, count, q->block, q->bits, codes, scales);
-    code = tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, q->codes, parts[0].offset, codes, parts[0].count, err);
-  }
-  if (code == TWS_OK) code = put_scales(t, scales, parts, err);
-  tws_free(scales);
-  tws_free(codes);
-  return code;
-}
-
 static tws_code init_shard(tws_training *t, weight_maker *m, const weight_buffers *to, const tws_shard *shard,
                            tws_error *err) {
   const tws_plan *plan = t->plan;
@@ -510,15 +471,6 @@ tws_code tws_training_begin_apply(tws_training *t, tws_program program, tws_erro
   return t->config->zenflow.on ? put_zenflow_scalars(t, program, err) : TWS_OK;
 }
 
-tws_code tws_training_sync(tws_training *t, tws_error *err) {
-  if (!t->programs[TWS_PROGRAM_SYNC]) return TWS_OK;
-  return tws_executor_step(t->executor, TWS_PROGRAM_SYNC, t->counters->steps, NULL, NULL, NULL, err);
-}
-
-void tws_training_at(const tws_training *t, int64_t step, const char *what, tws_phase_kind kind) {
-  tws_watchdog_phase(t->watchdog, step, what, t->world > 1 || kind == TWS_PHASE_WRITES ? kind : TWS_PHASE_ALONE);
-}
-
 static tws_code apply(tws_training *t, tws_program program, int64_t step, tws_error *err) {
   TWS_TRY(tws_training_begin_apply(t, program, err));
   tws_watchdog_begin(t->watchdog, step);
@@ -610,13 +562,6 @@ static void mark(const tws_training *t, const char *what, double *since) {
   double now = tws_clock_s();
   if (t->rank == 0) tws_log_write(t->options->log, TWS_LOG_DEBUG, "%s: %.3f s", what, now - *since);
   *since = now;
-}
-
-int tws_training_has_frozen(const tws_training *t) {
-  const tws_network *network = t->plan->network;
-  uint32_t p = 0;
-  while (p < network->param_count && !network->params[p].frozen) p++;
-  return p < network->param_count;
 }
 
 tws_code tws_training_weights(tws_training *t, tws_error *err) {

@@ -81,9 +81,25 @@ tws_code tws_training_put_inputs(tws_training *t, tws_program program, const tws
  * What is wrong with the data is left to tws_training_put_inputs(). */
 tws_code tws_training_put_ahead(tws_training *t, const tws_data *data, int64_t batch, tws_error *err);
 
+/* ---- the backends of this build (real/backends.c) ---- */
+/* "host" or another backend's table; NULL: not there. */
+const tws_backend_ops *tws_real_backend(const char *name);
+const char *tws_real_description(void);
+
+/* ---- shared by steps, checkpoints and initial weights (real/training.c) ---- */
 /* What this rank does now, after or before a step (0: none), for its watchdog and for the launcher. */
 void tws_training_at(const tws_training *t, int64_t step, const char *what, tws_phase_kind kind);
+/* Writes codes and scales of values whose first is stored at element `offset`; whole blocks. */
+tws_code tws_training_put_quantized(tws_training *t, uint64_t offset, const float *values, uint64_t count,
+                                    tws_error *err);
+int tws_training_has_frozen(const tws_training *t); /* whether the network has parameters that are not trained */
+/* Of this rank alone, before its state is saved and when it was loaded: host and device have the same, where a plan has
+ * such a program. */
+tws_code tws_training_sync(tws_training *t, tws_error *err);
+/* The plan's buffer of an entry of its state. */
+uint32_t tws_training_buffer(const tws_plan *plan, const char *entry);
 
+/* ---- steps (real/train.c) ---- */
 /* A step is: inputs and scalars into their buffers; the plan; metrics; the counters go on, or an error where the
  * numbers are none. */
 tws_code tws_training_begin_step(tws_training *t, int64_t step, tws_step_report *report, tws_error *err);
@@ -96,19 +112,11 @@ tws_code tws_real_train(const tws_train_options *options, tws_train_result *resu
 /* ---- all ranks in one process (real/virtual.c) ---- */
 extern const tws_virtual_api tws_virtual_ranks;
 
-/* "host" or another backend's table; NULL: not there. */
-const tws_backend_ops *tws_real_backend(const char *name);
-const char *tws_real_description(void);
-
 /* Of the executor's arenas on a disk; TWS_INVALID: the configuration does not say where. */
 tws_code tws_training_disk(const tws_training *t, tws_disk_setup *disk, tws_error *err);
 /* Collective: binds this rank's threads to its share of the node's cores, as twinspeed.bind_threads says. */
 tws_code tws_share_cores(tws_training *t, tws_error *err);
 /* Weights and state as the options ask for them: drawn, of a file, or of a checkpoint; needs the executor. */
-/* Writes codes and scales of values whose first is stored at element `offset`; whole blocks. */
-tws_code tws_training_put_quantized(tws_training *t, uint64_t offset, const float *values, uint64_t count,
-                                    tws_error *err);
-int tws_training_has_frozen(const tws_training *t); /* whether the network has parameters that are not trained */
 tws_code tws_training_weights(tws_training *t, tws_error *err);
 /* All that a training has. */
 void tws_training_release(tws_training *t);
@@ -117,9 +125,6 @@ void tws_training_release(tws_training *t);
  * up, and behind the last; of ZenFlow behind each interval. *program does it, behind tws_training_begin_apply(). */
 int tws_training_applies(const tws_training *t, int64_t step, tws_program *program);
 tws_code tws_training_begin_apply(tws_training *t, tws_program program, tws_error *err);
-/* Of this rank alone, before its state is saved and when it was loaded: host and device have the same, where a plan has
- * such a program. */
-tws_code tws_training_sync(tws_training *t, tws_error *err);
 /* How long a step has taken in all. */
 void tws_training_took(const tws_training *t, double seconds, tws_step_report *report);
 
@@ -179,8 +184,6 @@ void tws_resume_place(tws_training *t);
 int tws_resume_needs_weights(const tws_training *t);
 /* This rank's state; needs the executor. */
 tws_code tws_resume_load(tws_training *t, tws_error *err);
-/* The plan's buffer of an entry of its state. */
-uint32_t tws_training_buffer(const tws_plan *plan, const char *entry);
 
 /* ---- weights of a Hugging Face model (real/init_from.c) ---- */
 /* In place of the initial weights, those of padded rows but; needs the executor. TWS_INVALID names file and tensor. */

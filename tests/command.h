@@ -37,12 +37,11 @@ static inline int command_scratch(void) {
   return fd;
 }
 
-/* argv as execv takes it, writing to `out`, which is closed; standard input is empty. Free with command_free(). */
-static inline command_result command_execute_to(int out, char *const *argv) {
+/* argv as execv takes it, reading from `in` and writing to `out`, which are closed. Free with command_free(). */
+static inline command_result command_execute_between(int in, int out, char *const *argv) {
   int err = command_scratch();
   pid_t child = fork();
   if (child == 0) {
-    int in = open("/dev/null", O_RDONLY);
     dup2(in, 0);
     dup2(out, 1);
     dup2(err, 2);
@@ -50,10 +49,16 @@ static inline command_result command_execute_to(int out, char *const *argv) {
     _exit(126);
   }
   int status = 0;
+  close(in);
   waitpid(child, &status, 0);
   command_result result = {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), command_slurp(out),
                            command_slurp(err)};
   return result;
+}
+
+/* The same with an empty standard input. */
+static inline command_result command_execute_to(int out, char *const *argv) {
+  return command_execute_between(open("/dev/null", O_RDONLY), out, argv);
 }
 
 static inline command_result command_execute(char *const *argv) {
@@ -61,7 +66,7 @@ static inline command_result command_execute(char *const *argv) {
 }
 
 /* twinspeed with the words of a line, split at blanks ('...' keeps blanks). */
-static inline command_result twinspeed_to(int out, char *line) {
+static inline command_result twinspeed_between(int in, int out, char *line) {
   char *argv[128] = {(char *)TWS_BUILD_DIR "/twinspeed"};
   int argc = 1;
   for (char *at = line; *at && argc < 126;) {
@@ -74,7 +79,11 @@ static inline command_result twinspeed_to(int out, char *line) {
     if (*at) *at++ = '\0';
   }
   argv[argc] = NULL;
-  return command_execute_to(out, argv);
+  return command_execute_between(in, out, argv);
+}
+
+static inline command_result twinspeed_to(int out, char *line) {
+  return twinspeed_between(open("/dev/null", O_RDONLY), out, line);
 }
 
 /* Likewise, with the words given as one printf text. */
@@ -86,6 +95,21 @@ static inline command_result twinspeed(const char *format, ...) {
   vsnprintf(line, sizeof line, format, list);
   va_end(list);
   return twinspeed_to(command_scratch(), line);
+}
+
+/* The same with a text of at most 60 KiB in a pipe as standard input: it can be read once. */
+static inline command_result twinspeed_fed(const char *text, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static inline command_result twinspeed_fed(const char *text, const char *format, ...) {
+  char line[8192];
+  int ends[2] = {-1, -1};
+  va_list list;
+  va_start(list, format);
+  vsnprintf(line, sizeof line, format, list);
+  va_end(list);
+  if (pipe(ends) != 0 || write(ends[1], text, strlen(text)) != (ssize_t)strlen(text)) abort();
+  close(ends[1]);
+  return twinspeed_between(ends[0], command_scratch(), line);
 }
 
 /* The same when whoever read its output has left. */

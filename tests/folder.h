@@ -22,7 +22,7 @@ static inline void remove_folder(void) {
 
 /* A path in it; the text is forgotten after eight more. */
 static inline const char *in_folder(const char *name) {
-  static char paths[8][128];
+  static char paths[8][320];
   static int next;
   char *path = paths[next++ % 8];
   snprintf(path, sizeof paths[0], "%s/%s", folder, name);

@@ -142,6 +142,8 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
   c.dtype = (const tws_dtype[]){TWS_F32, TWS_BF16, TWS_F16}[draw(seed, 17, 3)];
   c.accumulation_dtype = draw(seed, 18, 2) && c.zero.stage > 0 ? TWS_F32 : c.dtype;
   c.bf16_masters = c.dtype == TWS_BF16 && c.accumulation_dtype == TWS_BF16 && c.zero.stage > 0;
+  c.communication_dtype = (int)draw(seed, 80, 4); /* none, or one of three */
+  c.sequence_communication = (int)draw(seed, 81, 4);
   c.bf16_moments = (int)draw(seed, 27, 2);
   c.stochastic_rounding = draw(seed, 28, 4) != 0;
   c.zero.quantized_weights = draw(seed, 73, 3) == 0;

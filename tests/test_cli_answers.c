@@ -1,6 +1,8 @@
 /* What verbs answer: numbers that add up, hints that are true, results that other verbs read. */
 #include <check.h>
+#include <math.h>
 #include "base/memory.h"
+#include "models/hardware/profile.h"
 #include "tests/answers.h"
 #include "tests/folder.h"
 #include "tests/members.h"
@@ -53,6 +55,38 @@ START_TEST(estimate_says_no) {
 }
 END_TEST
 
+/* A forward pass alone has parameters and no state of an optimizer, and no hint speaks of one. */
+START_TEST(evaluation_alone) {
+  static const char *const more[] = {"--dtype bf16 --stage 0", "--dtype fp16 --stage 1", "--dtype fp32 --stage 2",
+                                     "--dtype bf16 --stage 2 --set zero_optimization.offload_optimizer.device=cpu"};
+  static const double element[] = {2, 2, 4, 2};
+  for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+    command_result r = twinspeed("estimate -m gpt2 --cluster dgx-a100 --program evaluate --json %s", more[i]);
+    cJSON *json = assert_json(&r, "twinspeed-estimate-1");
+    const cJSON *memory = member(json, "memory"), *categories = member(member(memory, "device"), "categories"), *one;
+    cJSON_ArrayForEach(one, categories) {
+      ck_assert_msg(strcmp(one->string, "master weights") != 0 && strcmp(one->string, "optimizer moments") != 0 &&
+                        strcmp(one->string, "gradients") != 0,
+                    "%s: %s", more[i], one->string);
+    }
+    const double parameters = number(categories, "parameters") - element[i] * number(json, "parameters");
+    ck_assert_msg(parameters >= 0 && parameters < 4096, "%s: %g", more[i], parameters); /* padding */
+    ck_assert_msg(cJSON_GetArraySize(memory) == 1, "%s: %s", more[i], r.out);           /* nothing is on the host */
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+  assert_says("estimate -m llama-2-70b --cluster dgx-a100 --stage 0 --dtype bf16 --program evaluate", 1,
+              "hint: it fits with --stage 3: ");
+  assert_says("estimate -m llama-3-405b --cluster dgx-a100 --stage 0 --dtype bf16 --program evaluate", 1,
+              "hint: it fits with --stage 3 --set zero_optimization.offload_param.device=cpu: ");
+  assert_says(
+      "check -m gpt2 --cluster dgx-a100 --stage 3 --program evaluate --set "
+      "zero_optimization.offload_param.device=cpu --set zero_optimization.offload_optimizer.device=cpu",
+      0, "verified together");
+  assert_says("simulate -m gpt2 --cluster dgx-a100 --stage 1 --program evaluate", 0, "Simulated step");
+}
+END_TEST
+
 /* The remedy in the hint must be true: applying it makes the answer yes. */
 START_TEST(estimate_remedy_works) {
   static const struct {
@@ -75,6 +109,43 @@ START_TEST(estimate_remedy_works) {
     command_free(&yes);
     command_free(&r);
   }
+}
+END_TEST
+
+static double tokens_per_s(const char *job, const char *words) {
+  command_result r = twinspeed("%s %s --json", job, words);
+  cJSON *json = assert_json(&r, "twinspeed-estimate-1");
+  const double rate = number(member(json, "time"), "tokens_per_s");
+  cJSON_Delete(json);
+  command_free(&r);
+  return rate;
+}
+
+/* A hint says what its whole change costs, as estimates of the job with it and without it have it: not what a part of
+ * the change, such as offloading, costs. */
+START_TEST(remedies_say_what_they_cost) {
+  static const char *const jobs[] = {
+      "estimate -m llama-2-7b --cluster dgx-a100 --stage 2 --dtype bf16 --micro-batch 8 --seq 4096",
+      "estimate -m llama-2-7b --cluster dgx1-v100 --stage 0 --dtype fp16 --micro-batch 4 --seq 4096",
+      "estimate -m llama-2-7b --cluster dgx-a100 -n 1 --stage 0 --dtype bf16 --micro-batch 4 --seq 4096"};
+  int recomputed = 0, offloaded = 0;
+  for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+    command_result r = twinspeed("%s", jobs[i]);
+    char words[256] = "", rest[128] = "";
+    const char *hint = strstr(r.err, "it fits with ");
+    ck_assert_msg(r.status == 1 && hint, "%s: %s", jobs[i], r.err);
+    ck_assert_int_eq(sscanf(hint, "it fits with %255[^:]: %127[^\n]", words, rest), 2);
+    const double slower = 100 * (tokens_per_s(jobs[i], "") / tokens_per_s(jobs[i], words) - 1);
+    const char *said = strrchr(rest, ',');
+    ck_assert_msg(said && strstr(said, " % slower"), "%s: %s: %s", jobs[i], words, rest);
+    ck_assert_msg(fabs(strtod(said + 1, NULL) - slower) <= 0.5 + 1e-9, "%s: %s: %s, and it is %g", jobs[i], words, rest,
+                  slower);
+    if (strstr(words, "--recompute full")) ck_assert_double_ge(slower, 15); /* a forward pass more */
+    recomputed += strstr(words, "--recompute full") != NULL;
+    offloaded += strstr(words, "offload") && strstr(rest, "on the host");
+    command_free(&r);
+  }
+  ck_assert(recomputed > 0 && offloaded > 0);
 }
 END_TEST
 
@@ -363,7 +434,7 @@ START_TEST(default_types) {
     ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(json, "dtype")), cases[i].dtype);
     const int assumed = !*cases[i].flags && strstr(cases[i].model, "loat16") && strcmp(cases[i].dtype, "fp32") &&
                         !strstr(cases[i].config, "true");
-    ck_assert_msg((strstr(r.err, "as the model's file has it") != NULL) == assumed, "%zu: %s", i, r.err);
+    ck_assert_msg((strstr(r.out, "as the model's file has it") != NULL) == assumed, "%zu: %s", i, r.out);
     cJSON_Delete(json);
     command_free(&r);
   }
@@ -517,6 +588,71 @@ START_TEST(tuned_configurations_are_small) {
 }
 END_TEST
 
+/* Configurations as other programs save them. */
+#define LLAMA                                                                                        \
+  "\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":128,\"num_attention_heads\":4," \
+  "\"num_hidden_layers\":2,\"vocab_size\":256,\"max_position_embeddings\":64"
+START_TEST(files_of_other_programs) {
+  static const struct {
+    const char *model, *options;
+    int status;
+    const char *out, *err;
+  } cases[] = {
+      {"{" LLAMA "}", "--seq 128", 0, "micro batch 1 of 128 tokens", "longer than the model's 64 positions"},
+      {"{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", "--seq 128", 3, "", "exceeds the model's 64"},
+      {"{\"model_type\":\"gpt2\",\"n_embd\":64,\"n_layer\":2,\"n_head\":4,\"n_positions\":64,\"vocab_size\":256}",
+       "--seq 128", 3, "", "exceeds the model's 64"},
+      {"{" LLAMA ",\"quantization_config\":{\"load_in_4bit\":true,\"bnb_4bit_quant_type\":\"nf4\"}}", "", 3, "",
+       "--set twinspeed.frozen_quantization.type=nf4"},
+      /* 256 x 64, 2 layers of 4 x 64 x 64 + 3 x 64 x 128 + 2 x 64, a norm of 64 and a score of 64 */
+      {"{" LLAMA ",\"architectures\":[\"LlamaForSequenceClassification\"],\"id2label\":{\"0\":\"LABEL_0\"}}", "", 0,
+       "98,688 parameters", "one label is a score"},
+      {"{\"model_type\":\"falcon\",\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":"
+       "256,"
+       "\"ff_factor\":4}",
+       "--seq 64", 0, "parameters", ""},
+      {"{\"model_type\":\"falcon\",\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":"
+       "256,"
+       "\"ff_factor\":8}",
+       "--seq 64", 3, "", "\"ff_factor\" is 8, and the inner part has 256 elements"},
+      {"{\"model_type\":\"mpt\",\"d_model\":64,\"n_layers\":2,\"n_heads\":4,\"vocab_size\":256,\"max_seq_len\":64,\"no_"
+       "bias\":true,"
+       "\"attn_config\":{\"_name_or_path\":\"\",\"alibi\":true,\"is_encoder_decoder\":false,\"return_dict\":true}}",
+       "", 0, "parameters", ""},
+      {"{\"model_type\":\"nosuch\"}", "", 3, "", " others (models/network/architectures.def)\n"},
+  };
+  char path[600];
+  snprintf(path, sizeof path, "%s/config.json", folder);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    write_text(path, cases[i].model);
+    command_result r = twinspeed("estimate -m %s --cluster h100 --micro-batch 1 %s", path, cases[i].options);
+    ck_assert_msg((r.status == 0) == (cases[i].status == 0), "%zu: exit %d: %s", i, r.status, r.err);
+    ck_assert_msg(strstr(r.out, cases[i].out) && strstr(r.err, cases[i].err), "%zu: %s%s", i, r.out, r.err);
+    command_free(&r);
+  }
+}
+END_TEST
+
+START_TEST(names_and_sizes) {
+  command_result r = twinspeed("estimate -m gpt2 --profile nosuch");
+  for (const char *const *name = tws_profile_builtin_names(); *name; name++)
+    ck_assert_msg(strstr(r.err, *name) != NULL, "%s is not in %s", *name, r.err);
+  command_free(&r);
+  r = twinspeed("estimate -m gpt2 --profile h20");
+  ck_assert_msg(!strstr(r.err, "did you mean"), "%s", r.err);
+  command_free(&r);
+  r = twinspeed("calibrate --disk-bytes 1KiB");
+  ck_assert_msg(r.status != 0 && strstr(r.err, "\"1KiB\" is outside 65536 .. 1000000000000 bytes"), "%s", r.err);
+  command_free(&r);
+  r = twinspeed("calibrate --disk %s/nosuch --disk-bytes 16MiB", folder);
+  ck_assert_msg(r.status != 0 && !strstr(r.err, "not a number") && !strstr(r.err, "disk-bytes"), "%s", r.err);
+  command_free(&r);
+  r = twinspeed("estimate --help");
+  ck_assert_ptr_nonnull(strstr(r.out, "NAME[:NODES[xDEVICES]]"));
+  command_free(&r);
+}
+END_TEST
+
 /* A built-in model beside a folder of its name. */
 START_TEST(one_name_for_two_models) {
   char line[256];
@@ -600,6 +736,8 @@ int main(void) {
   tcase_set_timeout(answers, 120);
   tcase_add_checked_fixture(answers, make_folder, remove_folder);
   tcase_add_test(answers, results_that_do_not_belong);
+  tcase_add_test(answers, files_of_other_programs);
+  tcase_add_test(answers, names_and_sizes);
   tcase_add_test(answers, default_types);
   tcase_add_test(answers, remarks_of_every_verb);
   tcase_add_test(answers, hints_are_near);
@@ -610,7 +748,9 @@ int main(void) {
   tcase_add_test(answers, one_name_for_two_models);
   tcase_add_test(answers, deepspeed_tables);
   tcase_add_test(answers, estimate_says_no);
+  tcase_add_test(answers, evaluation_alone);
   tcase_add_test(answers, estimate_remedy_works);
+  tcase_add_test(answers, remedies_say_what_they_cost);
   tcase_add_test(answers, categories_add_up);
   tcase_add_test(answers, precedence);
   tcase_add_test(answers, check_covers_what_it_says);

@@ -1,13 +1,15 @@
 /* launch: which ranks a hostfile means, what their ends become, and that none is left behind. */
 #include <check.h>
 #include <signal.h>
+#include "launch/cores.h"
 #include "launch/hostfile.h"
 #include "tests/answers.h"
 #include "tests/folder.h"
 #include "tests/members.h"
 #include "tests/suite.h"
 
-/* ---- hostfiles: DeepSpeed's cases; a bare included host means all of its slots, as its documentation says ---- */
+/* ---- hostfiles: DeepSpeed 0.19.6's cases, with two exceptions: a bare included host means all of its slots, as the
+ * documentation says; and a slot that the hostfile does not have is an error in --include too, as of 0.19.8 ---- */
 static void assert_hosts(const command_result *r, const cJSON *expected) {
   cJSON *json = assert_json(r, "twinspeed-ranks-1");
   const cJSON *one = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "ranks"), 0), *host, *slot;
@@ -30,6 +32,7 @@ static void assert_hosts(const command_result *r, const cJSON *expected) {
 START_TEST(hostfiles) {
   tws_json *golden = golden_file("launcher.json");
   const cJSON *one;
+  int exceptions = 0;
   cJSON_ArrayForEach(one, cJSON_GetObjectItem(golden->root, "hostfile")) {
     const char *text = cJSON_GetObjectItem(one, "text")->valuestring;
     write_text(in_folder("hosts"), text);
@@ -60,7 +63,12 @@ START_TEST(hostfiles) {
     if (strcmp(include, "worker-0") == 0) documented = cJSON_Parse("[[\"worker-0\", [0,1,2,3]]]");
     if (strstr(include, "worker-1:0,2") && strstr(include, "worker-0"))
       documented = cJSON_Parse("[[\"worker-0\", [0,1,2,3]], [\"worker-1\", [0,2]]]");
-    if (cJSON_GetObjectItem(one, "error")) {
+    if (strcmp(include, "worker-0:7") == 0) {
+      assert_one_error(&r, 3, what);
+      ck_assert_msg(strstr(r.err, "--include: no slot 7 on host worker-0") && strstr(r.err, "its slots are 0 to 3"),
+                    "%s", r.err);
+      exceptions++;
+    } else if (cJSON_GetObjectItem(one, "error")) {
       assert_one_error(&r, 3, what);
     } else {
       ck_assert_msg(r.status == 0, "%s: %s", what, r.err);
@@ -69,6 +77,7 @@ START_TEST(hostfiles) {
     cJSON_Delete(documented);
     command_free(&r);
   }
+  ck_assert_int_eq(exceptions, 1);
   tws_json_destroy(golden);
   write_text(in_folder("hosts"), "elsewhere.invalid slots=2\n");
   command_result r = twinspeed("launch -q --hostfile %s --remote-shell /bin/false -- true", in_folder("hosts"));
@@ -316,6 +325,253 @@ START_TEST(interrupting) {
 }
 END_TEST
 
+/* `text` with every `from` replaced by `to`; the caller frees it. */
+static char *replaced(const char *text, const char *from, const char *to) {
+  tws_text out = {0};
+  for (const char *at = text, *next; *at; at = next + strlen(from)) {
+    next = strstr(at, from);
+    tws_text_add(&out, "%.*s", (int)(next ? next - at : (ptrdiff_t)strlen(at)), at);
+    if (!next) break;
+    tws_text_add(&out, "%s", to);
+  }
+  return out.data;
+}
+
+/* In the test's folder, with an environment in which no launcher is installed. */
+static command_result bare(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static command_result bare(const char *format, ...) {
+  char home[64], line[1024], *rest = NULL;
+  va_list list;
+  va_start(list, format);
+  vsnprintf(line, sizeof line, format, list);
+  va_end(list);
+  snprintf(home, sizeof home, "HOME=%s", folder);
+  char *argv[64] = {(char *)"/usr/bin/env",
+                    (char *)"-i",
+                    (char *)"-C",
+                    folder,
+                    (char *)"PATH=/none",
+                    home,
+                    (char *)"NCCL_DEBUG=INFO",
+                    (char *)"OMPI_MCA_mpi_yield_when_idle=0",
+                    (char *)TWS_BUILD_DIR "/twinspeed"};
+  int count = 9;
+  for (char *word = strtok_r(line, " ", &rest); word && count < 63; word = strtok_r(NULL, " ", &rest))
+    argv[count++] = word;
+  return command_execute(argv);
+}
+
+/* What --print-command prints of every launcher, none of which is installed, nor is the command. */
+START_TEST(command_lines) {
+  tws_json *golden = golden_file("launch_commands.json");
+  const cJSON *one;
+  int count = 0;
+  write_text(in_folder("hosts"), "worker-0 slots=2\nworker-1 slots=2\n");
+  write_text(in_folder(".deepspeed_env"), "A=b c\n");
+  cJSON_ArrayForEach(one, cJSON_GetObjectItem(golden->root, "commands")) {
+    const char *launcher = cJSON_GetObjectItem(one, "launcher")->valuestring;
+    char *options = replaced(cJSON_GetObjectItem(one, "options")->valuestring, "{folder}", folder);
+    command_result r =
+        bare("launch --launcher %s %s --threads 1 --print-command -- echo it's 100%%n :", launcher, options);
+    ck_assert_msg(r.status == 0, "%s: %s", launcher, r.err);
+    char *program = replaced(r.out, TWS_BUILD_DIR "/twinspeed", "twinspeed");
+    char *root = replaced(program, " --allow-run-as-root", ""), *got = replaced(root, folder, "{folder}");
+    ck_assert_str_eq(got, cJSON_GetObjectItem(one, "command")->valuestring);
+    tws_free(options);
+    tws_free(program);
+    tws_free(root);
+    tws_free(got);
+    command_free(&r);
+    count++;
+  }
+  ck_assert_int_ge(count, 11);
+  tws_json_destroy(golden);
+  const struct {
+    const char *line;
+    int status;
+    const char *says;
+  } bad[] = {{"launch --launcher pdsh --hostfile hosts -- /bin/true", 4, "pdsh was not found in PATH"},
+             {"launch --launcher rsh --hostfile hosts --dry-run", 2, "openmpi, mpich, impi, mvapich or slurm"},
+             {"train -m tiny-gpt2 --data hosts --launcher impi --hostfile hosts", 2, "cannot start ranks of Open MPI"},
+             {"launch --launcher mpich --hostfile unequal --print-command -- x", 3, "worker-1 has 1 slots where"},
+             {"launch --launcher impi --hostfile unequal --print-command -- x", 3, "worker-1 has 1 slots where"},
+             {"launch --launcher mvapich --hostfile unequal --print-command -- x", 3, "worker-1 has 1 slots where"},
+             {"launch --launcher slurm --hostfile unequal --print-command -- x", 3, "worker-1 has 1 slots where"}};
+  write_text(in_folder("unequal"), "worker-0 slots=2\nworker-1 slots=1\n");
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    command_result r = bare("%s", bad[i].line);
+    ck_assert_msg(r.status == bad[i].status && strstr(r.err, bad[i].says), "%s: %d %s", bad[i].line, r.status, r.err);
+    command_free(&r);
+  }
+}
+END_TEST
+
+static const char report[] =
+    "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $CROSS_RANK/$CROSS_SIZE $MASTER_ADDR:$MASTER_PORT "
+    "devices $CUDA_VISIBLE_DEVICES $*\n";
+
+/* Where the driver says how many devices this machine has, no others are taken, and all filters have a meaning. */
+START_TEST(devices_of_this_machine) {
+  tws_arena *arena = tws_arena_create();
+  const struct {
+    const char *include, *exclude;
+    int count, first; /* 0: refused */
+  } cases[] = {{"localhost:1", NULL, 1, 1},
+               {"localhost:3", NULL, 1, 3},
+               {"localhost:4", NULL, 0, 0},
+               {"localhost", NULL, 4, 0},
+               {NULL, "localhost:0", 3, 1},
+               {NULL, "localhost:7", 0, 0},
+               {"localhost:2@localhost:0", NULL, 2, 0},
+               {"elsewhere:0", NULL, 0, 0},
+               {"localhost:0", "localhost:1", 0, 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const tws_hosts_request request = {.include = cases[i].include, .exclude = cases[i].exclude, .devices = 4};
+    tws_hosts hosts;
+    const tws_code code = tws_hosts_find(&request, arena, &hosts, NULL);
+    ck_assert_msg((code == TWS_OK) == (cases[i].count > 0), "case %zu: %d", i, (int)code);
+    if (code != TWS_OK) continue;
+    ck_assert_int_eq(hosts.host[0].count, cases[i].count);
+    ck_assert_int_eq(hosts.host[0].slot[0], cases[i].first);
+  }
+  tws_arena_destroy(arena);
+}
+END_TEST
+
+/* Without a hostfile: devices of this machine, and the default hostfile. */
+START_TEST(without_hostfile) {
+  const int known = tws_devices_here() > 0; /* then other devices are refused */
+  write_text(in_folder("report"), report);
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  command_result r = twinspeed("launch -q --include localhost:%d -- sh %s", !known, in_folder("report"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  ck_assert_str_eq(r.out,
+                   known ? "0/1 0/1 0/1 127.0.0.1:29500 devices 0\n" : "0/1 0/1 0/1 127.0.0.1:29500 devices 1\n");
+  command_free(&r);
+  setenv("CUDA_VISIBLE_DEVICES", "7", 1); /* says nothing where devices are named */
+  r = twinspeed("launch --include localhost:0 -- sh %s", in_folder("report"));
+  ck_assert_str_eq(r.out, "0/1 0/1 0/1 127.0.0.1:29500 devices 0\n");
+  ck_assert_msg(strstr(r.err, "CUDA_VISIBLE_DEVICES=7 is left out") != NULL, "%s", r.err);
+  command_free(&r);
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  r = twinspeed("launch --include 127.0.0.1:2,5 --dry-run");
+  if (!known) ck_assert_str_eq(r.out, "rank 0 -> 127.0.0.1 -> device 2\nrank 1 -> 127.0.0.1 -> device 5\n");
+  command_free(&r);
+  static const char *const bad[] = {"--include elsewhere:1",
+                                    "--include localhost",
+                                    "--include localhost:",
+                                    "--exclude localhost:0",
+                                    "--include localhost:1@localhost:2",
+                                    "--include localhost:256",
+                                    "-n 2 --include localhost:1"};
+  for (size_t i = 0; !known && i < sizeof bad / sizeof *bad; i++) {
+    r = twinspeed("launch %s --dry-run", bad[i]);
+    assert_one_error(&r, strstr(bad[i], "localhost:256") || bad[i][strlen(bad[i]) - 1] == ':' ? 3 : 2, bad[i]);
+    command_free(&r);
+  }
+  write_text(in_folder("hosts"), "worker-0 slots=2\nworker-1 slots=2\n");
+  setenv("TWINSPEED_HOSTFILE", in_folder("hosts"), 1);
+  r = twinspeed("launch --num_gpus 1 --dry-run");
+  ck_assert_msg(strstr(r.err, "the hosts are those of /tmp/") != NULL, "%s", r.err);
+  ck_assert_str_eq(r.out, "rank 0 -> worker-0 -> device 0\nrank 1 -> worker-1 -> device 0\n");
+  command_free(&r);
+  r = twinspeed("launch --num_nodes=1 --num_accelerators=1 --dry-run");
+  ck_assert_str_eq(r.out, "rank 0 -> worker-0 -> device 0\n");
+  command_free(&r);
+  r = twinspeed("launch -n 1 --dry-run"); /* on this machine */
+  ck_assert_msg(r.status == 0 && !strstr(r.out, "worker"), "%s%s", r.out, r.err);
+  command_free(&r);
+  unsetenv("TWINSPEED_HOSTFILE");
+}
+END_TEST
+
+/* The same command on every node; the ranks of both nodes know of each other. */
+START_TEST(one_node_of_several) {
+  write_text(in_folder("report"), report);
+  write_text(in_folder("hosts"), "worker-0 slots=1\nworker-1 slots=3\n");
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  for (int node = 0; node < 2; node++) {
+    char hosts[64];
+    snprintf(hosts, sizeof hosts, "%s", in_folder("hosts"));
+    command_result r = twinspeed(
+        "launch -q --hostfile %s --exclude worker-1:1 --no_ssh --node_rank=%d --master_port "
+        "29777 %s -- sh %s a :",
+        hosts, node, node ? "--master_addr 10.1.2.3" : "", in_folder("report"));
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    if (!node) ck_assert_str_eq(r.out, "0/3 0/1 0/2 worker-0:29777 devices 0 a :\n");
+    ck_assert_int_eq(count_lines_with(r.out, "1/3 0/2 1/2 10.1.2.3:29777 devices 0,2 a :\n"), node);
+    ck_assert_int_eq(count_lines_with(r.out, "2/3 1/2 1/2 10.1.2.3:29777 devices 0,2 a :\n"), node);
+    command_free(&r);
+  }
+  static const char *const bad[] = {"--no_ssh --node_rank 2", "--no_ssh",
+                                    "--node_rank 0",          "--no_ssh --node_rank 0 --launcher pdsh",
+                                    "--master_addr a;b",      "--master_port 65536",
+                                    "--world_info eyJh",      "--world_info e30= --node_rank 0",
+                                    "--bind_core_list 3-1",   "--bind_core_list 0,0",
+                                    "--bind_core_list 1024"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    command_result r = twinspeed("launch --hostfile %s %s -- true", in_folder("hosts"), bad[i]);
+    assert_one_error(&r, i == 0 ? 3 : 2, bad[i]);
+    command_free(&r);
+  }
+  command_result r = twinspeed("launch --no_ssh --node_rank 0 -- true");
+  assert_one_error(&r, 2, "no hostfile");
+  command_free(&r);
+}
+END_TEST
+
+/* Each rank has cores of its own. */
+START_TEST(bound_cores) {
+  tws_cores all, part;
+  ck_assert_int_eq(tws_cores_parse("0-3,8,10-12", &all, NULL), TWS_OK);
+  ck_assert_int_eq(all.count, 8);
+  ck_assert_int_eq(tws_cores_of_rank(&all, 1, 3, &part, NULL), TWS_OK);
+  ck_assert(part.count == 2 && part.core[0] == 2 && part.core[1] == 3);
+  ck_assert_int_eq(tws_cores_of_rank(&all, 2, 3, &part, NULL), TWS_OK);
+  ck_assert(part.count == 2 && part.core[0] == 8 && part.core[1] == 10);
+  ck_assert_int_eq(tws_cores_of_rank(&all, 0, 9, &part, NULL), TWS_INVALID);
+  ck_assert_int_eq(tws_cores_parse(NULL, &all, NULL), TWS_OK);
+  char wanted[64];
+  write_text(in_folder("cores"), "echo $OMP_NUM_THREADS $(grep Cpus_allowed_list /proc/$$/status)\n");
+  command_result r = twinspeed("launch -q -n 1 --bind_cores_to_rank --bind_core_list %d -- sh %s",
+                               all.core[all.count - 1], in_folder("cores"));
+  snprintf(wanted, sizeof wanted, "1 Cpus_allowed_list: %d\n", all.core[all.count - 1]);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  ck_assert_str_eq(r.out, wanted);
+  command_free(&r);
+  r = twinspeed("launch -q -n 1 --bind_core_list 1023 -- true");
+  assert_one_error(&r, all.core[all.count - 1] == 1023 ? 0 : 4, "a core that is not there");
+  command_free(&r);
+}
+END_TEST
+
+/* Ranks that Open MPI's own mpirun starts and watches, as --launcher openmpi has it. */
+START_TEST(given_to_openmpi) {
+  write_text(in_folder("report"), report);
+  write_text(in_folder("hosts"), "localhost slots=4\n");
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  char hosts[64];
+  snprintf(hosts, sizeof hosts, "%s", in_folder("hosts"));
+  command_result r = twinspeed(
+      "launch -q --launcher openmpi --hostfile %s --include localhost:1,3 --master_port 29600 "
+      "-- sh %s 'b  c' :",
+      hosts, in_folder("report"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  ck_assert_int_eq(count_lines_with(r.out, "0/2 0/2 0/1 localhost:29600 devices 1,3 b c :"), 1);
+  ck_assert_int_eq(count_lines_with(r.out, "1/2 1/2 0/1 localhost:29600 devices 1,3 b c :"), 1);
+  command_free(&r);
+  r = twinspeed("launch --json --launcher openmpi --hostfile %s --num_gpus 2 -- echo rank", hosts);
+  ck_assert_msg(r.status == 0 && count_lines_with(r.err, "rank") == 2, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-ranks-1");
+  ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "ranks")), 2);
+  cJSON_Delete(json);
+  command_free(&r);
+  r = twinspeed("launch -q --launcher openmpi --hostfile %s -- sh -c 'exit 3'", hosts);
+  ck_assert_msg(r.status == 5 && strstr(r.err, " ended with status 3\n"), "%d %s", r.status, r.err);
+  command_free(&r);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("cli_launch");
   TCase *launch = tcase_create("launch");
@@ -327,6 +583,12 @@ int main(void) {
   tcase_add_test(launch, allocations);
   tcase_add_test(launch, environment_files);
   tcase_add_test(launch, environment);
+  tcase_add_test(launch, command_lines);
+  tcase_add_test(launch, devices_of_this_machine);
+  tcase_add_test(launch, without_hostfile);
+  tcase_add_test(launch, one_node_of_several);
+  tcase_add_test(launch, bound_cores);
+  tcase_add_test(launch, given_to_openmpi);
   tcase_add_test(launch, started_by_others);
   tcase_add_test(launch, interrupting);
   suite_add_tcase(suite, launch);

@@ -3,7 +3,7 @@
 #include <check.h>
 #include "base/memory.h"
 #include "config/ds_config.h"
-#include "command.h"
+#include "answers.h"
 #include "folder.h"
 #include "members.h"
 #include "suite.h"
@@ -93,11 +93,109 @@ START_TEST(golden_choices) {
 }
 END_TEST
 
+/* What `twinspeed elastic` prints, against DeepSpeed's answers: the batch and the numbers of GPUs, and the micro batch of
+ * the world that was asked for, both in its row and with -n. */
+START_TEST(printed_lists) {
+  tws_json *golden = golden_file("elasticity.json");
+  const cJSON *one;
+  int lists = 0, worlds = 0, refused = 0;
+  cJSON_ArrayForEach(one, cJSON_GetObjectItem(golden->root, "cases")) {
+    const cJSON *config = cJSON_GetObjectItem(one, "config"), *result = cJSON_GetObjectItem(one, "result");
+    const cJSON *error = cJSON_GetObjectItem(one, "error"), *gpus = cJSON_GetArrayItem(result, 1), *row;
+    const int64_t world = whole(one, "world_size", 0);
+    const int wrong_world = error && strcmp(error->valuestring, "ElasticityIncompatibleWorldSize") == 0;
+    tws_elastic elastic;
+    if (strcmp(cJSON_GetObjectItem(one, "version")->valuestring, "0.19.6") != 0 || !read_case(config, &elastic))
+      continue;
+    if (!result && !wrong_world) continue;
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddItemReferenceToObject(root, "elasticity", (cJSON *)(uintptr_t)config);
+    char *text = cJSON_PrintUnformatted(root), *what = cJSON_PrintUnformatted(one), asked[32] = "";
+    write_text(in_folder("elastic.json"), text);
+    if (world) snprintf(asked, sizeof asked, "-n %lld", (long long)world);
+    command_result r = twinspeed("elastic -c %s --json %s", in_folder("elastic.json"), asked);
+    if (wrong_world) {
+      assert_one_error(&r, 1, what);
+      ck_assert_msg(strstr(r.err, "are none of the numbers that divide its batch") != NULL, "%s", r.err);
+      refused++;
+    } else {
+      cJSON *json = assert_json(&r, "twinspeed-elastic-1");
+      const cJSON *list = cJSON_GetObjectItem(json, "valid_gpus"), *own = cJSON_GetObjectItem(json, "asked");
+      const int shared = !world || cJSON_GetArraySize(gpus) > 1; /* not a batch for this world alone */
+      if (shared) {
+        ck_assert_msg(cJSON_Compare(list, gpus, 1), "%s: %s", what, r.out);
+        ck_assert_msg(cJSON_Compare(cJSON_GetObjectItem(json, "final_batch_size"), result->child, 1), "%s: %s", what,
+                      r.out);
+        lists++;
+      }
+      const cJSON *micro = cJSON_GetArrayItem(result, 2);
+      cJSON_ArrayForEach(row, cJSON_GetObjectItem(json, "jobs")) {
+        const int64_t batch = whole(row, "train_micro_batch_size_per_gpu", 0) * whole(row, "data_parallel", 0) *
+                              whole(row, "gradient_accumulation_steps", 0);
+        ck_assert_msg(batch == whole(row, "train_batch_size", -1), "%s: %s", what, r.out);
+        if (shared && world && whole(row, "gpus", 0) == world) ck_assert_msg(cJSON_Compare(row, own, 1), "%s", r.out);
+      }
+      if (world && cJSON_IsNumber(micro)) {
+        ck_assert_msg(cJSON_Compare(cJSON_GetObjectItem(own, "train_micro_batch_size_per_gpu"), micro, 1) &&
+                          cJSON_Compare(cJSON_GetObjectItem(own, "train_batch_size"), result->child, 1),
+                      "%s: %s", what, r.out);
+        worlds++;
+      }
+      cJSON_Delete(json);
+    }
+    command_free(&r);
+    cJSON_free(text);
+    cJSON_free(what);
+    cJSON_Delete(root);
+  }
+  ck_assert_int_ge(lists, 20);
+  ck_assert_int_ge(worlds, 10);
+  ck_assert_int_ge(refused, 2);
+  tws_json_destroy(golden);
+}
+END_TEST
+
+/* As text, by --set alone, and what is no elasticity. */
+START_TEST(printed_table) {
+  static const char set[] =
+      "elastic --set elasticity.enabled=true --set elasticity.max_train_batch_size=16 --set "
+      "elasticity.micro_batch_sizes=[1,2,4]";
+  command_result r = twinspeed("%s -n 2", set);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  ck_assert_str_eq(r.out,
+                   "elasticity 0.2: a batch of 12 samples (at most 16) for 6 numbers of GPUs\n"
+                   "GPUs  data-parallel  micro batch  accumulation\n"
+                   "   1              1            4             3\n"
+                   "   2              2            2             3\n"
+                   "   3              3            4             1\n"
+                   "   4              4            1             3\n"
+                   "   6              6            2             1\n"
+                   "  12             12            1             1\n"
+                   "2 GPUs: a batch of 12 = micro batch 2 x 3 accumulation steps x 2 data-parallel ranks\n");
+  command_free(&r);
+  write_text(in_folder("off.json"), "{\"elasticity\": {\"enabled\": false, \"max_train_batch_size\": 16}}");
+  r = twinspeed("elastic -c %s", in_folder("off.json"));
+  assert_one_error(&r, 3, "switched off");
+  command_free(&r);
+  r = twinspeed("elastic --set zero_optimization.stage=1");
+  assert_one_error(&r, 3, "no section");
+  command_free(&r);
+  r = twinspeed("elastic");
+  assert_one_error(&r, 2, "no configuration");
+  command_free(&r);
+  r = twinspeed("%s --set elasticity.max_train_batch_size=3", set);
+  assert_one_error(&r, 3, "a micro batch that is too large");
+  command_free(&r);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("elasticity");
   TCase *tests = tcase_create("elasticity");
   tcase_add_checked_fixture(tests, make_folder, remove_folder);
   tcase_add_test(tests, golden_choices);
+  tcase_add_test(tests, printed_lists);
+  tcase_add_test(tests, printed_table);
   suite_add_tcase(suite, tests);
   return run_suite(suite);
 }

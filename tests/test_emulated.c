@@ -8,6 +8,7 @@
 
 #include "command.h"
 #include "folder.h"
+#include "members.h"
 #include "real/cuda/cuda.h"
 
 enum { MOST_STEPS = 16 };
@@ -36,7 +37,8 @@ static void write_files(void) {
   if (symlink(target, path) != 0) exit(1);
 }
 
-/* The losses of a run, and behind them those of its last evaluation; flags are the command's, without the device.
+/* The losses of a run, and behind them those of its last evaluation; flags are the command's, without the device, and
+ * without the text unless it is another one.
  * Returns how many. */
 static int train(int on_device, int ranks, const char *flags, double *loss) {
   char csv[96], line[512];
@@ -44,7 +46,9 @@ static int train(int on_device, int ranks, const char *flags, double *loss) {
   unlink(csv);
   unlink(in_folder("result"));
   setenv("TWINSPEED_MODULES", on_device ? modules : TWS_BUILD_DIR, 1);
-  command_result r = twinspeed("train --quiet --data %s/text --seq 32 -n %d --csv %s %s %s", folder, ranks, csv,
+  char data[128] = "";
+  if (!strstr(flags, "--data ")) snprintf(data, sizeof data, "--data %s/text --seq 32", folder);
+  command_result r = twinspeed("train --quiet %s -n %d --csv %s %s %s", data, ranks, csv,
                                on_device ? "--cluster dgx-h200" : "", flags);
   ck_assert_msg(r.status == 0, "%s: %s", flags, r.err);
   command_free(&r);
@@ -163,6 +167,55 @@ START_TEST(ranks) {
   ck_assert_int_eq(train(1, jobs[_i].ranks, flags, device), count);
   if (jobs[_i].variable) unsetenv(jobs[_i].variable);
   compare(flags, count, host, device, half ? 1e-4 : 5e-6);
+}
+END_TEST
+
+static int is_run(const cJSON *run, const char *model, const char *type, int world, int every) {
+  return strcmp(member(run, "model")->valuestring, model) == 0 &&
+         strcmp(member(run, "accumulation")->valuestring, model) == 0 &&
+         strcmp(member(run, "communication")->valuestring, type) == 0 && integer(run, "ranks") == world &&
+         is_true(run, "every_micro_batch") == every;
+}
+
+/* Gradients are reduced in the type that communication_data_type gives: losses are those of the loop in PyTorch that
+ * does so (tests/test_train_communication.c compares the host with it, in all types). */
+START_TEST(communication_types) {
+  static const struct {
+    int ranks, first, last; /* stages */
+    const char *model, *type;
+    double limit;
+  } cases[] = {{2, 0, 3, "fp32", "fp32", 1e-6}, {2, 0, 3, "fp32", "bf16", 4e-6}, {2, 0, 3, "fp32", "fp16", 1e-6},
+               {4, 3, 3, "fp32", "bf16", 4e-6}, {4, 1, 1, "fp32", "fp16", 1e-6}, {2, 2, 2, "bf16", "fp32", 3e-4},
+               {4, 0, 0, "fp16", "fp32", 1e-4}};
+  tws_json *golden = golden_file("communication.json");
+  char model[96], text[96], flags[512];
+  char *config = cJSON_PrintUnformatted(member(golden->root, "config"));
+  snprintf(model, sizeof model, "%s/communication.json", folder), write_text(model, config);
+  snprintf(text, sizeof text, "%s/communication", folder);
+  write_text(text, member(golden->root, "text")->valuestring);
+  cJSON_free(config);
+  for (int stage = cases[_i].first; stage <= cases[_i].last; stage++) {
+    double want[MOST_STEPS], got[MOST_STEPS];
+    double rate = 0;
+    int steps = 0;
+    const cJSON *run, *loss;
+    cJSON_ArrayForEach(run, member(golden->root, "runs")) {
+      if (!is_run(run, cases[_i].model, cases[_i].type, cases[_i].ranks, stage > 1)) continue;
+      cJSON_ArrayForEach(loss, member(run, "losses")) want[steps++] = loss->valuedouble;
+      rate = number(run, "learning_rate");
+    }
+    ck_assert_int_eq(steps, 8);
+    snprintf(flags, sizeof flags,
+             "-m %s --data %s --seq 16 --steps %d --seed %d --dtype %s --stage %d --micro-batch %d --accumulation 2 "
+             "--set optimizer.params.lr=%g --set optimizer.params.weight_decay=0 --set gradient_clipping=0 "
+             "--set fp16.loss_scale=1024 --set zero_optimization.reduce_bucket_size=2000 "
+             "--set communication_data_type=%s",
+             model, text, steps, integer(golden->root, "seed"), cases[_i].model, stage, 4 / cases[_i].ranks, rate,
+             cases[_i].type);
+    ck_assert_int_eq(train(1, cases[_i].ranks, flags, got), steps);
+    compare(flags, steps, want, got, cases[_i].limit);
+  }
+  tws_json_destroy(golden);
 }
 END_TEST
 
@@ -295,6 +348,7 @@ int main(void) {
   tcase_add_loop_test(tests, recorded, 0, 3);
   tcase_add_test(tests, not_recorded);
   tcase_add_loop_test(tests, ranks, 0, (int)(sizeof jobs / sizeof *jobs));
+  tcase_add_loop_test(tests, communication_types, 0, 7);
   tcase_add_test(tests, traced);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);

@@ -61,6 +61,103 @@ START_TEST(what_is_computed_again) {
 }
 END_TEST
 
+/* ---- training a part of a model ---- */
+
+enum { LAYERS = 4, HIDDEN = 256, INNER = 640, WORDS = 1024, SEQUENCE = 128, LOW = 8, MICRO = 2, STEPS = 3 };
+
+static void write_llama(void) {
+  write_text(in_folder("llama.json"),
+             "{\"model_type\": \"llama\", \"num_hidden_layers\": 4, \"hidden_size\": 256, \"intermediate_size\": 640, "
+             "\"num_attention_heads\": 4, \"vocab_size\": 1024, \"max_position_embeddings\": 128, "
+             "\"tie_word_embeddings\": false, \"torch_dtype\": \"bfloat16\"}");
+}
+
+static command_result answer(const char *verb, const char *more) {
+  return twinspeed("%s -m %s --cluster dgx-a100 -n 1 --micro-batch %d --accumulation %d %s", verb,
+                   in_folder("llama.json"), MICRO, STEPS, more);
+}
+
+#define LORA \
+  "--set twinspeed.lora.r=8 --set twinspeed.lora.lora_alpha=16 --set 'twinspeed.lora.target_modules=\"all-linear\"'"
+
+/* model_flops of a step, and an MFU that follows from them and the time of the step. */
+static double model_flops(const char *verb, const char *more) {
+  char words[512];
+  snprintf(words, sizeof words, "%s --json", more);
+  command_result r = answer(verb, words);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = cJSON_Parse(r.out);
+  const cJSON *time = strcmp(verb, "estimate") == 0 ? member(json, "time") : json;
+  const double flops = number(time, "model_flops");
+  ck_assert_double_eq_tol(number(time, "mfu") * 312e12 * number(time, "step_s") / flops, 1, 1e-9);
+  cJSON_Delete(json);
+  command_free(&r);
+  return flops;
+}
+
+/* By hand, for a token: a frozen weight has no gradient, and the input of the first layer needs none. */
+START_TEST(adapters_by_hand) {
+  const double h = HIDDEN, i = INNER, r = LOW, s = SEQUENCE, tokens = (double)MICRO * STEPS * SEQUENCE;
+  const double qkv = 2 * h * 3 * h, rest = 2 * (h * h + 3 * h * i), head = 2 * h * WORDS, attention = 4 * h * s;
+  const double down_qkv = 2 * h * 3 * r, down = 2 * r * (h + 2 * h + i), up = 2 * r * (3 * h + h + 2 * i + h);
+  const double forward = LAYERS * (qkv + rest + attention + down_qkv + down + up) + head;
+  const double inputs = LAYERS * (qkv + rest + 2 * attention + down_qkv + down + up) + head - qkv - down_qkv;
+  const double weights = LAYERS * (down_qkv + down + up);
+  make_folder();
+  write_llama();
+  const double expected = tokens * (forward + inputs + weights);
+  ck_assert_double_eq_tol(model_flops("estimate", LORA) / expected, 1, 1e-12);
+  ck_assert_double_eq_tol(model_flops("simulate", LORA) / expected, 1, 1e-12);
+  const double base = LAYERS * (qkv + rest + attention) + head;
+  ck_assert_double_eq_tol(model_flops("estimate", "") / (tokens * 3 * base), 1, 1e-12);
+  ck_assert_double_eq_tol(model_flops("estimate", "--program evaluate") / (tokens * base), 1, 1e-12);
+  remove_folder();
+}
+END_TEST
+
+/* The last layer and the head are trained: backward ends at the last layer's queries, keys and values. */
+START_TEST(frozen_layers_by_hand) {
+  const double h = HIDDEN, i = INNER, s = SEQUENCE, tokens = (double)MICRO * STEPS * SEQUENCE;
+  const double qkv = 2 * h * 3 * h, rest = 2 * (h * h + 3 * h * i), head = 2 * h * WORDS, attention = 4 * h * s;
+  make_folder();
+  write_llama();
+  const double expected = LAYERS * (qkv + rest + attention) + head + 2 * (rest + attention + head) + qkv;
+  const double flops =
+      model_flops("estimate",
+                  "--set 'twinspeed.frozen_parameters=[\"*\",\"!model.layers.3.self_attn.*\",\"!model.layers.3.mlp.*\","
+                  "\"!lm_head.*\"]'");
+  ck_assert_double_eq_tol(flops / (tokens * expected), 1, 1e-12);
+  remove_folder();
+}
+END_TEST
+
+/* Rates are those of what is computed: none is above what the part can do. */
+START_TEST(rates_of_adapters) {
+  make_folder();
+  write_llama();
+  command_result r = answer("profile", LORA " --json");
+  cJSON *json = assert_json(&r, "twinspeed-profile-report-1");
+  const double down = 2.0 * MICRO * SEQUENCE * HIDDEN * INNER; /* the gradient of its input, not of its weight */
+  const cJSON *module_of_base = module(json, "model.layers.2.mlp.down_proj");
+  ck_assert_double_ge(number(module_of_base, "backward_flops"), down);
+  ck_assert_double_lt(number(module_of_base, "backward_flops"), 1.2 * down); /* with its adapter */
+  char rate[64], line[64];
+  const double counted = number(json, "backward_flops") / number(json, "backward_s");
+  snprintf(rate, sizeof rate, "%g TFLOPS", round(counted / 1e10) / 100);
+  command_free(&r);
+  r = answer("profile", LORA);
+  const char *at = strstr(r.out, "\nbwd FLOPS per GPU = bwd flops per GPU / bwd latency: ");
+  ck_assert_msg(at != NULL, "%s", r.out);
+  at = strchr(at, ':') + 1;
+  snprintf(line, sizeof line, "%.*s", (int)strcspn(at + strspn(at, " "), "\n"), at + strspn(at, " "));
+  while (*line && line[strlen(line) - 1] == ' ') line[strlen(line) - 1] = '\0';
+  ck_assert_str_eq(line, rate);
+  command_free(&r);
+  cJSON_Delete(json);
+  remove_folder();
+}
+END_TEST
+
 /* ---- BERT-large, as published ---- */
 
 /* The profiler's rounding: two decimals of the unit, without zeros behind them. */
@@ -148,6 +245,9 @@ int main(void) {
   TCase *tcase = tcase_create("flops_profile");
   tcase_add_test(tcase, gpt2_by_formula);
   tcase_add_test(tcase, what_is_computed_again);
+  tcase_add_test(tcase, adapters_by_hand);
+  tcase_add_test(tcase, frozen_layers_by_hand);
+  tcase_add_test(tcase, rates_of_adapters);
   tcase_add_test(tcase, bert_large_as_published);
   suite_add_tcase(suite, tcase);
   return run_suite(suite);

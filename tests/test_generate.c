@@ -88,6 +88,13 @@ START_TEST(goes_on) {
   ck_assert_str_eq(greedy, halves);
   char *ids = told(GO_ON "--prompt-ids 116,104,101,32 --tokens 8 --temperature 0 --seq 32", folder);
   ck_assert_int_eq(atoi(ids), (unsigned char)greedy[4]);
+  char elastic[64]; /* the training's batch is none of a text's */
+  snprintf(elastic, sizeof elastic, "%s/elastic.json", folder);
+  write_text(elastic, "{\"elasticity\": {\"enabled\": true, \"max_train_batch_size\": 4, \"micro_batch_sizes\": [2]}}");
+  char *of_elastic = told(GO_ON "-c %s --prompt ab --tokens 4 --temperature 0", folder, elastic);
+  char *of_none = told(GO_ON "--prompt ab --tokens 4 --temperature 0", folder);
+  ck_assert_str_eq(of_elastic, of_none);
+  free(of_elastic), free(of_none);
   free(one), free(same), free(other), free(greedy), free(halves), free(ids);
 }
 END_TEST

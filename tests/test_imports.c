@@ -1,6 +1,7 @@
 /* Files of other tools: descriptions of nodes as clusters, logs of nccl-tests as tables of a profile. */
 #include <check.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,6 +65,13 @@ static const char direct[] =
     "GPU2     NV2    NV2     X     NV2    PIX     0-19\n"
     "GPU3     NV2    NV2    NV2     X     PIX     0-19\n";
 
+static const char plain[] =
+    "        GPU0    GPU1    GPU2    GPU3    CPU Affinity\n"
+    "GPU0      X     PIX    SYS    SYS     0-9,20-29\n"
+    "GPU1     PIX     X     SYS    SYS     0-9,20-29\n"
+    "GPU2     SYS    SYS     X     PIX     10-19,30-39\n"
+    "GPU3     SYS    SYS    PIX     X      10-19,30-39\n";
+
 static void read_back(const tws_node_description *n, const char *profile, int nodes, tws_cluster *out) {
   cJSON *root = tws_topology_cluster(n, "node", profile, nodes);
   char *text = cJSON_Print(root);
@@ -104,6 +112,12 @@ START_TEST(nodes_as_nvidia_smi_prints_them) {
   read_back(&n, "v100-16gb", 2, &c);
   ck_assert(c.paired && c.intra.bandwidth == 150e9 && tws_cluster_port(&c, 2) == 50e9);
   ck_assert_str_eq(c.profile, "v100-16gb");
+  ck_assert(n.processors == 1); /* all have the same cores */
+  /* without a column of NUMA nodes, devices with other cores are of another one; PIX: behind one switch of PCIe */
+  ck_assert_msg(tws_topology_read(plain, "t4.txt", &n, &err) == TWS_OK, "%s", err.message);
+  ck_assert(n.devices == 4 && n.links == 0 && n.processors == 2 && n.sharers == 2);
+  read_back(&n, "a100-40gb", 1, &c);
+  ck_assert(c.numa_nodes == 2 && c.devices_per_host_link == 2);
   ck_assert_int_eq(tws_topology_read("no matrix\n", "x", &n, &err), TWS_INVALID);
 }
 END_TEST
@@ -113,9 +127,10 @@ END_TEST
   "#  Rank  1 Group  0 Pid    881 on " host                                            \
   " device  1 [0xa9] NVIDIA A100-SXM4-80GB\n"                                          \
   "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
-#define SUM(bytes, count, us)                                                                                         \
-  "   " bytes "  " count "     float     sum      -1    " us "  156.51  156.51      0    819.6  163.76  163.76      " \
-                                                             "0\n"
+#define SUM(bytes, count, us)                                \
+  "   " bytes "  " count "     float     sum      -1    " us \
+  "  156.51  156.51      0    819.6  163.76  163.76      "   \
+  "0\n"
 
 START_TEST(logs_become_tables) {
   static const char log[] = "# Collective test starting: all_reduce_perf\n" RANKS("a") SUM(
@@ -147,6 +162,10 @@ START_TEST(logs_become_tables) {
   } bad[] = {
       {"nothing\n", "no row of nccl-tests"},
       {SUM("134217728", "33554432", "857.6"), "names 0 ranks"},
+      {"# Rank 0 on a\n# Rank 1 on a\n" SUM("134217728", "33554432", "857.6"),
+       "x.log:3: no line before this row says what its columns are"},
+      {RANKS("a") "  1024  256  float  sum  21.00  0.05  0.05  0e+00  20.90  0.05  0.05  0e+00\n",
+       "x.log:4: the row's columns are not those of the log's header line"},
       {RANKS("b") SUM("134217728", "33554432", "857.6"), "of several nodes"},
       {"# Collective test starting: alltoall_perf\n" RANKS("a") SUM("134217728", "33554432", "857.6"), "no table"}};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -157,10 +176,43 @@ START_TEST(logs_become_tables) {
 }
 END_TEST
 
+/* Until 2021 only tests that have a root print one: the column after the sum is the time. */
+START_TEST(logs_without_roots) {
+  static const char ranks[] =
+      "#   Rank  0 Pid 100 on a device  0 [0x3b] Tesla T4\n#   Rank  1 Pid 100 on a device  1 [0x86] Tesla T4\n"
+      "#                                                     out-of-place                       in-place\n";
+  static const char sums[] =
+      "#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error\n"
+      "#        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)\n"
+      "        1024           256   float     sum    21.00    0.05    0.05  0e+00    20.90    0.05    0.05  0e+00\n"
+      "     1048576        262144   float     sum    310.5    3.38    3.38  0e+00    309.7    3.39    3.39  0e+00\n"
+      "   134217728      33554432   float     sum    35012    3.83    3.83  0e+00    35010    3.83    3.83  0e+00\n";
+  static const char roots[] =
+      "#       size         count    type    root     time   algbw   busbw  error\n"
+      "     1048576        262144   float       0    310.5    3.38    3.38  0e+00\n";
+  static const double expected[3][2] = {{1024, 21e-6}, {1048576, 310.5e-6}, {134217728, 35012e-6}};
+  char log[4096];
+  tws_nccl_log read;
+  snprintf(log, sizeof log, "%s%s", ranks, sums);
+  ck_assert_msg(tws_nccl_tests_read(log, "2019.log", &read, &err) == TWS_OK, "%s", err.message);
+  ck_assert(read.collective == TWS_COLLECTIVE_ALL_REDUCE && read.ranks == 2 && read.count == 3);
+  for (int i = 0; i < 3; i++) {
+    ck_assert_double_eq(read.samples[i][0], expected[i][0]);
+    ck_assert_double_eq_tol(read.samples[i][1], expected[i][1], 1e-12);
+  }
+  snprintf(log, sizeof log, "%s%s", ranks, roots);
+  ck_assert_msg(tws_nccl_tests_read(log, "2019.log", &read, &err) == TWS_OK, "%s", err.message);
+  ck_assert(read.collective == TWS_COLLECTIVE_BROADCAST && read.count == 1);
+  ck_assert_double_eq_tol(read.samples[0][1], 310.5e-6, 1e-12);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("imports");
   TCase *all = tcase_create("all");
+  tcase_add_test(all, logs_without_roots);
   tcase_add_test(all, nodes_as_nccl_dumps_them);
+  tcase_add_test(all, logs_without_roots);
   tcase_add_test(all, nodes_as_nvidia_smi_prints_them);
   tcase_add_test(all, logs_become_tables);
   suite_add_tcase(suite, all);

@@ -157,6 +157,7 @@ static tws_config random_config(uint64_t seed, int64_t params) {
   c.dtype = (const tws_dtype[]){TWS_F32, TWS_BF16, TWS_F16}[draw(seed, 14, 3)];
   c.accumulation_dtype = draw(seed, 15, 2) ? TWS_F32 : c.dtype;
   c.bf16_masters = c.dtype == TWS_BF16 && c.accumulation_dtype == TWS_BF16 && c.zero.stage > 0;
+  c.communication_dtype = (int)draw(seed, 23, 4);
   c.bf16_moments = (int)draw(seed, 18, 2);
   c.stochastic_rounding = draw(seed, 19, 4) != 0;
   c.sequence_length = 1 + (int64_t)draw(seed, 16, 16);
@@ -702,6 +703,7 @@ START_TEST(bottleneck_is_of_the_whole_step) {
   cluster.devices_per_node = 1;
   config.micro_batch_size = 1;
   config.dtype = TWS_BF16;
+  config.communication_dtype = 1 + TWS_F32;
   char what[3][64];
   double percent[3];
   for (int i = 0; i < 3; i++) {

@@ -47,8 +47,8 @@ static tws_tokenizer *tokenizer_of(const cJSON *item) {
   return t;
 }
 
-START_TEST(as_the_library) {
-  tws_json *golden = golden_file("tokenizers.json");
+static void check_file(const char *file, int expected_cases, int least_texts) {
+  tws_json *golden = golden_file(file);
   const cJSON *one, *text;
   int cases = 0, texts = 0;
   cJSON_ArrayForEach(one, cJSON_GetObjectItem(golden->root, "cases")) {
@@ -61,9 +61,19 @@ START_TEST(as_the_library) {
     tws_tokenizer_close(t);
     cases++;
   }
-  ck_assert_int_eq(cases, 7);
-  ck_assert_int_ge(texts, 7 * 25);
+  ck_assert_int_eq(cases, expected_cases);
+  ck_assert_int_ge(texts, least_texts);
   tws_json_destroy(golden);
+}
+
+START_TEST(as_the_library) {
+  check_file("tokenizers.json", 7, 7 * 25);
+}
+END_TEST
+
+/* BERT's: in small letters and as written, on accents, ideographs, odd characters and what was not UTF-8. */
+START_TEST(word_pieces) {
+  check_file("wordpiece.json", 3, 120);
 }
 END_TEST
 
@@ -79,14 +89,15 @@ START_TEST(refusals) {
       {"{\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[],\"end_of_word_suffix\":\""
        "0123456789012345678901234567890123456789012345678901234567890123456789\"}}",
        TWS_INVALID, "at most 64 bytes"},
-      {"{\"model\":{\"type\":\"WordPiece\",\"vocab\":{}}}", TWS_UNSUPPORTED, "known are BPE and Unigram"},
+      {"{\"model\":{\"type\":\"WordLevel\",\"vocab\":{}}}", TWS_UNSUPPORTED, "known are BPE, Unigram and WordPiece"},
+      {"{\"model\":{\"type\":\"WordPiece\",\"vocab\":{}}}", TWS_INVALID, "the unknown token \"[UNK]\" is no token"},
       {"{\"model\":{\"type\":\"BPE\",\"vocab\":[],\"merges\":[]}}", TWS_INVALID, "\"vocab\" must be an object"},
       {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":-1},\"merges\":[]}}", TWS_INVALID, "must be below"},
       {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}}", TWS_INVALID, "is no token"},
       {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a\"]}}", TWS_INVALID, "a merge must be"},
       {"{\"model\":{\"type\":\"BPE\",\"dropout\":0.1,\"vocab\":{\"a\":0},\"merges\":[]}}", TWS_INVALID, "dropout"},
       {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\"]]}}", TWS_INVALID, "expected [token, score]"},
-      {"{" MODEL ",\"normalizer\":{\"type\":\"BertNormalizer\"}}", TWS_UNSUPPORTED, "\"BertNormalizer\" is not known"},
+      {"{" MODEL ",\"normalizer\":{\"type\":\"Nmt\"}}", TWS_UNSUPPORTED, "\"Nmt\" is not known"},
       {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(a\"}}}", TWS_INVALID, "(a"},
       {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a&&[^b]]\"}}}", TWS_UNSUPPORTED,
        "intersections"},
@@ -149,8 +160,11 @@ START_TEST(no_memory) {
   static char unigram[] =
       "{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"?\",0],[\"a\",-1],[\"b\",-2.5],[\"ab\",-1.5]]},"
       "\"pre_tokenizer\":{\"type\":\"Whitespace\"},\"decoder\":{\"type\":\"Metaspace\",\"replacement\":\"_\"}}";
-  char *const files[] = {bpe, unigram};
-  for (int i = 0; i < 2; i++) {
+  static char pieces[] =
+      "{\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"[UNK]\":0,\"a\":1,\"##b\":2}},\"normalizer\":{\"type\":"
+      "\"BertNormalizer\"},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\"decoder\":{\"type\":\"WordPiece\"}}";
+  char *const files[] = {bpe, unigram, pieces};
+  for (int i = 0; i < 3; i++) {
     long bad = 0;
     const long tried = fail_every_allocation(read_and_use, files[i], &bad);
     ck_assert_int_gt(tried, 20);
@@ -239,6 +253,7 @@ int main(void) {
   Suite *suite = suite_create("tokens");
   TCase *tests = tcase_create("tokens"), *growth = tcase_create("growth");
   tcase_add_test(tests, as_the_library);
+  tcase_add_test(tests, word_pieces);
   tcase_add_test(tests, refusals);
   tcase_add_test(tests, not_utf8);
   tcase_add_test(tests, no_memory);

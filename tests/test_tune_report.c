@@ -9,6 +9,7 @@
 #include "tests/folder.h"
 #include "tests/members.h"
 #include "tests/suite.h"
+#include "validation/results.h"
 
 static cJSON *results;
 static char *html, *markdown;
@@ -131,6 +132,40 @@ START_TEST(documents) {
     ck_assert_ptr_nonnull(strstr(html, svg)); /* the same figure */
     ck_assert_ptr_nonnull(strstr(markdown, figures[i]));
     tws_free(svg);
+  }
+}
+END_TEST
+
+static int count_texts(const char *text, const char *what) {
+  int count = 0;
+  for (; (text = strstr(text, what)) != NULL; text++) count++;
+  return count;
+}
+
+/* Each point of the figure says what it is when it is pointed at, and those of the front are labelled. */
+START_TEST(points_have_names) {
+  char *svg = slurp("t/pareto.svg");
+  const int fits = cJSON_GetArraySize(member(results, "candidates")),
+            front = cJSON_GetArraySize(member(results, "pareto"));
+  ck_assert_int_eq(count_texts(svg, "<circle "), fits);
+  ck_assert_int_eq(count_texts(svg, "</title></circle>"), fits);
+  ck_assert_int_eq(count_texts(svg, " tokens/s</title>"), fits);
+  const int labels = count_texts(svg, "\">ZeRO-");
+  ck_assert_msg(labels >= 1 && labels <= front, "%d labels of %d", labels, front);
+  tws_free(svg);
+}
+END_TEST
+
+/* A title is no path. */
+START_TEST(titles) {
+  static const char *const cases[][2] = {{"/a/demo/config.json", "demo"}, {"demo/config.json", "demo"},
+                                         {"config.json", "config"},       {"/config.json", "config"},
+                                         {"/a/b/small.json", "small"},    {"gpt2", "gpt2"},
+                                         {"/a/llama-3/", "llama-3"}};
+  char title[64];
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    tws_result_title(cases[i][0], title, sizeof title);
+    ck_assert_str_eq(title, cases[i][1]);
   }
 }
 END_TEST
@@ -313,6 +348,8 @@ int main(void) {
   TCase *tcase = tcase_create("tune_report");
   tcase_add_unchecked_fixture(tcase, search, forget);
   tcase_add_test(tcase, documents);
+  tcase_add_test(tcase, points_have_names);
+  tcase_add_test(tcase, titles);
   tcase_add_test(tcase, front);
   tcase_add_test(tcase, knobs);
   tcase_add_test(tcase, own_configuration_and_price);

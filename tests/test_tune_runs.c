@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "base/memory.h"
+#include "models/hardware/profile_internal.h"
 #include "tests/answers.h"
 #include "tests/members.h"
 #include "tests/train.h"
@@ -59,6 +60,66 @@ START_TEST(failures_are_rows) {
   ck_assert_int_eq(measured, 1);
   ck_assert_double_eq(number(member(json, "best"), "ranks"), 1);
   cJSON_Delete(json);
+}
+END_TEST
+
+/* ---- the corrected profile ---- */
+
+static cJSON *read_in_folder(const char *path) {
+  char *text = command_slurp(open(in_folder(path), O_RDONLY));
+  cJSON *json = cJSON_Parse(text);
+  ck_assert_msg(json != NULL, "%s: %s", path, text);
+  free(text);
+  return json;
+}
+
+static int count_texts(const char *text, const char *what) {
+  int count = 0;
+  for (; (text = strstr(text, what)) != NULL; text++) count++;
+  return count;
+}
+
+/* Of a profile by which each product takes 50 times as long as it says elsewhere. */
+static void write_wrong_profile(const char *path) {
+  const char *text = tws_profile_builtin("host");
+  char *wrong = tws_calloc(strlen(text) + 128, 1);
+  snprintf(wrong, strlen(text) + 128, "{\"corrections\": {\"kernels\": {\"linear\": 50}},%s", strchr(text, '{') + 1);
+  write_text(path, wrong);
+  tws_free(wrong);
+}
+
+/* What training runs said of a profile is written, multiplied with what it had; what is predicted with it is what the
+ * search predicted in the end, and cmd_optimal.txt names it. */
+START_TEST(corrected_profiles_are_kept) {
+  char words[512], path[128], line[2048];
+  write_wrong_profile(in_folder("wrong.json"));
+  snprintf(words, sizeof words, "-n 1 --micro-batches 2,8 --validate 2 --rounds 1 --race 0 --profile %s",
+           in_folder("wrong.json"));
+  cJSON *json = tune(words, "corrected", 0), *profile = read_in_folder("corrected/profile_corrected.json");
+  ck_assert_double_lt(number(json, "median_error_corrected"), number(json, "median_error"));
+  const double found = number(member(json, "corrections"), "linear");
+  ck_assert_double_eq_tol(number(member(member(profile, "corrections"), "kernels"), "linear") / (50 * found), 1, 1e-9);
+  ck_assert_ptr_nonnull(strstr(text_of(profile, "provenance"), "; corrected by 2 training runs"));
+  snprintf(path, sizeof path, "--profile=%s", in_folder("corrected/profile_corrected.json"));
+  char *command = command_slurp(open(in_folder("corrected/cmd_optimal.txt"), O_RDONLY));
+  const char *predicts = strstr(command, "# predicted by: twinspeed ");
+  ck_assert_msg(predicts && strstr(predicts, path), "%s", command);
+  snprintf(line, sizeof line, "%.*s --json -q", (int)strcspn(predicts + 26, "\n"), predicts + 26);
+  command_result r = twinspeed("%s", line);
+  ck_assert_msg(r.status == 0, "%s: %s", line, r.err);
+  cJSON *again = assert_json(&r, "twinspeed-simulation-1");
+  ck_assert_double_eq_tol(number(again, "step_s") / number(member(json, "best"), "simulated_step_s"), 1, 1e-9);
+  /* trials are drawn, each with what it is, and nothing else is: the ends of the diagonal are no measurements */
+  char *svg = command_slurp(open(in_folder("corrected/trials.svg"), O_RDONLY));
+  ck_assert_int_eq(count_texts(svg, "<circle "), 2);
+  ck_assert_int_eq(count_texts(svg, "<title>"), 2);
+  ck_assert_ptr_nonnull(strstr(svg, " ms, measured "));
+  free(svg);
+  cJSON_Delete(again);
+  cJSON_Delete(profile);
+  cJSON_Delete(json);
+  command_free(&r);
+  free(command);
 }
 END_TEST
 
@@ -192,6 +253,7 @@ int main(void) {
   TCase *tcase = tcase_create("tune_runs");
   tcase_set_timeout(tcase, 120);
   tcase_add_loop_test(tcase, failures_are_rows, 0, 3);
+  tcase_add_test(tcase, corrected_profiles_are_kept);
   tcase_add_test(tcase, nothing_can_be_measured);
   tcase_add_test(tcase, killed_searches_go_on);
   tcase_add_test(tcase, training_profiles_a_step);

@@ -34,6 +34,9 @@ static tws_code read_decoder(const tws_json *json, const cJSON *item, tws_token_
       TWS_TRY(tws_step_flag(json, item, "add_prefix_space", 1, &adds, err));
       s->prepend = scheme ? strcmp(scheme, "never") != 0 : adds;
       return s->content[0] ? TWS_OK : tws_json_fail(json, item, err, NULL, "\"replacement\" must be one character");
+    case DECODE_WordPiece:
+      TWS_TRY(tws_json_string(json, item, "prefix", 0, "##", &s->content, err));
+      return tws_step_flag(json, item, "cleanup", 1, &s->cleans, err);
     default:
       return TWS_OK;
   }
@@ -209,6 +212,41 @@ static tws_code metaspace(decoder *d, tws_error *err) {
   return code;
 }
 
+static void replace_word(tws_text *text, const char *from, const char *to) {
+  tws_text made = {0};
+  const size_t size = strlen(from);
+  if (text->failed || !text->data || !strstr(text->data, from)) return;
+  for (size_t i = 0; i < text->length;) {
+    const int is = text->length - i >= size && memcmp(text->data + i, from, size) == 0;
+    tws_text_add_bytes(&made, is ? to : text->data + i, is ? strlen(to) : 1);
+    i += is ? size : 1;
+  }
+  tws_text_free(text);
+  *text = made;
+}
+
+/* A blank before each token that begins a word; without those before marks where the file asks for it. */
+static tws_code word_pieces(decoder *d, tws_error *err) {
+  static const char *const cleaned[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+                                           {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+                                           {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  const char *prefix = d->step->content;
+  const size_t size = strlen(prefix);
+  tws_code code = TWS_OK;
+  for (size_t i = 0; i < d->texts->count && code == TWS_OK; i++) {
+    const struct tws_text_range text = d->texts->item[i];
+    const int continues = i > 0 && text.length >= size && memcmp(text.at, prefix, size) == 0;
+    tws_text made = {0};
+    if (i > 0 && !continues) tws_text_add(&made, " ");
+    tws_text_add_bytes(&made, text.at + (continues ? size : 0), text.length - (continues ? size : 0));
+    for (size_t k = 0; d->step->cleans && k < sizeof cleaned / sizeof *cleaned; k++)
+      replace_word(&made, cleaned[k][0], cleaned[k][1]);
+    code = put(d, i, &made, err);
+    tws_text_free(&made);
+  }
+  return code;
+}
+
 static tws_code run_step(decoder *d, tws_error *err) {
   switch ((enum kind)d->step->kind) {
     case DECODE_ByteLevel:
@@ -223,6 +261,9 @@ static tws_code run_step(decoder *d, tws_error *err) {
       return fuse(d, err);
     case DECODE_Strip:
       strip_all(d);
+      return TWS_OK;
+    case DECODE_WordPiece:
+      return word_pieces(d, err);
   }
   return TWS_OK;
 }

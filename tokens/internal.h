@@ -15,7 +15,7 @@ typedef struct tws_vocabulary {
     const char *text; /* somebody else's */
     uint32_t length;
     int32_t id;
-  } * slots;
+  } *slots;
   size_t room, count; /* room: a power of two */
 } tws_vocabulary;
 tws_code tws_vocabulary_add(tws_vocabulary *v, const char *text, size_t length, int32_t id, tws_error *err);
@@ -25,7 +25,7 @@ typedef struct tws_pair_table {
   struct tws_pair_slot {
     uint64_t key; /* 0: free */
     int32_t rank, id;
-  } * slots;
+  } *slots;
   size_t room, count;
 } tws_pair_table;
 tws_code tws_pair_add(tws_pair_table *t, uint32_t a, uint32_t b, int32_t rank, int32_t id, tws_error *err);
@@ -43,6 +43,9 @@ int tws_is_space(int32_t c);                                          /* Unicode
 int tws_is_punctuation(int32_t c);
 int tws_is_numeric(int32_t c);
 int tws_is_mark(int32_t c); /* combining: Mn, Mc, Me */
+/* Whether BERT's steps take the character otherwise than the classes here say (tokens/bert_classes.c). */
+typedef enum tws_bert_class { TWS_BERT_CONTROL, TWS_BERT_ACCENT, TWS_BERT_PUNCTUATION } tws_bert_class;
+int tws_bert_differs(tws_bert_class of, int32_t c);
 /* GPT-2's printable characters for bytes. */
 const char *tws_byte_character(unsigned char byte, size_t *length);
 int tws_character_byte(int32_t c); /* -1: none */
@@ -59,10 +62,11 @@ tws_code tws_pattern_next(const tws_pattern *pattern, const char *text, size_t l
 
 /* ---- steps ---- */
 #define TWS_NORMALIZERS(X) \
-  X(NFC) X(NFD) X(NFKC) X(NFKD) X(Lowercase) X(Strip) X(StripAccents) X(Replace) X(Prepend) X(Precompiled)
+  X(NFC)                   \
+  X(NFD) X(NFKC) X(NFKD) X(Lowercase) X(Strip) X(StripAccents) X(Replace) X(Prepend) X(Precompiled) X(BertNormalizer)
 #define TWS_PRETOKENIZERS(X) \
-  X(ByteLevel) X(Split) X(Metaspace) X(Whitespace) X(WhitespaceSplit) X(Digits) X(Punctuation)
-#define TWS_DECODERS(X) X(ByteLevel) X(Metaspace) X(Replace) X(ByteFallback) X(Fuse) X(Strip)
+  X(ByteLevel) X(Split) X(Metaspace) X(Whitespace) X(WhitespaceSplit) X(Digits) X(Punctuation) X(BertPreTokenizer)
+#define TWS_DECODERS(X) X(ByteLevel) X(Metaspace) X(Replace) X(ByteFallback) X(Fuse) X(Strip) X(WordPiece)
 
 typedef enum tws_behavior { /* of what separates */
                             TWS_REMOVED,
@@ -87,9 +91,10 @@ typedef struct tws_token_step {
   tws_pattern *pattern;
   const char *content; /* Replace, Prepend, Metaspace's replacement, Strip's character */
   tws_behavior behavior;
-  int invert, left, right; /* Strip: how many; ByteLevel: left = a space in front */
-  int split, prepend;      /* Metaspace: prepend 0 never, 1 first, 2 always; ByteLevel: split = by GPT-2's pattern */
-  uint32_t *units;         /* Precompiled: a double-array trie, and the texts that it leads to */
+  int cleans, pads, strips_accents, lowers; /* BertNormalizer: what it does; WordPiece: cleans = blanks before marks */
+  int invert, left, right;                  /* Strip: how many; ByteLevel: left = a space in front */
+  int split, prepend; /* Metaspace: prepend 0 never, 1 first, 2 always; ByteLevel: split = by GPT-2's pattern */
+  uint32_t *units;    /* Precompiled: a double-array trie, and the texts that it leads to */
   size_t unit_count, strings_length;
   const char *strings;
   char *blob;    /* that both lie in */
@@ -136,7 +141,7 @@ typedef struct tws_bpe_merge {
 } tws_bpe_merge;
 
 typedef struct tws_token_model {
-  int unigram;
+  enum { TWS_BPE, TWS_UNIGRAM, TWS_WORDPIECE } kind;
   tws_vocabulary vocabulary;
   int32_t unknown; /* -1: none */
   int fuse_unknown, byte_fallback, ignore_merges;
@@ -149,6 +154,9 @@ typedef struct tws_token_model {
   tws_bpe_merge *heap;
   size_t heap_room, heap_count;
   tws_text word;
+  /* WordPiece */
+  size_t longest; /* bytes of a token */
+  int32_t most_characters;
   /* unigram */
   double *scores, least;
   tws_pair_table trie; /* (node, byte) to node; its rank is the token that ends there, or -1 */
@@ -157,7 +165,7 @@ typedef struct tws_token_model {
     double score;
     int32_t id;
     uint32_t from; /* UINT32_MAX: not reached */
-  } * best;
+  } *best;
   size_t best_room;
 } tws_token_model;
 
@@ -166,6 +174,9 @@ tws_code tws_bpe_encode(tws_token_model *model, const char *word, size_t length,
 tws_code tws_unigram_read(const tws_json *json, const cJSON *item, tws_token_model *model, tws_error *err);
 tws_code tws_unigram_encode(tws_token_model *model, const char *word, size_t length, tws_token_list *list,
                             tws_error *err);
+tws_code tws_wordpiece_read(const tws_json *json, const cJSON *item, tws_token_model *model, tws_error *err);
+tws_code tws_wordpiece_encode(tws_token_model *model, const char *word, size_t length, tws_token_list *list,
+                              tws_error *err);
 /* The bytes of a character or word as tokens of their own; 0 where one of them has none: then nothing was added. */
 tws_code tws_add_bytes(const tws_token_model *model, const char *text, size_t length, tws_token_list *list, int *added,
                        tws_error *err);
@@ -176,7 +187,7 @@ typedef struct tws_texts {
   struct tws_text_range {
     const char *at;
     size_t length;
-  } * item;
+  } *item;
   size_t count, capacity;
 } tws_texts;
 /* What tokens are together; `arena` has what is made on the way. */

@@ -128,6 +128,11 @@ static tws_code read_normalizer(const tws_json *json, const cJSON *item, tws_tok
       return tws_pattern_read(json, cJSON_GetObjectItemCaseSensitive(item, "pattern"), &s->pattern, err);
     case NORMALIZE_Precompiled:
       return read_map(json, item, s, err);
+    case NORMALIZE_BertNormalizer:
+      TWS_TRY(tws_step_flag(json, item, "clean_text", 1, &s->cleans, err));
+      TWS_TRY(tws_step_flag(json, item, "handle_chinese_chars", 1, &s->pads, err));
+      TWS_TRY(tws_step_flag(json, item, "lowercase", 1, &s->lowers, err));
+      return tws_step_flag(json, item, "strip_accents", s->lowers, &s->strips_accents, err);
     default:
       return TWS_OK;
   }
@@ -264,6 +269,74 @@ static void map_graphemes(const tws_token_step *s, const char *text, size_t leng
   if (begin < length) map_grapheme(s, text + begin, length - begin, most, out);
 }
 
+/* ---- BERT's: without control characters, ideographs apart, without accents, in small letters ---- */
+
+static int is_ideograph(int32_t c) {
+  return (c >= 0x4e00 && c <= 0x9fff) || (c >= 0x3400 && c <= 0x4dbf) || (c >= 0x20000 && c <= 0x2a6df) ||
+         (c >= 0x2a700 && c <= 0x2b73f) || (c >= 0x2b740 && c <= 0x2b81f) || (c >= 0x2b920 && c <= 0x2ceaf) ||
+         (c >= 0xf900 && c <= 0xfaff) || (c >= 0x2f800 && c <= 0x2fa1f);
+}
+
+static int is_control(int32_t c) {
+  const utf8proc_category_t k = utf8proc_category(c);
+  if (c == '\t' || c == '\n' || c == '\r') return 0;
+  return (c == 0 || c == 0xfffd || k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF ||
+          k == UTF8PROC_CATEGORY_CO) != tws_bert_differs(TWS_BERT_CONTROL, c);
+}
+
+static void clean(const tws_token_step *s, const char *text, size_t length, tws_text *out) {
+  int32_t c;
+  int bad;
+  for (size_t i = 0; i < length;) {
+    const int n = tws_utf8_read(text + i, length - i, &c, &bad), pads = s->pads && is_ideograph(c);
+    if (!s->cleans || !is_control(c)) {
+      if (pads) tws_text_add(out, " ");
+      if (s->cleans && tws_is_space(c))
+        tws_text_add(out, " ");
+      else
+        tws_text_add_bytes(out, text + i, (size_t)n);
+      if (pads) tws_text_add(out, " ");
+    }
+    i += (size_t)n;
+  }
+}
+
+/* Accents alone: combining marks that take no room. */
+static void strip_accents(const char *text, size_t length, tws_text *out) {
+  int32_t c;
+  int bad;
+  for (size_t i = 0; i < length;) {
+    const int n = tws_utf8_read(text + i, length - i, &c, &bad);
+    const int accent = (utf8proc_category(c) == UTF8PROC_CATEGORY_MN) != tws_bert_differs(TWS_BERT_ACCENT, c);
+    if (!accent) tws_text_add_bytes(out, text + i, (size_t)n);
+    i += (size_t)n;
+  }
+}
+
+static tws_code normalize_as_bert(const tws_token_step *s, const char *text, size_t length, tws_text *out,
+                                  tws_error *err) {
+  tws_text made[3] = {{0}};
+  tws_code code = TWS_OK;
+  clean(s, text, length, &made[0]);
+  const tws_text *now = &made[0];
+  if (s->strips_accents && now->length > 0) {
+    code = to_form(now->data, now->length, UTF8PROC_DECOMPOSE, &made[1], err);
+    if (code == TWS_OK && made[1].length > 0) strip_accents(made[1].data, made[1].length, &made[2]);
+    now = &made[2];
+  }
+  if (now->length > 0) {
+    if (s->lowers)
+      map_characters(NORMALIZE_Lowercase, now->data, now->length, out);
+    else
+      tws_text_add_bytes(out, now->data, now->length);
+  }
+  for (int i = 0; i < 3; i++) {
+    if (made[i].failed) out->failed = 1;
+    tws_text_free(&made[i]);
+  }
+  return code;
+}
+
 static tws_code run_step(const tws_token_step *s, const char *text, size_t length, size_t most, tws_text *out,
                          tws_error *err) {
   switch ((enum kind)s->kind) {
@@ -290,6 +363,9 @@ static tws_code run_step(const tws_token_step *s, const char *text, size_t lengt
       return TWS_OK;
     case NORMALIZE_Precompiled:
       map_graphemes(s, text, length, most, out);
+      return TWS_OK;
+    case NORMALIZE_BertNormalizer:
+      return normalize_as_bert(s, text, length, out, err);
   }
   return TWS_OK;
 }

@@ -79,6 +79,7 @@ static tws_code read_split(const tws_json *json, const cJSON *item, tws_token_st
     case SPLIT_Punctuation:
       return read_behavior(json, item, TWS_ISOLATED, &s->behavior, err);
     case SPLIT_WhitespaceSplit:
+    case SPLIT_BertPreTokenizer:
       break;
   }
   return TWS_OK;
@@ -143,6 +144,27 @@ static tws_code cut_by_pattern(cutter *c, const tws_token_step *s, tws_error *er
     TWS_TRY(add_piece(c, done, begin, s->invert, s->behavior, err));
     TWS_TRY(add_piece(c, begin, end, !s->invert, s->behavior, err));
   }
+  return flush(c, err);
+}
+
+/* Blanks are left out, and marks are words of their own. */
+static tws_code cut_words(cutter *c, tws_error *err) {
+  int32_t value;
+  int bad;
+  size_t done = 0;
+  for (size_t i = 0; i < c->length;) {
+    const int n = tws_utf8_read(c->text + i, c->length - i, &value, &bad);
+    const size_t end = i + (size_t)n;
+    const int blank = tws_is_space(value);
+    const int mark = tws_is_punctuation(value) != tws_bert_differs(TWS_BERT_PUNCTUATION, value);
+    if (blank || mark) {
+      TWS_TRY(add_piece(c, done, i, 0, TWS_ISOLATED, err));
+      TWS_TRY(add_piece(c, i, end, 1, blank ? TWS_REMOVED : TWS_ISOLATED, err));
+      done = end;
+    }
+    i = end;
+  }
+  TWS_TRY(add_piece(c, done, c->length, 0, TWS_ISOLATED, err));
   return flush(c, err);
 }
 
@@ -256,6 +278,8 @@ tws_code tws_split(tws_token_steps *steps, int from, const char *text, size_t le
       return metaspace(&c, s, err);
     case SPLIT_WhitespaceSplit:
       return cut_by_class(&c, tws_is_space, TWS_REMOVED, err);
+    case SPLIT_BertPreTokenizer:
+      return cut_words(&c, err);
     case SPLIT_Digits:
       return cut_by_class(&c, tws_is_numeric, s->behavior, err);
     case SPLIT_Punctuation:

@@ -47,9 +47,10 @@ static tws_code read_model(tws_tokenizer *t, tws_error *err) {
                                                                         : "Unigram";
   t->model.unknown = -1;
   if (strcmp(name, "BPE") == 0) return tws_bpe_read(t->json, item, &t->model, err);
+  if (strcmp(name, "WordPiece") == 0) return tws_wordpiece_read(t->json, item, &t->model, err);
   if (strcmp(name, "Unigram") == 0) return tws_unigram_read(t->json, item, &t->model, err);
-  tws_json_fail(t->json, item, err, "use a tokenizer with one of these", "a model \"%.40s\": known are BPE and Unigram",
-                name);
+  tws_json_fail(t->json, item, err, "use a tokenizer with one of these",
+                "a model \"%.40s\": known are BPE, Unigram and WordPiece", name);
   if (err) err->code = TWS_UNSUPPORTED;
   return TWS_UNSUPPORTED;
 }
@@ -292,7 +293,9 @@ typedef struct encoder {
 static tws_code encode_word(void *user, const char *word, size_t length, tws_error *err) {
   const encoder *e = user;
   tws_token_model *m = &e->t->model;
-  return m->unigram ? tws_unigram_encode(m, word, length, e->list, err) : tws_bpe_encode(m, word, length, e->list, err);
+  return m->kind == TWS_WORDPIECE ? tws_wordpiece_encode(m, word, length, e->list, err)
+         : m->kind == TWS_UNIGRAM ? tws_unigram_encode(m, word, length, e->list, err)
+                                  : tws_bpe_encode(m, word, length, e->list, err);
 }
 
 static int is_word(int32_t c) {

@@ -25,7 +25,7 @@ tws_code tws_unigram_read(const tws_json *json, const cJSON *item, tws_token_mod
   int32_t id = 0;
   if (!cJSON_IsArray(list)) return tws_json_fail(json, item, err, NULL, "\"vocab\" must be a list of [token, score]");
   const int count = cJSON_GetArraySize(list);
-  m->unigram = 1;
+  m->kind = TWS_UNIGRAM;
   m->least = DBL_MAX;
   m->scores = tws_calloc((size_t)count + 1, sizeof *m->scores);
   if (!m->scores) return tws_no_token_memory(err);

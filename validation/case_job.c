@@ -449,7 +449,7 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
   tws_text_add(text, "{%s\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":0.0001}},\"gradient_clipping\":1.0,",
                dtype_section(row));
   if (runtime->float_gradients && stage > 0 && strncmp(tws_case_text(row, "parallel", "precision"), "fp32", 4) != 0)
-    tws_text_add(text, "\"data_types\":{\"grad_accum_dtype\":\"fp32\"},");
+    tws_text_add(text, "\"data_types\":{\"grad_accum_dtype\":\"fp32\"},\"communication_data_type\":\"fp32\",");
   tws_text_add(text, "\"train_micro_batch_size_per_gpu\":%lld,\"gradient_accumulation_steps\":%lld,", d->micro,
                d->accumulation);
   if (d->tensor > 1)

@@ -36,6 +36,27 @@ const char *tws_result_model(const char *model) {
   return at;
 }
 
+static const char *last_part(const char *text, size_t length) {
+  size_t at = length;
+  while (at > 0 && text[at - 1] != '/') at--;
+  return text + at;
+}
+
+void tws_result_title(const char *model, char *title, size_t size) {
+  static const char config[] = "config.json", suffix[] = ".json";
+  size_t length = strlen(model);
+  while (length > 1 && model[length - 1] == '/') length--;
+  const char *name = last_part(model, length);
+  if (name > model + 1 && strncmp(name, config, sizeof config) == 0) { /* its folder says more */
+    length = (size_t)(name - model) - 1;
+    name = last_part(model, length);
+  }
+  size_t kept = length - (size_t)(name - model);
+  if (kept > sizeof suffix - 1 && strncmp(name + kept - (sizeof suffix - 1), suffix, sizeof suffix - 1) == 0)
+    kept -= sizeof suffix - 1;
+  snprintf(title, size, "%.*s", (int)kept, name);
+}
+
 static int texts_differ(const char *a, const char *b) {
   return *a && *b && strcmp(a, b) != 0;
 }
@@ -59,9 +80,9 @@ static tws_result_entry *find_entry(tws_results *r, const tws_result_entry *key)
   for (size_t i = 0; i < r->count; i++) {
     tws_result_entry *e = &r->entries[i];
     if (strcmp(e->model, key->model) == 0 && strcmp(e->recompute, key->recompute) == 0 &&
-        strcmp(e->dtype, key->dtype) == 0 && strcmp(e->axes, key->axes) == 0 && e->sequence == key->sequence &&
-        e->stage == key->stage && e->micro == key->micro && e->accumulation == key->accumulation &&
-        e->ranks == key->ranks && e->threads == key->threads)
+        strcmp(e->dtype, key->dtype) == 0 && strcmp(e->runtime, key->runtime) == 0 && strcmp(e->axes, key->axes) == 0 &&
+        e->sequence == key->sequence && e->stage == key->stage && e->micro == key->micro &&
+        e->accumulation == key->accumulation && e->ranks == key->ranks && e->threads == key->threads)
       return join_entry(r, e);
   }
   if (tws_reserve(&r->entries, &r->capacity, r->count + 1, sizeof *r->entries) != 0) return NULL;
@@ -99,6 +120,8 @@ static tws_result_entry *find_job(tws_results *r, const cJSON *job, const cJSON 
   key.sequence = integer_of(all, "sequence_length");
   snprintf(key.model, sizeof key.model, "%.63s", tws_result_model(text_of(all, "model")));
   snprintf(key.dtype, sizeof key.dtype, "%.7s", text_of(all, "dtype"));
+  const char *runtime = text_of(all, "runtime");
+  snprintf(key.runtime, sizeof key.runtime, "%.23s", *runtime ? runtime : "twinspeed");
   snprintf(key.recompute, sizeof key.recompute, "%.15s", text_of(job, "recompute"));
   read_axes(job, key.axes, sizeof key.axes);
   tws_result_entry *e = find_entry(r, &key);

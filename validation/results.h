@@ -7,6 +7,7 @@
 /* One configuration: what was predicted for it, by which means, and what was measured. Times 0: not known. */
 typedef struct tws_result_entry {
   char model[64], recompute[16], dtype[8]; /* dtype "": not said */
+  char runtime[24];                        /* of a training, and where a file does not say: twinspeed */
   char axes[64]; /* "pipe 2, model 4, 1f1b, sequence parallel": what ranks are shared among besides replicas; "":
                     nothing */
   int64_t stage, micro, accumulation, ranks, threads;
@@ -40,5 +41,7 @@ double tws_result_error(const tws_result_entry *entry);
 double tws_results_median_error(const tws_results *results, int *pairs);
 /* A model's name for people: the same path may be written in two ways, so the last two parts of it. */
 const char *tws_result_model(const char *model);
+/* For titles, without folders: "demo" of ".../demo/config.json", "small" of ".../small.json". */
+void tws_result_title(const char *model, char *title, size_t size);
 
 #endif

@@ -8,10 +8,14 @@
 #include "models/collective.h"
 #include "models/hardware/profile_internal.h"
 
+/* What a row's words are, by the header line over them. Logs until 2021 have a column of roots, and one of sums, only
+ * for tests that have them. */
+enum column { SIZE, COUNT, TYPE, REDOP, ROOT, TIME, COLUMNS };
+enum { MOST_WORDS = 32 };
 typedef struct row {
   double bytes, count, us;
   char type[24], redop[16];
-  int root;
+  int root; /* -1: none */
 } row;
 
 /* The next word of this line, cut to its room. */
@@ -23,11 +27,39 @@ static int read_word(const char **at, char *word, size_t size) {
   return length > 0;
 }
 
-/* size, count, type, redop, root, then time of the test out of place. */
-static int read_row(const char *line, row *r) {
-  return tws_text_number(line, &line, 0, 1e18, &r->bytes) && tws_text_number(line, &line, 0, 1e18, &r->count) &&
-         read_word(&line, r->type, sizeof r->type) && read_word(&line, r->redop, sizeof r->redop) &&
-         tws_text_int(line, &line, -1, INT32_MAX, &r->root) && tws_text_number(line, &line, 0, 1e15, &r->us);
+/* "#       size         count      type   redop    root     time   algbw   busbw #wrong ...": the first time is that of
+ * the test out of place. Absent columns become -1. */
+static int read_header(const char *line, int at[COLUMNS]) {
+  static const char *const names[COLUMNS] = {"size", "count", "type", "redop", "root", "time"};
+  int found[COLUMNS] = {-1, -1, -1, -1, -1, -1};
+  char word[24];
+  line++; /* # */
+  for (int i = 0; i < MOST_WORDS && read_word(&line, word, sizeof word); i++)
+    for (int c = 0; c < COLUMNS; c++)
+      if (found[c] < 0 && strcmp(word, names[c]) == 0) found[c] = i;
+  if (found[SIZE] != 0 || found[COUNT] < 0 || found[TYPE] < 0 || found[TIME] < 0) return 0;
+  memcpy(at, found, sizeof found);
+  return 1;
+}
+
+/* 1: a row of these columns; 0: another line; -1: a row whose words are not what the header says. */
+static int read_row(const char *line, const int at[COLUMNS], row *r) {
+  char words[MOST_WORDS][24];
+  int count = 0, good = 1;
+  *r = (row){.redop = "none", .root = -1};
+  while (count < MOST_WORDS && read_word(&line, words[count], sizeof words[count])) count++;
+  if (count < 2 || !tws_text_number(words[0], NULL, 0, 1e18, &r->bytes) ||
+      !tws_text_number(words[1], NULL, 0, 1e18, &r->count))
+    return 0;
+  for (int c = 0; c < COLUMNS; c++) good &= at[c] < count;
+  if (!good) return -1;
+  snprintf(r->type, sizeof r->type, "%s", words[at[TYPE]]);
+  if (at[REDOP] >= 0) snprintf(r->redop, sizeof r->redop, "%.15s", words[at[REDOP]]);
+  if (at[ROOT] >= 0) good = tws_text_int(words[at[ROOT]], NULL, -1, INT32_MAX, &r->root);
+  return good && tws_text_number(words[at[COUNT]], NULL, 0, 1e18, &r->count) &&
+                 tws_text_number(words[at[TIME]], NULL, 0, 1e15, &r->us)
+             ? 1
+             : -1;
 }
 
 static int is_summed(const row *r) {
@@ -81,23 +113,43 @@ static int read_rank(const char *line, char *host, size_t size) {
   return read_word(&on, host, size);
 }
 
-tws_code tws_nccl_tests_read(const char *text, const char *name, tws_nccl_log *out, tws_error *err) {
+/* Rows and ranks of a log. *last is its last row, *hosts whether it is of several nodes, and *bare the number of the
+ * first row that no header line is over; 0: none. */
+static tws_code read_lines(const char *text, const char *name, tws_nccl_log *out, row *last, int *hosts, int *bare,
+                           tws_error *err) {
   char first[64] = "", host[64];
-  int hosts = 0;
-  row r, last = {0};
-  *out = (tws_nccl_log){0};
+  int columns[COLUMNS], headed = 0, number = 0;
+  row r;
   for (const char *line = text; line; line = strchr(line, '\n')) {
     line += *line == '\n';
+    number++;
     if (*line == '#' && read_rank(line, host, sizeof host)) {
       out->ranks++;
       if (!first[0]) snprintf(first, sizeof first, "%s", host);
-      hosts |= strcmp(first, host) != 0;
-    } else if (*line != '#' && read_row(line, &r) && r.bytes > 0 && r.us > 0 && out->count < TWS_NCCL_TESTS_ROWS) {
+      *hosts |= strcmp(first, host) != 0;
+    } else if (*line == '#') {
+      headed |= read_header(line, columns);
+    } else {
+      static const int now[COLUMNS] = {0, 1, 2, 3, 4, 5};
+      const int kind = read_row(line, headed ? columns : now, &r);
+      if (kind == 1 && !headed && !*bare) *bare = number;
+      if (kind < 0 && headed)
+        return tws_fail(err, TWS_INVALID, "give the log as nccl-tests printed it",
+                        "%s:%d: the row's columns are not those of the log's header line", name, number);
+      if (kind != 1 || !(r.bytes > 0) || !(r.us > 0) || out->count == TWS_NCCL_TESTS_ROWS) continue;
       out->samples[out->count][0] = r.bytes;
       out->samples[out->count++][1] = 1e-6 * r.us;
-      last = r;
+      *last = r;
     }
   }
+  return TWS_OK;
+}
+
+tws_code tws_nccl_tests_read(const char *text, const char *name, tws_nccl_log *out, tws_error *err) {
+  int hosts = 0, bare = 0;
+  row last = {0};
+  *out = (tws_nccl_log){0};
+  TWS_TRY(read_lines(text, name, out, &last, &hosts, &bare, err));
   if (out->count == 0)
     return tws_fail(err, TWS_INVALID, "all_reduce_perf -b 1M -e 1G -f 2 -g 8 > log.txt", "%s has no row of nccl-tests",
                     name);
@@ -107,6 +159,9 @@ tws_code tws_nccl_tests_read(const char *text, const char *name, tws_nccl_log *o
   if (hosts)
     return tws_fail(err, TWS_INVALID, "give the cluster file an \"inter\" bandwidth that its bus bandwidth says",
                     "%s is of several nodes, and a profile's tables are of one", name);
+  if (bare)
+    return tws_fail(err, TWS_INVALID, "keep the line that begins with \"#       size         count\"",
+                    "%s:%d: no line before this row says what its columns are", name, bare);
   if (!named(text, &out->collective))
     out->collective = is_summed(&last) ? (last.root >= 0     ? TWS_COLLECTIVE_REDUCE
                                           : is_parted(&last) ? TWS_COLLECTIVE_REDUCE_SCATTER

@@ -254,6 +254,36 @@ static tws_code read_collectives(const tws_json *json, tws_profile *profile, tws
   return TWS_OK;
 }
 
+/* ---- corrections ---- */
+
+static tws_code read_factors(const tws_json *json, const cJSON *list, const char *(*word)(int), int count,
+                             double *factors, tws_error *err) {
+  const cJSON *item;
+  if (list && !cJSON_IsObject(list)) return tws_json_fail(json, list, err, NULL, "corrections are objects of factors");
+  cJSON_ArrayForEach(item, list) {
+    int i = 0;
+    while (i < count && strcmp(word(i), item->string) != 0) i++;
+    if (i == count) return tws_json_fail(json, item, err, NULL, "\"%.60s\" is no operation", item->string);
+    TWS_TRY(tws_json_number(json, list, item->string, 1, 1e-3, 1e3, 1, &factors[i], err));
+  }
+  return TWS_OK;
+}
+
+static tws_code read_corrections(const tws_json *json, tws_profile *profile, tws_error *err) {
+  static const char *const known[] = {"kernels", "collectives", NULL};
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(json->root, "corrections");
+  tws_profile_correction *own = &profile->own_correction;
+  if (!item) return TWS_OK;
+  if (!cJSON_IsObject(item)) return tws_json_fail(json, item, err, NULL, "\"corrections\" must be an object");
+  TWS_TRY(tws_json_only(json, item, known, err));
+  TWS_TRY(read_factors(json, cJSON_GetObjectItemCaseSensitive(item, "kernels"), kernel_word, TWS_KERNEL_COUNT,
+                       own->kernel, err));
+  TWS_TRY(read_factors(json, cJSON_GetObjectItemCaseSensitive(item, "collectives"), collective_word,
+                       TWS_COLLECTIVE_COUNT, own->collective, err));
+  profile->correction = *own;
+  return TWS_OK;
+}
+
 /* ---- plain figures ---- */
 
 static tws_code read_peaks(const tws_json *json, tws_profile *profile, tws_error *err) {
@@ -383,19 +413,33 @@ static tws_code read_disk(const tws_json *json, tws_profile *profile, tws_error 
 }
 
 static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_error *err) {
-  static const char *const known[] = {"schema",         "name",
-                                      "provenance",     "details",
-                                      "spread",         "drift",
-                                      "backend",        "generation",
-                                      "cores",          "memory_bytes",
-                                      "overhead_bytes", "serial_streams",
-                                      "peak_flops",     "bandwidth",
-                                      "node_bandwidth", "bandwidth_efficiency",
-                                      "launch_s",       "matmul",
-                                      "attention",      "unfused",
-                                      "added_bytes",    "kernels",
-                                      "collectives",    "p2p",
-                                      "disk",           NULL};
+  static const char *const known[] = {"schema",
+                                      "name",
+                                      "provenance",
+                                      "details",
+                                      "spread",
+                                      "drift",
+                                      "backend",
+                                      "generation",
+                                      "cores",
+                                      "memory_bytes",
+                                      "overhead_bytes",
+                                      "serial_streams",
+                                      "peak_flops",
+                                      "bandwidth",
+                                      "node_bandwidth",
+                                      "bandwidth_efficiency",
+                                      "launch_s",
+                                      "matmul",
+                                      "attention",
+                                      "unfused",
+                                      "added_bytes",
+                                      "kernels",
+                                      "collectives",
+                                      "p2p",
+                                      "disk",
+                                      "corrections",
+                                      NULL};
   if (!cJSON_IsObject(json->root)) return tws_json_fail(json, json->root, err, NULL, "a profile must be an object");
   const char *schema = NULL;
   TWS_TRY(tws_json_string(json, json->root, "schema", 1, NULL, &schema, err));
@@ -411,6 +455,7 @@ static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_err
   TWS_TRY(read_added_bytes(json, profile, err));
   TWS_TRY(read_disk(json, profile, err));
   TWS_TRY(read_families(json, profile, err));
+  TWS_TRY(read_corrections(json, profile, err));
   return read_collectives(json, profile, err);
 }
 
@@ -444,10 +489,11 @@ tws_code tws_profile_load(const char *spec, tws_profile **out, tws_error *err) {
       size_t count = 0;
       while (names[count] != NULL) count++;
       const char *close = tws_closest(spec, names, count);
-      char hint[384];
-      snprintf(hint, sizeof hint,
-               "%s%s%sbuilt in: v100-16gb, v100-32gb, a100-40gb, a100-80gb, h100-sxm, h200, b200, host",
-               close != NULL ? "did you mean " : "", close != NULL ? close : "", close != NULL ? "? " : "");
+      char hint[sizeof err->hint];
+      size_t used = (size_t)snprintf(hint, sizeof hint, "%s%s%sbuilt in:", close != NULL ? "did you mean " : "",
+                                     close != NULL ? close : "", close != NULL ? "? " : "");
+      for (size_t i = 0; i < count && used < sizeof hint; i++)
+        used += (size_t)snprintf(hint + used, sizeof hint - used, "%s %s", i > 0 ? "," : "", names[i]);
       return tws_fail(err, TWS_INVALID, hint, "\"%.200s\" is neither a built-in hardware profile nor a readable file",
                       spec);
     }
@@ -527,6 +573,45 @@ double tws_profile_peak_flops(const tws_profile *profile, tws_dtype dtype) {
   return profile->peak[TWS_F32]; /* 16-bit types without units of their own are computed in float32 */
 }
 
+/* 0 is no factor. */
+static double product(double own, double more) {
+  return own > 0 && more > 0 ? own * more : own > 0 ? own : more;
+}
+
 void tws_profile_correct(tws_profile *profile, const tws_profile_correction *correction) {
-  profile->correction = *correction;
+  const tws_profile_correction *own = &profile->own_correction;
+  for (int i = 0; i < TWS_KERNEL_COUNT; i++)
+    profile->correction.kernel[i] = product(own->kernel[i], correction->kernel[i]);
+  for (int i = 0; i < TWS_COLLECTIVE_COUNT; i++)
+    profile->correction.collective[i] = product(own->collective[i], correction->collective[i]);
+}
+
+static void write_factors(cJSON *object, const char *key, const char *(*word)(int), int count, const double *factors) {
+  cJSON *list = cJSON_AddObjectToObject(object, key);
+  for (int i = 0; i < count; i++)
+    if (factors[i] > 0) cJSON_AddNumberToObject(list, word(i), factors[i]);
+}
+
+tws_code tws_profile_corrected_json(const char *spec, const tws_profile *profile, int runs, cJSON **out,
+                                    tws_error *err) {
+  const char *text = tws_profile_builtin(spec);
+  tws_json *json;
+  *out = NULL;
+  TWS_TRY(text ? tws_json_parse(text, strlen(text), spec, &json, err) : tws_json_read(spec, &json, err));
+  cJSON *root = cJSON_Duplicate(json->root, 1), *factors;
+  tws_json_destroy(json);
+  char provenance[1024];
+  snprintf(provenance, sizeof provenance, "%.900s; corrected by %d training run%s", profile->provenance, runs,
+           runs > 1 ? "s" : "");
+  cJSON_DeleteItemFromObjectCaseSensitive(root, "corrections");
+  cJSON_DeleteItemFromObjectCaseSensitive(root, "provenance");
+  factors = cJSON_AddObjectToObject(root, "corrections");
+  write_factors(factors, "kernels", kernel_word, TWS_KERNEL_COUNT, profile->correction.kernel);
+  write_factors(factors, "collectives", collective_word, TWS_COLLECTIVE_COUNT, profile->correction.collective);
+  if (!factors || !cJSON_AddStringToObject(root, "provenance", provenance)) {
+    cJSON_Delete(root);
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a profile");
+  }
+  *out = root;
+  return TWS_OK;
 }

@@ -33,7 +33,7 @@ double tws_profile_drift(const tws_profile *profile);
 #define TWS_PROFILE_QUIET_DRIFT 0.25
 int tws_profile_is_noisy(const tws_profile *profile); /* beyond these */
 tws_backend_kind tws_profile_backend(const tws_profile *profile);
-int tws_profile_generation(const tws_profile *profile); /* tws_generation of runtime.h */
+int tws_profile_generation(const tws_profile *profile);      /* tws_generation of runtime.h */
 double tws_profile_memory_bytes(const tws_profile *profile); /* of one device; host: of the node */
 /* Bytes/s of a node's disk, measured; 0: not measured. */
 double tws_profile_disk_read(const tws_profile *profile);
@@ -95,11 +95,16 @@ double tws_exchange_latency_s(const tws_cluster *cluster, const tws_profile *pro
 double tws_exchange_stretch(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
                             int per_node);
 /* What a kind of operation takes longer in training than by itself, as training runs have shown it: factors on the
- * seconds of kernels and collectives, 0 where nothing is known (then 1). They replace those of an earlier call. */
+ * seconds of kernels and collectives, 0 where nothing is known (then 1). They replace those of an earlier call, and
+ * multiply those that the profile's own file has ("corrections"). */
 typedef struct tws_profile_correction {
   double kernel[TWS_KERNEL_COUNT], collective[TWS_COLLECTIVE_COUNT];
 } tws_profile_correction;
 void tws_profile_correct(tws_profile *profile, const tws_profile_correction *correction);
+/* The file of the profile that tws_profile_load() reads as `spec`, with the corrections that `profile` has by `runs`
+ * training runs. The caller deletes *out. */
+tws_code tws_profile_corrected_json(const char *spec, const tws_profile *profile, int runs, cJSON **out,
+                                    tws_error *err);
 
 /* Seconds of a point-to-point message. */
 double tws_p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, int same_node, double bytes);

@@ -97,8 +97,9 @@ struct tws_profile {
   size_t family_count;
   tws_collective_table *collectives;
   size_t collective_count;
-  tws_curve p2p; /* count 0: not measured */
-  tws_profile_correction correction;
+  tws_curve p2p;                         /* count 0: not measured */
+  tws_profile_correction own_correction; /* that its file has */
+  tws_profile_correction correction;     /* with that of trials since */
 };
 
 /* Coordinates and costs of a matrix product or attention; 0 for kernels that are costed by bytes alone. */

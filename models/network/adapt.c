@@ -370,6 +370,15 @@ static tws_code quantize(tws_network *network, const tws_config *config, tws_are
                               "twinspeed.frozen_quantization: no weight of a linear layer is frozen");
 }
 
+/* Which values depend on what is trained. */
+static tws_code mark_constants(tws_network *network, tws_arena *scratch, tws_error *err) {
+  uint8_t *needed = tws_arena_alloc(scratch, network->value_count + 1u, 1);
+  if (!needed) return no_memory(err);
+  tws_network_find_needed(network, needed);
+  for (uint32_t v = 0; v < network->value_count; v++) network->values[v].constant = !needed[v];
+  return TWS_OK;
+}
+
 tws_code tws_network_adapt(tws_network *network, const tws_config *config, tws_error *err) {
   adapter a = {.net = network, .config = config, .scratch = tws_arena_create(), .err = err};
   if (!a.scratch) return no_memory(err);
@@ -382,6 +391,7 @@ tws_code tws_network_adapt(tws_network *network, const tws_config *config, tws_e
   else
     code = freeze(network, config->frozen_parameters, a.scratch, err);
   if (code == TWS_OK) code = quantize(network, config, a.scratch, err);
+  if (code == TWS_OK) code = mark_constants(network, a.scratch, err);
   tws_arena_destroy(a.scratch);
   return code;
 }

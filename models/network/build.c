@@ -507,6 +507,10 @@ static const char *const metadata[] = {"_name_or_path",
                                        "_num_labels",
                                        NULL};
 
+const char *const *tws_build_metadata(void) {
+  return metadata;
+}
+
 static int listed(const char *const *list, const char *word) {
   for (; *list != NULL; list++) {
     if (strcmp(*list, word) == 0) return 1;

@@ -166,6 +166,8 @@ void tws_build_known_keys(tws_network_builder *b, const char *spellings);
  * may change the arithmetic. Those that are null, false or empty ask for nothing, and are remarked upon. */
 void tws_build_unknown_keys(tws_network_builder *b, const char *const *known, const char *const *also);
 
+/* Keys that any configuration may have and that change nothing here, those of its parts too; ends with NULL. */
+const char *const *tws_build_metadata(void);
 #define ARCHITECTURE(name, ...) tws_code tws_build_##name(tws_network_builder *b, tws_error *err);
 #include "models/network/architectures.def"
 

@@ -129,12 +129,14 @@ static tws_code read_rope(tws_network_builder *b, tws_latent *l, tws_error *err)
   if (!cJSON_IsObject(scaling)) scaling = cJSON_GetObjectItemCaseSensitive(json->root, "rope_scaling");
   l->gain = 1;
   TWS_TRY(tws_json_number(json, json->root, "rope_theta", 0, 1.5, 1e12, 10000, &l->theta, err));
+  b->net->open_positions = !cJSON_IsObject(scaling);
   if (!cJSON_IsObject(scaling)) return TWS_OK;
   TWS_TRY(tws_json_number(json, scaling, "rope_theta", 0, 1.5, 1e12, l->theta, &l->theta, err));
   TWS_TRY(tws_json_string(json, scaling, "type", 0, type, &type, err));
   TWS_TRY(tws_json_string(json, scaling, "rope_type", 0, type, &type, err));
   if (strcmp(type, "yarn") == 0) return read_yarn(b, scaling, l, err);
-  if (strcmp(type, "default") == 0) return TWS_OK;
+  b->net->open_positions = strcmp(type, "default") == 0;
+  if (b->net->open_positions) return TWS_OK;
   return tws_json_fail(json, scaling, err, "known: default and yarn", "rope scaling type \"%.60s\" is not supported",
                        type);
 }

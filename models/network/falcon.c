@@ -18,6 +18,18 @@ static tws_code read_form(tws_network_builder *b, falcon *f, tws_error *err) {
   return tws_json_bool(json, json->root, "alibi", 0, 0, &f->alibi, err);
 }
 
+/* Says again how wide the inner part is; the reference builds it by ffn_hidden_size. */
+static tws_code check_factor(tws_network_builder *b, tws_error *err) {
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(b->json->root, "ff_factor");
+  int64_t factor = 0;
+  if (!item || cJSON_IsNull(item)) return TWS_OK;
+  TWS_TRY(tws_json_int(b->json, b->json->root, "ff_factor", 1, 1, TWS_MAX_WIDTH, 0, &factor, err));
+  if (factor * b->net->hidden == b->net->intermediate) return TWS_OK;
+  return tws_json_fail(b->json, item, err, "leave ff_factor out, or let it agree with ffn_hidden_size",
+                       "\"ff_factor\" is %lld, and the inner part has %lld elements for a width of %lld",
+                       (long long)factor, (long long)b->net->intermediate, (long long)b->net->hidden);
+}
+
 tws_code tws_build_falcon(tws_network_builder *b, tws_error *err) {
   static const char *const known[] = {"new_decoder_architecture",
                                       "multi_query",
@@ -28,6 +40,7 @@ tws_code tws_build_falcon(tws_network_builder *b, tws_error *err) {
                                       "num_kv_heads",
                                       "n_head_kv",
                                       "apply_residual_connection_post_layernorm",
+                                      "ff_factor",
                                       NULL};
   static const tws_decoder_keys keys = {.layers = "num_hidden_layers|n_layer",
                                         .hidden = "hidden_size",
@@ -79,5 +92,6 @@ tws_code tws_build_falcon(tws_network_builder *b, tws_error *err) {
   else if (f.multi_query)
     d.kv_heads = 1;
   TWS_TRY(tws_decoder_read(b, known, &d, err));
+  TWS_TRY(check_factor(b, err));
   return tws_decoder_build(b, &d, err);
 }

@@ -26,12 +26,17 @@ static tws_code check_problem(tws_network_builder *b, tws_error *err) {
   const char *problem = NULL;
   TWS_TRY(tws_json_string(b->json, b->json->root, "problem_type", 0, NULL, &problem, err));
   if (b->net->objective == TWS_OBJECTIVE_SPANS) return TWS_OK;
-  const int regression = problem == NULL && b->net->classes == 1 && b->net->objective == TWS_OBJECTIVE_CLASSES;
-  if ((problem == NULL || strcmp(problem, known) == 0) && !regression) return TWS_OK;
-  const cJSON *item = cJSON_GetObjectItemCaseSensitive(b->json->root, regression ? "id2label" : "problem_type");
+  const int scores = b->net->classes == 1 && b->net->objective == TWS_OBJECTIVE_CLASSES;
+  if (scores && (problem == NULL || strcmp(problem, "regression") == 0)) {
+    tws_text_add(&b->notes,
+                 "one label is a score, as reward models have it: it is planned, and train has no loss of it\n");
+    return TWS_OK;
+  }
+  if (problem == NULL || strcmp(problem, known) == 0) return TWS_OK;
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(b->json->root, "problem_type");
   tws_json_fail(b->json, item ? item : b->json->root, err,
                 "supported are classes that exclude each other: single_label_classification, 2 labels or more",
-                "a head for %.60s is not supported", regression ? "one label, which is a regression," : problem);
+                "a head for %.60s is not supported", problem);
   if (err != NULL) err->code = TWS_UNSUPPORTED;
   return TWS_UNSUPPORTED;
 }

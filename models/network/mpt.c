@@ -1,18 +1,30 @@
 /* MPT (MosaicML, 2023; keys as in Hugging Face's MptConfig): ALiBi, LayerNorm without biases, joined projections. */
 #include "models/network/decoder.h"
 
+/* Newer versions of transformers save the attention's part as a configuration of its own, with what all have. */
+static tws_code check_keys(tws_network_builder *b, const cJSON *object, const char *const *known, tws_error *err) {
+  enum { MOST = 160 };
+  const char *all[MOST];
+  int count = 0;
+  for (; *known && count < MOST - 2; known++) all[count++] = *known;
+  for (const char *const *key = tws_build_metadata(); *key && count < MOST - 2; key++) all[count++] = *key;
+  all[count++] = "is_encoder_decoder";
+  all[count] = NULL;
+  return tws_json_only(b->json, object, all, err);
+}
+
 static tws_code check_attention(tws_network_builder *b, tws_decoder *d, tws_error *err) {
   static const char *const known[] = {"attn_type", "attn_pdrop",     "attn_impl",  "qk_ln",
                                       "clip_qkv",  "softmax_scale",  "prefix_lm",  "attn_uses_sequence_id",
                                       "alibi",     "alibi_bias_max", "model_type", NULL};
-  static const char *const off[] = {"qk_ln", "prefix_lm", "attn_uses_sequence_id", NULL};
+  static const char *const off[] = {"qk_ln", "prefix_lm", "attn_uses_sequence_id", "is_encoder_decoder", NULL};
   static const char *const none[] = {"clip_qkv", "softmax_scale", NULL};
   const tws_json *json = b->json;
   const cJSON *object = cJSON_GetObjectItemCaseSensitive(json->root, "attn_config");
   int alibi = 1, on = 0;
   double most = 8, share = 0;
   if (object == NULL || cJSON_IsNull(object)) return TWS_OK;
-  TWS_TRY(tws_json_only(json, object, known, err));
+  TWS_TRY(check_keys(b, object, known, err));
   TWS_TRY(tws_json_number(json, object, "attn_pdrop", 0, 0, 0.999, 0, &share, err));
   d->attention_dropout = d->attended_dropout = d->inner_dropout = share; /* one key for all three */
   TWS_TRY(tws_json_bool(json, object, "alibi", 0, 1, &alibi, err));

@@ -19,11 +19,22 @@ static const struct {
 };
 enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
 
+/* Types, each once, as many as there is room for; and how many others there are. */
 static const char *list_architectures(char *hint, size_t size) {
-  size_t used = (size_t)snprintf(hint, size, "known architectures");
-  for (int i = 0; i < ARCHITECTURES && used < size; i++)
-    used += (size_t)snprintf(hint + used, size - used, "%s %s (%s)", i > 0 ? "," : ":", architectures[i].model_type,
-                             architectures[i].class_name);
+  enum { ROOM = 48 }; /* for the words after the last one */
+  size_t used = (size_t)snprintf(hint, size, "known architectures:");
+  int listed = 0, others = 0;
+  for (int i = 0; i < ARCHITECTURES; i++) {
+    const char *type = architectures[i].model_type;
+    int before = 0;
+    while (before < i && strcmp(architectures[before].model_type, type) != 0) before++;
+    if (before < i) continue;
+    if (others > 0 || used + strlen(type) + 2 + ROOM > size)
+      others++;
+    else
+      used += (size_t)snprintf(hint + used, size - used, "%s %s", listed++ > 0 ? "," : "", type);
+  }
+  if (others > 0) snprintf(hint + used, size - used, " and %d others (models/network/architectures.def)", others);
   return hint;
 }
 
@@ -127,6 +138,14 @@ static tws_code read_dtype(tws_network_builder *b, tws_error *err) {
   return TWS_OK;
 }
 
+/* What bitsandbytes leaves in the file of a model that it quantized to 4 bits. */
+static int is_nf4(const cJSON *item) {
+  const cJSON *type = cJSON_GetObjectItemCaseSensitive(item, "bnb_4bit_quant_type");
+  return strcmp(item->string, "quantization_config") == 0 && cJSON_IsString(type) &&
+         strcmp(type->valuestring, "nf4") == 0 &&
+         !cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(item, "load_in_4bit"));
+}
+
 static tws_code build(tws_network_builder *b, int64_t multiple, tws_error *err) {
   int chosen = -1;
   TWS_TRY(choose_architecture(b, &chosen, err));
@@ -137,6 +156,14 @@ static tws_code build(tws_network_builder *b, int64_t multiple, tws_error *err) 
   b->net->class_prefix = architectures[chosen].prefix;
   b->net->class_block = architectures[chosen].block;
   TWS_TRY(architectures[chosen].build(b, err));
+  if (b->unknown != NULL && is_nf4(b->unknown)) {
+    tws_json_fail(b->json, b->unknown, err,
+                  "take quantization_config out of the file, and plan it with --set "
+                  "twinspeed.frozen_quantization.type=nf4 and adapters (twinspeed.lora)",
+                  "the file is of a checkpoint whose weights are quantized to nf4");
+    if (err != NULL) err->code = TWS_UNSUPPORTED;
+    return TWS_UNSUPPORTED;
+  }
   if (b->unknown != NULL) {
     tws_json_fail(b->json, b->unknown, err, "if it changes nothing, take it out of the file",
                   "\"%.80s\" is not known for %s: what it changes would be left out", b->unknown->string,
@@ -322,64 +349,4 @@ int tws_module_scores_words(const tws_network *network, uint32_t m) {
 int64_t tws_network_usual_sequence(const tws_network *network) {
   enum { USUAL = 512 };
   return network->positions > 0 ? network->positions : USUAL;
-}
-
-typedef struct lengths {
-  int64_t seq, target;
-} lengths;
-
-/* Rows of a value for each token. */
-static double rows_per_token(const tws_network *network, uint32_t value, lengths of) {
-  const tws_value *v = &network->values[value];
-  const int64_t tokens = of.seq > 0 ? of.seq : 1;
-  tws_dim row[3];
-  for (int i = 0; i < v->row_dims; i++) {
-    row[i] = v->row[i];
-    if (row[i].kind == TWS_DIM_TARGET) row[i].size = of.target;
-  }
-  return (double)tws_dims_count(row, v->row_dims, 1, tokens) / (double)tokens;
-}
-
-/* Of one sequence's queries with all of its keys, for each token. */
-static double square_flops(const tws_network *network, const tws_module *m, lengths of, int causal_halved) {
-  const uint32_t keys = m->type == TWS_MODULE_CROSS_ATTENTION ? m->in[1] : m->in[0];
-  const double tokens = (double)(of.seq > 0 ? of.seq : 1), queries = rows_per_token(network, m->in[0], of) * tokens,
-               seen = rows_per_token(network, keys, of) * tokens, window = (double)m->window;
-  double square = 4 * queries / tokens * seen * (double)m->heads * (double)m->head_size;
-  if (m->window > 0 && window < seen) /* the pairs seen, of those that there would be without it */
-    square *= window * (2 * seen - window + 1) / (seen * (seen + 1));
-  if (m->document > 0 && (double)m->document < seen) square *= (double)m->document / seen;
-  const int halved = causal_halved && !(m->flags & TWS_BIDIRECTIONAL) && m->type == TWS_MODULE_ATTENTION;
-  return halved ? square / 2 : square;
-}
-
-/* Of one sequence's products of contents with the rows of positions that its distances reach, for each token. */
-static double position_flops(const tws_module *m, lengths of) {
-  const double tokens = (double)(of.seq > 0 ? of.seq : 1), rows = fmin((double)m->buckets, 2 * tokens - 1);
-  return (m->kinds > 2 ? 4 : 2) * rows * (double)m->heads * (double)m->head_size;
-}
-
-double tws_network_flops_per_token(const tws_network *network, int64_t seq, int64_t target, int causal_halved) {
-  const lengths of = {seq, target};
-  double flops = 0;
-  for (uint32_t i = 0; i < network->module_count; i++) {
-    const tws_module *module = &network->modules[i];
-    if (module->type == TWS_MODULE_LINEAR) {
-      const int64_t out = tws_linear_scores_words(network, module) ? network->vocabulary : module->out_features;
-      flops += 2 * (double)module->in_features * (double)out * rows_per_token(network, module->out[0], of);
-    } else if (module->type == TWS_MODULE_CONVOLUTION) {
-      flops +=
-          2 * (double)tws_param_numel(&network->params[module->param[0]]) * rows_per_token(network, module->out[0], of);
-    } else if (module->type == TWS_MODULE_EXPERT_LINEAR) {
-      flops += 2 * (double)module->routing->choices * (double)module->in_features * (double)module->out_features;
-    } else if (module->type == TWS_MODULE_LOW_RANK) {
-      flops +=
-          2 * (double)tws_param_numel(&network->params[module->param[0]]) * rows_per_token(network, module->out[0], of);
-    } else if (module->type == TWS_MODULE_ATTENTION || module->type == TWS_MODULE_CROSS_ATTENTION) {
-      flops += square_flops(network, module, of, causal_halved);
-    } else if (module->type == TWS_MODULE_DISENTANGLED) {
-      flops += square_flops(network, module, of, 0) + position_flops(module, of);
-    }
-  }
-  return flops;
 }

@@ -84,7 +84,8 @@ typedef struct tws_value {
   uint32_t per_row;
   tws_value_kind kind;
   uint8_t row_dims;
-  tws_dim row[3]; /* samples and sequence: tokens */
+  uint8_t constant; /* depends on no trained parameter, so that no gradient of it is needed (tws_network_adapt()) */
+  tws_dim row[3];   /* samples and sequence: tokens */
 } tws_value;
 
 /* What a network is given for each micro-batch, beside its parameters. */
@@ -208,6 +209,7 @@ typedef struct tws_network {
   const char *class_name, *class_prefix, *class_block; /* "LlamaForCausalLM", "Llama", "DecoderLayer"; NULL: by hand */
   const char *notes; /* keys that were read but change nothing here, one remark a line; "" when there are none */
   int64_t layers, hidden, heads, kv_heads, head_size, intermediate, vocabulary, padded_vocabulary, positions;
+  int open_positions; /* rotary positions without scaling: no table ends at `positions` */
   tws_dtype dtype; /* torch_dtype or dtype of the file; F32 where it says nothing */
   int tied;        /* head shares the embedding's weight */
   tws_objective objective;
@@ -267,9 +269,15 @@ int64_t tws_dims_count(const tws_dim *dim, int dims, int64_t samples, int64_t se
 /* Model flops of one token at sequence length `seq` (1: of a picture), with `target` tokens that a decoder writes for
  * them (0: as many), forward only: matrix products 2 per multiply-add
  * (padded vocabulary left out), attention over the full (not halved) causal square as PaLM appendix B (Chowdhery et
- * al., 2022) does; with causal_halved the half. Backward is twice forward: training without recomputation is three
- * times this. */
+ * al., 2022) does; with causal_halved the half. */
 double tws_network_flops_per_token(const tws_network *network, int64_t seq, int64_t target, int causal_halved);
+/* The same of training without recomputation: the forward pass, and of each product those gradients that are needed.
+ * Where everything is trained these are two products for each of the forward pass, so three times the above; a frozen
+ * weight has no gradient, and neither has an input that depends on no trained parameter, such as pictures. */
+double tws_network_training_flops_per_token(const tws_network *network, int64_t seq, int64_t target, int causal_halved);
+/* Says of each value (needed[value_count]) whether it depends on a trained parameter, so that its gradient is needed.
+ */
+void tws_network_find_needed(const tws_network *network, uint8_t *needed);
 /* Tokens of a sample where nobody says: the model's positions; of one without a limit 512. */
 int64_t tws_network_usual_sequence(const tws_network *network);
 

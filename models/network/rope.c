@@ -150,6 +150,13 @@ static int is_given(const cJSON *item) {
   return item != NULL && !cJSON_IsNull(item);
 }
 
+/* What scales positions says up to where it does. */
+static int is_scaled(const cJSON *object) {
+  const cJSON *type = cJSON_GetObjectItemCaseSensitive(object, "rope_type");
+  if (!is_given(type)) type = cJSON_GetObjectItemCaseSensitive(object, "type");
+  return cJSON_IsString(type) && strcmp(type->valuestring, "default") != 0;
+}
+
 tws_code tws_decoder_read_rope(tws_network_builder *b, tws_decoder *d, tws_error *err) {
   const tws_json *json = b->json;
   const cJSON *parameters = cJSON_GetObjectItemCaseSensitive(json->root, "rope_parameters");
@@ -158,6 +165,7 @@ tws_code tws_decoder_read_rope(tws_network_builder *b, tws_decoder *d, tws_error
   double *theta = &d->rope.parameters[THETA];
   TWS_TRY(tws_json_number(json, json->root, "rope_theta", 0, 1, 1e12, *theta > 0 ? *theta : 10000, theta, err));
   if (is_given(parameters)) scaling = parameters;
+  b->net->open_positions = !is_scaled(scaling);
   if (!is_given(scaling)) return TWS_OK;
   if (!cJSON_IsObject(scaling)) {
     return tws_json_fail(json, scaling, err, "leave it out, or give an object with rope_type",
@@ -166,6 +174,7 @@ tws_code tws_decoder_read_rope(tws_network_builder *b, tws_decoder *d, tws_error
   /* newer files say it for each type of layer */
   const cJSON *full = cJSON_GetObjectItemCaseSensitive(scaling, "full_attention");
   const cJSON *sliding = cJSON_GetObjectItemCaseSensitive(scaling, "sliding_attention");
+  b->net->open_positions &= !is_scaled(full) && !is_scaled(sliding);
   if (is_given(sliding)) TWS_TRY(read_scaling(b, sliding, head, &d->sliding_rope, err));
   if (is_given(full) || is_given(sliding)) return is_given(full) ? read_scaling(b, full, head, &d->rope, err) : TWS_OK;
   return read_scaling(b, scaling, head, &d->rope, err);

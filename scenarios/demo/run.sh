@@ -11,11 +11,10 @@ model=$here/config.json
 config=$here/ds_config.json
 STEPS=${STEPS:-300}
 
-# Ctrl-C reaches the running verb, which ends its ranks; what is half written goes too.
+# Ctrl-C reaches the running verb, which ends its ranks and removes what it has half written; what was done stays.
 interrupted() {
   trap - INT TERM
-  rm -rf "$out"
-  echo "demo: interrupted, $out removed" >&2
+  echo "demo: interrupted, what was done is in $out" >&2
   exit 130
 }
 trap interrupted INT TERM
@@ -46,20 +45,24 @@ show estimate -m "$model" -c "$config" --profile "$out/host.json"
 say "Which configuration is fastest here? Found in simulation; the best three are then measured"
 show tune -m "$model" -c "$config" --profile "$out/host.json" --data "$out/kjv.txt" --results "$out/tune" --validate 3
 best=$out/tune/ds_config_optimal.json
+# The runs may have corrected the profile: what follows predicts with that.
+profile=$out/host.json
+[ ! -f "$out/tune/profile_corrected.json" ] || profile=$out/tune/profile_corrected.json
 
 say "The winner, trained for $STEPS steps"
 show train -m "$model" -c "$best" --data "$out/kjv.txt" --steps "$STEPS" --every 25 --csv "$out/steps.csv" \
   --trace "$out/train-trace.json" --result "$out/train.json"
 
 say "Predicted against measured"
-show validate -m "$model" -c "$best" --profile "$out/host.json" --data "$out/kjv.txt" --trace "$out/both-trace.json" \
+show validate -m "$model" -c "$best" --profile "$profile" --data "$out/kjv.txt" --trace "$out/both-trace.json" \
   --figures "$out/figures"
-"$twinspeed" simulate -m "$model" -c "$best" --profile "$out/host.json" --json >"$out/simulate.json" 2>/dev/null
+"$twinspeed" simulate -m "$model" -c "$best" --profile "$profile" --json >"$out/simulate.json" 2>/dev/null
 show report "$out/simulate.json" "$out/train.json" --plot "$out/figures"
 
 say "Done in $(($(date +%s) - began)) s. In $out:"
 cat <<END
-  host.json                  this machine's profile        tune/                  the experiments of the search
+  host.json                  this machine's profile        tune/                  the experiments of the search,
+                             as calibrated                                        and the corrected profile
   steps.csv                  loss and time of each step    train.json             summary of the run
   both-trace.json            simulated and measured step, for https://ui.perfetto.dev
   figures/                   timeline, memory over time, predicted against measured

@@ -1,0 +1,21 @@
+/* Which cores of a node each of its ranks gets (DeepSpeed's --bind_cores_to_rank and --bind_core_list). */
+#ifndef TWS_LAUNCH_CORES_H
+#define TWS_LAUNCH_CORES_H
+
+#include "base/status.h"
+
+enum { TWS_MAX_CORES = 1024 }; /* of a cpu_set_t */
+typedef struct tws_cores {
+  short core[TWS_MAX_CORES]; /* ascending */
+  int count;
+} tws_cores;
+
+/* "0-3,8,10-11", ascending and each core once; NULL: those that this process may use. TWS_USAGE. */
+tws_code tws_cores_parse(const char *text, tws_cores *out, tws_error *err);
+/* The part of one of `ranks` ranks of a node: consecutive cores of the list, as many for each rank, the rest unused.
+ * TWS_INVALID: there are fewer cores than ranks. */
+tws_code tws_cores_of_rank(const tws_cores *all, int rank, int ranks, tws_cores *out, tws_error *err);
+/* This process and what it starts run on these cores. TWS_ENVIRONMENT: the machine does not have them. */
+tws_code tws_cores_bind(const tws_cores *cores, tws_error *err);
+
+#endif

@@ -1,0 +1,61 @@
+/* Reductions in communication_data_type: gradients in another type are cast into a buffer of that type, reduced there,
+ * and cast or added from there into what accumulates them, as DeepSpeed does. Where the gradients of a step are in one
+ * flat buffer (stages 0 and 1) the sums are cast back into it; of a bucket of stages 2 and 3 the sums alone are kept.
+ *
+ * DeepSpeed divides the sum by the number of ranks, before the reduction or after it (prescale_gradients,
+ * gradient_predivide_factor). Here the weight of the loss has that division, so that gradients are divided before they
+ * are cast, and neither key changes anything. */
+#include "plan/zero.h"
+
+int tws_zero_casts(const tws_lower *l) {
+  const tws_zero *z = &l->zero;
+  return z->ranks > 1 && tws_config_communication_dtype(l->config) != z->grad_dtype;
+}
+
+/* What is cast once a step is of no micro-batch. */
+static void cast(tws_lower *l, tws_operand from, tws_operand to) {
+  const uint32_t micro_batch = l->b.micro_batch;
+  if (l->b.failed != TWS_OK || from.count == 0) return;
+  tws_work work = tws_kernel_work(TWS_KERNEL_CAST, (tws_dtype)l->b.plan->buffers[from.buffer].dtype, 0);
+  work.dtype2 = l->b.plan->buffers[to.buffer].dtype;
+  work.d[0] = (int64_t)from.count;
+  from.access = TWS_READ;
+  to.access = TWS_WRITE;
+  const tws_operand operands[2] = {from, to};
+  if (l->zero.flat_gradients) l->b.micro_batch = (uint32_t)l->accumulation;
+  tws_builder_compute(&l->b, l->reduce_stream, &work, operands, 2);
+  l->b.micro_batch = micro_batch;
+}
+
+static int touches(const tws_operand *range, const tws_operand *next) {
+  return next->offset == range->offset + range->count;
+}
+
+/* One operation for neighbours that touch on both sides. */
+static void cast_all(tws_lower *l, const tws_operand *from, const tws_operand *to, int count) {
+  for (int i = 0; i < count;) {
+    tws_operand source = from[i], target = to[i];
+    for (i++; i < count && touches(&source, &from[i]) && touches(&target, &to[i]); i++) {
+      source.count += from[i].count;
+      target.count += to[i].count;
+    }
+    cast(l, source, target);
+  }
+}
+
+void tws_zero_cast(tws_lower *l, const tws_operand *gradients, tws_operand *copies, int count) {
+  uint64_t elements = 0;
+  for (int i = 0; i < count; i++) elements += gradients[i].count;
+  const uint32_t buffer = tws_builder_buffer(&l->b, "communicated gradients", TWS_CATEGORY_BUCKET,
+                                             tws_config_communication_dtype(l->config), elements, TWS_LIFETIME_OPS);
+  elements = 0;
+  for (int i = 0; i < count; i++) {
+    copies[i] = tws_update(buffer, elements, gradients[i].count);
+    elements += gradients[i].count;
+  }
+  cast_all(l, gradients, copies, count);
+}
+
+void tws_zero_cast_back(tws_lower *l, const tws_operand *copies, const tws_operand *gradients, int count) {
+  cast_all(l, copies, gradients, count);
+}

@@ -1,0 +1,162 @@
+/* ctest: engine mpi */
+/* communication_data_type: what trainings lose whose gradients are reduced in each type, against a loop in PyTorch that
+ * does the same (tests/golden/communication.json), for types of models and sums, ZeRO stages and numbers of ranks. */
+#include "members.h"
+#include "train.h"
+
+static const char *word(const cJSON *run, const char *key) {
+  return member(run, key)->valuestring;
+}
+
+/* Stages that reduce as often as the golden run does: every micro-batch, or what each rank has added up. Sums in
+ * another type than the model's need ZeRO. */
+static int has_stage(const cJSON *run, int stage) {
+  if ((stage > 1) != is_true(run, "every_micro_batch")) return 0;
+  return stage > 0 || strcmp(word(run, "model"), word(run, "accumulation")) == 0;
+}
+
+static void name_of(const cJSON *run, int index, int stage, char *name, size_t size) {
+  snprintf(name, size, "%d-%s-%s-%s-zero%d", index, word(run, "model"), word(run, "accumulation"),
+           word(run, "communication"), stage);
+}
+
+/* Buckets of a few parameters; every other job overlaps, and reduces in one of the ways that the stages have. */
+static void write_job(FILE *file, const char *name, const char *model, const cJSON *golden, const cJSON *run, int index,
+                      int stage) {
+  static const char *const ways[] = {"", ",\"reduce_scatter\":false", ",\"use_multi_rank_bucket_allreduce\":false"};
+  const char *type = word(run, "model");
+  fprintf(file,
+          "%s\t%s\t%d\t{\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":%g,\"weight_decay\":0}},"
+          "\"gradient_clipping\":0,\"train_batch_size\":8,\"gradient_accumulation_steps\":2,"
+          "\"bf16\":{\"enabled\":%s},\"fp16\":{\"enabled\":%s,\"loss_scale\":1024},"
+          "\"communication_data_type\":\"%s\",",
+          name, model, cJSON_GetArraySize(member(run, "losses")), number(run, "learning_rate"),
+          strcmp(type, "bf16") == 0 ? "true" : "false", strcmp(type, "fp16") == 0 ? "true" : "false",
+          word(run, "communication"));
+  if (strcmp(type, word(run, "accumulation")) != 0)
+    fprintf(file, "\"data_types\":{\"grad_accum_dtype\":\"%s\"},", word(run, "accumulation"));
+  fprintf(file,
+          "\"zero_optimization\":{\"stage\":%d,\"overlap_comm\":%s,\"reduce_bucket_size\":2000%s},"
+          "\"twinspeed\":{\"sequence_length\":16,\"seed\":%d}}\n",
+          stage, index % 2 ? "true" : "false", ways[(index + stage) % 3], integer(golden, "seed"));
+}
+
+/* A rounding of a gradient falls to the other side where its last bits differ: the more a type rounds off the farther
+ * losses are apart, and norms farther still. */
+typedef struct precision {
+  const char *model, *type; /* type: of reductions */
+  double loss, norm;        /* limits of relative differences */
+  double worst_loss, worst_norm;
+} precision;
+static precision precisions[] = {
+    {.model = "fp32", .type = "fp32", .loss = 2e-7, .norm = 2e-6},
+    {.model = "fp32", .type = "fp16", .loss = 8e-7, .norm = 2e-5},
+    {.model = "fp32", .type = "bf16", .loss = 4e-6, .norm = 2e-4},
+    {.model = "fp16", .loss = 1e-4, .norm = 5e-3},
+    {.model = "bf16", .loss = 3e-4, .norm = 1e-2},
+};
+enum { PRECISIONS = sizeof precisions / sizeof *precisions };
+
+static precision *precision_of(const cJSON *run) {
+  for (int i = 0; i < PRECISIONS; i++)
+    if (strcmp(precisions[i].model, word(run, "model")) == 0 &&
+        (!precisions[i].type || strcmp(precisions[i].type, word(run, "communication")) == 0))
+      return &precisions[i];
+  ck_abort_msg("no limits for %s", word(run, "model"));
+  return NULL;
+}
+
+static void compare(const curve *c, const cJSON *run) {
+  const cJSON *losses = member(run, "losses"), *norms = member(run, "norms");
+  precision *p = precision_of(run);
+  ck_assert_int_eq(c->steps, cJSON_GetArraySize(losses));
+  for (int s = 0; s < c->steps; s++) {
+    const double loss = fabs(c->loss[s] / cJSON_GetArrayItem(losses, s)->valuedouble - 1);
+    const double norm = fabs(c->norm[s] / cJSON_GetArrayItem(norms, s)->valuedouble - 1);
+    ck_assert_msg(loss < p->loss, "%s, step %d: loss %.9g, not %.9g", c->name, s + 1, c->loss[s],
+                  cJSON_GetArrayItem(losses, s)->valuedouble);
+    ck_assert_msg(norm < p->norm, "%s, step %d: norm %.9g, not %.9g", c->name, s + 1, c->norm[s],
+                  cJSON_GetArrayItem(norms, s)->valuedouble);
+    p->worst_loss = fmax(p->worst_loss, loss);
+    p->worst_norm = fmax(p->worst_norm, norm);
+  }
+}
+
+/* How far apart the losses of two golden runs become. */
+static double apart(const cJSON *a, const cJSON *b) {
+  double most = 0;
+  const cJSON *x = member(a, "losses")->child, *y = member(b, "losses")->child;
+  for (; x && y; x = x->next, y = y->next) most = fmax(most, fabs(x->valuedouble / y->valuedouble - 1));
+  return most;
+}
+
+/* A float32 training has few roundings but those of its reductions: losses tell which type these were in. */
+static void check_that_types_differ(const cJSON *runs) {
+  const cJSON *run, *other;
+  int pairs = 0;
+  cJSON_ArrayForEach(run, runs) cJSON_ArrayForEach(other, runs) {
+    if (run == other || strcmp(word(run, "model"), "fp32") != 0 || strcmp(word(other, "model"), "fp32") != 0) continue;
+    if (integer(run, "ranks") != integer(other, "ranks")) continue;
+    if (is_true(run, "every_micro_batch") != is_true(other, "every_micro_batch")) continue;
+    const double limit = precision_of(run)->loss + precision_of(other)->loss;
+    ck_assert_msg(apart(run, other) > 1.5 * limit, "%s and %s: %g", word(run, "communication"),
+                  word(other, "communication"), apart(run, other));
+    pairs++;
+  }
+  ck_assert_int_eq(pairs, 2 * 2 * 3 * 2);
+}
+
+START_TEST(losses_are_those_of_reductions_in_the_type) {
+  tws_json *golden = golden_file("communication.json");
+  const cJSON *runs = member(golden->root, "runs"), *run;
+  char model[96], jobs[96], text[96], name[64];
+  snprintf(model, sizeof model, "%s", in_folder("model.json"));
+  char *config = cJSON_PrintUnformatted(member(golden->root, "config"));
+  write_text(model, config);
+  cJSON_free(config);
+  snprintf(text, sizeof text, "%s", in_folder("text"));
+  write_text(text, member(golden->root, "text")->valuestring);
+  setenv("DATA", text, 1);
+  check_that_types_differ(runs);
+  for (int k = 1; k <= 2; k++) {
+    snprintf(jobs, sizeof jobs, "%s", in_folder("jobs"));
+    FILE *file = fopen(jobs, "w");
+    int index = 0, count = 0;
+    cJSON_ArrayForEach(run, runs) {
+      for (int stage = 0; stage <= 3 && integer(run, "ranks") == 1 << k; stage++) {
+        if (!has_stage(run, stage)) continue;
+        name_of(run, index, stage, name, sizeof name);
+        write_job(file, name, model, golden->root, run, index, stage);
+        count++;
+      }
+      index++;
+    }
+    fclose(file);
+    run_jobs(k, jobs);
+    ck_assert_int_eq(curve_count[k], count);
+    ck_assert_int_eq(count, 45);
+    index = 0;
+    cJSON_ArrayForEach(run, runs) {
+      for (int stage = 0; stage <= 3 && integer(run, "ranks") == 1 << k; stage++) {
+        if (!has_stage(run, stage)) continue;
+        name_of(run, index, stage, name, sizeof name);
+        compare(find(k, name), run);
+      }
+      index++;
+    }
+  }
+  for (int i = 0; i < PRECISIONS; i++)
+    printf("%s, reduced in %s: losses differ by %.2g from PyTorch's, norms by %.2g\n", precisions[i].model,
+           precisions[i].type ? precisions[i].type : "all types", precisions[i].worst_loss, precisions[i].worst_norm);
+  tws_json_destroy(golden);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("train_communication");
+  TCase *tests = tcase_create("train_communication");
+  tcase_add_test(tests, losses_are_those_of_reductions_in_the_type);
+  tcase_set_timeout(tests, 300);
+  suite_add_tcase(suite, tests);
+  return run_training(suite);
+}
