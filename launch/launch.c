@@ -28,6 +28,7 @@
 #include "launch/printed.h"
 #include "launch/protocol.h"
 #include "launch/remains.h"
+#include "launch/session.h"
 #include "launch/starter.h"
 #include "launch/strangers.h"
 #include "launch/watch.h"
@@ -205,6 +206,7 @@ static tws_code set_up(job *j, tws_error *err) {
   if (!j->peers || !j->polls || !j->logs) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (size_t r = 0; r < ranks; r++) j->peers[r].link.socket = j->logs[r] = -1;
   TWS_TRY(check_limits(j->options->ranks, err));
+  if (j->options->launcher != TWS_LAUNCHER_SRUN) TWS_TRY(tws_session_check(err));
   TWS_TRY(open_logs(j, err));
   TWS_TRY(open_listener(j, err));
   TWS_TRY(open_files(j, err));
