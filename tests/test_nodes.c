@@ -422,6 +422,11 @@ START_TEST(stopped) {
 }
 END_TEST
 
+static int is_running(pid_t pid) {
+  const char state = tws_process_state(pid, NULL);
+  return state != 0 && state != 'Z';
+}
+
 /* A launcher that is stopped while a rank of another machine prints more than the network and both kernels take. */
 static pid_t stop_launcher(running_job *job, int steps) {
   char command[2048], number[32] = "";
@@ -448,7 +453,7 @@ START_TEST(stopped_launcher) {
   int step, next = 1;
   const pid_t launcher = stop_launcher(&job, STEPS);
   sleep(12);
-  for (int r = 0; r < 2; r++) ck_assert_msg(tws_process_state(job.rank[r], NULL) != 0, "rank %d has ended", r);
+  for (int r = 0; r < 2; r++) ck_assert_msg(is_running(job.rank[r]), "rank %d has ended", r);
   kill(launcher, SIGCONT);
   const int status = running_wait(&job);
   char *err = running_errors(&job);
@@ -469,12 +474,10 @@ START_TEST(cut_from_a_stopped_launcher) {
   running_job job;
   const pid_t launcher = stop_launcher(&job, 1000000);
   sleep(7);
-  ck_assert_msg(tws_process_state(job.rank[0], NULL) != 0, "rank 0 has ended");
+  ck_assert_msg(is_running(job.rank[0]), "rank 0 has ended");
   do_nodes("cut 2");
   const double cut_s = tws_clock_s();
-  char state = 'R';
-  while ((state = tws_process_state(job.rank[0], NULL)) != 0 && state != 'Z' && tws_clock_s() - cut_s < 30)
-    usleep(20000);
+  while (is_running(job.rank[0]) && tws_clock_s() - cut_s < 30) usleep(20000);
   const double took_s = tws_clock_s() - cut_s;
   kill(launcher, SIGCONT);
   const int status = running_wait(&job);
