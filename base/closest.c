@@ -42,14 +42,18 @@ int tws_near(const char *a, const char *b) {
   return n && m && n <= LONGEST && m <= LONGEST && distance(a, n, b, m) <= (int)(n > m ? n : m) / 3;
 }
 
-/* Words that differ in their digits alone name different things: h20 and h200 are two devices. */
+/* Words that differ in their digits alone name different things: h20 and h200 are two devices. Where the digits are the
+ * same in another order, as in fp61 for fp16, one of them is a slip. */
 static int differ_in_digits(const char *a, const char *b) {
+  int count[10] = {0}, same = 1;
   if (strcasecmp(a, b) == 0) return 0;
   for (;; a++, b++) {
-    while (isdigit((unsigned char)*a)) a++;
-    while (isdigit((unsigned char)*b)) b++;
-    if (!*a || !*b || !same_letter(*a, *b)) return !*a && !*b;
+    for (; isdigit((unsigned char)*a); a++) count[*a - '0']++;
+    for (; isdigit((unsigned char)*b); b++) count[*b - '0']--;
+    if (!*a || !*b || !same_letter(*a, *b)) break;
   }
+  for (int i = 0; i < 10; i++) same &= count[i] == 0;
+  return !*a && !*b && !same;
 }
 
 const char *tws_closest(const char *word, const char *const *words, size_t n) {

@@ -380,6 +380,12 @@ static int has_value(const tws_json *json, const char *key) {
   return item != NULL && !cJSON_IsNull(item);
 }
 
+void tws_build_note_unused(tws_network_builder *b, const char *key, const char *why) {
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(b->json->root, key);
+  if (!item || cJSON_IsNull(item) || cJSON_IsFalse(item) || (cJSON_IsNumber(item) && item->valuedouble == 0)) return;
+  tws_text_add(&b->notes, "%s has no effect: %s\n", key, why);
+}
+
 tws_code tws_build_size(tws_network_builder *b, const char *key, const char *alias, int required, int64_t high,
                         int64_t fallback, int64_t *value, tws_error *err) {
   const tws_json *json = b->json;

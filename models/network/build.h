@@ -148,7 +148,10 @@ uint32_t tws_build_batch_norm(tws_network_builder *b, int layer, const char *nam
 uint32_t tws_build_pool(tws_network_builder *b, int layer, const char *name, tws_module_type type, uint32_t x,
                         int64_t side, int64_t stride, int64_t padding);
 
-/* Configuration helpers. A size may be spelled with either key; both with different values contradict each other. */
+/* Configuration helpers. */
+/* Notes that a key has no effect, and why, where it is there and asks for something: null, false and 0 do not. */
+void tws_build_note_unused(tws_network_builder *b, const char *key, const char *why);
+/* A size may be spelled with either key; both with different values contradict each other. */
 tws_code tws_build_size(tws_network_builder *b, const char *key, const char *alias, int required, int64_t high,
                         int64_t fallback, int64_t *value, tws_error *err);
 /* A number above 0; null, where the key is there, is 0. */

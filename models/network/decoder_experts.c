@@ -46,8 +46,7 @@ tws_code tws_decoder_read_scored(tws_network_builder *b, const tws_decoder_score
   TWS_TRY(tws_json_number(json, json->root, "routed_scaling_factor", 0, 0, 1e6, usual->scale, &d->routing.scale, err));
   TWS_TRY(tws_json_int(json, json->root, "n_group", 0, 1, 1, 1, &one, err)); /* published models have one */
   TWS_TRY(tws_json_int(json, json->root, "topk_group", 0, 1, 1, 1, &one, err));
-  if (cJSON_HasObjectItem(json->root, "num_nextn_predict_layers"))
-    tws_text_add(&b->notes, "num_nextn_predict_layers has no effect: the next token alone is predicted\n");
+  tws_build_note_unused(b, "num_nextn_predict_layers", "the next token alone is predicted");
   TWS_TRY(read_dense_layers(b, usual->dense_layers, d, err));
   TWS_TRY(tws_json_int(json, json->root, usual->shared_key, 0, 0, 1024, usual->shared, &shared, err));
   TWS_TRY(

@@ -174,10 +174,8 @@ static tws_code read_routing(tws_network_builder *b, deepseek *s, tws_error *err
     r->groups = (int32_t)groups;
     r->kept_groups = (int32_t)kept;
   }
-  if (cJSON_HasObjectItem(root, "aux_loss_alpha"))
-    tws_text_add(&b->notes, "aux_loss_alpha has no effect: no loss balances the experts\n");
-  if (cJSON_HasObjectItem(root, "num_nextn_predict_layers"))
-    tws_text_add(&b->notes, "num_nextn_predict_layers has no effect: the next token alone is predicted\n");
+  tws_build_note_unused(b, "aux_loss_alpha", "no loss balances the experts");
+  tws_build_note_unused(b, "num_nextn_predict_layers", "the next token alone is predicted");
   return TWS_OK;
 }
 
