@@ -60,9 +60,9 @@ const char *tws_closest(const char *word, const char *const *words, size_t n);
 /* Is one a slip of the other: at most a third of the letters differ? */
 int tws_near(const char *a, const char *b);
 
-/* Whole file into a zero-terminated buffer owned by the caller (tws_free). limit 0: 64 MiB. For what a command line names,
- * which may be a pipe; what lies in a folder is read with tws_read_regular(). "-" is standard input, which is kept:
- * reading it again gives the same text, and so does reading it in a child process. */
+/* Whole file into a zero-terminated buffer owned by the caller (tws_free). limit 0: 64 MiB. For what a command line
+ * names, which may be a pipe; what lies in a folder is read with tws_read_regular(). "-" is standard input, which is
+ * kept: reading it again gives the same text, and so does reading it in a child process. */
 tws_code tws_read_file(const char *path, size_t limit, char **text, size_t *length, tws_error *err);
 /* Opened for reading from its beginning to its end. Of a pipe that no process opens for writing within five seconds:
  * TWS_INVALID. */

@@ -65,9 +65,9 @@ void tws_link_ask(int socket, int seconds) {
   setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &often, sizeof often);
 }
 
-/* Where there is no room on the other side for what is queued, the kernel asks for it at intervals that grow: then only
- * questions without an answer count, of which one may be on its way. tws_link_flush() lets that come about only where the
- * kernel does not tell of the room. */
+/* While bytes are queued for a closed receive window, the kernel sends window probes at intervals that grow, and
+ * no keep-alive probes. Then the time of the last acknowledgement says nothing, and only two probes without an
+ * answer count (one may be on its way). tws_link_flush() avoids this wherever the kernel tells the receive window. */
 double tws_link_silence_s(int socket) {
   struct tcp_info info;
   socklen_t size = sizeof info;
@@ -79,9 +79,8 @@ double tws_link_silence_s(int socket) {
 
 /* ---- sending ---- */
 
-/* How many bytes the other side has room for; SIZE_MAX where the kernel does not say (before Linux 5.4, and kernels that
- * only look like it). What is queued is asked for first: an answer that comes between the two calls makes the result too
- * small, never too large. */
+/* Bytes that fit into the other side's receive window; SIZE_MAX where the kernel does not tell it (before Linux 5.4).
+ * The queue is read first: an acknowledgement between the two calls makes the result too small, never too large. */
 static size_t room_there(tws_link *link) {
   struct tcp_info info;
   socklen_t size = sizeof info;

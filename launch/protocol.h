@@ -5,8 +5,8 @@
  * through the network each side proves that it knows the job's secret, and every record after that is sealed. The
  * launcher then sends WELCOME. On the local socket that carries three open files: standard output, standard error, and
  * the board, in which every rank has one line to say what it is doing. A rank elsewhere sends its output (OUTPUT) and
- * its line (ACTIVITY, every second: a sign of life) instead. END asks ranks that end by themselves to do so; FAILED and DONE are a
- * rank's last records, and the launcher closes a connection through the network when it has read one. */
+ * its line (ACTIVITY, every second: a sign of life) instead. END asks ranks that end by themselves to do so; FAILED and
+ * DONE are a rank's last records, and the launcher closes a connection through the network when it has read one. */
 #ifndef TWS_LAUNCH_PROTOCOL_H
 #define TWS_LAUNCH_PROTOCOL_H
 

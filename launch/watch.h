@@ -43,8 +43,8 @@ pid_t tws_watch_pid(const tws_watch *watch, int rank);
 int tws_watch_answers(const tws_watch *watch, int rank, double within_s);
 /* TWS_HANG: the job does not continue; *rank is one that is stopped, or -1: which one is not known. */
 tws_code tws_watch_judge(const tws_watch *watch, int *rank, tws_error *err);
-/* TWS_HANG where ranks are stopped, or silent on a machine that answers, whatever others say; TWS_OK: none is, as far as
- * is known. */
+/* TWS_HANG where ranks are stopped, or silent on a machine that answers, whatever others say; TWS_OK: none is, as far
+ * as is known. */
 tws_code tws_watch_stopped(const tws_watch *watch, int *rank, tws_error *err);
 /* Ends the stopped ones of this machine, which listen to nothing else. */
 void tws_watch_kill_stopped(const tws_watch *watch);

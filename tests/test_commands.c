@@ -275,8 +275,9 @@ START_TEST(jobs_run_in_any_folder) {
 }
 END_TEST
 
-/* mpirun removes its session directory when it ends, and follows links as it does so: no mpirun is started where there is
- * more in it than mpirun's own. The mpirun of this test only says that it was started; links lead to this test's folder. */
+/* mpirun removes its session directory when it ends, and follows links as it does so: no mpirun is started where there
+ * is more in it than mpirun's own. The mpirun of this test only reports that it was started, and all links lead into
+ * this test's folder. */
 START_TEST(sessions_that_mpirun_would_remove) {
   static const struct {
     const char *make; /* in the folder */

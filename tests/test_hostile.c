@@ -432,7 +432,7 @@ START_TEST(pipes_that_nothing_writes_to) {
       {"validate --cases @/pipe.json", late, "pipe.json"},
       {"profile -m tiny-gpt2 --measured @/pipe.json", late, "pipe.json"},
       {"emulate --scenario @/pipe.json", late, "pipe.json"},
-      {"generate -m tiny-gpt2 --tokenizer @/pipe.json --prompt a", late, "pipe.json"},
+      {"convert tokens @/text @/out.bin --tokenizer @/pipe.json", late, "pipe.json"},
       {"convert config @/pipe.json", late, "pipe.json"},
       {"convert tokens @/pipe @/out.bin", late, "pipe"},
       {"convert tokens @/pipe.jsonl @/out.bin", late, "pipe.jsonl"},

@@ -447,11 +447,11 @@ static pid_t stop_launcher(running_job *job, int steps) {
 
 /* For longer than a silent node is given (3 s with this deadline), and it continues: every line comes. */
 START_TEST(stopped_launcher) {
-  enum { STEPS = TWS_SANITIZED ? 1200 : 3000 };
+  enum { LAUNCHER_STEPS = TWS_SANITIZED ? 1200 : 3000 };
   running_job job;
   char line[512];
   int step, next = 1;
-  const pid_t launcher = stop_launcher(&job, STEPS);
+  const pid_t launcher = stop_launcher(&job, LAUNCHER_STEPS);
   sleep(12);
   for (int r = 0; r < 2; r++) ck_assert_msg(is_running(job.rank[r]), "rank %d has ended", r);
   kill(launcher, SIGCONT);
@@ -463,7 +463,7 @@ START_TEST(stopped_launcher) {
   while (fgets(line, sizeof line, out))
     if (line[0] == ' ' && sscanf(line, "%d", &step) == 1 && step == next) next++;
   fclose(out);
-  ck_assert_int_eq(next, STEPS + 1);
+  ck_assert_int_eq(next, LAUNCHER_STEPS + 1);
   assert_alone();
 }
 END_TEST
