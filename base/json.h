@@ -19,7 +19,7 @@ typedef struct tws_json {
 
 tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_json **out, tws_error *err);
 tws_code tws_json_read(const char *path, tws_json **out, tws_error *err); /* as tws_read_file() */
-/* Of a folder's file, which is a regular one: as tws_read_regular(). */
+/* For a file in a folder, which is a regular one: as tws_read_regular(). */
 tws_code tws_json_read_regular(const char *path, tws_json **out, tws_error *err);
 /* The same, and where the text is no JSON, as Hjson: keys and texts without quotes or in single ones, line ends in
  * place of commas, no braces around the document. An error is of the reading that got further. */

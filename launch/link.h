@@ -33,7 +33,7 @@ int tws_link_tell(tws_link *link, const tws_launch_record *record);
 int tws_link_flush(tws_link *link); /* 0: the other side is gone */
 
 /* ---- whether the other machine answers, whatever becomes of the process there ---- */
-/* Turns on TCP's keep-alive: the kernel probes the other machine when it has heard nothing for so many seconds. */
+/* Turns on TCP's keep-alive: the kernel probes the other machine when it has heard nothing for `seconds`. */
 void tws_link_ask(int socket, int seconds);
 /* Seconds since the other machine last answered; 0 where the socket is none of TCP. */
 double tws_link_silence_s(int socket);

@@ -94,8 +94,8 @@ static int hear_parent(void) {
   return 1;
 }
 
-/* Of the launcher it is its machine that has to answer: a launcher that is stopped, or whose own output is full, reads
- * nothing, and is there. */
+/* Does the launcher's machine answer? A launcher that is stopped, or whose own output is full, reads nothing, but is
+ * there. */
 static int machine_answers(void) {
   return worker.place.patience_s <= 0 || tws_link_silence_s(worker.link.socket) < worker.place.patience_s;
 }

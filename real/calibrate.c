@@ -99,7 +99,7 @@ static uint64_t padded(uint64_t bytes) {
   return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
 }
 
-/* What this rank does, for the launcher: a line that stays the same for the deadline means that nothing happens. */
+/* Tells the launcher what this rank does: a line that stays the same for the deadline means that nothing happens. */
 static void tell(const bench *b, const char *what, size_t number, size_t total) {
   const tws_calibrate_options *o = b->options;
   if (o->activity) snprintf(o->activity, o->activity_bytes, "pass %d, %s %zu of %zu", b->passes, what, number, total);

@@ -35,7 +35,7 @@ START_TEST(mpirun_is_killed) {
 }
 END_TEST
 
-/* A signal that somebody sends to mpirun is no rank's doing; one that a rank gets is that rank's. */
+/* No rank is to blame for a signal that mpirun gets from outside; one that a rank gets is that rank's. */
 START_TEST(mpirun_is_asked_to_end) {
   static const int numbers[] = {SIGTERM, SIGINT, SIGHUP, SIGTERM, SIGTERM};
   static const char asked[] = "mpirun ended all ranks and names none that failed: a signal from outside this job";

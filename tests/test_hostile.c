@@ -405,7 +405,7 @@ START_TEST(little_address_space) {
 }
 END_TEST
 
-/* What each of these reads is a pipe that no process writes to. A folder's file is refused at once; a command line may
+/* Each of these reads a pipe that no process writes to. A folder's file is refused at once; a command line may
  * name a pipe, and is refused when no process has opened it for writing within five seconds. Nothing waits for longer. */
 START_TEST(pipes_that_nothing_writes_to) {
   static const char at_once[] = "a pipe or a device, and a regular file is expected", *const late =
