@@ -559,12 +559,16 @@ static int give_up_lost(job *j) {
   return 1;
 }
 
-/* This process may have been stopped itself: whoever could not be heard meanwhile is not lost for it. */
+/* This process may have been stopped itself: a rank that it could not hear meanwhile is neither lost nor silent. */
+static void note_away(job *j) {
+  if (tws_watch_look(j->watch) <= 0.0) return;
+  for (int r = 0; r < j->options->ranks; r++) j->peers[r].heard_s = tws_clock_s();
+}
+
 static void look_at_ranks(job *j) {
-  const double away_s = tws_watch_look(j->watch);
+  note_away(j);
   for (int r = 0; r < j->options->ranks; r++) {
     const pid_t pid = tws_watch_pid(j->watch, r);
-    if (away_s > 0.0) j->peers[r].heard_s = tws_clock_s();
     if (j->peers[r].link.shut) tws_link_flush(&j->peers[r].link);
     if (!j->learned && pid > 0) j->learned = tws_remains_learn(&j->remains, pid);
   }
@@ -663,6 +667,7 @@ static void wait_for_all(job *j) {
       ask_in(j, reaction_s); /* mpirun is gone: its ranks follow at once */
     do_what_is_due(j);
     if (wait_for_news(j) <= 0) continue;
+    note_away(j); /* before any record is judged */
     tws_printed_look(j->printed, j->polls + 2);
     hear_ranks(j);
     if (j->polls[1].revents) welcome_ranks(j);
