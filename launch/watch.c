@@ -244,7 +244,7 @@ static tws_code judge_silent(const tws_watch *w, double now, int *rank, tws_erro
 }
 
 tws_code tws_watch_stopped(const tws_watch *w, int *rank, tws_error *err) {
-  const double now = tws_clock_s();
+  const double now = w->looked_s; /* not the clock: this process may have been stopped since */
   const tws_code code = judge_stopped(w, rank, err);
   if (code != TWS_OK || now - w->since_s - w->setup.deadline_s < far_grace_s) return code;
   return judge_silent(w, now, rank, err);
@@ -307,7 +307,7 @@ static tws_code judge_unknown(const tws_watch *w, tws_error *err) {
 }
 
 tws_code tws_watch_judge(const tws_watch *w, int *rank, tws_error *err) {
-  const double now = tws_clock_s(), over = now - w->since_s - w->setup.deadline_s;
+  const double now = w->looked_s, over = now - w->since_s - w->setup.deadline_s;
   *rank = -1;
   if (w->setup.deadline_s <= 0 || over < 0) return TWS_OK;
   tws_code code = judge_stopped(w, rank, err);
