@@ -148,7 +148,7 @@ tws_code tws_experiment_read(const tws_experiment_setup *setup, const tws_job *j
   *experiment = (tws_experiment){0};
   if (access(path_of(setup, name, "measured.json", path, sizeof path), R_OK) != 0) return TWS_OK;
   TWS_TRY(key_of(setup, job, key, sizeof key, err));
-  TWS_TRY(tws_json_read(path, &json, err));
+  TWS_TRY(tws_json_read_regular(path, &json, err));
   const tws_code code = parse_record(json->root, key, experiment, err);
   tws_json_destroy(json);
   return code;
@@ -242,7 +242,7 @@ static void read_reason(const char *path, char *reason, size_t size) {
   char *text, *rest = NULL;
   size_t length;
   *reason = '\0';
-  if (tws_read_file(path, 0, &text, &length, NULL) != TWS_OK) return;
+  if (tws_read_regular(path, 0, &text, &length, NULL) != TWS_OK) return;
   for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
     const int is_own = strncmp(line, own, sizeof own - 1) == 0;
     if (strncmp(line, "hint: ", 6) == 0 || line[strspn(line, " \t\r")] == '\0') continue;
@@ -346,7 +346,7 @@ static tws_code read_trace(const char *path, const tws_job *job, tws_experiment 
 static tws_code read_run(const tws_experiment_setup *setup, const tws_job *job, const char *result, const char *trace,
                          tws_experiment *e, tws_error *err) {
   tws_json *json;
-  TWS_TRY(tws_json_read(result, &json, err));
+  TWS_TRY(tws_json_read_regular(result, &json, err));
   const size_t before = e->count;
   tws_code code = read_steps(setup, json->root, e, err);
   tws_json_destroy(json);

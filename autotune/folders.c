@@ -219,7 +219,7 @@ static cJSON *experiment_json(const tws_tune_candidate *c, const tws_tune_reques
   cJSON_AddStringToObject(exp, "result_dir", folder);
   cJSON_AddStringToObject(exp, "ds_config_path", config);
   tws_json *json;
-  if (tws_json_read(config, &json, NULL) == TWS_OK) {
+  if (tws_json_read_regular(config, &json, NULL) == TWS_OK) {
     cJSON_AddItemToObject(exp, "ds_config", cJSON_Duplicate(json->root, 1));
     tws_json_destroy(json);
   }

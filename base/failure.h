@@ -9,6 +9,8 @@
 /* A rank elsewhere is lost when nothing was heard of it for half of the deadline, but no less than 3 s and no more than
  * 60. deadline_s 0: there is none. */
 double tws_failure_silence_s(double deadline_s);
+/* The deadline of a job whose user gives none. */
+#define TWS_FAILURE_DEADLINE_S 1800.0
 /* What a rank that waits for others gives them past the deadline: they know better what they wait for. */
 #define TWS_FAILURE_GRACE_S 2.0
 

@@ -1,11 +1,13 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/json.h"
+#include "base/log.h"
 #include "base/memory.h"
 
 static tws_code system_error(tws_error *err, const char *what, const char *path) {
@@ -50,6 +52,46 @@ static tws_code open_regular(int folder, const char *name, const char *path, int
 
 tws_code tws_open_regular(const char *path, int *fd, tws_error *err) {
   return open_regular(AT_FDCWD, path, path, 0, fd, err);
+}
+
+/* ---- what may be a pipe ---- */
+
+static const double writer_s = 5.0; /* that a process has to open a pipe for writing */
+
+/* 1: a process has it open for writing, or has had it. Looks without taking anything out of the pipe. */
+static int has_writer(int fd) {
+  struct pollfd state = {.fd = fd, .events = POLLIN};
+  int copy[2];
+  if (poll(&state, 1, 0) > 0) return 1;
+  if (pipe2(copy, O_CLOEXEC) != 0) return 1; /* the caller waits as long as it takes */
+  const int has =
+      tee(fd, copy[1], 1, SPLICE_F_NONBLOCK) != 0; /* 0: there is none; EAGAIN: it has written nothing yet */
+  close(copy[0]);
+  close(copy[1]);
+  return has;
+}
+
+static tws_code wait_for_writer(int fd, const char *path, tws_error *err) {
+  struct stat info;
+  if (fstat(fd, &info) != 0 || !S_ISFIFO(info.st_mode)) return TWS_OK;
+  for (const double until = tws_clock_s() + writer_s; !has_writer(fd); usleep(10000))
+    if (tws_clock_s() > until)
+      return tws_fail(err, TWS_INVALID, "name a regular file, or start what writes to the pipe first",
+                      "%.400s: a pipe that no process has written to within %.3g s", path, writer_s);
+  return TWS_OK;
+}
+
+tws_code tws_open_stream(const char *path, int *fd, tws_error *err) {
+  *fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (*fd < 0) return system_error(err, "open", path);
+  const tws_code code = wait_for_writer(*fd, path, err);
+  if (code == TWS_OK) {
+    fcntl(*fd, F_SETFL, fcntl(*fd, F_GETFL) & ~O_NONBLOCK); /* from here on the writer says how long it takes */
+    return TWS_OK;
+  }
+  close(*fd);
+  *fd = -1;
+  return code;
 }
 
 static tws_code take_text(tws_text *all, tws_code code, char **text, size_t *length) {
@@ -115,6 +157,7 @@ tws_code tws_read_file(const char *path, size_t limit, char **text, size_t *leng
   *text = NULL;
   *length = 0;
   if (strcmp(path, "-") == 0) return read_input(limit ? limit : (size_t)64 << 20, text, length, err);
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  return fd < 0 ? system_error(err, "open", path) : read_and_close(fd, path, limit, text, length, err);
+  int fd;
+  TWS_TRY(tws_open_stream(path, &fd, err));
+  return read_and_close(fd, path, limit, text, length, err);
 }

@@ -218,23 +218,29 @@ tws_code tws_json_parse_hjson(const char *text, size_t length, const char *name,
   return read;
 }
 
-static tws_code read_as(tws_code (*how)(const char *, size_t, const char *, tws_json **, tws_error *), const char *path,
-                        tws_json **out, tws_error *err) {
+typedef tws_code reader(const char *path, size_t limit, char **text, size_t *length, tws_error *err);
+typedef tws_code parser(const char *text, size_t length, const char *name, tws_json **out, tws_error *err);
+
+static tws_code read_as(reader *read, parser *parse, const char *path, tws_json **out, tws_error *err) {
   char *text;
   size_t length;
   *out = NULL;
-  TWS_TRY(tws_read_file(path, TWS_JSON_SIZE, &text, &length, err));
-  tws_code code = how(text, length, strcmp(path, "-") == 0 ? "standard input" : path, out, err);
+  TWS_TRY(read(path, TWS_JSON_SIZE, &text, &length, err));
+  tws_code code = parse(text, length, strcmp(path, "-") == 0 ? "standard input" : path, out, err);
   tws_free(text);
   return code;
 }
 
 tws_code tws_json_read(const char *path, tws_json **out, tws_error *err) {
-  return read_as(tws_json_parse, path, out, err);
+  return read_as(tws_read_file, tws_json_parse, path, out, err);
+}
+
+tws_code tws_json_read_regular(const char *path, tws_json **out, tws_error *err) {
+  return read_as(tws_read_regular, tws_json_parse, path, out, err);
 }
 
 tws_code tws_json_read_hjson(const char *path, tws_json **out, tws_error *err) {
-  return read_as(tws_json_parse_hjson, path, out, err);
+  return read_as(tws_read_file, tws_json_parse_hjson, path, out, err);
 }
 
 static tws_code clone_into(const tws_json *json, tws_json *copy, tws_error *err) {

@@ -18,7 +18,9 @@ typedef struct tws_json {
 } tws_json;
 
 tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_json **out, tws_error *err);
-tws_code tws_json_read(const char *path, tws_json **out, tws_error *err); /* "-" reads standard input */
+tws_code tws_json_read(const char *path, tws_json **out, tws_error *err); /* as tws_read_file() */
+/* For a file in a folder, which is a regular one: as tws_read_regular(). */
+tws_code tws_json_read_regular(const char *path, tws_json **out, tws_error *err);
 /* The same, and where the text is no JSON, as Hjson: keys and texts without quotes or in single ones, line ends in
  * place of commas, no braces around the document. An error is of the reading that got further. */
 tws_code tws_json_parse_hjson(const char *text, size_t length, const char *name, tws_json **out, tws_error *err);
@@ -61,9 +63,13 @@ void tws_names_hint(const char *word, const char *const *words, size_t n, const 
 /* Is one a slip of the other: at most a third of the letters differ? */
 int tws_near(const char *a, const char *b);
 
-/* Whole file into a zero-terminated buffer owned by the caller (tws_free). limit 0: 64 MiB. "-" is standard input,
- * which is kept: reading it again gives the same text, and so does reading it in a child process. */
+/* Whole file into a zero-terminated buffer owned by the caller (tws_free). limit 0: 64 MiB. For what a command line
+ * names, which may be a pipe; what lies in a folder is read with tws_read_regular(). "-" is standard input, which is
+ * kept: reading it again gives the same text, and so does reading it in a child process. */
 tws_code tws_read_file(const char *path, size_t limit, char **text, size_t *length, tws_error *err);
+/* Opened for reading from its beginning to its end. Of a pipe that no process opens for writing within five seconds:
+ * TWS_INVALID. */
+tws_code tws_open_stream(const char *path, int *fd, tws_error *err);
 /* The same of a regular file (TWS_INVALID where it is a pipe or a device), and the file opened for reading. Nothing
  * waits for a pipe's other end. */
 tws_code tws_read_regular(const char *path, size_t limit, char **text, size_t *length, tws_error *err);

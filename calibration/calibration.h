@@ -19,7 +19,10 @@ typedef struct tws_calibration_request {
   double largest;                            /* bytes of a kernel's operands; 0: by the device */
   const char *out;                           /* profile that is written as a GPU is measured; NULL: none */
   int quiet;                                 /* ranks show no progress */
-  const tws_log *log;                        /* may be NULL */
+  double deadline_s;                         /* of ranks of which none measures anything; 0: none */
+  char *activity;                            /* inside a rank: see tws_calibrate_options */
+  size_t activity_bytes;
+  const tws_log *log; /* may be NULL */
 } tws_calibration_request;
 
 int tws_calibration_on_gpu(const tws_calibration_request *request);

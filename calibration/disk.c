@@ -60,7 +60,7 @@ tws_code tws_calibrate_disk(const tws_real_api *real, const char *folder, uint64
 
 tws_code tws_disk_into_profile(const tws_disk_trial *best, const char *path, tws_error *err) {
   tws_json *json;
-  TWS_TRY(tws_json_read(path, &json, err));
+  TWS_TRY(tws_json_read_regular(path, &json, err));
   cJSON *disk = cJSON_CreateObject();
   cJSON_AddNumberToObject(disk, "read", best->read);
   cJSON_AddNumberToObject(disk, "write", best->write);
@@ -77,7 +77,7 @@ tws_code tws_disk_into_profile(const tws_disk_trial *best, const char *path, tws
 tws_code tws_disk_profile_check(const char *path, tws_error *err) {
   tws_json *json;
   tws_profile *profile = NULL;
-  TWS_TRY(tws_json_read(path, &json, err));
+  TWS_TRY(tws_json_read_regular(path, &json, err));
   const tws_code code = tws_profile_from_json(json, &profile, err);
   tws_json_destroy(json);
   tws_profile_destroy(profile);

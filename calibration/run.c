@@ -56,8 +56,12 @@ static tws_code launch_run(const tws_calibration_request *r, int64_t ranks, cons
   }
   for (int i = 0; i < count; i++) missing |= !arguments[i];
   if (missing) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  const tws_launch_options launch = {
-      .ranks = (int)ranks, .threads = ranks == 1 ? r->cores : 1, .arguments = arguments, .argument_count = count};
+  const tws_launch_options launch = {.ranks = (int)ranks,
+                                     .threads = ranks == 1 ? r->cores : 1,
+                                     .arguments = arguments,
+                                     .argument_count = count,
+                                     .deadline_s = r->deadline_s,
+                                     .log = r->log};
   return tws_launch(&launch, err);
 }
 
@@ -269,6 +273,8 @@ static tws_code measure_works(const tws_calibration_request *r, const tws_real_a
                                          .budget_s = r->seconds,
                                          .works = works->items,
                                          .work_count = (uint32_t)works->count,
+                                         .activity = r->activity,
+                                         .activity_bytes = r->activity_bytes,
                                          .log = r->log,
                                          .progress = rank == 0 ? progress : NULL};
   tws_code code = real->calibrate(&options, err);

@@ -28,7 +28,7 @@ static tws_code read_description(const char *path, description *out, tws_error *
   double alpha = 8;
   int rslora = 0, dora = 0;
   const char *kind = "LORA";
-  TWS_TRY(tws_json_read(path, &json, err));
+  TWS_TRY(tws_json_read_regular(path, &json, err));
   tws_code code = tws_json_string(json, json->root, "peft_type", 0, kind, &kind, err);
   if (code == TWS_OK) code = tws_json_int(json, json->root, "r", 1, 1, 65536, 0, &r, err);
   if (code == TWS_OK) code = tws_json_number(json, json->root, "lora_alpha", 0, 1e-9, 1e9, alpha, &alpha, err);
@@ -61,7 +61,7 @@ typedef struct rounding {
 static tws_code read_rounding(const char *path, rounding *out, tws_error *err) {
   struct stat info;
   if (stat(path, &info) != 0) return TWS_OK;
-  TWS_TRY(tws_json_read(path, &out->json, err));
+  TWS_TRY(tws_json_read_regular(path, &out->json, err));
   const cJSON *root = out->json->root;
   TWS_TRY(tws_json_int(out->json, root, "bits", 1, 4, 8, 0, &out->bits, err));
   TWS_TRY(tws_json_int(out->json, root, "block_size", 1, 2, INT32_MAX, 0, &out->block, err));

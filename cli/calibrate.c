@@ -1,6 +1,7 @@
 /* twinspeed calibrate: measures this machine into a hardware profile. The verb starts one measuring run for each number
  * of ranks (the same verb inside the ranks) and makes one profile of what they wrote. */
 #include <string.h>
+#include "base/failure.h"
 #include "base/units.h"
 #include "calibration/calibration.h"
 #include "calibration/disk.h"
@@ -12,7 +13,7 @@
 typedef struct options {
   const char *ranks, *out, *part, *model, *micro_batches, *dtype, *device, *disk, *into;
   int64_t sequence, threads, cores;
-  double seconds, largest, disk_bytes;
+  double seconds, largest, disk_bytes, deadline_s;
   int quick, force;
 } options;
 
@@ -27,6 +28,7 @@ static tws_calibration_request request_of(const tws_cli *cli, const options *o) 
                                    .seconds = o->seconds,
                                    .device = o->device,
                                    .largest = o->largest,
+                                   .deadline_s = o->deadline_s,
                                    .out = o->out,
                                    .quiet = cli->quiet,
                                    .log = &cli->log};
@@ -35,8 +37,9 @@ static tws_calibration_request request_of(const tws_cli *cli, const options *o) 
 /* Inside a rank. */
 static tws_code run_rank(tws_cli *cli, const options *o, tws_error *err) {
   const tws_real_api *real;
-  const tws_calibration_request request = request_of(cli, o);
+  tws_calibration_request request = request_of(cli, o);
   tws_progress progress = tws_cli_progress(cli);
+  request.activity = tws_worker_activity(&request.activity_bytes);
   TWS_TRY(tws_real_load(&real, err));
   return tws_calibration_rank(&request, real, cli->program, o->part, &progress, err);
 }
@@ -274,6 +277,8 @@ static const tws_option table[] = {
     TWS_STRING("device", 0, "DEVICE", options, device, "host (default) or cuda: what is measured"),
     TWS_FLAG("quick", 0, options, quick, "a coarse grid in a few seconds"),
     TWS_NUMBER("seconds", 0, "S", options, seconds, 0.01, 3600, "measure for about so long"),
+    TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
+               "end with status 124 when no rank measures anything for so long (default 1800; 0: never)"),
     TWS_STRING("model", 'm', "MODEL", options, model, "measure this model's own shapes, too"),
     TWS_STRING("micro-batch", 0, "LIST", options, micro_batches, "with --model: its micro batches (default 1)"),
     TWS_INTEGER("seq", 0, "TOKENS", options, sequence, 1, 16777216, "with --model: sequence length"),
@@ -289,6 +294,8 @@ static const tws_option table[] = {
     TWS_FORCE_OPTION(options),
     TWS_STRING("part", 0, "FILE", options, part, "inside a rank: where this run's measurements go"),
     TWS_OPTIONS_END};
+
+static const options defaults = {.deadline_s = TWS_FAILURE_DEADLINE_S};
 
 const tws_verb tws_verb_calibrate = {
     .name = "calibrate",
@@ -323,5 +330,6 @@ const tws_verb tws_verb_calibrate = {
         "--into PROFILE adds the rates to a profile, for estimates and simulations of jobs that offload to the disk.\n",
     .options = table,
     .options_bytes = sizeof(options),
+    .defaults = &defaults,
     .run = run_calibrate,
 };

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include "base/failure.h"
 #include "base/number.h"
 #include "base/units.h"
 #include "checkpoint/folder.h"
@@ -630,7 +631,7 @@ static const tws_option table[] = {
     TWS_OPTIONS_END};
 
 static const options defaults = {
-    .job = TWS_JOB_SPEC_DEFAULTS, .steps = 100, .deadline_s = 1800.0, .run.failed_rank = -1};
+    .job = TWS_JOB_SPEC_DEFAULTS, .steps = 100, .deadline_s = TWS_FAILURE_DEADLINE_S, .run.failed_rank = -1};
 
 const tws_verb tws_verb_train = {
     .name = "train",

@@ -51,7 +51,7 @@ static tws_code read_file(tws_env_file *out, tws_arena *arena, const char *path,
   char *text = NULL;
   size_t length = 0, line = 0;
   if (access(path, F_OK) != 0) return TWS_OK;
-  TWS_TRY(tws_read_file(path, 1 << 20, &text, &length, err));
+  TWS_TRY(tws_read_regular(path, 1 << 20, &text, &length, err));
   tws_code code = TWS_OK;
   for (int number = 1; line < length && code == TWS_OK; number++) {
     const char *end = memchr(text + line, '\n', length - line);

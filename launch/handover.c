@@ -12,6 +12,7 @@
 #include "base/system.h"
 #include "launch/cores.h"
 #include "launch/env_file.h"
+#include "launch/session.h"
 #include "launch/starter.h"
 
 extern char **environ;
@@ -358,6 +359,7 @@ static int wait_for_launcher(pid_t child, const sigset_t *signals, int *asked) {
 tws_code tws_handover_run(const tws_handover *h, tws_error *err) {
   sigset_t signals, before;
   const char **command;
+  TWS_TRY(tws_session_check(err));
   tws_arena *arena = tws_arena_create();
   tws_code code =
       arena ? tws_handover_command(h, arena, &command, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");

@@ -1,5 +1,4 @@
 #include "launch/launch.h"
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -25,9 +24,11 @@
 #include "base/system.h"
 #include "launch/addresses.h"
 #include "launch/link.h"
+#include "launch/noise.h"
 #include "launch/printed.h"
 #include "launch/protocol.h"
 #include "launch/remains.h"
+#include "launch/session.h"
 #include "launch/starter.h"
 #include "launch/strangers.h"
 #include "launch/watch.h"
@@ -39,7 +40,6 @@ enum { OTHER_POLLS = 2 + TWS_PRINTED_POLLS }; /* signals, connections, output; r
  * then ended; `hang_s` where they hang, or where all ranks have ended well and mpirun alone has not after
  * `patience_s`, with daemons on other machines `notice_s`. */
 static const double notice_s = 10.0, reaction_s = 2.0, patience_s = 5.0, hang_s = 1.5;
-static const double stop_s = 4.0; /* more, since to TCP a launcher that is stopped and reads nothing is gone */
 
 typedef struct peer {
   tws_link link;
@@ -61,8 +61,7 @@ typedef struct job {
   char secret[TWS_SECRET_TEXT + 1];
   int *logs; /* of each rank: file, or -1 */
   tws_printed *printed;
-  int waited;    /* the output was full when events were last waited for */
-  double held_s; /* when ranks were last told so */
+  int waited; /* the output was full when events were last waited for */
   double silence_s;
   int news; /* a line has changed that ranks elsewhere have not heard of */
   double told_s;
@@ -79,6 +78,7 @@ typedef struct job {
   double finish_s;            /* when mpirun is late after all ranks have ended well; 0: they have not */
   int finished;               /* it was, and was ended */
   int killed;                 /* mpirun was ended by a signal that is not the launcher's */
+  int stopped_itself;         /* mpirun ended with status 1, and the launcher had not asked it to */
   double dead_s;              /* when the first rank ended without a word */
   int lost;                   /* a rank of a node of which nothing is heard, + 1 */
   int first_dead;             /* rank that ended without a word, or -1 */
@@ -206,6 +206,7 @@ static tws_code set_up(job *j, tws_error *err) {
   if (!j->peers || !j->polls || !j->logs) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (size_t r = 0; r < ranks; r++) j->peers[r].link.socket = j->logs[r] = -1;
   TWS_TRY(check_limits(j->options->ranks, err));
+  if (j->options->launcher != TWS_LAUNCHER_SRUN) TWS_TRY(tws_session_check(err));
   TWS_TRY(open_logs(j, err));
   TWS_TRY(open_listener(j, err));
   TWS_TRY(open_files(j, err));
@@ -314,7 +315,7 @@ static tws_rank_place place_of(const job *j, int rank) {
                       .local_rank = rank,
                       .local_ranks = j->options->ranks,
                       .nodes = 1,
-                      .patience_s = j->far ? j->silence_s + stop_s : 0};
+                      .patience_s = j->far ? j->silence_s : 0};
   snprintf(p.master, sizeof p.master, "127.0.0.1");
   if (!hosts) return p;
   const tws_host *host = tws_hosts_of_rank(hosts, rank, &p.local_rank);
@@ -401,6 +402,17 @@ static void end_printed(job *j, int rank) {
   tws_printed_end(j->printed, rank);
 }
 
+/* The first one counts. Of a hang this process may know better who is stopped than the rank that waits. */
+static void note_failure(job *j, const tws_launch_record *record) {
+  if (!j->failure.kind && j->first_dead < 0 && !j->lost) {
+    int stopped = -1;
+    j->failure = *record;
+    if (record->error.code == TWS_HANG && tws_watch_stopped(j->watch, &stopped, &j->failure.error) != TWS_OK)
+      j->failure.rank = stopped;
+  }
+  ask_in(j, j->first_dead < 0 ? reaction_s : notice_s);
+}
+
 static void take_record(job *j, int rank, const tws_launch_record *record) {
   peer *p = &j->peers[rank];
   if (record->kind == TWS_RECORD_ACTIVITY) {
@@ -413,20 +425,13 @@ static void take_record(job *j, int rank, const tws_launch_record *record) {
     print_escaped(j, rank, record->stream, record->text, (size_t)record->bytes);
     return;
   }
+  if (record->kind == TWS_RECORD_FAILED) note_failure(j, record);
   p->said_end = 1;
   tws_watch_done(j->watch, rank);
   if (j->far) { /* the rank waits for this before it ends */
     end_printed(j, rank);
     tws_link_close(&p->link);
   }
-  if (record->kind != TWS_RECORD_FAILED) return;
-  if (!j->failure.kind && j->first_dead < 0 && !j->lost) {
-    int stopped = -1;
-    j->failure = *record;
-    if (record->error.code == TWS_HANG && tws_watch_stopped(j->watch, &stopped, &j->failure.error) != TWS_OK)
-      j->failure.rank = stopped; /* this process knows better */
-  }
-  ask_in(j, j->first_dead < 0 ? reaction_s : notice_s);
 }
 
 static void hear_rank(job *j, int rank) {
@@ -481,9 +486,11 @@ static int pass_on(job *j) {
   return j->passed_on = 1;
 }
 
-/* A rank that has died for its own sake did so some time before mpirun was killed. */
+/* A rank that has died for its own sake did so some time before mpirun was killed. An mpirun that a signal asks to end
+ * ends all ranks and returns 1 (tws_noise_read()). */
 static void note_end(job *j) {
   j->ended = 1;
+  j->stopped_itself = WIFEXITED(j->status) && WEXITSTATUS(j->status) == 1 && j->kill_at_s == 0.0 && !j->lost;
   j->killed = WIFSIGNALED(j->status) && j->kill_at_s == 0.0 && !j->failure.kind && !j->lost &&
               (j->first_dead < 0 || tws_clock_s() - j->dead_s < 1.0);
 }
@@ -515,7 +522,7 @@ static double lost_at(const job *j, int *rank) {
   for (int r = 0; j->far && r < j->options->ranks; r++) {
     const peer *p = &j->peers[r];
     if (p->link.socket < 0 || p->said_end || (at > 0 && p->heard_s + j->silence_s >= at)) continue;
-    if (now >= p->heard_s + j->silence_s && tws_watch_answers(j->watch, r)) continue;
+    if (now >= p->heard_s + j->silence_s && tws_watch_answers(j->watch, r, j->silence_s)) continue;
     at = p->heard_s + j->silence_s;
     *rank = r;
   }
@@ -552,12 +559,17 @@ static int give_up_lost(job *j) {
   return 1;
 }
 
-/* This process may have been stopped itself: whoever could not be heard meanwhile is not lost for it. */
+/* This process may have been stopped itself: a rank that it could not hear meanwhile is neither lost nor silent. */
+static void note_away(job *j) {
+  if (tws_watch_look(j->watch) <= 0.0) return;
+  for (int r = 0; r < j->options->ranks; r++) j->peers[r].heard_s = tws_clock_s();
+}
+
 static void look_at_ranks(job *j) {
-  const double away_s = tws_watch_look(j->watch);
+  note_away(j);
   for (int r = 0; r < j->options->ranks; r++) {
     const pid_t pid = tws_watch_pid(j->watch, r);
-    if (away_s > 0.0) j->peers[r].heard_s = tws_clock_s();
+    if (j->peers[r].link.shut) tws_link_flush(&j->peers[r].link);
     if (!j->learned && pid > 0) j->learned = tws_remains_learn(&j->remains, pid);
   }
   if (is_ending(j) || j->signal || j->lost || j->failure.kind || j->first_dead >= 0) return;
@@ -610,9 +622,8 @@ static void show_progress(const job *j) {
 
 /* Until a rank says something, or so many milliseconds at most that what is due is done and progress is shown. */
 static int wait_for_news(const job *j) {
-  enum { PROGRESS_MS = 200, HOLD_MS = 1000 };
-  int left = time_left(j);
-  if (j->waited && (left < 0 || left > HOLD_MS)) left = HOLD_MS;
+  enum { PROGRESS_MS = 200 };
+  const int left = time_left(j);
   const nfds_t count = (nfds_t)j->options->ranks + OTHER_POLLS;
   if (!j->options->progress) return poll(j->polls, count, left);
   show_progress(j);
@@ -626,14 +637,11 @@ static void set_polls(job *j) {
   tws_printed_polls(j->printed, j->polls + 2);
   for (int r = 0; r < j->options->ranks; r++) {
     peer *p = &j->peers[r];
-    const short out = p->link.pending > 0 ? POLLOUT : 0;
+    const short out = p->link.pending > 0 && !p->link.shut ? POLLOUT : 0;
     j->polls[OTHER_POLLS + r] = (struct pollfd){.fd = waits ? -1 : p->link.socket, .events = (short)(POLLIN | out)};
     if (waits || j->waited) p->heard_s = tws_clock_s(); /* that nothing was heard of it is not its fault */
   }
   j->waited = waits;
-  if (!waits || tws_clock_s() - j->held_s < 1) return;
-  tell_all(j, TWS_RECORD_HOLD);
-  j->held_s = tws_clock_s();
 }
 
 static void hear_ranks(job *j) {
@@ -659,6 +667,7 @@ static void wait_for_all(job *j) {
       ask_in(j, reaction_s); /* mpirun is gone: its ranks follow at once */
     do_what_is_due(j);
     if (wait_for_news(j) <= 0) continue;
+    note_away(j); /* before any record is judged */
     tws_printed_look(j->printed, j->polls + 2);
     hear_ranks(j);
     if (j->polls[1].revents) welcome_ranks(j);
@@ -668,24 +677,6 @@ static void wait_for_all(job *j) {
 }
 
 /* ---- what came of it ---- */
-
-/* mpirun knows which rank went first when several went within one wake-up of the launcher. */
-static void read_noise(const job *j, char *text, size_t size, int *rank) {
-  ssize_t got = pread(j->noise, text, size - 1, 0);
-  text[got > 0 ? got : 0] = '\0';
-  const char *line = strstr(text, "process rank "), *rest;
-  if (line) tws_text_int(line + strlen("process rank "), &rest, 0, INT32_MAX, rank);
-  char *to = text; /* one line, without the rules around it */
-  for (const char *from = text; *from; from++) {
-    const int blank = isspace((unsigned char)*from) || (*from == '-' && from[1] == '-') ||
-                      (from > text && *from == '-' && from[-1] == '-');
-    if (!blank)
-      *to++ = *from;
-    else if (to > text && to[-1] != ' ')
-      *to++ = ' ';
-  }
-  *to = '\0';
-}
 
 static const char *what_it_did(const job *j, int rank, char *text, size_t size) {
   const char *line = j->board + (size_t)rank * TWS_BOARD_LINE;
@@ -740,8 +731,8 @@ static tws_code explain_output(const job *j, tws_error *err) {
 
 static tws_code explain_failure(job *j, tws_error *err) {
   char noise[4096];
-  int blamed = -1, ranks = j->options->ranks, code = WIFEXITED(j->status) ? WEXITSTATUS(j->status) : 128;
-  read_noise(j, noise, sizeof noise, &blamed);
+  int explains, ranks = j->options->ranks, code = WIFEXITED(j->status) ? WEXITSTATUS(j->status) : 128;
+  const int blamed = tws_noise_read(j->noise, noise, sizeof noise, &explains);
   if (j->signal)
     return tws_fail(err, j->signal == SIGTERM ? TWS_TERMINATED : TWS_INTERRUPTED, NULL, "%s; all ranks have ended",
                     j->signal == SIGTERM ? "asked to end" : "interrupted");
@@ -755,6 +746,10 @@ static tws_code explain_failure(job *j, tws_error *err) {
                     WTERMSIG(j->status) == SIGKILL ? "was the machine out of memory? `dmesg` says so" : NULL,
                     "mpirun was ended by signal %d (%s), and all ranks with it", WTERMSIG(j->status),
                     strsignal(WTERMSIG(j->status)));
+  if (j->stopped_itself && !explains && j->options->launcher != TWS_LAUNCHER_SRUN)
+    return tws_fail(
+        err, TWS_RANK, "did a person or a batch system end mpirun?",
+        "mpirun ended all ranks and names none that failed: a signal from outside this job asked it to end");
   name_failed(j, j->lost ? j->lost - 1 : j->failure.kind ? j->failure.rank : j->first_dead);
   if (j->lost) return explain_loss(j, j->lost - 1, err);
   if (j->failure.kind) {

@@ -1,6 +1,11 @@
 #include "launch/link.h"
 #include <errno.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h> /* glibc's own header lacks the window */
+#include <netinet/in.h>
+#include <stdint.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -45,10 +50,56 @@ int tws_link_send(tws_link *link, const tws_launch_record *record) {
   return sent == (ssize_t)bytes;
 }
 
+/* ---- what the kernel knows ---- */
+
+static int read_info(int socket, struct tcp_info *info, socklen_t *size) {
+  *info = (struct tcp_info){0};
+  return getsockopt(socket, IPPROTO_TCP, TCP_INFO, info, size) == 0;
+}
+
+void tws_link_ask(int socket, int seconds) {
+  const int on = 1, often = 120; /* it is not the kernel that gives up */
+  setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
+  setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
+  setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &often, sizeof often);
+}
+
+/* While bytes are queued for a closed receive window, the kernel sends window probes at intervals that grow, and
+ * no keep-alive probes. Then the time of the last acknowledgement says nothing, and only two probes without an
+ * answer count (one may be on its way). tws_link_flush() avoids this wherever the kernel tells the receive window. */
+double tws_link_silence_s(int socket) {
+  struct tcp_info info;
+  socklen_t size = sizeof info;
+  int queued = 0;
+  if (!read_info(socket, &info, &size)) return 0;
+  if (ioctl(socket, SIOCOUTQ, &queued) == 0 && queued > 0 && info.tcpi_unacked == 0 && info.tcpi_probes < 2) return 0;
+  return info.tcpi_last_ack_recv / 1000.0;
+}
+
+/* ---- sending ---- */
+
+/* Bytes that fit into the other side's receive window; SIZE_MAX where the kernel does not tell it (before Linux 5.4).
+ * The queue is read first: an acknowledgement between the two calls makes the result too small, never too large. */
+static size_t room_there(tws_link *link) {
+  struct tcp_info info;
+  socklen_t size = sizeof info;
+  int queued = 0;
+  if (!link->far || ioctl(link->socket, SIOCOUTQ, &queued) != 0 || !read_info(link->socket, &info, &size))
+    return SIZE_MAX;
+  link->tells |= info.tcpi_snd_wnd > 0; /* of a field that the kernel does not know it returns zeros */
+  if (!link->tells) return SIZE_MAX;
+  return info.tcpi_snd_wnd > (unsigned)queued ? info.tcpi_snd_wnd - (unsigned)queued : 0;
+}
+
 int tws_link_flush(tws_link *link) {
   size_t done = 0;
+  link->shut = 0;
   while (done < link->pending) {
-    const ssize_t sent = send(link->socket, link->out + done, link->pending - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const size_t left = link->pending - done, room = room_there(link);
+    link->shut = room == 0;
+    if (link->shut) break;
+    const ssize_t sent = send(link->socket, link->out + done, left < room ? left : room, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && errno != EAGAIN) return 0;
     if (sent <= 0) break;

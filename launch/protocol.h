@@ -5,9 +5,8 @@
  * through the network each side proves that it knows the job's secret, and every record after that is sealed. The
  * launcher then sends WELCOME. On the local socket that carries three open files: standard output, standard error, and
  * the board, in which every rank has one line to say what it is doing. A rank elsewhere sends its output (OUTPUT) and
- * its line (ACTIVITY, every second: a sign of life) instead. HOLD, every second, tells it that the launcher reads
- * nothing because its own output takes nothing. END asks ranks that end by themselves to do so; FAILED and DONE are a
- * rank's last records, and the launcher closes a connection through the network when it has read one. */
+ * its line (ACTIVITY, every second: a sign of life) instead. END asks ranks that end by themselves to do so; FAILED and
+ * DONE are a rank's last records, and the launcher closes a connection through the network when it has read one. */
 #ifndef TWS_LAUNCH_PROTOCOL_H
 #define TWS_LAUNCH_PROTOCOL_H
 
@@ -28,8 +27,7 @@ typedef enum tws_launch_word {
   TWS_RECORD_END,
   TWS_RECORD_OUTPUT,
   TWS_RECORD_ACTIVITY,
-  TWS_RECORD_NEWS,
-  TWS_RECORD_HOLD
+  TWS_RECORD_NEWS
 } tws_launch_word;
 
 /* Where a rank is in its job. */
@@ -39,7 +37,7 @@ struct tws_rank_place {
   int32_t device_count; /* of the node */
   int16_t device[TWS_MAX_SLOTS];
   char master[256];  /* the first host */
-  double patience_s; /* a launcher that has been silent for so long is gone; 0: as long as it takes */
+  double patience_s; /* a launcher whose machine has not answered for so long is gone; 0: as long as it takes */
 };
 
 /* Only the first tws_record_bytes() of it are sent. */

@@ -53,7 +53,7 @@ int tws_record_check(const tws_launch_record *record, size_t bytes, int from_ran
   if (kind == TWS_RECORD_OUTPUT && (record->bytes < 1 || record->bytes > TWS_RECORD_TEXT)) return 0;
   if (bytes != tws_record_bytes(record)) return 0;
   if (from_rank < 0)
-    return kind == TWS_RECORD_END || kind == TWS_RECORD_NEWS || kind == TWS_RECORD_HOLD ||
+    return kind == TWS_RECORD_END || kind == TWS_RECORD_NEWS ||
            (kind == TWS_RECORD_WELCOME && check_place(&record->place) && record->rank >= 0 &&
             record->rank < record->place.ranks);
   if (from_rank >= ranks || record->rank != from_rank) return 0;

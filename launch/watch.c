@@ -1,13 +1,10 @@
 #include "launch/watch.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/failure.h"
@@ -15,6 +12,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/number.h"
+#include "launch/link.h"
 #include "launch/process.h"
 #include "launch/protocol.h"
 
@@ -65,15 +63,6 @@ void tws_watch_started(tws_watch *w, pid_t mpirun) {
   w->since_s = w->looked_s = w->began_s = w->worked_s = tws_clock_s();
 }
 
-/* The kernel asks the other machine every second, when nothing else is sent: its answers are in the socket's state. */
-static void ask_for_answers(int socket) {
-  const int on = 1, seconds = 1, often = 120;
-  setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-  setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
-  setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
-  setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &often, sizeof often);
-}
-
 void tws_watch_came(tws_watch *w, int rank, pid_t pid, int socket) {
   watched *r = &w->rank[rank];
   if (pid > 0) r->pid = pid;
@@ -81,7 +70,7 @@ void tws_watch_came(tws_watch *w, int rank, pid_t pid, int socket) {
   r->came = 1;
   r->heard_s = w->since_s = tws_clock_s();
   w->search_until_s = r->heard_s + 4 * look_s;
-  if (socket >= 0) ask_for_answers(socket);
+  if (socket >= 0) tws_link_ask(socket, 1);
 }
 
 void tws_watch_heard(tws_watch *w, int rank) {
@@ -176,13 +165,9 @@ double tws_watch_look(tws_watch *w) {
   return away > away_s ? away : 0;
 }
 
-int tws_watch_answers(const tws_watch *w, int rank) {
-  struct tcp_info info;
-  socklen_t size = sizeof info;
-  const int socket = w->rank[rank].socket;
+int tws_watch_answers(const tws_watch *w, int rank, double within_s) {
   if (tws_process_is_stopped(w->rank[rank].state)) return 1;
-  if (socket < 0 || getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
-  return info.tcpi_last_ack_recv < answer_s * 1000;
+  return w->rank[rank].socket >= 0 && tws_link_silence_s(w->rank[rank].socket) < within_s;
 }
 
 /* ---- what it means ---- */
@@ -195,7 +180,7 @@ static int is_stopped(const tws_watch *w, int rank) {
 static int is_silent(const tws_watch *w, int rank, double now) {
   const watched *r = &w->rank[rank];
   if (r->done || r->socket < 0 || (r->state && !tws_process_is_stopped(r->state))) return 0;
-  return now - r->heard_s >= now - w->since_s - beat_slack_s && tws_watch_answers(w, rank);
+  return now - r->heard_s >= now - w->since_s - beat_slack_s && tws_watch_answers(w, rank, answer_s);
 }
 
 /* What a rank has said last. */
@@ -221,7 +206,7 @@ static void add(sentence *s, const char *format, ...) {
 
 enum { MOST_NAMED = 4 };
 
-tws_code tws_watch_stopped(const tws_watch *w, int *rank, tws_error *err) {
+static tws_code judge_stopped(const tws_watch *w, int *rank, tws_error *err) {
   const double quiet = tws_clock_s() - w->since_s;
   sentence s = {.length = 0};
   char what[TWS_BOARD_LINE];
@@ -256,6 +241,13 @@ static tws_code judge_silent(const tws_watch *w, double now, int *rank, tws_erro
   if (count > MOST_NAMED) add(&s, "; and %d more are silent", count - MOST_NAMED);
   return tws_fail(err, TWS_HANG, "is its process stopped? `kill -CONT` continues it, before the deadline",
                   "nothing has happened for %.3g s: %s", w->setup.deadline_s, s.text);
+}
+
+tws_code tws_watch_stopped(const tws_watch *w, int *rank, tws_error *err) {
+  const double now = w->looked_s; /* not the clock: this process may have been stopped since */
+  const tws_code code = judge_stopped(w, rank, err);
+  if (code != TWS_OK || now - w->since_s - w->setup.deadline_s < far_grace_s) return code;
+  return judge_silent(w, now, rank, err);
 }
 
 static tws_code judge_missing(const tws_watch *w, int *rank, tws_error *err) {
@@ -315,10 +307,10 @@ static tws_code judge_unknown(const tws_watch *w, tws_error *err) {
 }
 
 tws_code tws_watch_judge(const tws_watch *w, int *rank, tws_error *err) {
-  const double now = tws_clock_s(), over = now - w->since_s - w->setup.deadline_s;
+  const double now = w->looked_s, over = now - w->since_s - w->setup.deadline_s;
   *rank = -1;
   if (w->setup.deadline_s <= 0 || over < 0) return TWS_OK;
-  tws_code code = tws_watch_stopped(w, rank, err);
+  tws_code code = judge_stopped(w, rank, err);
   if (code == TWS_OK && tws_process_is_stopped(w->mpirun_state))
     code = tws_fail(err, TWS_HANG, "`kill -CONT` continues a stopped process, before the deadline",
                     "nothing has happened for %.3g s: mpirun is stopped (process %d)", w->setup.deadline_s,

@@ -39,11 +39,12 @@ double tws_watch_due(const tws_watch *watch);
 double tws_watch_look(tws_watch *watch);
 /* Process of a rank on this machine; 0: not known. */
 pid_t tws_watch_pid(const tws_watch *watch, int rank);
-/* 1: the other machine has answered in the last two seconds, whatever becomes of the rank. */
-int tws_watch_answers(const tws_watch *watch, int rank);
+/* 1: the other machine has answered within these seconds, whatever becomes of the rank. */
+int tws_watch_answers(const tws_watch *watch, int rank, double within_s);
 /* TWS_HANG: the job does not continue; *rank is one that is stopped, or -1: which one is not known. */
 tws_code tws_watch_judge(const tws_watch *watch, int *rank, tws_error *err);
-/* TWS_HANG where ranks are stopped, whatever else is said of them; TWS_OK: none is, as far as is known. */
+/* TWS_HANG where ranks are stopped, or silent on a machine that answers, whatever others say; TWS_OK: none is, as far
+ * as is known. */
 tws_code tws_watch_stopped(const tws_watch *watch, int *rank, tws_error *err);
 /* Ends the stopped ones of this machine, which listen to nothing else. */
 void tws_watch_kill_stopped(const tws_watch *watch);

@@ -1,8 +1,6 @@
 /* The rank's side of the launcher. */
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -36,7 +34,6 @@ static struct {
   /* of a far one: what its standard output and error are, to be sent on */
   int output[2];
   int said_last;
-  double held_until_s;  /* the launcher is there until then, whatever it reads; 0: it has not said so */
   pthread_mutex_t turn; /* to send and to listen */
   char line[TWS_BOARD_LINE];
 } worker = {.link.socket = -1, .output = {-1, -1}, .turn = PTHREAD_MUTEX_INITIALIZER};
@@ -88,40 +85,31 @@ const tws_rank_place *tws_worker_place(void) {
 
 /* ---- records ---- */
 
-static void give_up_after(double patience_s) {
-  const unsigned patience = (unsigned)(patience_s * 1000);
-  setsockopt(worker.link.socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof patience);
-}
-
 static int hear_parent(void) {
   static tws_launch_record record;
   const int got = tws_link_receive(&worker.link, &record);
   if (got <= 0) return got == 0;
   if (record.kind == TWS_RECORD_END) worker.asked = 1;
   if (record.kind == TWS_RECORD_NEWS) worker.news++;
-  if (record.kind == TWS_RECORD_HOLD && worker.place.patience_s > 0) {
-    give_up_after(0);
-    worker.held_until_s = tws_clock_s() + worker.place.patience_s;
-  }
   return 1;
 }
 
-static void end_hold(void) {
-  if (worker.held_until_s == 0 || tws_clock_s() < worker.held_until_s) return;
-  give_up_after(worker.place.patience_s);
-  worker.held_until_s = 0;
+/* Does the launcher's machine answer? A launcher that is stopped, or whose own output is full, reads nothing, but is
+ * there. */
+static int machine_answers(void) {
+  return worker.place.patience_s <= 0 || tws_link_silence_s(worker.link.socket) < worker.place.patience_s;
 }
 
-/* Through the network: what the launcher does not read at once waits, for as long as it says that it is there. */
+/* Through the network: what the launcher does not read at once waits. */
 static int say_far(const tws_launch_record *record) {
-  end_hold();
+  enum { MOST_MS = 50, LOOK_MS = 200 };
   int there = tws_link_tell(&worker.link, record);
-  while (there && worker.link.pending > 0) {
-    struct pollfd wait = {.fd = worker.link.socket, .events = POLLIN | POLLOUT};
-    if (poll(&wait, 1, 1000) < 0 && errno != EINTR) return 0;
+  for (int nap_ms = 1; there && worker.link.pending > 0; nap_ms = nap_ms < MOST_MS ? 2 * nap_ms : MOST_MS) {
+    const int shut = worker.link.shut;
+    struct pollfd wait = {.fd = worker.link.socket, .events = (short)(POLLIN | (shut ? 0 : POLLOUT))};
+    if (poll(&wait, 1, shut ? nap_ms : LOOK_MS) < 0 && errno != EINTR) return 0;
     if (wait.revents & ~POLLOUT) there = hear_parent();
-    end_hold();
-    there = there && tws_link_flush(&worker.link);
+    there = there && machine_answers() && tws_link_flush(&worker.link);
   }
   return there;
 }
@@ -222,6 +210,7 @@ static void *keep_in_touch(void *nothing) {
     pthread_mutex_lock(&worker.turn);
     if (worker.said_last) break;
     if (events > 0) there = forward(0) && forward(1) && (!polls[2].revents || hear_parent());
+    there = there && machine_answers();
     const int late = tws_clock_s() >= beat_at;
     if (there && (late || strncmp(beat.text, worker.line, sizeof worker.line - 1) != 0)) {
       memcpy(beat.text, worker.line, sizeof worker.line - 1);
@@ -235,16 +224,6 @@ static void *keep_in_touch(void *nothing) {
   return NULL;
 }
 
-/* A launcher whose machine is gone is noticed, whether this rank sends something or not. */
-static void watch_connection(double patience_s) {
-  const int seconds = patience_s > 3 ? (int)patience_s / 3 : 1, yes = 1, tries = 3;
-  give_up_after(patience_s);
-  setsockopt(worker.link.socket, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
-  setsockopt(worker.link.socket, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
-  setsockopt(worker.link.socket, IPPROTO_TCP, TCP_KEEPCNT, &tries, sizeof tries);
-  setsockopt(worker.link.socket, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
-}
-
 static int start_forwarding(void) {
   static const int standard[] = {STDOUT_FILENO, STDERR_FILENO};
   for (int i = 0; i < 2; i++) {
@@ -255,7 +234,7 @@ static int start_forwarding(void) {
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
   }
   setvbuf(stdout, NULL, _IOLBF, 0);
-  if (worker.place.patience_s > 0) watch_connection(worker.place.patience_s);
+  tws_link_ask(worker.link.socket, worker.place.patience_s > 6 ? (int)worker.place.patience_s / 3 : 1);
   worker.activity = worker.line;
   pthread_t thread;
   sigset_t before;
@@ -332,7 +311,8 @@ static void say_last(const tws_launch_record *record) {
   there = there && say_to_parent(record);
   while (there && worker.link.far) {
     struct pollfd wait = {.fd = worker.link.socket, .events = POLLIN};
-    there = poll(&wait, 1, -1) >= 0 ? tws_link_receive(&worker.link, &ignored) >= 0 : errno == EINTR;
+    there = poll(&wait, 1, (int)(look_s * 1000)) >= 0 ? tws_link_receive(&worker.link, &ignored) >= 0 : errno == EINTR;
+    there = there && machine_answers();
   }
   pthread_mutex_unlock(&worker.turn);
 }

@@ -99,6 +99,12 @@ static uint64_t padded(uint64_t bytes) {
   return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
 }
 
+/* Tells the launcher what this rank does: a line that stays the same for the deadline means that nothing happens. */
+static void tell(const bench *b, const char *what, size_t number, size_t total) {
+  const tws_calibrate_options *o = b->options;
+  if (o->activity) snprintf(o->activity, o->activity_bytes, "pass %d, %s %zu of %zu", b->passes, what, number, total);
+}
+
 /* ---- one kernel ---- */
 
 static unsigned char *take(void *pool, uint64_t pool_bytes, uint64_t *at, uint64_t bytes) {
@@ -584,6 +590,7 @@ static tws_code one_pass(bench *b, double until, double done, double share, tws_
   if (b->write_pool) TWS_TRY(refill(b, err));
   TWS_TRY(measure_reference(b, err));
   for (size_t i = 0; i < total; i++) {
+    tell(b, "measuring", i + 1, total);
     if (i < b->case_count) {
       if (b->passes == 1 && i >= LEAST_CASES && tws_clock_s() > until) {
         leave_out_the_rest(b, i);
@@ -613,8 +620,14 @@ static tws_code measure(bench *b, tws_error *err) {
   int least = options->quick || b->cuda ? 3 : 5;
   b->block_s = options->quick ? 0.4e-3 : b->cuda ? 2e-3 : 1.5e-3;
   if (options->progress) tws_progress_begin(options->progress, "measuring", budget);
-  for (size_t i = 0; i < b->case_count && !b->cuda; i++) TWS_TRY(choose_case(b, &b->cases[i], err));
-  for (size_t i = 0; i < b->transfer_count; i++) TWS_TRY(choose_transfer_inner(b, &b->transfers[i], err));
+  for (size_t i = 0; i < b->case_count && !b->cuda; i++) {
+    tell(b, "trying kernel", i + 1, b->case_count);
+    TWS_TRY(choose_case(b, &b->cases[i], err));
+  }
+  for (size_t i = 0; i < b->transfer_count; i++) {
+    tell(b, "trying transfer", i + 1, b->transfer_count);
+    TWS_TRY(choose_transfer_inner(b, &b->transfers[i], err));
+  }
   const double most = 0.7, until = b->cuda && options->budget_s > 0 ? started + most * budget : INFINITY;
   double pass = 0;
   for (int i = 0; i < MAX_PASSES; i++) {
@@ -646,6 +659,7 @@ tws_code tws_real_calibrate(const tws_calibrate_options *options, tws_error *err
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
   b.cores = options->cores > 0 ? options->cores : cores > 0 ? (int)cores : 1;
   b.began_s = tws_clock_s();
+  if (options->activity) snprintf(options->activity, options->activity_bytes, "preparing");
   tws_measurements m = {0};
   tws_code code = choose_backend(&b, err);
   if (code == TWS_OK) code = prepare(&b, err);

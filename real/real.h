@@ -164,6 +164,8 @@ typedef struct tws_calibrate_options {
   double budget_s;        /* repeat for about so long; 0: by `quick` */
   const tws_work *works;  /* the kernels to measure; NULL: none */
   uint32_t work_count;
+  char *activity; /* where this rank says what it is doing (zero-terminated), or NULL */
+  size_t activity_bytes;
   const tws_log *log;
   tws_progress *progress;
 } tws_calibrate_options;

@@ -6,6 +6,7 @@
 #   nodes.sh sshd N FOLDER an sshd on each node, with keys and an ssh_config in the folder; status 77 where none can be had
 #   nodes.sh sshd-off FOLDER
 #   nodes.sh rate N BITS   what a node's link sends at most: "100mbit"
+#   nodes.sh room N BYTES  what a node's connections hold that is not read yet
 #   nodes.sh cut N | mend N  the link of a node
 #   nodes.sh pids          processes on any of them
 #   nodes.sh down          and away with all, processes too
@@ -81,6 +82,9 @@ sshd-off) for file in "$2"/pid*; do kill "$(cat "$file")"; done ;;
 rate)
   ip netns exec "$prefix$2" tc qdisc replace dev eth9 root tbf rate "$3" burst 64k latency 200ms 2>/dev/null ||
     { echo "no tbf in this kernel"; exit 77; }
+  ;;
+room)
+  ip netns exec "$prefix$2" sh -c "echo 4096 $3 $3 >/proc/sys/net/ipv4/tcp_rmem" 2>/dev/null || { echo "no tcp_rmem"; exit 77; }
   ;;
 cut) ip -n "${prefix}s" link set "port$2" down ;;
 mend) ip -n "${prefix}s" link set "port$2" up ;;

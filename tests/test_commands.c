@@ -275,6 +275,67 @@ START_TEST(jobs_run_in_any_folder) {
 }
 END_TEST
 
+/* mpirun removes its session directory when it ends, and follows links as it does so: no mpirun is started where there
+ * is more in it than mpirun's own. The mpirun of this test only reports that it was started, and all links lead into
+ * this test's folder. */
+START_TEST(sessions_that_mpirun_would_remove) {
+  static const struct {
+    const char *make; /* in the folder */
+    const char *variable, *value, *says;
+  } refused[] = {
+      {"mkdir s && ln -s ../kept s/link", "OMPI_MCA_orte_jobfam_session_dir", "s", "/s/link is a symbolic link"},
+      {"mkdir -p s/0/1 && ln -s ../../../kept s/0/1/link", "PRTE_MCA_prte_jobfam_session_dir", "s",
+       "/s/0/1/link is a symbolic link"},
+      {"mkdir s && touch s/thesis.tex", "OMPI_MCA_orte_top_session_dir", "s",
+       "/s/thesis.tex is not one of mpirun's own entries"},
+      {"mkdir s && touch s/.hidden", "PRTE_MCA_prte_top_session_dir", "s",
+       "/s/.hidden is not one of mpirun's own entries"},
+      {"ln -s kept s", "OMPI_MCA_orte_jobfam_session_dir", "s", "/s is a symbolic link"},
+      {"touch s", "OMPI_MCA_orte_top_session_dir", "s", "/s is not a directory"},
+      {"mkdir -p s/ompi.node.$(id -u)/pid.7 && ln -s ../../../kept s/ompi.node.$(id -u)/pid.7/0", "TMPDIR", "s",
+       "/pid.7/0 is a symbolic link"},
+      {"mkdir s && ln -s ../kept s/ompi.node.$(id -u)", "OMPI_MCA_orte_tmpdir_base", "s", " is a symbolic link"},
+      {"mkdir s && ln -s ../kept s/prterun.node.7.$(id -u)", "PRTE_MCA_prte_tmpdir_base", "s", " is a symbolic link"},
+      {"mkdir -p s/ompi.node.$(id -u) && chmod 777 s/ompi.node.$(id -u)", "TMPDIR", "s", "may be written by others"}};
+  static const char own[] = "mkdir -p s/0/0 s/1 s/pmix_dstor_7 && touch s/contact.txt s/hwloc.sm";
+  char text[1024], *path = strdup(getenv("PATH") ? getenv("PATH") : "/usr/bin:/bin");
+  ck_assert_int_eq(chdir(folder), 0);
+  ck_assert_int_eq(system("mkdir bin kept && touch kept/file"), 0);
+  snprintf(text, sizeof text, "#!/bin/sh\ntouch %s/started\nexit 1\n", folder);
+  write_program("bin/mpirun", text);
+  write_program("bin/mpirun.openmpi", text);
+  snprintf(text, sizeof text, "%s/bin:%.900s", folder, path);
+  setenv("PATH", text, 1);
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+    for (int given_over = 0; given_over < 2; given_over++) {
+      ck_assert_int_eq(system(refused[i].make), 0);
+      setenv(refused[i].variable, in_folder(refused[i].value), 1);
+      command_result r = twinspeed("launch -q -n 2 %s-- true", given_over ? "--launcher openmpi " : "");
+      unsetenv(refused[i].variable);
+      ck_assert_msg(r.status == 4 && strstr(r.err, refused[i].says) && !is_there("started"), "%s: %d %s",
+                    refused[i].make, r.status, r.err);
+      ck_assert_msg(count_lines_with(r.err, "hint: ") == 1, "%s", r.err);
+      ck_assert_msg(is_there("kept/file"), "%s", refused[i].make);
+      command_free(&r);
+      ck_assert_int_eq(system("rm -r s"), 0); /* of a link the link */
+    }
+  for (int i = 0; i < 3;
+       i++) { /* what is missing, empty or mpirun's own is left to mpirun; so are others' entries in TMPDIR */
+    if (i > 0) ck_assert_int_eq(system(i == 1 ? "mkdir s" : own), 0);
+    if (i == 2) setenv("TMPDIR", in_folder("."), 1);
+    setenv("OMPI_MCA_orte_jobfam_session_dir", in_folder("s"), 1);
+    command_result r = twinspeed("launch -q -n 2 -- true");
+    unsetenv("OMPI_MCA_orte_jobfam_session_dir");
+    ck_assert_msg(is_there("started") && !strstr(r.err, "removes this directory"), "%d: %d %s", i, r.status, r.err);
+    command_free(&r);
+    ck_assert_int_eq(unlink(in_folder("started")), 0);
+  }
+  unsetenv("TMPDIR");
+  setenv("PATH", path, 1);
+  free(path);
+}
+END_TEST
+
 /* ---- gnuplot ---- */
 
 START_TEST(gnuplot_gets_no_commands) {
@@ -401,6 +462,7 @@ int main(void) {
   tcase_add_test(tcase, names_reach_no_terminal_as_commands);
   tcase_add_test(tcase, folders_are_no_commands);
   tcase_add_test(tcase, jobs_run_in_any_folder);
+  tcase_add_test(tcase, sessions_that_mpirun_would_remove);
   tcase_set_timeout(tcase, 60);
   suite_add_tcase(suite, tcase);
   return run_suite(suite);

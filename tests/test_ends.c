@@ -35,6 +35,40 @@ START_TEST(mpirun_is_killed) {
 }
 END_TEST
 
+/* No rank is to blame for a signal that mpirun gets from outside; one that a rank gets is that rank's. */
+START_TEST(mpirun_is_asked_to_end) {
+  static const int numbers[] = {SIGTERM, SIGINT, SIGHUP, SIGTERM, SIGTERM};
+  static const char asked[] = "mpirun ended all ranks and names none that failed: a signal from outside this job";
+  const int foreign = _i == 3, of_rank = _i == 4;
+  running_job j;
+  if (foreign)
+    running_start(&j, "job", 2, "launch -q -n 2 -- sh -c 'echo it runs; exec sleep 100'");
+  else
+    start(&j, 2, "--steps 1000000 --deadline 20");
+  running_reach(&j, foreign ? "it runs" : "     2  ");
+  kill(of_rank ? j.rank[1] : j.mpirun, numbers[_i]);
+  assert_end(&j, 5, of_rank ? "rank 1 was ended by signal 15 (Terminated)" : asked, of_rank ? "mpirun" : "rank 0");
+}
+END_TEST
+
+/* Ranks that calibrate starts are watched, too. */
+START_TEST(calibration_is_stopped) {
+  char line[512];
+  running_job j;
+  snprintf(line, sizeof line, "calibrate --quick --seconds 60 --largest 100000 -n 2 --cores 2 --deadline 2 -o %s",
+           in_folder("profile.json"));
+  running_start(&j, "job", 2, line);
+  const double until = tws_clock_s() + 60;
+  while (!running_find(&j) && tws_clock_s() < until) usleep(10000);
+  usleep(1500000);
+  ck_assert(j.rank[1] > 0 && kill(j.rank[1], SIGSTOP) == 0);
+  if (_i == 1) kill(j.rank[0], SIGSTOP);
+  const double since = tws_clock_s();
+  assert_end(&j, 124, _i ? "rank 0 is stopped" : "rank 1 is stopped", _i ? NULL : "rank 0 is");
+  ck_assert_msg(tws_clock_s() - since < 9, "it took %.1f s", tws_clock_s() - since);
+}
+END_TEST
+
 /* The second time ends all by force, also ranks or an mpirun that are stopped and take no signals. */
 START_TEST(interrupted_twice) {
   running_job j;
@@ -214,6 +248,8 @@ int main(void) {
   tcase_set_timeout(tests, 200);
   tcase_add_test(tests, mpirun_is_killed);
   tcase_add_loop_test(tests, interrupted_twice, 0, 3);
+  tcase_add_loop_test(tests, mpirun_is_asked_to_end, 0, 5);
+  tcase_add_loop_test(tests, calibration_is_stopped, 0, 2);
   tcase_add_test(tests, mpirun_stays);
   tcase_add_test(tests, mpirun_is_stopped);
   tcase_add_loop_test(tests, stopped_and_continued, 0, 5);

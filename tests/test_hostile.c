@@ -405,6 +405,83 @@ START_TEST(little_address_space) {
 }
 END_TEST
 
+/* Each of these reads a pipe that no process writes to. A folder's file is refused at once; a command line may
+ * name a pipe, and is refused when no process has opened it for writing within five seconds. Nothing waits for longer. */
+START_TEST(pipes_that_nothing_writes_to) {
+  static const char at_once[] = "a pipe or a device, and a regular file is expected", *const late =
+                                                                                          "no process has written to";
+  static const struct {
+    const char *line, *says, *pipe;
+  } reads[] = {
+      {"estimate -m @/f1", at_once, "f1/config.json"},
+      {"estimate --safetensors @/f2", at_once, "f2/model.safetensors"},
+      {"estimate --safetensors @/f3", at_once, "f3/model.safetensors.index.json"},
+      {"convert checkpoint @/f4 @/out.safetensors", at_once, "f4/pytorch_model.bin.index.json"},
+      {"convert checkpoint @/f5 @/out.safetensors", at_once, "f5/pytorch_model.bin"},
+      {"convert merge @/text @/f6 @/out.safetensors", at_once, "f6/adapter_config.json"},
+      {"convert merge @/text @/f7 @/out.safetensors", at_once, "f7/frozen_quantization.json"},
+      {"convert merge @/f2 @/f8 @/out.safetensors", at_once, "f2/model.safetensors"},
+      {"train -m tiny-gpt2 --seq 32 --data @/text --init-from @/pipe.safetensors", at_once, "pipe.safetensors"},
+      {"launch --hostfile @/far --remote-shell true --print-command -- true", at_once, ".deepspeed_env"},
+      {"estimate -m @/pipe.json", late, "pipe.json"},
+      {"estimate -m tiny-gpt2 -c @/pipe.json", late, "pipe.json"},
+      {"estimate -m tiny-gpt2 --cluster @/pipe.json", late, "pipe.json"},
+      {"estimate -m tiny-gpt2 --profile @/pipe.json", late, "pipe.json"},
+      {"launch --hostfile @/pipe --dry-run", late, "pipe"},
+      {"report @/pipe.json", late, "pipe.json"},
+      {"validate --cases @/pipe.json", late, "pipe.json"},
+      {"profile -m tiny-gpt2 --measured @/pipe.json", late, "pipe.json"},
+      {"emulate --scenario @/pipe.json", late, "pipe.json"},
+      {"convert tokens @/text @/out.bin --tokenizer @/pipe.json", late, "pipe.json"},
+      {"convert config @/pipe.json", late, "pipe.json"},
+      {"convert tokens @/pipe @/out.bin", late, "pipe"},
+      {"convert tokens @/pipe.jsonl @/out.bin", late, "pipe.jsonl"},
+      {"convert topology @/pipe @/out.json", late, "pipe"},
+      {"convert nccl-tests @/pipe @/out.json --profile a100", late, "pipe"},
+      {"calibrate --disk @/folder --disk-bytes 65536 --quick --into @/pipe.json", at_once, "pipe.json"}};
+  enum { READS = sizeof reads / sizeof *reads };
+  pid_t running[READS];
+  command_result out[READS];
+  int err[READS];
+  for (int i = 1; i <= 8; i++) {
+    char name[16];
+    snprintf(name, sizeof name, "f%d", i);
+    ck_assert_int_eq(mkdir(in_folder(name), 0700), 0);
+  }
+  write_text(in_folder("f7/adapter_config.json"), "{\"r\": 1}");
+  write_text(in_folder("f8/adapter_config.json"), "{\"r\": 1}");
+  write_text(in_folder("far"), "elsewhere slots=1\n");
+  for (int i = 0; i < READS; i++) (void)mkfifo(in_folder(reads[i].pipe), 0600);
+  fflush(NULL);
+  for (int i = 0; i < READS; i++) { /* at the same time: each of the second kind takes five seconds */
+    err[i] = command_scratch();
+    running[i] = fork();
+    if (running[i] != 0) continue;
+    alarm(60);
+    if (chdir(folder) != 0) _exit(125);
+    command_result r = run_line(reads[i].line);
+    if (write(err[i], r.err, strlen(r.err)) < 0) _exit(125);
+    _exit(r.status);
+  }
+  for (int i = 0; i < READS; i++) {
+    int status = 0;
+    waitpid(running[i], &status, 0);
+    out[i] = (command_result){.status = status, .err = command_slurp(err[i])};
+  }
+  for (int i = 0; i < READS; i++) {
+    ck_assert_msg(WIFEXITED(out[i].status) && WEXITSTATUS(out[i].status) == 3, "%s: status %x: %s", reads[i].line,
+                  (unsigned)out[i].status, out[i].err);
+    ck_assert_msg(strstr(out[i].err, reads[i].says) && strstr(out[i].err, reads[i].pipe), "%s: %s", reads[i].line,
+                  out[i].err);
+    free(out[i].err);
+  }
+  command_result r =
+      shell("b=%s; cd %s; (sleep 1; cat model.json >pipe.json) & exec $b/twinspeed estimate -m pipe.json%s", "");
+  ck_assert_msg(r.status == 0, "a pipe that is written to later: %d %s", r.status, r.err);
+  command_free(&r);
+}
+END_TEST
+
 /* One line and the documented status, whatever the program was doing. */
 START_TEST(signals) {
   static const char *const lines[] = {
@@ -442,6 +519,7 @@ int main(void) {
   tcase_add_loop_test(tcase, random_lines, 0, 4);
   tcase_add_test(tcase, limits);
   tcase_add_loop_test(tcase, little_address_space, 0, 2);
+  tcase_add_test(tcase, pipes_that_nothing_writes_to);
   tcase_add_loop_test(tcase, signals, 0, 2);
   suite_add_tcase(suite, tcase);
   return run_suite(suite);

@@ -406,7 +406,7 @@ START_TEST(stopped) {
   write_text(in_folder("hosts"), "node1 slots=2\nnode2 slots=2\n");
   snprintf(command, sizeof command,
            "exec sh %s/nodes.sh run node1 \"%s/twinspeed " TRAIN
-           " --steps 1000000 --every 1 --deadline 3 --hostfile %s --remote-shell '%s'\"",
+           " --steps 1000000 --every 1 --deadline 5 --hostfile %s --remote-shell '%s'\"",
            TWS_TEST_DIR, TWS_BUILD_DIR, folder, text_path, in_folder("hosts"), remote_shell);
   running_start_command(&job, "job", 4, command);
   running_reach(&job, "   200  ");
@@ -417,6 +417,81 @@ START_TEST(stopped) {
   printf("nodes: ranks from %d on were stopped: %.1f s\n", cases[_i].first, tws_clock_s() - since);
   ck_assert_msg(status == 124 && strstr(err, cases[_i].says) && !strstr(err, cases[_i].never), "status %d: %s", status,
                 err);
+  free(err);
+  assert_alone();
+}
+END_TEST
+
+static int is_running(pid_t pid) {
+  const char state = tws_process_state(pid, NULL);
+  return state != 0 && state != 'Z';
+}
+
+/* A launcher that is stopped while a rank of another machine prints more than the network and both kernels take. */
+static pid_t stop_launcher(running_job *job, int steps, const char *shell_of_nodes) {
+  char command[2048], number[32] = "";
+  command_result room = nodes("room 1 16384"); /* a fraction of what 600 steps print; without it, as much as there is */
+  command_free(&room);
+  write_text(in_folder("hosts"), "node2 slots=1\nnode3 slots=1\n");
+  snprintf(command, sizeof command,
+           "exec sh %s/nodes.sh run node1 \"echo \\$\\$ >%s/launcher; exec %s/twinspeed " TRAIN
+           " --steps %d --every 1 --deadline 10 --hostfile %s --remote-shell '%s'\"",
+           TWS_TEST_DIR, folder, TWS_BUILD_DIR, folder, text_path, steps, in_folder("hosts"), shell_of_nodes);
+  running_start_command(job, "job", 2, command);
+  running_reach(job, "     2  ");
+  FILE *file = fopen(in_folder("launcher"), "r");
+  ck_assert(file && fgets(number, sizeof number, file));
+  fclose(file);
+  const pid_t launcher = atoi(number);
+  ck_assert(launcher > 0 && kill(launcher, SIGSTOP) == 0);
+  return launcher;
+}
+
+/* For longer than a silent node is given (5 s with this deadline), and it continues: every line comes. */
+START_TEST(stopped_launcher) {
+  enum { LAUNCHER_STEPS = 600 };
+  running_job job;
+  char line[512];
+  int step, next = 1;
+  const pid_t launcher = stop_launcher(&job, LAUNCHER_STEPS, remote_shell);
+  sleep(12);
+  for (int r = 0; r < 2; r++) ck_assert_msg(is_running(job.rank[r]), "rank %d has ended", r);
+  kill(launcher, SIGCONT);
+  const int status = running_wait(&job);
+  char *err = running_errors(&job);
+  ck_assert_msg(status == 0, "status %d: %s", status, err);
+  free(err);
+  FILE *out = fopen(job.out, "r");
+  while (fgets(line, sizeof line, out))
+    if (line[0] == ' ' && sscanf(line, "%d", &step) == 1 && step == next) next++;
+  fclose(out);
+  ck_assert_int_eq(next, LAUNCHER_STEPS + 1);
+  assert_alone();
+}
+END_TEST
+
+/* A rank whose output waits for a stopped launcher still notices in time that the wire is cut, and ends; the launcher
+ * names the node once it continues. As ssh does when the wire is cut, the remote shell stays. */
+START_TEST(cut_from_a_stopped_launcher) {
+  running_job job;
+  char text[512];
+  snprintf(text, sizeof text, "#!/bin/sh\nsh %s/nodes.sh shell \"$@\"\nexec sleep 100\n", TWS_TEST_DIR);
+  write_text(in_folder("shell"), text);
+  chmod(in_folder("shell"), 0700);
+  const pid_t launcher = stop_launcher(&job, 1000000, in_folder("shell"));
+  sleep(7);
+  ck_assert_msg(is_running(job.rank[0]), "rank 0 has ended");
+  do_nodes("cut 2");
+  const double cut_s = tws_clock_s();
+  while (is_running(job.rank[0]) && tws_clock_s() - cut_s < 30) usleep(20000);
+  const double took_s = tws_clock_s() - cut_s;
+  kill(launcher, SIGCONT);
+  const int status = running_wait(&job);
+  char *err = running_errors(&job);
+  do_nodes("mend 2");
+  printf("nodes: a rank that was cut off ended in %.1f s\n", took_s);
+  ck_assert_msg(took_s > 2 && took_s < 10, "a rank that was cut off took %.1f s to end", took_s);
+  ck_assert_msg(status == 5 && strstr(err, "node node2 (rank 0) has not been heard of"), "status %d: %s", status, err);
   free(err);
   assert_alone();
 }
@@ -453,6 +528,11 @@ int main(void) {
   tcase_add_loop_test(tests, stopped, 0, 2);
   tcase_add_test(tests, slow_link);
   suite_add_tcase(suite, tests);
+  TCase *launcher = tcase_create("launcher"); /* is stopped */
+  tcase_set_timeout(launcher, 300);
+  tcase_add_test(launcher, stopped_launcher);
+  tcase_add_test(launcher, cut_from_a_stopped_launcher);
+  suite_add_tcase(suite, launcher);
   SRunner *runner = srunner_create(suite);
   set_up();
   make_nodes();

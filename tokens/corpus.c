@@ -162,12 +162,15 @@ static tws_code read_line(converter *c, const char *line, size_t length, int64_t
 }
 
 static tws_code read_lines(converter *c, tws_error *err) {
-  FILE *file = fopen(c->request->from, "r");
   char *line = NULL;
+  int fd;
   size_t room = 0;
   ssize_t length;
   tws_code code = TWS_OK;
-  if (!file) return tws_fail(err, TWS_IO, NULL, "%s: %s", c->request->from, strerror(errno));
+  TWS_TRY(tws_open_stream(c->request->from, &fd, err));
+  FILE *file = fdopen(fd, "r");
+  if (!file) close(fd);
+  if (!file) return tws_fail(err, TWS_MEMORY, NULL, "%s: out of memory", c->request->from);
   for (int64_t number = 1; code == TWS_OK && (length = getline(&line, &room, file)) >= 0; number++)
     if (strspn(line, " \t\r\n") != (size_t)length) code = read_line(c, line, (size_t)length, number, err);
   if (code == TWS_OK && ferror(file)) code = tws_fail(err, TWS_IO, NULL, "%s: cannot be read", c->request->from);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/failure.h"
 #include "launch/launch.h"
 
 /* ---- which configurations ---- */
@@ -100,8 +101,11 @@ void tws_sweep_free(tws_sweep *sweep) {
 /* ---- measuring ---- */
 
 static tws_code calibrate_once(tws_sweep *s, int round, tws_error *err) {
-  tws_calibration_request request = {
-      .cores = tws_launch_cores(), .quick = 1, .run_count = s->run_count, .log = s->request->log};
+  tws_calibration_request request = {.cores = tws_launch_cores(),
+                                     .quick = 1,
+                                     .run_count = s->run_count,
+                                     .deadline_s = TWS_FAILURE_DEADLINE_S,
+                                     .log = s->request->log};
   for (int i = 0; i < s->run_count; i++) request.runs[i] = s->runs[i];
   return tws_calibration_run(&request, s->rounds[round], err);
 }

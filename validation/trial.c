@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/failure.h"
 #include "base/json.h"
 #include "launch/launch.h"
 #include "traces/measurements.h"
@@ -37,7 +38,7 @@ static void read_memory(const cJSON *root, tws_trial *trial) {
 
 static tws_code read_result(const char *path, int traced, tws_trial *trial, tws_error *err) {
   tws_json *json;
-  TWS_TRY(tws_json_read(path, &json, err));
+  TWS_TRY(tws_json_read_regular(path, &json, err));
   const cJSON *times = cJSON_GetObjectItemCaseSensitive(json->root, "step_s");
   const cJSON *losses = cJSON_GetObjectItemCaseSensitive(json->root, "losses");
   int count = cJSON_GetArraySize(times), losses_count = cJSON_GetArraySize(losses);
@@ -58,8 +59,6 @@ static tws_code read_result(const char *path, int traced, tws_trial *trial, tws_
   return code;
 }
 
-static const double deadline_s = 1800.0; /* train's own */
-
 static tws_code launch_train(const tws_trial_request *request, const char *trace, const char *result, tws_error *err) {
   const char *arguments[ARGUMENTS];
   int count = 0;
@@ -73,7 +72,7 @@ static tws_code launch_train(const tws_trial_request *request, const char *trace
   arguments[count++] = tws_arena_printf(arena, "--data=%s", request->data);
   arguments[count++] = tws_arena_printf(arena, "--steps=%lld", (long long)request->steps);
   arguments[count++] = tws_arena_printf(arena, "--result=%s", result);
-  arguments[count++] = tws_arena_printf(arena, "--deadline=%g", deadline_s);
+  arguments[count++] = tws_arena_printf(arena, "--deadline=%g", TWS_FAILURE_DEADLINE_S);
   if (trace) arguments[count++] = tws_arena_printf(arena, "--trace=%s", trace);
   arguments[count++] = "--quiet";
   for (int i = 0; i < count; i++)
@@ -82,7 +81,7 @@ static tws_code launch_train(const tws_trial_request *request, const char *trace
                                .threads = request->threads,
                                .arguments = arguments,
                                .argument_count = count,
-                               .deadline_s = deadline_s,
+                               .deadline_s = TWS_FAILURE_DEADLINE_S,
                                .silent = 1,
                                .progress = request->progress};
   if (request->progress) tws_progress_begin(request->progress, "training steps", (double)request->steps);

@@ -245,7 +245,7 @@ tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_net
       return tws_fail(err, TWS_IO,
                       "a model's folder is what the Hugging Face hub gives: its config.json says the sizes",
                       "%.400s has no config.json", spec);
-    TWS_TRY(tws_json_read(path, &json, err));
+    TWS_TRY(folder ? tws_json_read_regular(path, &json, err) : tws_json_read(path, &json, err));
   }
   tws_code code = tws_network_from_json(json, vocabulary_multiple, out, err);
   tws_json_destroy(json);

@@ -288,7 +288,7 @@ static tws_code read_shards(tws_safetensors *list, const char *path, const tws_j
 
 static tws_code read_index(tws_safetensors *list, const char *path, tws_error *err) {
   tws_json *json = NULL;
-  TWS_TRY(tws_json_read(path, &json, err));
+  TWS_TRY(tws_json_read_regular(path, &json, err));
   const char **shards = tws_calloc(MOST_FILES, sizeof *shards);
   tws_code code = shards != NULL ? read_shards(list, path, json, shards, err) : no_memory(path, err);
   tws_free(shards);

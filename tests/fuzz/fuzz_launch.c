@@ -52,8 +52,7 @@ static void refuse_launcher(const uint8_t *data, size_t size) {
 
 static void check_record(const tws_launch_record *r, int from_launcher) {
   if (from_launcher) {
-    require(r->kind == TWS_RECORD_WELCOME || r->kind == TWS_RECORD_END || r->kind == TWS_RECORD_NEWS ||
-            r->kind == TWS_RECORD_HOLD);
+    require(r->kind == TWS_RECORD_WELCOME || r->kind == TWS_RECORD_END || r->kind == TWS_RECORD_NEWS);
     if (r->kind != TWS_RECORD_WELCOME) return;
     require(r->place.device_count >= 0 && r->place.device_count <= TWS_MAX_SLOTS);
     require(strnlen(r->place.master, sizeof r->place.master) < sizeof r->place.master);
