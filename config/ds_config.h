@@ -395,8 +395,8 @@ tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out,
 /* Prints the keys that were given in the file or set since, without defaults, so that other programs find only keys
  * that the user chose. */
 tws_code tws_config_print_given(const tws_config *config, tws_text *out, tws_error *err);
-/* Computes the fingerprint of the keys that have an effect on what is computed, by their effective values: equal for equal
- * values. */
+/* Computes the fingerprint of the keys that have an effect on what is computed, by their effective values: equal for
+ * equal values. */
 tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_error *err);
 tws_code tws_config_print_schema(tws_text *out, tws_error *err);
 tws_code tws_config_no_effect(const tws_config *config, tws_text *out, int *count, tws_error *err);

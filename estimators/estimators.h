@@ -186,18 +186,19 @@ typedef struct tws_estimate {
                            that plan */
   int64_t timed;        /* micro-batches of the longest plans that times were read from */
 } tws_estimate;
-/* Returns the tokens/s of the job, and its MFU, if the step takes `step_s`, such as a simulated time; 0 where either step
- * takes no time. */
+/* Returns the tokens/s of the job, and its MFU, if the step takes `step_s`, such as a simulated time; 0 where either
+ * step takes no time. */
 double tws_estimate_tokens_per_s(const tws_estimate *estimate, double step_s);
 double tws_estimate_mfu(const tws_estimate *estimate, double step_s);
-/* Reads the ledger of one plan of the estimate's stage, which may have fewer micro-batches than the `wanted` of the step:
- * the bytes of the step, and peak operations of this plan. */
+/* Reads the ledger of one plan of the estimate's stage, which may have fewer micro-batches than the `wanted` of the
+ * step: the bytes of the step, and peak operations of this plan. */
 tws_code tws_estimate_ledger(const tws_estimate *estimate, const tws_plan *plan, int64_t wanted, tws_ledger *out,
                              tws_error *err);
 /* Returns the model FLOPs of the whole job's training step or evaluation: without recomputation, and without gradients
  * that are not needed. */
 double tws_model_flops(const tws_plan_request *request);
-/* Returns the dense peak of all devices of a job, in FLOP/s, in the type of its activations; 0: the profile does not say. */
+/* Returns the dense peak of all devices of a job, in FLOP/s, in the type of its activations; 0: the profile does not
+ * say. */
 double tws_peak_flops(const tws_plan_request *request, const tws_machine *machine);
 /* Chooses the ranks whose plans an estimate reads. The caller frees the set, also on failure. */
 tws_code tws_estimate_ranks(const tws_plan_request *request, const tws_machine *machine, tws_rank_set *out,

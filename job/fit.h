@@ -38,8 +38,8 @@ typedef struct tws_fit {
 tws_fit tws_fit_of(const tws_capacity *capacity, const tws_ledger *ledger);
 tws_fit tws_job_fit(const tws_job *job, const tws_ledger *ledger);
 tws_fit tws_job_fit_within(const tws_job *job, const tws_ledger *ledger, double device_limit);
-/* Returns the bytes that a job may be predicted to need on one device so that the interval of what was seen of its runtime
- * stays within the device; 0: the whole device, as for this program's own engine and for hosts. */
+/* Returns the bytes that a job may be predicted to need on one device so that the interval of what was seen of its
+ * runtime stays within the device; 0: the whole device, as for this program's own engine and for hosts. */
 double tws_job_limit_with_margin(const tws_job *job);
 /* Refuses a job that does not fit, stating the tier and the amount: "does not fit: a device needs 90 GiB and has 80
  * GiB". TWS_NO with the hint. */

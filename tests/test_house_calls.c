@@ -16,7 +16,7 @@ static const char *const accepted[][ACCEPTED_FILES] = {
     {"checkpoint/deepspeed.c", "checkpoint/folder.c", "checkpoint/index.c", "checkpoint/read.c",
      "checkpoint/weights.c"},
     {"sim/collectives.c", "sim/executor.c", "sim/messages.c", "sim/patterns.c", "sim/shared.c"},
-    {"validation/case_experts.c", "validation/case_scripts.c", "validation/case_tests.c", "validation/cases.c"},
+    {"validation/case_facts.c", "validation/cases.c"},
     {"tokens/bpe.c", "tokens/tokenizer.c", "tokens/unigram.c", "tokens/wordpiece.c"},
     {"models/hardware/cost.c", "models/hardware/profile.c", "models/hardware/runtime.c"},
     {"cli/validate.c", "cli/validate_cases.c", "cli/validate_sweep.c"},
