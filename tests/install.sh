@@ -7,6 +7,11 @@ trap 'rm -rf "$prefix"' EXIT
 unset TWINSPEED_MODULES
 cmake --install "$build" --prefix "$prefix" >/dev/null
 
+# An installed header includes installed headers alone.
+for header in $(cd "$prefix/include/twinspeed" && grep -rho '#include "[^"]*"' . | sed 's/.*"\(.*\)"/\1/' | sort -u); do
+  test -e "$prefix/include/twinspeed/$header" || { echo "an installed header includes $header, which is not: cmake/install.cmake" >&2; exit 1; }
+done
+
 cat >"$prefix/user.c" <<'END'
 #include <stdio.h>
 #include <autotune/autotune.h>
