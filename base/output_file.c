@@ -223,10 +223,9 @@ tws_code tws_growing_file(const char *path, int *fd, tws_error *err) {
   return code;
 }
 
-tws_code tws_changed_file(const char *path, int create, int *fd, tws_error *err) {
+/* Requires that what was opened is a regular file; closes it otherwise, so that *fd is -1. */
+static tws_code regular_opened(const char *path, int *fd, tws_error *err) {
   struct stat info;
-  *fd = open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | (create ? O_CREAT : 0), 0666);
-  if (*fd < 0 && errno == ENOENT && !create) return TWS_OK;
   if (*fd < 0 && errno == ELOOP)
     return tws_fail(err, TWS_IO, "remove the link", "%.400s: a symbolic link, which is not followed", path);
   if (*fd < 0) return tws_output_failed(path, "open", err);
@@ -236,16 +235,15 @@ tws_code tws_changed_file(const char *path, int create, int *fd, tws_error *err)
   return tws_fail(err, TWS_IO, "remove it", "%.400s: not a regular file", path);
 }
 
+tws_code tws_changed_file(const char *path, int create, int *fd, tws_error *err) {
+  *fd = open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | (create ? O_CREAT : 0), 0666);
+  if (*fd < 0 && errno == ENOENT && !create) return TWS_OK;
+  return regular_opened(path, fd, err);
+}
+
 tws_code tws_appended_file(int folder, const char *name, const char *path, int *fd, tws_error *err) {
-  struct stat info;
   *fd = openat(folder, name, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
-  if (*fd < 0 && errno == ELOOP)
-    return tws_fail(err, TWS_IO, "remove the link", "%.400s: a symbolic link, which is not followed", path);
-  if (*fd < 0) return tws_output_failed(path, "open", err);
-  if (fstat(*fd, &info) == 0 && S_ISREG(info.st_mode)) return TWS_OK;
-  close(*fd);
-  *fd = -1;
-  return tws_fail(err, TWS_IO, "remove it", "%.400s: not a regular file", path);
+  return regular_opened(path, fd, err);
 }
 
 tws_code tws_make_folder(const char *path, int *fd, tws_error *err) {
