@@ -11,6 +11,7 @@
 #include "job/job.h"
 #include "models/hardware/devices.h"
 #include "models/hardware/profile.h"
+#include "tests/page.h"
 #include "tests/members.h"
 #include "tests/suite.h"
 #include "validation/evidence.h"
@@ -541,21 +542,7 @@ static char *page(void) {
 
 START_TEST(page_is_that_of_the_data) {
   char *expected = page();
-  if (getenv("TWINSPEED_UPDATE")) {
-    FILE *out = fopen(PAGE, "w");
-    ck_assert_ptr_nonnull(out);
-    fputs(expected, out);
-    fclose(out);
-  }
-  FILE *in = fopen(PAGE, "r");
-  ck_assert_msg(in != NULL, "%s is missing", PAGE);
-  const size_t length = strlen(expected);
-  char *found = calloc(length + 2, 1);
-  const size_t got = fread(found, 1, length + 1, in);
-  fclose(in);
-  ck_assert_msg(got == length && memcmp(found, expected, length) == 0,
-                "docs/hardware.md is not what the data says: TWINSPEED_UPDATE=1 build/tests/test_hardware");
-  free(found);
+  assert_page(PAGE, expected, "docs/hardware.md is not what the data says: TWINSPEED_UPDATE=1 build/tests/test_hardware");
   free(expected);
 }
 END_TEST

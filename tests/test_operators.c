@@ -8,6 +8,7 @@
 #include "models/collective.h"
 #include "models/network/module.h"
 #include "models/operator.h"
+#include "tests/page.h"
 #include "tests/sanitized.h"
 #include "tests/suite.h"
 
@@ -153,21 +154,7 @@ static char *page(void) {
 
 START_TEST(page_is_that_of_the_table) {
   char *expected = page();
-  if (getenv("TWINSPEED_UPDATE")) {
-    FILE *out = fopen(PAGE, "w");
-    ck_assert_ptr_nonnull(out);
-    fputs(expected, out);
-    fclose(out);
-  }
-  FILE *in = fopen(PAGE, "r");
-  ck_assert_msg(in != NULL, "%s is missing", PAGE);
-  const size_t length = strlen(expected);
-  char *found = calloc(length + 2, 1);
-  const size_t got = fread(found, 1, length + 1, in);
-  fclose(in);
-  ck_assert_msg(got == length && memcmp(found, expected, length) == 0,
-                "docs/operators.md is not what the tables say: TWINSPEED_UPDATE=1 build/tests/test_operators");
-  free(found);
+  assert_page(PAGE, expected, "docs/operators.md is not what the tables say: TWINSPEED_UPDATE=1 build/tests/test_operators");
   free(expected);
 }
 END_TEST
