@@ -111,6 +111,10 @@
 #define TORCH .context_bytes = 1.5 * 1073741824.0, .reserved_share = 0.05
 #define COMMUNICATORS TORCH, .recomputes_whole = 1, .communicator_bytes = 1073741824.0
 #define EAGER_ATTENTION(first, second) .attention = TWS_ATTENTION_UNFUSED, .score_bytes = {first, second}
+/* NVIDIA's BERT in PyTorch of 2019 and 2020. */
+#define PYTORCH_2020                                                                                         \
+  EAGER, EAGER_ATTENTION(21, 19), .launch_s = 6e-6, .host_op_s = 60e-6, .added_passes = TWS_PASSES_MEGATRON, \
+                                  .overlaps_data = 1
 #define EAGER COMMUNICATORS, .unfused = 1, .logit_bytes = 10
 #define MEGATRON_LM EAGER, .added_passes = TWS_PASSES_MEGATRON, EAGER_ATTENTION(8, 9)
 #define EAGER_EXPERTS .expert_op_s = 170e-6, .one_hot_experts = 1
@@ -234,21 +238,11 @@ static const tws_runtime runtimes[] = {
      .keeps = {.curved = {3, 0}}},
     {.name = "pytorch-2020",
      .about = "PyTorch of 2019 and 2020 without DeepSpeed: NVIDIA's BERT, operation by operation",
-     EAGER,
-     EAGER_ATTENTION(21, 19),
-     .launch_s = 6e-6,
-     .host_op_s = 60e-6,
-     .added_passes = TWS_PASSES_MEGATRON,
-     .overlaps_data = 1,
+     PYTORCH_2020,
      .keeps = {.curved = {2, 2}}},
     {.name = "bert-2020",
      .about = "the same to pre-train BERT: one kernel for GELU and its bias, masked tokens alone are scored",
-     EAGER,
-     EAGER_ATTENTION(21, 19),
-     .launch_s = 6e-6,
-     .host_op_s = 60e-6,
-     .added_passes = TWS_PASSES_MEGATRON,
-     .overlaps_data = 1,
+     PYTORCH_2020,
      .scored_share = 0.15625},
     {.name = "deepspeed-flash",
      .about = "DeepSpeed with flash attention and fused losses, 2024 and later",
