@@ -1,6 +1,6 @@
 #include "autotune/goodput.h"
 
-/* What starting ranks anew takes, where nobody says: a minute. */
+/* Seconds to start ranks again, unless given: a minute. */
 static const double restart_s = 60.0;
 
 /* Of a variant whose step takes so long. */

@@ -15,7 +15,7 @@ typedef struct tws_goodput_row {
 } tws_goodput_row;
 
 typedef struct tws_goodput {
-  double between_failures_s, restart_s; /* restart_s: from a failure until work goes on */
+  double between_failures_s, restart_s; /* restart_s: from a failure until training continues */
   double step_s;                        /* of the winner, as its analysis has it */
   tws_saving_advice winner;
   tws_goodput_row rows[TWS_GOODPUT_ROWS]; /* the first of the result, in its order: what is left may be in another */

@@ -35,7 +35,7 @@ enum {
   TWS_DIGITS = TWS_DIGIT_ZERO3 + TWS_ZERO3_LIMIT_COUNT
 };
 
-/* What elasticity chooses for so many ranks and replicas. */
+/* The batch that the elasticity section chooses for a number of ranks and replicas. */
 typedef struct tws_elastic_point {
   int ranks, replicas;
   int64_t micro, accumulation;

@@ -80,7 +80,7 @@ tws_code tws_tuning_complete(tws_tuning *t, tws_error *err) {
 
 /* ---- whether it can be done ---- */
 
-/* What the limit of memory leaves beside context and libraries. */
+/* Refuses a memory limit that context and libraries alone exceed. */
 static tws_code check_device(const tws_tuning *t, tws_error *err) {
   char given[32], taken[32], missing[32];
   const double overhead = tws_profile_overhead_bytes(t->search.job->profile);
@@ -185,7 +185,7 @@ static int own_variant(const tws_job_spec *spec, tws_variant *own) {
   return 1;
 }
 
-/* What a search was asked for and has found, on its way to its files and to who is told. */
+/* State of one search: its report, its folders, and the callback that receives the report. */
 typedef struct findings {
   const tws_tuning *of;
   const tws_tune_folders *folders;

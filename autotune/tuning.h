@@ -1,4 +1,4 @@
-/* A tuning from what is asked for to what it leaves behind: the search, runs of the best where they are asked for, the
+/* A tuning from its request to its files: the search, runs of the best where they are asked for, the
  * analysis of the winner, and the files, in that order. The verb `tune` is this with words around it. */
 #ifndef TWS_AUTOTUNE_TUNING_H
 #define TWS_AUTOTUNE_TUNING_H
@@ -49,8 +49,9 @@ tws_code tws_tuning_check(const tws_tuning *t, tws_error *err);
 
 /* What was found, once all is written. report->result->fits is 0 where nothing fits. */
 typedef tws_code (*tws_tuning_tell)(void *user, const tws_tune_report *report, tws_error *err);
-/* Of a process that is told to look at another part than the first (tws_tune_request.part) nothing is written or told.
- * TWS_NO: nothing fits, or nothing of what was run could be measured; that is told and written, too. */
+/* Runs the tuning, writes its files and calls `tell`. A process that searches another part than the first
+ * (tws_tune_request.part) writes nothing and does not call it. TWS_NO: nothing fits, or no run could be measured; files
+ * are written and `tell` is called in that case, too. */
 tws_code tws_tuning_run(const tws_tuning *t, tws_tuning_tell tell, void *user, tws_error *err);
 /* Searches while one figure of the cluster varies; nothing is written. TWS_USAGE: runs are asked for. */
 tws_code tws_tuning_sweep(const tws_tuning *t, const tws_knee_sweep *range, tws_knee *out, tws_error *err);

@@ -1,6 +1,6 @@
 /* bench: engine */
-/* What monitors cost: the demo's model trains on one rank of one thread, and every second pair of steps is told to all
- * of them - TensorBoard, csv_monitor, wandb, comet, JSON lines, Prometheus - with the times of its passes
+/* Measures the cost of monitors: the demo's model trains on one rank of one thread, and one step of each pair is passed
+ * to all of them - TensorBoard, csv_monitor, wandb, comet, JSON lines, Prometheus - with the times of its passes
  * (wall_clock_breakdown); within a pair the order is drawn. Of the pairs the mean difference with its 95 % interval, in
  * seconds of the clock and of the processor, as shares of a step without.
  *
