@@ -66,19 +66,24 @@ static void golden_events(tws_text *out) {
   tws_text_free(&text);
 }
 
+/* Requires that the text has the bytes of the file at `path`, and frees it. */
+static void assert_golden(tws_text *out, const char *path) {
+  size_t length;
+  char *golden = slurp(path, &length);
+  ck_assert(!out->failed);
+  for (size_t i = 0; i < length && i < out->length; i++)
+    ck_assert_msg(out->data[i] == golden[i], "byte %zu of %zu is %02x, not %02x", i, length, out->data[i] & 255,
+                  golden[i] & 255);
+  ck_assert_uint_eq(out->length, length);
+  tws_text_free(out);
+  tws_free(golden);
+}
+
 START_TEST(events_are_those_of_tensorboard) {
   tws_text out = {0};
-  size_t length;
-  char *golden = slurp(TWS_TEST_DIR "/golden/events.tfevents", &length);
   ck_assert_uint_eq(tws_crc32c("123456789", 9), 0xe3069283);
   golden_events(&out);
-  ck_assert(!out.failed);
-  for (size_t i = 0; i < length && i < out.length; i++)
-    ck_assert_msg(out.data[i] == golden[i], "byte %zu of %zu is %02x, not %02x", i, length, out.data[i] & 255,
-                  golden[i] & 255);
-  ck_assert_uint_eq(out.length, length);
-  tws_text_free(&out);
-  tws_free(golden);
+  assert_golden(&out, TWS_TEST_DIR "/golden/events.tfevents");
 }
 END_TEST
 
@@ -146,16 +151,8 @@ static void golden_run(tws_text *out) {
 
 START_TEST(records_are_those_of_wandb) {
   tws_text out = {0};
-  size_t length;
-  char *golden = slurp(TWS_TEST_DIR "/golden/run.wandb", &length);
   golden_run(&out);
-  ck_assert(!out.failed);
-  for (size_t i = 0; i < length && i < out.length; i++)
-    ck_assert_msg(out.data[i] == golden[i], "byte %zu of %zu is %02x, not %02x", i, length, out.data[i] & 255,
-                  golden[i] & 255);
-  ck_assert_uint_eq(out.length, length);
-  tws_text_free(&out);
-  tws_free(golden);
+  assert_golden(&out, TWS_TEST_DIR "/golden/run.wandb");
 }
 END_TEST
 

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/suite.h"
+
 static const char *const root = TWS_SOURCE_DIR "/";
 
 /* The whole text of a source; comments become blanks unless they are asked for. */
@@ -219,10 +221,5 @@ int main(void) {
   tcase_add_test(tests, changes_of_others_are_noticed);
   tcase_add_test(tests, the_command_line_computes_nothing);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_set_fork_status(runner, CK_FORK);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }
