@@ -1,4 +1,4 @@
-/* Shell completion and the manual page, written from the verbs' tables. */
+/* Shell completion and the manual page, generated from the option tables of the verbs. */
 #include <string.h>
 #include "cli/cli.h"
 #include "cli/version.h"
@@ -6,7 +6,7 @@
 #include "models/hardware/profile.h"
 #include "models/network/network.h"
 
-/* Options whose value is a file complete file names. */
+/* Options whose value is a file: file names are completed. */
 static int takes_file(const tws_option *row) {
   return row->argument && (strstr(row->argument, "FILE") || strstr(row->argument, "DIR") ||
                            strcmp(row->argument, "MODEL") == 0 || strstr(row->argument, "NAME"));
@@ -16,7 +16,7 @@ static void add_names(const char *const *names, tws_text *words) {
   for (; *names; names++) tws_text_add(words, "%s%s", words->length ? " " : "", *names);
 }
 
-/* What an option can be given, beside files: names that are built in, or the words it knows. */
+/* Values of an option other than files: built-in names, or its keywords. */
 static void add_choices(const tws_option *row, tws_text *words) {
   static const struct {
     const char *option, *words;
@@ -45,7 +45,7 @@ static void add_choices(const tws_option *row, tws_text *words) {
     if (strcmp(known[i].option, row->name) == 0) tws_text_add(words, "%s", known[i].words);
 }
 
-/* "-m" and "--model", each option once: an option that several verbs have takes the same everywhere. */
+/* "-m" and "--model", each option once: options of several verbs have the same values in all of them. */
 static void write_bash_choices(const tws_option *row, tws_text *seen) {
   for (; row && row->name; row++) {
     tws_text words = {0};

@@ -1,4 +1,4 @@
-/* twinspeed doctor: what this machine has, what is missing, and the remedy. */
+/* twinspeed doctor: checks this machine and reports what is missing, with the remedy. */
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <dlfcn.h>
@@ -84,9 +84,9 @@ static void examine_machine(patient *p) {
   }
 }
 
-enum { LIMIT_S = 20 }; /* of a program that is asked */
+enum { LIMIT_S = 20 }; /* time limit of a program that is asked for its version */
 
-/* First line of what a program says; 0: it is not there, or fails. */
+/* Reads the first line that a program prints; 0: it is not installed, or fails. */
 static int ask_program(const char *const *arguments, int with_errors, char *line, size_t size) {
   const tws_process process = {.arguments = arguments, .limit_s = LIMIT_S, .with_errors = with_errors};
   return tws_process_line(&process, line, size);
@@ -101,7 +101,7 @@ static void examine_version(patient *p, const char *what, const char *program, c
     add_finding(p, absent, what, remedy, "not found");
 }
 
-/* What lscpu says of sockets, threads and memory nodes ("Socket(s):   2"). */
+/* Extracts a number from lscpu's output: sockets, threads or NUMA nodes ("Socket(s): 2"). */
 static void examine_topology(patient *p) {
   static const struct {
     const char *key, *name;
@@ -163,7 +163,7 @@ static void examine_gpu(patient *p) {
   if (nccl) dlclose(nccl);
 }
 
-/* ---- what the shell and the system allow ---- */
+/* ---- the shell and system limits ---- */
 
 static void examine_limit(patient *p, const char *what, int resource, double least, double unit, const char *unit_name,
                           const char *remedy) {
@@ -202,7 +202,7 @@ static void examine_disk(patient *p, const char *what, const char *path) {
               "%s free in %s%s", tws_format_bytes(bytes, text, sizeof text), path, writable ? "" : ", not writable");
 }
 
-/* Ranks on other nodes come through a port that the kernel chooses; rendezvous of launched commands is at 29500. */
+/* Ranks on other nodes connect to a port that the kernel assigns; launched commands meet at port 29500. */
 static int can_bind(int port) {
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
   const int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -236,8 +236,9 @@ static void examine_network(patient *p) {
 
 enum { SHELL_WORDS = 32 };
 
-/* What a command on a host begins with: ssh, or the program of --remote-shell with its arguments, which blanks separate
- * as mpirun has it. ssh takes "--" before the host, so that no host is an option; others get the host alone. */
+/* Builds the beginning of a command on another host: ssh, or the program of --remote-shell with its arguments,
+ * separated by blanks as for mpirun. ssh gets "--" before the host, so that a host name cannot be an option; other
+ * programs get the host alone. */
 typedef struct remote_shell {
   char text[1024];
   const char *words[SHELL_WORDS + 8];
@@ -268,7 +269,7 @@ static int ask_host(const remote_shell *shell, const char *host, const char *pro
   return shell->count > 0 && ask_program(words, 0, line, size);
 }
 
-/* Each host of a hostfile: is it reached without a password, is the same program there, does its clock agree? */
+/* Checks each host of a hostfile: reachable without a password, same version of the program, clock in agreement. */
 static void examine_host(patient *p, const options *o, const char *host) {
   char line[256], program[512], mine[256];
   struct timespec before, after;
@@ -287,8 +288,9 @@ static void examine_host(patient *p, const options *o, const char *host) {
   }
   const double first = (double)before.tv_sec + 1e-9 * (double)before.tv_nsec;
   const double last = (double)after.tv_sec + 1e-9 * (double)after.tv_nsec;
-  const double skew = there < first ? there - first : there > last ? there - last : 0; /* beyond what the way took */
-  tws_text path = {0};                                                                 /* for the shell of the host */
+  const double skew = there < first ? there - first : there > last ? there - last : 0; /* exceeds the round trip */
+  /* quoted for the shell of the host */
+  tws_text path = {0};
   tws_process_quote(&path, program);
   const int same = path.data && ask_host(&shell, host, path.data, "--version", line, sizeof line);
   tws_text_free(&path);
@@ -306,7 +308,7 @@ static tws_code examine_hosts(patient *p, const options *o, tws_error *err) {
   tws_hosts hosts;
   tws_launch_options launch = {0};
   tws_launch_flags flags = o->flags;
-  flags.any_command = 1; /* the hosts are looked at, whoever starts ranks there */
+  flags.any_command = 1; /* hosts are checked for any launcher */
   if (!tws_launch_flags_given(&o->flags)) return TWS_OK;
   tws_arena *arena = tws_arena_create();
   tws_code code = arena ? tws_launch_flags_read(&flags, 0, arena, &hosts, &launch, err)
@@ -316,7 +318,7 @@ static tws_code examine_hosts(patient *p, const options *o, tws_error *err) {
   return code;
 }
 
-/* A tiny job through planning, verifier and ledger: does the core hold together on this machine? */
+/* Plans, verifies and sums up a tiny job, to check that the core works on this machine. */
 static void examine_core(patient *p) {
   tws_error err = {0};
   tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
