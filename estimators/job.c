@@ -3,19 +3,6 @@
 
 #include "estimators/program.h"
 
-tws_estimated_job tws_estimated_job_of(const tws_plan_request *request, const tws_machine *machine) {
-  const int ranks = tws_topology_world(&request->topology);
-  const int stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
-  return (tws_estimated_job){
-      .request = request,
-      .machine = machine,
-      .ranks = ranks,
-      .stages = stages,
-      .replicas = tws_topology_size(&request->topology, TWS_AXES_DATA),
-      .mapping = tws_machine_mapping(machine, ranks),
-      .shape = tws_pipeline_shape_of(request->config, stages, request->config->accumulation_steps)};
-}
-
 static double samples_of_step(const tws_estimated_job *job) {
   const tws_config *c = job->request->config;
   return (double)c->micro_batch_size * (double)c->accumulation_steps * (double)job->replicas;
