@@ -9,6 +9,8 @@
 BUILD ?= build
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
+# Tests that run at once: one more than cores, since some tests wait (for deadlines, connections, processes) most of the time.
+TESTS ?= $(shell expr $(JOBS) + 1)
 CMAKE_FLAGS ?=
 
 # MAKEFLAGS of this make must not reach Ninja's children.
@@ -68,12 +70,12 @@ TWS_SEED ?= $(shell git rev-parse HEAD 2>/dev/null || echo twinspeed)
 check: packages
 	@$(MAKE) --no-print-directory build-check build-sanitize
 	@echo "== tests, plain and under the sanitizers; random cases of TWS_SEED=$(TWS_SEED)"
-	@TWS_SEED='$(TWS_SEED)' tests/run.sh $(BUILD)-tests $(CHECK) $(BUILD)-sanitize -- -j $(JOBS) -LE slow
+	@TWS_SEED='$(TWS_SEED)' tests/run.sh $(BUILD)-tests $(CHECK) $(BUILD)-sanitize -- -j $(TESTS) -LE slow
 
 check-all: packages
 	@$(MAKE) --no-print-directory build-all build-all-sanitize build-all-clang
 	@echo "== all cases of the tests, plain, under the sanitizers and built by Clang"
-	@env -u TWS_SEED tests/run.sh $(BUILD)-all-tests $(BUILD)-all $(BUILD)-all-sanitize $(BUILD)-all-clang -- -j $(JOBS)
+	@env -u TWS_SEED tests/run.sh $(BUILD)-all-tests $(BUILD)-all $(BUILD)-all-sanitize $(BUILD)-all-clang -- -j $(TESTS)
 
 install: build
 	cmake --install $(BUILD) --prefix $(PREFIX)
