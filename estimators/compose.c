@@ -217,7 +217,7 @@ static tws_code estimate_ranks(several *p, tws_estimate *out, tws_stage_estimate
   return code;
 }
 
-static tws_code choose_ranks(const tws_estimated_job *job, tws_rank_set *out, tws_error *err) {
+tws_code tws_estimate_job_ranks(const tws_estimated_job *job, tws_rank_set *out, tws_error *err) {
   enum { FEW = 16 };
   if (!tws_replicas_keep_time(job->request->config) && job->ranks <= FEW) return tws_every_rank(job->ranks, out, err);
   return tws_representatives(&job->request->topology, &job->mapping, job->request->config, out, err);
@@ -226,14 +226,16 @@ static tws_code choose_ranks(const tws_estimated_job *job, tws_rank_set *out, tw
 tws_code tws_estimate_ranks(const tws_plan_request *request, const tws_machine *machine, tws_rank_set *out,
                             tws_error *err) {
   const tws_estimated_job job = tws_estimated_job_of(request, machine);
-  return choose_ranks(&job, out, err);
+  return tws_estimate_job_ranks(&job, out, err);
 }
 
 /* Most ranks along an axis differ only in arguments of operations, or in a bias that the first one holds; of ranks with
  * equal plans only the first is planned. Ranks of a pipeline are all planned, because their peers differ, and so are
  * ranks whose groups lie unevenly on nodes, because they wait for different ranks. */
 static tws_code leave_out_alike(several *p, tws_rank_set *set, tws_error *err) {
-  enum { WORTH = 4 }; /* steps of fewer micro-batches are planned whole, since comparing ranks takes plans of two
+  enum {
+    WORTH = 4
+  }; /* steps of fewer micro-batches are planned whole, since comparing ranks takes plans of two
                          micro-batches */
   const int even = tws_mapping_is_even(&p->job->mapping, &p->job->request->topology);
   const int several_alike = even && p->job->stages == 1 && set->count > 2 && p->job->shape.micro_batches > WORTH;
@@ -261,7 +263,7 @@ tws_code tws_estimate_program(const tws_estimated_job *job, tws_estimate *out, t
   several p = {.job = job};
   tws_rank_set set;
   memset(out, 0, sizeof *out);
-  tws_code code = choose_ranks(job, &set, err);
+  tws_code code = tws_estimate_job_ranks(job, &set, err);
   if (code == TWS_OK && set.count > MOST_PLANS)
     code = tws_fail(err, TWS_UNSUPPORTED, "use fewer ranks, or a division whose groups lie alike on all nodes",
                     "groups lie unevenly on nodes, and %d ranks are more than are looked at one by one (%d)", set.count,

@@ -22,4 +22,7 @@ tws_estimated_job tws_estimated_job_of(const tws_plan_request *request, const tw
 tws_code tws_estimate_program(const tws_estimated_job *job, tws_estimate *out, tws_stage_estimate *stages,
                               tws_error *err);
 
+/* tws_estimate_ranks(), of a job whose mapping to nodes may be another than its machine's. */
+tws_code tws_estimate_job_ranks(const tws_estimated_job *job, tws_rank_set *out, tws_error *err);
+
 #endif
