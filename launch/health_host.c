@@ -10,8 +10,8 @@
 
 enum { SHELL_WORDS = 32 };
 
-/* The words that a command on a host begins with: ssh, or the program of --remote-shell with its arguments, separated by
- * blanks as in mpirun's parameters. ssh takes "--" before the host, so that no name of a host is read as an option;
+/* The words that a command on a host begins with: ssh, or the program of --remote-shell with its arguments, separated
+ * by blanks as in mpirun's parameters. ssh takes "--" before the host, so that no name of a host is read as an option;
  * other programs get the host alone. */
 typedef struct remote_shell {
   char text[1024];
