@@ -109,7 +109,7 @@ static tws_code several_lines(reader *r) {
   return TWS_OK;
 }
 
-/* A word or number of JSON. Numbers are checked by the scan; here they are told from texts. */
+/* Returns 1 for a word or number of JSON. The scan checks numbers; here they are only distinguished from texts. */
 static int is_plain(const char *text, size_t length) {
   static const char *const words[] = {"true", "false", "null"};
   for (int i = 0; i < 3; i++)
@@ -143,9 +143,9 @@ static int is_none(const char *at) {
   return strncmp(at, "None", 4) == 0 && closes(at + 4);
 }
 
-/* What shortened listings and pasted dictionaries of Python have: an ellipsis, and True or False before a comma or
- * bracket. Hjson would take these as texts with all that follows on their line. Alone on its line such a word remains a
- * text, as it is for DeepSpeed. */
+/* Refuses text that comes from shortened listings and pasted dictionaries of Python: an ellipsis, and True or False
+ * before a comma or bracket. Hjson would read these as texts with the rest of their line. Alone on its line such a
+ * word remains a text, as it is for DeepSpeed. */
 static tws_code refuse_foreign(reader *r) {
   const size_t dots = tws_json_ellipsis(r->at), length = strspn(r->at, "TrueFals");
   const char *json = tws_json_of_python(r->at, length), *rest = r->at + dots + strspn(r->at + dots, " \t\r");

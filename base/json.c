@@ -93,7 +93,7 @@ static tws_code check_duplicates(walk *w, const cJSON *object) {
 static tws_code visit_item(walk *w, const cJSON *item) {
   struct tws_json_places *places = w->json->places;
   if (w->next >= places->marks.count)
-    return tws_fail(w->err, TWS_INTERNAL, NULL, "%s: more values than places", w->json->name);
+    return tws_fail(w->err, TWS_INTERNAL, NULL, "%s: more values than recorded positions", w->json->name);
   size_t i = hash_item(item, places->mask);
   while (places->slots[i].item) i = (i + 1) & places->mask;
   places->slots[i] = (struct slot){item, w->next++};
@@ -178,7 +178,7 @@ static int is_foreign(const tws_error *err) {
   return strstr(err->message, TWS_JSON_ELLIPSIS) || strstr(err->message, TWS_JSON_PYTHON);
 }
 
-/* Was the text given up as JSON where Hjson goes on, and did that get further? */
+/* Returns 1 if the reading as Hjson got further than the strict reading as JSON, whose position it compares. */
 static int lenient_is_nearer(const tws_error *strict, const tws_error *lenient, const char *name) {
   int strict_line, strict_column, line, column;
   if (is_foreign(strict)) return 0;

@@ -57,7 +57,7 @@ static int add_host(const char *name, struct in_addr *out, int *count) {
   return found;
 }
 
-/* What a program prints, as far as there is room for it and it ends within five seconds: 1. */
+/* Reads the output of a program, as far as there is room for it; returns 1 if it ends within five seconds. */
 static int read_program(char *const *argv, char *text, size_t size) {
   const double until = tws_clock_s() + 5.0;
   int ends[2], status = 0;

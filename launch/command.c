@@ -43,7 +43,7 @@ static void set_number(const char *name, int value) {
   setenv(name, text, 1);
 }
 
-/* What torchrun and DeepSpeed's launcher tell their commands. */
+/* Sets the environment variables that torchrun and DeepSpeed's launcher give to their commands. */
 static void set_environment(int rank, const tws_rank_place *p, const tws_command_job *job) {
   char devices[1024] = "";
   int n = 0;
@@ -74,7 +74,7 @@ static tws_rank_place place_in(const tws_hosts *world, int rank) {
   return p;
 }
 
-/* How the other launchers number their ranks: Open MPI, MPICH and Intel MPI, MVAPICH, Slurm. */
+/* Finds the rank number in the variables of other launchers: Open MPI, MPICH and Intel MPI, MVAPICH, Slurm. */
 static tws_code find_rank(const tws_command_job *job, int *rank, tws_error *err) {
   static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK",
                                       "SLURM_PROCID"};

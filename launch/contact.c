@@ -19,7 +19,8 @@ enum { CONNECT_MS = 5000, ANSWER_MS = 10000, SECRET_MS = 10000, TRIES_S = 30 };
 
 /* ---- the secret ---- */
 
-/* So many letters and the end of the line, byte by byte: what follows is not ours. */
+/* Reads at most `size` - 1 characters and the line end, byte by byte: the bytes after the line are not this
+ * program's. */
 static int read_line(int file, char *line, size_t size) {
   for (size_t n = 0; n < size; n++) {
     struct pollfd wait = {.fd = file, .events = POLLIN};

@@ -47,7 +47,7 @@ static void add_number(words *w, int64_t number) {
 
 /* ---- the environment of the ranks ---- */
 
-/* What DeepSpeed's launcher exports of its environment. */
+/* Returns 1 for the variables of its environment that DeepSpeed's launcher exports. */
 static int is_exported(const char *variable) {
   static const char *const beginnings[] = {"MLFLOW", "PYTHON", "MV2", "UCX", "NCCL", "LD_LIBRARY", "PATH"};
   for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++)
@@ -97,7 +97,7 @@ static const char *master_of(const tws_handover *h) {
   return h->job.master_address ? h->job.master_address : h->hosts->host[0].name;
 }
 
-/* What is started for a rank, or, with a node, for all of its ranks. */
+/* Adds the command that is started for a rank, or, with a node, for all of its ranks. */
 static void add_rank(words *w, const tws_handover *h, const char *node) {
   char program[4096];
   add(w, tws_arena_strdup(w->arena, tws_program_path(program, (int)sizeof program)));

@@ -385,7 +385,7 @@ static void print_and_free(job *j, int rank, int stream, tws_text *printable) {
   tws_text_free(printable);
 }
 
-/* What another machine sends is no command for the terminal of this one. */
+/* Output of another machine is escaped, so that it is no command for the terminal of this one. */
 static void print_escaped(job *j, int rank, int stream, const char *text, size_t bytes) {
   tws_text printable = {0};
   tws_escape_add(&j->peers[rank].escape[stream], text, bytes, "\n\t\r", &printable);
@@ -533,7 +533,7 @@ static double earlier(double a, double b) {
   return a == 0.0 || (b > 0.0 && b < a) ? b : a;
 }
 
-/* Whether all that is left to do is to see the processes end. */
+/* Returns 1 if only the end of the processes remains to be waited for. */
 static int is_ending(const job *j) {
   return j->kill_at_s > 0.0 || j->ask_at_s > 0.0;
 }
@@ -550,7 +550,7 @@ static int time_left(const job *j) {
   return left > 0.0 ? (int)(left * 1000.0) + 1 : 0;
 }
 
-/* Everything of the node is given up, and this is what is told. */
+/* All ranks of the lost node are given up, and the failure is reported as the loss of the node. */
 static int give_up_lost(job *j) {
   int silent = -1;
   const double at = lost_at(j, &silent);
@@ -620,7 +620,8 @@ static void show_progress(const job *j) {
     tws_progress_update(j->options->progress, (double)step);
 }
 
-/* Until a rank says something, or so many milliseconds at most that what is due is done and progress is shown. */
+/* Waits until a rank reports something, at most as many milliseconds as the next due task or progress display
+ * allows. */
 static int wait_for_news(const job *j) {
   enum { PROGRESS_MS = 200 };
   const int left = time_left(j);
@@ -699,7 +700,7 @@ static tws_code explain_loss(const job *j, int rank, tws_error *err) {
                           what_it_did(j, rank, what, sizeof what), err);
 }
 
-/* Where everybody is, when somebody hangs: ranks that are at the same are one line. */
+/* Logs the operation of every rank when one hangs; ranks in the same operation share one line. */
 static void tell_places(const job *j) {
   char what[TWS_BOARD_LINE], other[TWS_BOARD_LINE], ranks[256];
   for (int r = 0; r < j->options->ranks; r++) {

@@ -23,7 +23,7 @@ void tws_outlet_close(tws_outlet *outlet) {
   *outlet = (tws_outlet){.file = -1};
 }
 
-/* A pipe that says that it can be written to takes so many bytes at once. */
+/* A pipe that poll() reports as writable accepts PIPE_BUF bytes without blocking. */
 static ssize_t write_some(const tws_outlet *outlet, const char *text, size_t count) {
   struct pollfd ready = {.fd = outlet->file, .events = POLLOUT};
   if (outlet->kind == SOCKET) return send(outlet->file, text, count, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -62,7 +62,7 @@ static void append(tws_outlet *outlet, const char *text, size_t count) {
   outlet->count += count;
 }
 
-/* Whole lines of one writer, or a piece of one. */
+/* Writes whole lines of one writer, or an incomplete one. */
 static void put(tws_outlet *outlet, int writer, const char *text, size_t count) {
   if (count == 0 || outlet->failed) return;
   if (outlet->writer && outlet->writer != writer + 1) append(outlet, "\n", 1);

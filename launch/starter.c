@@ -79,7 +79,7 @@ static void add_all(words *w, const char *const *list) {
   while (*list) add(w, *list++);
 }
 
-/* What a rank on another node needs of this environment. */
+/* Returns 1 for the variables of this environment that a rank on another node needs. */
 static int is_passed_on(const char *variable) {
   static const char *const beginnings[] = {"TWINSPEED_", "OMP_",      "OPENBLAS_", "NCCL_",  "CUDA_",
                                            "UCX_",       "OMPI_MCA_", "PYTHON",    "PATH=",  "LD_LIBRARY_PATH=",
@@ -89,7 +89,7 @@ static int is_passed_on(const char *variable) {
   return 0;
 }
 
-/* What .deepspeed_env says goes before what this environment has. */
+/* Settings of .deepspeed_env override those of this environment. */
 static void add_environment(words *w, const tws_env_file *file) {
   static const char *const always[] = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY"};
   add(w, "-x");

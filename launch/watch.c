@@ -110,7 +110,7 @@ static void find_processes(tws_watch *w) {
   }
 }
 
-/* What happened is that somebody said something new. */
+/* A change of the board means progress: some rank has reported something new. */
 static void read_board(tws_watch *w, double now) {
   const uint64_t print = tws_fingerprint_bytes(0, w->setup.board, (size_t)w->setup.ranks * TWS_BOARD_LINE);
   if (print != w->print) w->since_s = now;

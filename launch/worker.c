@@ -174,8 +174,8 @@ static int take_over(const int files[TWS_LAUNCH_FILES]) {
 
 /* ---- through the network ---- */
 
-/* What has been written goes to the launcher, as much as a pipe holds at most: a process that never stops to write does
- * not keep this one from all else. 0 when the launcher is gone. */
+/* Sends written output to the launcher, at most as much as a pipe holds, so that a process that writes without pause
+ * does not keep this one from its other work. 0: the launcher is gone. */
 static int forward(int stream) {
   enum { RECORDS = (1 << 17) / TWS_RECORD_TEXT };
   tws_launch_record record = {.kind = TWS_RECORD_OUTPUT, .rank = worker.rank, .stream = stream};
@@ -189,7 +189,8 @@ static int forward(int stream) {
   return there;
 }
 
-/* Nobody could say what becomes of this rank. Nor does anybody end mpirun's daemon on a node that was cut off. */
+/* Without the launcher no process would report this rank's failure, or end mpirun's daemon on a node that was cut
+ * off. */
 static void end_without_launcher(void) {
   char path[64], name[16] = "";
   snprintf(path, sizeof path, "/proc/%d/comm", (int)getppid());

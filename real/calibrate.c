@@ -47,7 +47,7 @@ typedef struct bench_case {
   float seconds[MAX_PASSES];
 } bench_case;
 
-/* How many threads a rank uses; each set has its own backend. */
+/* A number of threads of a rank; each set has its own backend. */
 typedef struct thread_set {
   int threads;
   tws_backend *backend;
@@ -387,7 +387,7 @@ static uint64_t cache_bytes(const bench *b) {
   return bytes > 0 ? (uint64_t)bytes : 32u << 20;
 }
 
-/* Resident memory of this process: what libraries take beside the arenas. */
+/* Resident memory of this process: libraries need some in addition to the arenas. */
 static double resident_bytes(void) {
   double pages = 0;
   char line[128];
@@ -411,7 +411,7 @@ static tws_code prepare(bench *b, tws_error *err) {
   if (b->cuda && b->world > 1) TWS_TRY(tws_cuda_connect(b->cuda, b->sets[0].backend, &plan, &b->device_comm, err));
   b->overhead_bytes = resident_bytes();
   b->pool_bytes = 2 * cache_bytes(b);
-  const int kernels = b->cuda ? b->world == 1 : b->world <= b->cores; /* beyond, ranks take turns on busy cores */
+  const int kernels = b->cuda ? b->world == 1 : b->world <= b->cores; /* beyond, ranks would share busy cores */
   if (kernels) TWS_TRY(add_cases(b, err));
   TWS_TRY(add_transfers(b, err));
   TWS_TRY(make_pools(b, err));

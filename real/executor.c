@@ -59,7 +59,7 @@ struct tws_executor {
   _Atomic(const step_op *) doing; /* NULL: between steps */
   size_t prefix;                  /* of the activity line: what the step is called */
   int replays;                    /* the backend can keep the first program and start it as a whole */
-  char not_recorded[256];         /* why it could not after all; empty: it could, or nobody tried */
+  char not_recorded[256];         /* the reason for a failed recording; empty: it succeeded, or was not attempted */
   tws_disk *on_disk;              /* the last one used */
 };
 
@@ -351,7 +351,7 @@ static tws_code prepare_op(tws_executor *x, const program *p, uint32_t index, tw
   return TWS_OK;
 }
 
-/* What an operation waits for is among its dependencies, or behind one of them: the disk is a queue. */
+/* An operation's disk transfers are among its dependencies, or earlier than one of them: the disk is a queue. */
 static tws_code find_disk_waits(tws_executor *x, program *p, tws_error *err) {
   const tws_plan *plan = p->plan;
   int used = 0;
@@ -370,7 +370,8 @@ static tws_code find_disk_waits(tws_executor *x, program *p, tws_error *err) {
   return p->tickets ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
 }
 
-/* An event for each operation that another stream waits for. It is free again behind the last that waits. */
+/* Assigns an event to each operation that another stream waits for. The event is reused after the last operation
+ * that waits. */
 static tws_code assign_events(tws_executor *x, const program *p, tws_error *err) {
   const tws_plan *plan = p->plan;
   uint32_t *last = tws_calloc(plan->op_count + 1u, sizeof *last); /* that waits for an operation */
@@ -511,7 +512,7 @@ static tws_code message(const tws_executor_setup *u, const step_op *s, int peer,
   return u->comm_ops->send(u->comm, peer, s->address[0], s->bytes, err);
 }
 
-/* times: of the operation, start and end; NULL: nobody asks. */
+/* times: start and end of the operation, to be filled; or NULL. */
 static tws_code run_op(tws_executor *x, const program *p, uint32_t index, double *times, tws_error *err) {
   const tws_executor_setup *u = &x->setup;
   const step_op *s = &p->ops[index];
@@ -579,8 +580,8 @@ static tws_code mark(const tws_executor *x, const step_op *s, double *times, uin
   return TWS_OK;
 }
 
-/* Each operation in issue order. The first step on a backend with streams waits for each: there kernels are loaded,
- * memory is taken and connections are made, none of which may happen beside a kernel that waits for another rank. */
+/* Runs each operation in issue order. The first step on a backend with streams waits for each operation: it loads
+ * kernels, allocates memory and connects, none of which may overlap with a kernel that waits for another rank. */
 static tws_code run_ops(tws_executor *x, const program *p, size_t prefix, double *times, tws_executor_probe probe,
                         void *user, tws_error *err) {
   const int careful = x->setup.ops->wait && !p->ran;
@@ -621,8 +622,8 @@ static tws_code record_step(tws_executor *x, const program *p, size_t prefix, tw
   return code;
 }
 
-/* The whole step at once, recorded when that is asked for the first time. Where that fails nothing has run: steps go on
- * operation by operation, which finds again what is wrong beside the recording. */
+/* Launches the whole step, which the first call records. If recording fails, no operation has run: the steps then
+ * run operation by operation, which reports any error that is not of the recording. */
 static tws_code replay(tws_executor *x, program *p, size_t prefix, tws_error *err) {
   static const step_op whole = {.label = "a recorded step", .where = "", .label_length = 15};
   const tws_backend_ops *ops = x->setup.ops;

@@ -58,7 +58,7 @@ static tws_code wrong_shape(const weights_file *w, const tws_hf_tensor *tensor, 
                   wanted);
 }
 
-/* Whether a tensor is a router's: "...mlp.gate.weight". */
+/* Returns 1 if a tensor is a router's: "...mlp.gate.weight". */
 static int is_router(const tws_network *network, const tws_hf_tensor *tensor) {
   const char *at = strstr(tensor->name, ".gate.weight");
   return tws_network_has_experts(network) && at && at[strlen(".gate.weight")] == 0;

@@ -1,6 +1,7 @@
-/* Inputs of steps. On a device they are a step ahead: while a step runs the host puts the next one's together in pinned
- * memory, and the stream for copies into the device takes them to memory of their own there; in front of the next step
- * one copy within the device, a few microseconds, brings them to where the plan reads them. */
+/* Inputs of steps. On a device they are prefetched by one step: while a step runs, the host prepares the next one's
+ * inputs in pinned memory, and the stream for copies into the device transfers them to a staging buffer there;
+ * before the next step one copy within the device, a few microseconds, moves them to the buffers that the plan
+ * reads. */
 #include <string.h>
 #include "base/memory.h"
 #include "real/train_internal.h"
@@ -105,7 +106,7 @@ static tws_code send_ahead(tws_training *t, const tws_data *data, int64_t batch,
   return TWS_OK;
 }
 
-/* Into the program's inputs, in front of what its streams are given next. */
+/* Copies into the program's inputs, ordered before the operations that its streams receive next. */
 static tws_code take(tws_training *t, const tws_plan *plan, tws_program program, tws_error *err) {
   tws_inputs_ahead *a = t->ahead;
   TWS_TRY(t->ops->wait(t->backend, TWS_STREAM_COMPUTE, a->event + ARRIVED, err));

@@ -149,8 +149,8 @@ static tws_code reduce_scatter(const call *c, const tws_comm_segment *s, tws_err
   return TWS_OK;
 }
 
-/* Pieces of size x PIECE elements: every member sums its part of the piece into `result` (a part of the receive
- * buffer), then the parts go to all members, or to the root. */
+/* Works in blocks of size x PIECE elements: every member sums its share of the block into `result` (a range of the
+ * receive buffer), then the shares are sent to all members, or to the root. */
 static tws_code all_reduce(const call *c, const tws_comm_segment *s, int root, tws_error *err) {
   int n = c->group->size, me = c->group->index;
   for (uint64_t first = 0; first < s->count; first += (uint64_t)n * PIECE) {

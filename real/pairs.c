@@ -10,7 +10,7 @@
 #include "base/json.h"
 #include "base/memory.h"
 
-/* Numbers of all lines one after another: of line i the source begins at first[3 i], its target behind it, and then
+/* Tokens and types of all lines, concatenated: the source of line i begins at first[3 i], followed by its target and
  * its types. */
 enum { PARTS = 3 };
 struct tws_pairs {
@@ -182,7 +182,7 @@ static tws_code add_question(tws_pairs *p, const cJSON *object, uint64_t line, t
   return TWS_OK;
 }
 
-/* What is said of the `tokens` tokens of the line's input, and their types. */
+/* Reads the labels of the `tokens` tokens of the line's input, and their types. */
 static tws_code add_labels(tws_pairs *p, const cJSON *object, size_t tokens, uint64_t line, tws_error *err) {
   const cJSON *labels = cJSON_GetObjectItemCaseSensitive(object, "labels"),
               *types = cJSON_GetObjectItemCaseSensitive(object, "types");

@@ -31,7 +31,8 @@ typedef struct place {
   uint64_t offset;
 } place;
 
-/* What a rank tells the others before a collective. Written before the opening barrier, read until the closing one. */
+/* Addresses that a rank publishes for the others before a collective: written before the opening barrier, read until
+ * the closing one. */
 typedef struct rank_slot {
   _Alignas(
       CACHE_LINE) _Atomic uint32_t waiting; /* id + 1 of the group it waits in, UINT32_MAX: for a message, 0: not */
@@ -165,7 +166,7 @@ tws_code tws_shared_create(MPI_Comm world, MPI_Comm node, uint32_t group_count, 
   shared->spins = busy ? 20 : 4000;
   const tws_code code = list_places(shared, rank, world_size, err);
   const int ok = code == TWS_OK && shared->size <= MAX_MEMBERS;
-  /* Of one mind: first those of a node, who map each other's memory, then all nodes. */
+  /* All ranks must agree: first those of a node, which map each other's memory, then all nodes. */
   const int mapped = all_agree(node, ok) && map_control(shared) == TWS_OK;
   if (!all_agree(world, mapped)) {
     tws_shared_destroy(shared);

@@ -29,7 +29,7 @@ typedef struct arena {
   int number; /* of the rank's arenas */
 } arena;
 
-/* What ranks have written at one place: live memory of one of them, or an extent. */
+/* Data that ranks have written at one position: live memory of one rank, or an extent of the file. */
 typedef struct candidate {
   uint32_t extent; /* NO_EXTENT: memory of a rank, in */
   uint32_t arena;

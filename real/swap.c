@@ -29,7 +29,7 @@ static int open_folder(const char *path) {
   return open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
-/* Removes what nobody holds. The folder is locked: no file in it is without its lock but for a reason. */
+/* Removes files without a lock. The folder is locked, so that a file without a lock is left over. */
 static int clear(int folder) {
   int count = 0;
   const int again = dup(folder);

@@ -33,7 +33,7 @@ struct tws_watchdog {
   double looked_s;
 };
 
-/* What this rank is at, in the line that others read. */
+/* Writes this rank's current phase into the line that the launcher reads. */
 static void write_line(const tws_watchdog *w, const char *what) {
   const tws_watchdog_setup *s = &w->setup;
   if (s->activity && w->step > 0)
@@ -186,7 +186,7 @@ void tws_watchdog_phase(tws_watchdog *w, int64_t step, const char *what, tws_pha
   pthread_mutex_unlock(&w->lock);
 }
 
-void tws_watchdog_goes_on(tws_watchdog *w, const char *what) {
+void tws_watchdog_progress(tws_watchdog *w, const char *what) {
   if (!w) return;
   pthread_mutex_lock(&w->lock);
   w->since_s = tws_clock_s();

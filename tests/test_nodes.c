@@ -169,7 +169,7 @@ START_TEST(own_disks) {
   r = on_nodes(hosts, TRAIN " --steps 6 --save-every 1 --restarts 1 --save %s --resume %s --set train_batch_size=6",
                folder, text_path, in_folder("own"), in_folder("own"));
   unsetenv("TWINSPEED_FAULT");
-  ck_assert_msg(r.status == 0 && strstr(r.err, "going on with 1 of 3 ranks from global_step4"), "status %d: %s",
+  ck_assert_msg(r.status == 0 && strstr(r.err, "continuing with 1 of 3 ranks from global_step4"), "status %d: %s",
                 r.status, r.err);
   command_free(&r);
   unsetenv("TWS_NODE_MOUNT");

@@ -42,8 +42,8 @@ typedef struct comet_sink {
 
 /* ---- the archive ---- */
 
-/* What both headers of an entry have: version 2.0, no flags, stored, 1 January 1980, checksum, bytes twice, length
- * of the name, no extra field. */
+/* Fields that both headers of an entry share: version 2.0, no flags, stored, 1 January 1980, checksum, bytes twice,
+ * length of the name, no extra field. */
 static void common_header(char *to, const entry *e, const char *name) {
   memset(to, 0, 26);
   tws_put_little(to, 20, 2);
@@ -104,7 +104,7 @@ static uint64_t milliseconds(double seconds) {
   return (uint64_t)(1e3 * seconds);
 }
 
-/* Of equal length at any time: its numbers have thirteen digits. */
+/* The record has the same length at any time: its numbers have thirteen digits. */
 static void put_experiment(comet_sink *s, double now_s, tws_text *out) {
   const size_t at = out->length;
   tws_text_add(out, "{\"offline_id\": \"%s\", \"start_time\": %013" PRIu64 ", \"stop_time\": %013" PRIu64 ", ", s->key,

@@ -167,7 +167,7 @@ static int find_rows(const tws_timeline *const *timelines, int count, int ranks,
   return found;
 }
 
-/* Boxes of one kind. Neighbours closer than `gap_ms` become one box: thousands of slivers would only blur. */
+/* Boxes of one kind. Boxes closer than `gap_ms` are merged: thousands of slivers would only blur. */
 static void add_kind(const tws_timeline *timeline, int t, int kind, const row *rows, int row_count, double start,
                      uint32_t step, double gap_ms, tws_text *data) {
   for (int r = 0; r < row_count; r++) {
@@ -241,7 +241,7 @@ tws_code tws_plot_timelines(const char *scripts, const tws_timeline *const *time
 
 /* ---- memory ---- */
 
-/* Whether an operation of the CSV is of this phase, its second column. */
+/* Returns 1 if an operation of the CSV is of this phase, its second column. */
 static int has_phase(const char *csv, const char *phase) {
   const size_t length = strlen(phase);
   for (const char *line = strchr(csv, '\n'); line; line = strchr(line + 1, '\n')) {

@@ -438,7 +438,7 @@ static void cuda_release(tws_backend *backend, tws_tier tier, void *base) {
     }
 }
 
-/* Whether copies with this address can be left to themselves: it lies in device or pinned memory of ours. */
+/* Returns 1 if copies with this address can be asynchronous: it lies in device or pinned memory of this backend. */
 static int is_ours(const tws_backend *backend, const void *address) {
   for (int i = 0; i < backend->arena_count; i++) {
     const arena *a = &backend->arenas[i];
@@ -527,7 +527,7 @@ static tws_code cuda_run(tws_backend *backend, const tws_work *work, const tws_a
   return TWS_OK;
 }
 
-/* What operands_supported() allows, less the shapes that no kernel here takes. */
+/* Returns 1 for the works of operands_supported(), except shapes that no kernel here supports. */
 static int cuda_supports(const tws_work *work) {
   if (!tws_operands_supported(work)) return 0;
   if (work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_ATTENTION_GRAD) return work->d[4] <= 256;

@@ -39,7 +39,7 @@ typedef struct plan {
   tws_work work;
   size_t stream_bytes;
   int deterministic;
-  int ways; /* 0: the library has none. More than 1: nobody has looked which is fastest */
+  int ways; /* 0: the library has none. More than 1: they have not been timed yet */
   tws_cudnn_way way[MOST_WAYS];
 } plan;
 
@@ -251,7 +251,7 @@ static size_t aligned(size_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
-/* What is left for the library in the operand, and beside delta in the stream's memory. */
+/* Bytes of the workspace operand that remain for the library; delta is in the stream's memory. */
 static size_t operand_bytes(const tws_work *work, int deterministic) {
   const size_t all = tws_work_workspace(work, TWS_BACKEND_CUDA, 0), used = aligned(sum_bytes(work, deterministic));
   return all > used ? all - used : 0;

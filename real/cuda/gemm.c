@@ -86,7 +86,7 @@ static tws_cuda_product product_of(const tws_cuda_call *call) {
   return p;
 }
 
-/* ---- what is beside a product, by kernels of ours ---- */
+/* ---- epilogues of a product by the backend's own kernels ---- */
 
 static tws_code run_part(const tws_cuda_call *call, tws_cuda_function run, tws_kernel kernel, int64_t count,
                          void *const *operand, const tws_dtype *dtype, int operands, tws_error *err) {
@@ -143,7 +143,7 @@ typedef struct attempt {
   tws_gemm_choice *choice;
 } attempt;
 
-/* Proposals are not promises; of what is beside a product, some types and shapes are refused only here. */
+/* Proposals are no guarantee: some types and shapes of epilogues are refused only when the product is started. */
 static int is_declined(cublasStatus_t status, const tws_cuda_product *p, tws_gemm_form form) {
   if (status == CUBLAS_STATUS_INVALID_VALUE) return form != TWS_GEMM_ALONE && (p->activation || p->sums);
   return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH;
@@ -165,8 +165,8 @@ static tws_code run_candidate(void *user, const tws_gemm_candidate *candidate, i
   return candidate->form == TWS_GEMM_WHOLE ? add_sums(t->call, p, err) : add_rest(t->call, p, candidate->form, err);
 }
 
-/* What the product overwrites may be overwritten again and again; a sum that it adds to may not: that one is timed on
- * memory of its own. Without memory for that the first proposal stays. */
+/* An output that the product overwrites may be overwritten repeatedly for timing; one that it adds to may not, and
+ * is timed on memory of its own. Without memory for that the first proposal is used. */
 static tws_code rank(const attempt *t, tws_error *err) {
   tws_cuda_product trial = *t->product;
   attempt user = *t;

@@ -1,17 +1,16 @@
 /* Collectives and messages among GPUs by NCCL. The world's communicator is bootstrapped through the caller's broadcast,
  * each group of the plan is split from it, in rank 0's order of groups. Calls never block in the library: every state
  * is polled with a deadline, and the error names the group and the collective. Sums are NCCL's: in its order, bfloat16
- * rounded at each hop; they repeat bit by bit on the same machines.
+ * rounded at each step of the ring or tree; they repeat bit by bit on the same machines.
  *
- * Kernels of NCCL wait on their multiprocessors for the other ranks. The plan's channels (plan/plan.h) put those that
- * ranks could start in different orders one after another, as dependencies; channels run side by side: at most 3 such
- * kernels of at most 32 blocks, which fit an A100's 108 multiprocessors beside each other, so that none waits for
- * another's place. Nothing can deadlock: the whole plan could run one operation after another in its order (the
- * verifier tries that), and streams only leave out some of the waiting.
+ * Kernels of NCCL wait on their multiprocessors for the other ranks. The plan's channels (plan/plan.h) serialize, by
+ * dependencies, those that ranks could start in different orders; different channels run concurrently: at most 3 such
+ * kernels of at most 32 blocks, which fit an A100's 108 multiprocessors together, so that none waits for another's
+ * resources. Nothing can deadlock: the whole plan could run one operation after another in its order (the verifier
+ * tries that), and streams only remove some of the waiting.
  *
- * Messages between pipeline stages are rendezvous: one that is sent ends when it is received. They run on one stream of
- * one communicator, so in the order of the plan. Communicators share no buffers: NCCL would run those that do one after
- * another. */
+ * Messages between pipeline stages are rendezvous: a send ends when it is received. They run on one stream of one
+ * communicator, and so in the order of the plan. Communicators share no buffers: NCCL would serialize those that do. */
 #include <nccl.h>
 #include <sched.h>
 #include <stdio.h>
@@ -273,7 +272,7 @@ static tws_code prepare(tws_comm *comm, const tws_cuda_comm_setup *setup, tws_er
   return TWS_OK;
 }
 
-/* What was begun with ranks that may be gone. Only before anybody else knows of these communicators. */
+/* Aborts communicators whose ranks may have failed. Only to be called before other code uses them. */
 static void abort_all(tws_comm *comm) {
   for (uint32_t i = 0; i < comm->group_count; i++) {
     ncclComm_t c = comm->groups[i].comm;

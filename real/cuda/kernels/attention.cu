@@ -51,7 +51,7 @@ __device__ int64_t length_of(const Shape &s, int64_t batch) {
   return length < 0 ? 0 : length < s.kv_seq ? length : s.kv_seq;
 }
 
-// What is seen of one of the sequences: so many keys, inside documents.
+// Visible part of one sequence: `length` keys, within documents.
 struct Sequence {
   int64_t length;
   const int32_t *documents;  // or null
@@ -107,7 +107,7 @@ __device__ float biased(const tws_attention_form &f, float slope, float score, i
   return SPECIAL && f.alibi ? score - slope * fabsf((float)(query + f.offset - key)) : score;
 }
 
-// How much a score changes with its scaled product.
+// Derivative of a score with respect to its scaled product.
 template <bool SPECIAL>
 __device__ float steepness(const tws_attention_form &f, float score) {
   if (!SPECIAL || f.cap == 0.0F) return 1.0F;
@@ -450,7 +450,7 @@ tws_code shape_of(const tws_cuda_call *call, Shape *s, tws_error *err) {
   return TWS_OK;
 }
 
-// Queries, keys and values, or their gradients, from operand `at` on, which is moved behind them.
+// Queries, keys and values, or their gradients, from operand `at` on; `at` is advanced past them.
 template <typename T>
 Heads<T> heads_at(const tws_cuda_call *call, const Shape &s, int *at) {
   void *const *o = call->operand + *at;
@@ -468,8 +468,8 @@ Heads<T> heads_at(const tws_cuda_call *call, const Shape &s, int *at) {
   return {first, first + q, first + q + kv, all, all, all};
 }
 
-// What stands before the workspace, from operand `at` on; returns the workspace's number. bias_gradients: that
-// operand's number, where there is one.
+// Reads the operands before the workspace, from operand `at` on; returns the workspace's index. bias_gradients: that
+// operand's index, if there is one.
 int extras_at(const tws_cuda_call *call, Shape *s, int at, int *bias_gradients) {
   if (call->work->flags & TWS_LENGTHS) s->lengths = in<int32_t>(call, at++);
   if (call->work->flags & TWS_DOCUMENTS) s->documents = in<int32_t>(call, at++);

@@ -81,7 +81,7 @@ struct Multiply {
   __device__ float operator()(float x, float) const { return x * factor; }
 };
 
-// What the gate of a gated unit becomes, and its derivative.
+// Activation of the gate of a gated unit, and its derivative.
 struct SiluGate {
   __device__ static float value(float x) { return x * sigmoid(x); }
   __device__ static float slope(float x) {

@@ -74,7 +74,7 @@ struct RowLists {
   int segments, part_tokens, most_parts;
 };
 
-// What a block works at: GROUP rows, whose first is id `low`, and one segment of the tokens.
+// A block's work: GROUP rows, the first of which is id `low`, and one segment of the tokens.
 struct Share {
   int64_t base, low, high, begin, end;
   int rows;
@@ -193,7 +193,7 @@ __device__ void sum_vectors(const T *from, int64_t width, int64_t column, int co
   __syncthreads();
 }
 
-// Of a part of a long list. A block has a part and 32 V columns.
+// Sums one part of a long list. A block has a part and 32 V columns.
 template <typename T, int V>
 __global__ void __launch_bounds__(BLOCK) sum_list_parts(const T *dx, RowLists l, int64_t width) {
   __shared__ float scratch[WARPS][WARP * V];
@@ -239,8 +239,8 @@ __global__ void __launch_bounds__(BLOCK) sum_rows(const T *dx, G *dwte, RowLists
   }
 }
 
-// Shares out the scratch memory; part_tokens 0: it is too small. A list of more than part_tokens has a full part, so
-// all have less than two for each so many tokens.
+// Divides the scratch memory; part_tokens 0: it is too small. A list of more than part_tokens tokens has a full part,
+// so that all lists together have fewer than two parts for each part_tokens tokens.
 RowLists lists_for(const tws_cuda_call *call) {
   const int64_t tokens = call->work->d[0], width = call->work->d[1], vocabulary = call->work->d[2];
   const int64_t by_rows = MOST_COUNTS / vocabulary, by_tokens = ceil_div(tokens, SEGMENT);

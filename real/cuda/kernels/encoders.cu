@@ -1,4 +1,4 @@
-// Small kernels of encoders: biases of some parts of a row, tokens beside their neighbours, scores of spans.
+// Small kernels of encoders: biases of some parts of a row, tokens next to adjacent tokens, scores of spans.
 #include "real/cuda/kernels/common.cuh"
 
 namespace {

@@ -53,8 +53,8 @@ __device__ void normalise_pack(const Norm<T> &n, int64_t row, int64_t column, co
   store<V>(n.y + row * n.width + column, v);
 }
 
-// A row belongs to a block (WHOLE) or to a warp, which read it once. Where V is 1 the compiler would rather spill than
-// use more than 32 registers, unless it is told that one block is enough.
+// A row belongs to a block (WHOLE) or to a warp, which reads it once. Where V is 1 the compiler would rather spill than
+// use more than 32 registers, unless __launch_bounds__ says that one block suffices.
 template <typename T, int V, bool RESIDUAL, bool WHOLE>
 __global__ void __launch_bounds__(LARGEST_BLOCK, V == 1 ? 1 : 0) norm(Norm<T> n) {
   __shared__ float scratch[LARGEST_BLOCK / WARP];
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(grad_threads<PER>)
 #pragma unroll
       for (int r = 0; r < 2 * R; ++r) scratch[turn][me / WARP][r] = sum[r];
     }
-    __syncthreads();  // who comes to the next turn's barrier has read this turn's sums: two buffers do
+    __syncthreads();  // a thread that reaches the next iteration's barrier has read these sums: two buffers suffice
 #pragma unroll
     for (int r = 0; r < 2 * R; ++r) sum[r] = 0.0F;
     for (int i = 0; i < warps; ++i) {
@@ -476,7 +476,7 @@ bool has_sums(const tws_cuda_call *call) {
   return (call->work->flags & TWS_SUMS) != 0;
 }
 
-// What a gradient's kernels leave of it: the second stage of the sums over columns, in `rows` rows of each part.
+// Final stage of a gradient's kernels: the sums over columns, from `rows` rows of each part.
 tws_code finish_params(const tws_cuda_call *call, int parts, int rows, tws_error *err) {
   const int64_t width = call->work->d[1];
   const int count = rows < 3 && has_sums(call) ? call->count - 6 : call->count - 5;
@@ -512,7 +512,7 @@ tws_code one_pass(const tws_cuda_call *call, tws_error *err) {
   return finish_params(call, (int)blocks, rows, err);
 }
 
-// Layers behind an RMSNorm seldom have biases: those are summed up in a pass of their own.
+// Layers after an RMSNorm seldom have biases: those are summed in a separate pass.
 template <typename T, int V, int PER, bool RMS>
 tws_code run_one_pass(const tws_cuda_call *call, tws_error *err) {
   if constexpr (!RMS)

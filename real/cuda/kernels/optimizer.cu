@@ -9,7 +9,7 @@ extern "C" {
 
 namespace {
 
-// What an update's arithmetic may use: this step's rates, and the parameters of its work under their names.
+// Constants of an update: this step's rates, and the parameters of its work by name.
 struct Parameters {
   float epsilon, decay, min_coeff, max_coeff;
   int l2;
@@ -51,7 +51,7 @@ __device__ void update_rule<TWS_KERNEL_ADAGRAD>(const Rates &r, float g, float *
   *p -= r.lr * g / (sqrtf(state[0]) + r.epsilon);
 }
 
-// Of a rule that needs norms: what the weight changes by, before it is scaled.
+// For a rule that needs norms: the change of the weight before scaling.
 template <tws_kernel KERNEL>
 __device__ float tensor_change(const Rates &r, float g, float p, float *state);
 

@@ -1,4 +1,4 @@
-// Pooling: a thread has one number, its neighbours the channels beside it.
+// Pooling: a thread computes one element; adjacent threads have adjacent channels.
 #include "models/windows.h"
 #include "real/cuda/kernels/common.cuh"
 

@@ -147,7 +147,7 @@ static int64_t head_at(const heads_view *view, const shape *s, int64_t token, in
   return view->first + token * view->row + h * s->head;
 }
 
-/* What stands behind the other operands. */
+/* Optional operands, which follow the others. */
 typedef struct extras {
   const int32_t *lengths;   /* NULL: whole sequences */
   const int32_t *documents; /* NULL: a sequence is one */
@@ -339,7 +339,7 @@ VECTOR_INLINE vf dropout_factors(const shape *s, const uint32_t *words) {
   return (vf)((vi)v_set(s->form.kept) & (vi)(bits >= s->form.dropped_below));
 }
 
-/* What a tile of probabilities is made with: a variant of the code each. Special ones look at the form. */
+/* Variant of the code that computes a tile of probabilities. Special ones read the attention form. */
 typedef enum kind_of_scores {
   PLAIN,
   PLAIN_DROPPED, /* what TWS_DROPOUT adds to plain ones, and nothing else */
@@ -371,7 +371,8 @@ static score_tile first_tile(const shape *s, const extras *e, int64_t batch, int
 
 /* ---- relative biases ---- */
 
-/* Of a head, by distance, into `distances` floats at `to`; where those of the first query and the first key are. */
+/* Loads a head's biases by distance into `distances` floats at `to`; returns the address of distance 0, that of the
+ * first query and the first key. */
 static float *load_biases(const shape *s, const extras *e, int64_t h, float *to, size_t distances) {
   float *const middle = to + s->seq - 1 + TWS_HOST_ATTENTION_LEAD;
   if (!e->biases) return NULL;
@@ -383,7 +384,7 @@ static float *load_biases(const shape *s, const extras *e, int64_t h, float *to,
   return middle;
 }
 
-/* What was found for each distance, `by_distance` as load_biases() returned it, for each row of the table. */
+/* Sums the gradients by distance, `by_distance` as load_biases() returned it, for each row of the bias table. */
 static void keep_bias_gradients(const shape *s, const extras *e, int64_t batch, int64_t h, const float *by_distance) {
   float *part = e->bias_parts + (batch * s->heads + h) * s->form.buckets;
   memset(part, 0, (size_t)s->form.buckets * sizeof *part);
@@ -579,7 +580,8 @@ static void gradient_special(const shape *s, const backward_scratch *w, const sc
 static void (*const gradient_of[])(const shape *s, const backward_scratch *w, const score_tile *t, int64_t rows) = {
     gradient_plain, gradient_dropped, gradient_special};
 
-/* One tile of queries: lse and the dot products of dO and O, dO and Q in scratch. `o`: the operand, lse behind it. */
+/* Prepares one tile of queries: lse and the row sums of dO * O, and dO and Q, in scratch. `o`: the operand O, which
+ * lse follows. */
 static void load_queries(const tws_host_call *call, const shape *s, const heads_view *q, const backward_scratch *w,
                          const score_tile *t, int o, int64_t m) {
   const tws_dtype type = call->dtype[0];

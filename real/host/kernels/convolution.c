@@ -96,7 +96,7 @@ static void add_operand(part *p, void *operand, tws_dtype dtype) {
   p->dtype[p->count++] = dtype;
 }
 
-/* A kernel of its own: a product of so many rows x out x in, or a count of elements. */
+/* Runs another kernel on a part: a product of rows x out x in, or a count of elements. */
 static tws_code run_part(const convolution *c, tws_host_function run, const int64_t d[3], uint32_t flags, const part *p,
                          tws_error *err) {
   const tws_work work = {.dtype = (uint8_t)c->type, .flags = flags, .d = {d[0], d[1], d[2]}};

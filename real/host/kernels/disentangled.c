@@ -116,7 +116,7 @@ static void score(const job *j, const scratch *w, int64_t query, int64_t rows, i
   }
 }
 
-/* What dropout multiplies the probabilities of a query by: 0, or what the others grow by. */
+/* Factor of dropout for the probabilities of a query: 0, or 1 / (1 - p). */
 static float kept(const job *j, int64_t b, int64_t h, int64_t i, int64_t key, uint32_t words[PHILOX_WORDS]) {
   if (!j->form.dropped_below) return 1;
   if (key % PHILOX_WORDS == 0)

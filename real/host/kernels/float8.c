@@ -1,4 +1,4 @@
-/* What enters products in 8 bits: the largest magnitude of a tensor, and its codes. */
+/* 8-bit operands of products: the largest magnitude of a tensor, and its codes. */
 #include "base/float8.h"
 #include "real/host/kernels/kernels.h"
 

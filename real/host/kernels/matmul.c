@@ -155,7 +155,7 @@ static tws_code native_prepare(product *p, int parts, tws_error *err) {
 }
 
 /* ---- any types, through float32 panels ---- */
-/* What codes of 8 bits mean, without their scale. */
+/* Converts 8-bit codes to float32, without their scale. */
 static void widen_codes(tws_dtype type, float *to, int64_t to_stride, const uint8_t *from, int64_t from_stride,
                         int64_t rows, int64_t columns) {
   float meaning[256];

@@ -6,7 +6,7 @@
 
 enum { MAX_THREADS = 256 };
 
-/* What an update's arithmetic may use: this step's rates, and the parameters of its work under their names. */
+/* Constants of an update: this step's rates, and the parameters of its work by name. */
 typedef struct update_constants {
   float lr, beta1, beta2, rest1, rest2, epsilon, weight_decay, decay, step, inverse_root_bias2, clip;
   float scale; /* of the change, by the norms of its parameter */
@@ -40,7 +40,7 @@ VECTOR_INLINE vf adagrad_update(const update_constants *c, vf weight, vf *state,
   return weight - c->lr * g / (v_sqrt(state[0]) + c->epsilon);
 }
 
-/* Of a rule that needs norms: what the weight changes by, before it is scaled. */
+/* For a rule that needs norms: the change of the weight before scaling. */
 VECTOR_INLINE vf lamb_change(const update_constants *c, vf weight, vf *state, vf g) {
   state[0] = c->beta1 * state[0] + c->rest1 * g;
   state[1] = c->beta2 * state[1] + c->rest2 * (g * g);
@@ -122,7 +122,7 @@ VECTOR_INLINE void update_range(tws_kernel kernel, tws_dtype G, tws_dtype P, con
 
 /* ---- bfloat16 weights without a float32 copy ---- */
 
-/* Random bits are made for so many elements at once: one philox block in each lane. */
+/* Random bits are drawn for this many elements at once: one Philox block in each lane. */
 enum { DRAWN = LANES * TWS_ROUNDING_GROUP };
 
 /* Sixteen tws_philox_block() from `index` on, one after the other; of a word the lower half comes first. */
@@ -245,7 +245,7 @@ static void put_weights_task(void *arg, int thread, int threads) {
            }));
 }
 
-/* What was not updated: the 16-bit weights are there already, unless they are on their way to a device. */
+/* After a skipped update: the 16-bit weights are unchanged, unless they must be copied to a device. */
 static void put_weights(const tws_host_call *call, int copy_at) {
   if (call->work->place == TWS_PLACE_HOST && call->count > copy_at)
     run_parallel(call, 6.0 * (double)call->work->d[0], put_weights_task, (void *)(uintptr_t)call);
@@ -275,7 +275,7 @@ static tws_code run_update(const tws_host_call *call, int states, int norms, tws
 
 /* ---- sums of squares ---- */
 
-/* Of a vector, added in double precision. */
+/* Adds the squares of a vector in double precision. */
 VECTOR_INLINE void add_squares(vd *low, vd *high, vf x) {
   union {
     vf v;
