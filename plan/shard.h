@@ -64,8 +64,8 @@ typedef struct tws_local {
   const tws_network *network; /* of this rank: the whole one itself when nothing is split */
   const tws_local_module *modules;
   const tws_local_value *values;
-  const tws_placement *params;         /* per parameter */
-  const tws_param_slice *slices;       /* per parameter, in `keep`; NULL: all whole */
+  const tws_placement *params;   /* per parameter */
+  const tws_param_slice *slices; /* per parameter, in `keep`; NULL: all whole */
 } tws_local;
 
 /* tensor_parallel.c: how the axis "model" splits a module, where its input has or has not a part of the features on
