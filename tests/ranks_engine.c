@@ -7,7 +7,7 @@
  *                                  begins with "stale-N-" is updated one step late from step N on (tests/stale.h), one
  *                                  that begins with "columns-" in two parts (tests/columns.h); one that begins with
  *                                  "codes-N-" works with weights of 8 bits as N ranks make them, with
- *                                  "hops-N-" adds up gradients of 4 bits in nodes of N (tests/codes.h)
+ *                                  "levels-N-" adds up gradients of 4 bits in nodes of N (tests/codes.h)
  * A rank that finds something wrong says so and ends with status 1. */
 #include <math.h>
 #include <sched.h>
@@ -451,12 +451,12 @@ static void run_job(char *line, FILE *out) {
     losses[i] = norms[i] = evaluations[i] = NAN; /* of steps before a checkpoint there are none */
   if (rank == 0) verify_plans(name, network, config);
   const int late = strncmp(name, "stale-", 6) == 0;
-  const int coded = strncmp(name, "codes-", 6) == 0, hops = strncmp(name, "hops-", 5) == 0;
-  if (late || coded || hops || strncmp(name, "columns-", 8) == 0) {
-    const tws_code done = late    ? stale_train(&options, atoi(name + 6), &err)
-                          : coded ? codes_train(&options, atoi(name + 6), 0, &err)
-                          : hops  ? codes_train(&options, config->accumulation_steps, atoi(name + 5), &err)
-                                  : columns_train(&options, &err);
+  const int coded = strncmp(name, "codes-", 6) == 0, levels = strncmp(name, "levels-", 7) == 0;
+  if (late || coded || levels || strncmp(name, "columns-", 8) == 0) {
+    const tws_code done = late     ? stale_train(&options, atoi(name + 6), &err)
+                          : coded  ? codes_train(&options, atoi(name + 6), 0, &err)
+                          : levels ? codes_train(&options, config->accumulation_steps, atoi(name + 7), &err)
+                                   : columns_train(&options, &err);
     need(done == TWS_OK, name, &err);
     print_curve(name, options.steps, out);
     tws_config_destroy(config);

@@ -524,7 +524,7 @@ static char *page(void) {
       "Devices that software sees as two have halves of the figures in their profile.\n");
   fprintf(
       out,
-      "\n## Fabrics\nClasses of links, with the latency of a hop and the share of the nominal rate that collectives "
+      "\n## Fabrics\nClasses of links, with the latency of a link and the share of the nominal rate that collectives "
       "reach. Sources are in `config/fabrics.def`. In a cluster file `\"class\"` names one, and gives `latency_s` "
       "where "
       "that is absent.\n\n| class | latency, us | share | |\n|---|---|---|---|\n");

@@ -60,7 +60,7 @@ static int find(const char *path) {
   return -1;
 }
 
-/* A name without a folder is beside the file. */
+/* A name without a folder is in the file's own folder. */
 static void read_include(source *s, const char *name) {
   char path[192];
   const char *slash = strrchr(s->path, '/');
@@ -263,7 +263,8 @@ static int look_for_call(const char *path, const char *text, size_t call, char *
   return seen;
 }
 
-/* What writes files in another way follows links that were planted, leaves halves, or destroys what is not its own. */
+/* Code that writes files in another way follows planted links, leaves partial files, or destroys files that it does not
+ * own. */
 START_TEST(one_writer_of_files) {
   char found[4096] = "";
   int seen = 0;
@@ -402,7 +403,7 @@ START_TEST(techniques_that_are_asked_for_are_noticed) {
     int noticed;
   } mutants[] = {{"estimators/compose.c", "if (request->config->zero.stage == 3) return 0;\n", 1},
                  {"estimators/path.c", "const tws_zero_config *z = &request->config->zero;\n", 1},
-                 {"sim/executor.c", "  late = plan->zero.overlap_comm; /* beside */\n", 1},
+                 {"sim/executor.c", "  late = plan->zero.overlap_comm; /* overlapped */\n", 1},
                  {"models/hardware/costs.c", "/* a */ busy += config->zero.offload_param_pinned;\n", 1},
                  {"models/hardware/costs.c", "x = '\"'; y = c->zero.offload_optimizer_ratio;\n", 1},
                  {"autotune/knee.c", "\n\nfor (; job->config->zenflow.on;) {}\n", 1},
