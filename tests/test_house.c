@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "tests/suite.h"
 
 enum { MAX_FILES = 1024, MAX_INCLUDES = 64, FILE_LINES = 800, FUNCTION_LINES = 80, COLUMNS = 120 };
 
@@ -433,10 +434,5 @@ int main(void) {
   tcase_add_test(tests, techniques_are_known_to_plans);
   tcase_add_test(tests, techniques_that_are_asked_for_are_noticed);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_set_fork_status(runner, CK_FORK);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }
