@@ -1,4 +1,4 @@
-/* What checkpoints are made of, without training: parts of parameters, who writes what, the index, folders. */
+/* The parts of checkpoints, without training: segments of parameters, writers of each, the index, folders. */
 #include <check.h>
 #include <dirent.h>
 #include <math.h>
@@ -51,7 +51,7 @@ static tws_param_slice draw_slice(const tws_param *param) {
   tws_param_slice slice = {.whole_columns = param->columns, .columns = param->columns};
   int64_t at = 0, end = param->rows;
   const int64_t step = 1 + (int64_t)draw((uint64_t)param->rows), cells = param->rows / step;
-  if (cells > 1 && draw(2)) { /* the same rows of each of some neighbours */
+  if (cells > 1 && draw(2)) { /* the same rows of each of some adjacent cells */
     const int64_t first = (int64_t)draw((uint64_t)cells - 1);
     slice.repeats = 2 + (int64_t)draw((uint64_t)(cells - first - 1));
     slice.step = step;

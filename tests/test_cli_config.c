@@ -79,7 +79,7 @@ START_TEST(the_hint_is_a_command) {
 }
 END_TEST
 
-/* Keys of other programs beside DeepSpeed's own are left alone, as DeepSpeed leaves them. */
+/* Keys of other programs among DeepSpeed's own are left alone, as DeepSpeed leaves them. */
 START_TEST(keys_beside_deepspeeds_own) {
   static const char *const taken[] = {
       "{\"train_batch_size\": 8, \"model_type\": \"gpt2\"}",

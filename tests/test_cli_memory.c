@@ -116,7 +116,7 @@ START_TEST(an_offloaded_optimizer_takes_18_bytes) {
 }
 END_TEST
 
-/* What the verdict is of is printed beside DeepSpeed's formula. */
+/* The verdict's memory is printed next to DeepSpeed's formula. */
 START_TEST(formulas_stand_beside_what_the_runtime_needs) {
   command_result r = twinspeed(
       "estimate -m gpt2-xl --dtype bf16 --stage 3 --cluster dgx-a100 --set "
@@ -137,7 +137,7 @@ END_TEST
 
 #define LLAMA "estimate -m llama-3-8b --dtype bf16 --stage 3 -n 8 --micro-batch 1 --seq 4096 --recompute full "
 
-/* The answer of an estimate on devices of so much memory. */
+/* The answer of an estimate on devices of this memory. */
 static void assert_answer(const char *runtime, double memory, const char *options, int status, const char *answer) {
   char text[256];
   snprintf(text, sizeof text,

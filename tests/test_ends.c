@@ -83,7 +83,7 @@ START_TEST(interrupted_twice) {
 }
 END_TEST
 
-/* All work is done: that mpirun does not end is told, and no failure. */
+/* All work is done: the launcher reports that mpirun does not end, and no failure. */
 START_TEST(mpirun_stays) {
   char text[512], path[8192], before[4096];
   running_job j;

@@ -37,7 +37,7 @@ static void check_same_path(const tws_path_result *folded, const tws_path_result
                 step);
 }
 
-/* How much was planned of a job. */
+/* The parts of a job that were planned with fewer micro-batches. */
 typedef struct planned {
   int few_timed, few_laid_out; /* fewer micro-batches than there are */
 } planned;
@@ -240,7 +240,7 @@ START_TEST(any_number_of_micro_batches) {
 }
 END_TEST
 
-/* What cannot be folded: GPipe, which holds every micro-batch, and an engine's plan. */
+/* GPipe, which holds every micro-batch, and an engine's plan cannot be folded. */
 START_TEST(what_is_too_long_is_refused) {
   tws_job *jobs[2] = {job_of(1, NULL, 1 << 20), job_of(4, "gpipe", 1 << 20)};
   for (int i = 0; i < 2; i++) {

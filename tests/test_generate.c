@@ -14,7 +14,7 @@ static int32_t sample(double temperature, int64_t k, double p, double uniform, d
   return tws_sample(scores, COUNT, &how, uniform, room, likely);
 }
 
-/* How often each token comes, of evenly spread numbers. */
+/* Computes the share of each token among tokens drawn with evenly spread numbers. */
 static void spread(double temperature, int64_t k, double p, double share[COUNT]) {
   enum { DRAWS = 20000 };
   double likely;

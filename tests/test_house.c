@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "tests/suite.h"
 
 enum { MAX_FILES = 1024, MAX_INCLUDES = 64, FILE_LINES = 800, FUNCTION_LINES = 80, COLUMNS = 120 };
 
@@ -61,7 +62,7 @@ static int find(const char *path) {
   return -1;
 }
 
-/* A name without a folder is beside the file. */
+/* A name without a folder is in the file's own folder. */
 static void read_include(source *s, const char *name) {
   char path[192];
   const char *slash = strrchr(s->path, '/');
@@ -264,7 +265,8 @@ static int look_for_call(const char *path, const char *text, size_t call, char *
   return seen;
 }
 
-/* What writes files in another way follows links that were planted, leaves halves, or destroys what is not its own. */
+/* Code that writes files in another way follows planted links, leaves partial files, or destroys files that it does not
+ * own. */
 START_TEST(one_writer_of_files) {
   char found[4096] = "";
   int seen = 0;
@@ -403,7 +405,7 @@ START_TEST(techniques_that_are_asked_for_are_noticed) {
     int noticed;
   } mutants[] = {{"estimators/compose.c", "if (request->config->zero.stage == 3) return 0;\n", 1},
                  {"estimators/path.c", "const tws_zero_config *z = &request->config->zero;\n", 1},
-                 {"sim/executor.c", "  late = plan->zero.overlap_comm; /* beside */\n", 1},
+                 {"sim/executor.c", "  late = plan->zero.overlap_comm; /* overlapped */\n", 1},
                  {"models/hardware/costs.c", "/* a */ busy += config->zero.offload_param_pinned;\n", 1},
                  {"models/hardware/costs.c", "x = '\"'; y = c->zero.offload_optimizer_ratio;\n", 1},
                  {"autotune/knee.c", "\n\nfor (; job->config->zenflow.on;) {}\n", 1},
@@ -433,10 +435,5 @@ int main(void) {
   tcase_add_test(tests, techniques_are_known_to_plans);
   tcase_add_test(tests, techniques_that_are_asked_for_are_noticed);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_set_fork_status(runner, CK_FORK);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

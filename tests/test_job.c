@@ -238,7 +238,7 @@ START_TEST(hosts_share_their_memory) {
 }
 END_TEST
 
-/* Nothing is left behind by jobs that cannot be had. */
+/* A job that cannot be built leaves no file and no memory. */
 START_TEST(bad_specifications) {
   static const struct {
     const char *model, *cluster, *set;

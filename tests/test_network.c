@@ -115,7 +115,7 @@ START_TEST(expert_counts) {
 }
 END_TEST
 
-/* What a token meets: "active" parameters, which the papers round (Jiang et al. 2024: 13B and 39B of 47B and 141B). */
+/* Parameters that a token uses ("active"), which the papers round (Jiang et al. 2024: 13B and 39B of 47B and 141B). */
 START_TEST(active_counts) {
   static const struct {
     const char *name;
@@ -311,7 +311,7 @@ START_TEST(random_configurations) {
 }
 END_TEST
 
-/* Of config.json files as published on the Hugging Face hub, cut down to the keys that matter. */
+/* These are config.json files as published on the Hugging Face hub, cut down to the keys that matter. */
 START_TEST(counts_of_published_files) {
   static const struct {
     const char *text;
@@ -507,7 +507,7 @@ END_TEST
 
 /* ---- safetensors ---- */
 
-/* A file with this header, `data` bytes behind it, and a stated length (-1: the true one). */
+/* A file with this header, `data` bytes after it, and a stated length (-1: the true one). */
 static const char *put(const char *name, const char *header, int data, int64_t stated) {
   const char *path = in_folder(name);
   FILE *file = fopen(path, "wb");

@@ -107,8 +107,8 @@ static int next_of(const tws_racer *racers, int count, int most) {
   return next;
 }
 
-/* Fields whose best is up to 4 % ahead; runs scatter by 2 %, and every fifth is disturbed by up to 40 %. Whoever wins
- * is hardly behind the best in nearly all of them, and for fewer runs than all have. */
+/* The best of a field leads by up to 4 %; runs scatter by 2 %, and every fifth is disturbed by up to 40 %. The winner
+ * is hardly slower than the best in nearly all fields, and takes fewer runs than all candidates have. */
 START_TEST(race_finds_the_fastest) {
   int good = 0, runs = 0;
   gsl_rng *random = gsl_rng_alloc(gsl_rng_mt19937);

@@ -38,7 +38,7 @@ typedef struct part {
   char owners[320]; /* " zero.c zero3_gathers.c "; "": anyone */
 } part;
 
-/* Members of tws_lower with the files that the comment behind each names. */
+/* Members of tws_lower with the files that the comment after each names. */
 static int read_parts(part parts[MAX_PARTS]) {
   char *text = read_source("plan/lower.h", 1);
   char *at = strstr(text, "typedef struct tws_lower {");
@@ -70,7 +70,8 @@ static int read_parts(part parts[MAX_PARTS]) {
   return count;
 }
 
-/* What follows the members and elements of a part that are named one after the other; NULL: it leads elsewhere. */
+/* Returns the text after the members and elements of a part that are named one after the other; NULL: it leads
+ * elsewhere. */
 static const char *behind_chain(const char *at) {
   for (;;) {
     if (*at == '.') {
@@ -89,7 +90,8 @@ static const char *behind_chain(const char *at) {
   return at[0] == '-' && at[1] == '>' ? NULL : at;
 }
 
-/* `at` is behind "l->part", `begin` its l: is it changed there, or handed to a pointer that may change it? */
+/* `at` is after "l->part", `begin` is its l. Returns 1 if it is changed there, or handed to a pointer that may change
+ * it. */
 static int is_changed(const char *text, const char *begin, const char *at) {
   const char *behind = behind_chain(at);
   if (!behind) return 0;

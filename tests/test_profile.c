@@ -457,7 +457,7 @@ START_TEST(rings) {
   /* four nodes of eight: four NICs make 4e10, below the device's own link, before which the pieces queue */
   ck_assert_double_eq_tol(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_REDUCE_SCATTER, 32, 8, B, 1),
                           31 / 32.0 * B / 4e10 + 5e-6, 1e-12);
-  /* no bytes: 31 hops, of which four leave a node; many: what flows wait for beside them */
+  /* no bytes: 31 steps, of which four leave a node; many: the flows' own waits are negligible */
   ck_assert_double_eq_tol(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_REDUCE_SCATTER, 32, 8, 0, 1),
                           4 * 5e-6 + 27 * 1e-6, 1e-15);
   ck_assert_double_eq_tol(tws_collective_latency_s(&cluster, NULL, TWS_COLLECTIVE_REDUCE_SCATTER, 32, 8, B, 1), 5e-6,

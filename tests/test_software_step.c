@@ -1,5 +1,5 @@
-/* What DeepSpeed holds around the optimizer's step: figures that were counted of its releases with two ranks, and reports
- * of jobs that ran out of memory there. */
+/* Memory that DeepSpeed holds around the optimizer's step: figures that were counted of its releases with two ranks,
+ * and reports of jobs that ran out of memory there. */
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 #define GIB 1073741824.0
 
-/* Of a model on eight ranks whose activations are gone: peak bytes and the job's parameters. */
+/* Peak bytes of a model on eight ranks whose activations are gone, and the job's parameters. */
 typedef struct step_case {
   double peak, parameters, largest;
 } step_case;
@@ -106,7 +106,7 @@ END_TEST
 
 /* ---- Hugging Face's modules ---- */
 
-/* What a device needs of a Llama of so many layers, and its parameters; of 7168 tokens. */
+/* Returns the bytes that a device needs for a Llama of `layers` layers and 7168 tokens, and counts its parameters. */
 static double needed(int layers, const char *options, double *parameters) {
   char text[512];
   snprintf(text, sizeof text,

@@ -185,7 +185,7 @@ static tws_code make_growing(const char *member, const char *content, size_t tim
   return code;
 }
 
-/* A small file and a small text make no gigabytes: each in a process that has not so much memory. */
+/* A small file and a small text make no gigabytes: each in a process that has less memory. */
 START_TEST(what_is_made_of_a_text_is_bounded) {
   enum { MIB = 1 << 20, TEXT = 30000 };
   static const struct {

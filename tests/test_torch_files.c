@@ -38,7 +38,7 @@ static void shell(const char *format, ...) {
 
 /* ---- DeepSpeed's checkpoints ---- */
 
-/* Whether the file has these tensors, to the last bit. */
+/* Returns 1 if the file has these tensors, to the last bit. */
 static int same_tensors(const char *path, const cJSON *tensors) {
   tws_safetensors *list = NULL;
   const cJSON *tensor;
@@ -130,7 +130,7 @@ START_TEST(damage) {
     ck_assert_msg(code != TWS_OK || same_tensors(out, tensors), "byte %ld of %s", (long)at, files[i % 2]);
     errors += code != TWS_OK;
     ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
-    if (i % 20 == 0) { /* everything behind is missing */
+    if (i % 20 == 0) { /* everything after it is missing */
       ck_assert_int_eq(ftruncate(fd, at), 0);
       ck_assert(convert(in_folder("copy"), out, &err) == TWS_INVALID);
       close(fd);
@@ -144,7 +144,7 @@ START_TEST(damage) {
 }
 END_TEST
 
-/* What is not there, there twice, or of a kind that zero_to_fp32 does not know either. */
+/* Tensors that are missing, duplicated, or of a kind that zero_to_fp32 does not know either. */
 START_TEST(folders) {
   static const struct {
     const char *folder, *command, *words;

@@ -1,6 +1,6 @@
 /* ctest: engine mpi */
-/* The verb train: what it prints and writes; what the ledger says is what is allocated; a rank that fails ends the job
- * and leaves nothing behind. */
+/* The verb train: its output and its files; the ledger's bytes are those allocated; a rank that fails ends the job and
+ * leaves no process and no file. */
 #include <dirent.h>
 #include <signal.h>
 #include "base/json.h"
@@ -80,8 +80,8 @@ START_TEST(evaluation) {
   r = twinspeed(JOB "%s --eval-every 2", text_path);
   ck_assert_msg(r.status == 2 && strstr(r.err, "--eval-data"), "%s", r.err);
   command_free(&r);
-  r = twinspeed(JOB "%s --eval-data %s", text_path, in_folder("nowhere"));
-  ck_assert_msg(r.status == 4 && strstr(r.err, "nowhere"), "%d: %s", r.status, r.err);
+  r = twinspeed(JOB "%s --eval-data %s", text_path, in_folder("absent"));
+  ck_assert_msg(r.status == 4 && strstr(r.err, "absent"), "%d: %s", r.status, r.err);
   command_free(&r);
 }
 END_TEST
@@ -115,7 +115,7 @@ START_TEST(program_output) {
 }
 END_TEST
 
-/* The reader of the printed steps has left: the training goes on to its end. */
+/* The reader of the printed steps has left: the training continues to its end. */
 START_TEST(output_that_nobody_reads) {
   command_result r = twinspeed_unread(JOB "%s --steps 4 --csv %s", text_path, in_folder("unread"));
   ck_assert_msg(r.status == 0 && count_lines_with(r.err, "twinspeed: ") == 0, "exit %d: %s", r.status, r.err);
@@ -300,8 +300,8 @@ START_TEST(bad_input) {
 }
 END_TEST
 
-/* A rank that dies is done without: those that are left go on from the last checkpoint, with the batch that elasticity
- * chose for all their numbers, and lose what all would have lost. */
+/* A dead rank is excluded: the remaining ranks continue from the last checkpoint, with the batch that elasticity chose
+ * for all their numbers, and have the losses that all would have had. */
 START_TEST(elastic_restart) {
   static const char elastic[] =
       "{\"elasticity\": {\"enabled\": true, \"max_train_batch_size\": 16, \"micro_batch_sizes\": [1, 2, 4], "

@@ -1,5 +1,5 @@
-/* Searches whose configurations are really run: what goes wrong in a run is a row with a reason, and a search that was
- * killed goes on where it was. */
+/* Searches whose configurations are really run: a failure in a run is a row with a reason, and a search that was killed
+ * continues where it was. */
 /* ctest: mpi */
 #include <check.h>
 #include <dirent.h>
@@ -28,7 +28,7 @@ static const char *text_of(const cJSON *object, const char *key) {
   return item->valuestring;
 }
 
-/* Of two configurations, on one rank and on two, the second's rank 1 has a fault. */
+/* Two configurations are run, on one rank and on two; the second's rank 1 has a fault. */
 START_TEST(failures_are_rows) {
   static const struct {
     const char *fault, *outcome, *reason;
@@ -101,7 +101,7 @@ static int count_texts(const char *text, const char *what) {
   return count;
 }
 
-/* Of a profile by which each product takes 50 times as long as it says elsewhere. */
+/* Writes a profile in which each product takes 50 times as long as in the built-in one. */
 static void write_wrong_profile(const char *path) {
   const char *text = tws_profile_builtin("host");
   char *wrong = tws_calloc(strlen(text) + 128, 1);
@@ -110,8 +110,8 @@ static void write_wrong_profile(const char *path) {
   tws_free(wrong);
 }
 
-/* What training runs said of a profile is written, multiplied with what it had; what is predicted with it is what the
- * search predicted in the end, and cmd_optimal.txt names it. */
+/* The factors that training runs gave for a profile are written, multiplied with those it had; predictions with it are
+ * those of the end of the search, and cmd_optimal.txt names it. */
 START_TEST(corrected_profiles_are_kept) {
   char words[512], path[128], line[2048];
   write_wrong_profile(in_folder("wrong.json"));
