@@ -139,7 +139,7 @@ static const char *next_address(const char *list, struct sockaddr_in *out) {
   return list + length + (list[length] == ',');
 }
 
-/* Ranks that were turned away together do not come back together. */
+/* Ranks whose connections were closed together must not retry together. */
 static void wait_a_little(int rank, int tries) {
   const struct timespec nap = {.tv_nsec = 20000000L + (long)((unsigned)(rank * 37 + tries * 61) % 181) * 1000000L};
   nanosleep(&nap, NULL);

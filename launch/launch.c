@@ -35,10 +35,10 @@
 
 enum { OTHER_POLLS = 2 + TWS_PRINTED_POLLS }; /* signals, connections, output; ranks follow */
 
-/* mpirun ends the other ranks by itself when one dies, and its status then says how: it has `notice_s` for that before
- * it is asked to, and `reaction_s` after a failure that a rank has told of. Whoever was asked has `patience_s`, and is
- * then ended; `hang_s` where they hang, or where all ranks have ended well and mpirun alone has not after
- * `patience_s`, with daemons on other machines `notice_s`. */
+/* mpirun ends the other ranks by itself when one dies, and its status then says how: it has `notice_s` for that
+ * before it is asked to, and `reaction_s` after a rank has reported a failure. Processes that were asked to end have
+ * `patience_s`, and are then killed. The time is `hang_s` if they hang, or if all ranks have ended well and mpirun
+ * has not after `patience_s`; `notice_s` if mpirun has daemons on other machines. */
 static const double notice_s = 10.0, reaction_s = 2.0, patience_s = 5.0, hang_s = 1.5;
 
 typedef struct peer {
@@ -54,7 +54,7 @@ typedef struct job {
   const tws_launch_options *options;
   int files[TWS_LAUNCH_FILES]; /* for the ranks: output, error, board */
   char *board;
-  int signals, noise; /* noise: what mpirun itself says */
+  int signals, noise; /* noise: mpirun's own output */
   int far;            /* ranks come through the network */
   tws_strangers *strangers;
   char name[1024]; /* where ranks find it */
@@ -63,24 +63,24 @@ typedef struct job {
   tws_printed *printed;
   int waited; /* the output was full when events were last waited for */
   double silence_s;
-  int news; /* a line has changed that ranks elsewhere have not heard of */
+  int news; /* a line has changed that was not yet sent to ranks on other nodes */
   double told_s;
   sigset_t old_mask;
   peer *peers;
   struct pollfd *polls;
   pid_t mpirun;
   int status, ended; /* of mpirun */
-  int signal;        /* that asked the launcher to stop */
-  int passed_on;     /* SIGTERM was, to ranks that end by themselves */
+  int signal;        /* the signal that asked the launcher to stop */
+  int passed_on;     /* SIGTERM was forwarded, to ranks that end by themselves */
   tws_watch *watch;
   tws_remains remains;
-  int learned;                /* what may remain of mpirun is known */
+  int learned;                /* mpirun's identifiers for the cleanup are known */
   double finish_s;            /* when mpirun is late after all ranks have ended well; 0: they have not */
   int finished;               /* it was, and was ended */
   int killed;                 /* mpirun was ended by a signal that is not the launcher's */
   int stopped_itself;         /* mpirun ended with status 1, and the launcher had not asked it to */
   double dead_s;              /* when the first rank ended without a word */
-  int lost;                   /* a rank of a node of which nothing is heard, + 1 */
+  int lost;                   /* a rank of a node that sends nothing, + 1 */
   int first_dead;             /* rank that ended without a word, or -1 */
   int muted;                  /* a rank whose connection was closed before its last record came, + 1 */
   tws_launch_record failure;  /* the first that was reported; word 0: none */
@@ -110,7 +110,7 @@ void tws_launch_set_threads(int threads) {
 
 /* ---- setting up ---- */
 
-/* Where ranks elsewhere find this machine: the addresses from which it reaches their hosts. */
+/* Listens for ranks on other nodes, on the addresses from which this machine reaches their hosts. */
 static tws_code open_far_listener(job *j, tws_error *err) {
   struct in_addr address[TWS_MOST_ADDRESSES];
   const char *unknown;
@@ -247,7 +247,7 @@ static void become_mpirun(const job *j, const char **command, pid_t launcher) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != launcher) _exit(127);
   if (input >= 0) dup2(input, STDIN_FILENO);
-  dup2(j->noise, STDOUT_FILENO); /* ranks get their output through the socket; what comes here is mpirun's */
+  dup2(j->noise, STDOUT_FILENO); /* ranks get their output through the socket; mpirun's own goes here */
   dup2(j->noise, STDERR_FILENO);
   setenv(TWS_LAUNCHER_VARIABLE, j->name, 1);
   unsetenv(TWS_SECRET_VARIABLE);
@@ -271,7 +271,7 @@ static tws_code start_ranks(job *j, tws_error *err) {
     j->mpirun = fork();
     if (j->mpirun == 0) become_mpirun(j, command, launcher);
     if (j->mpirun < 0) code = tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a process: %s", strerror(errno));
-    if (j->mpirun > 0) setpgid(j->mpirun, j->mpirun); /* also here: whichever comes first */
+    if (j->mpirun > 0) setpgid(j->mpirun, j->mpirun); /* in parent and child: whichever runs first */
     j->remains.mpirun = j->mpirun > 0 ? j->mpirun : 0;
     tws_watch_started(j->watch, j->remains.mpirun);
   }
@@ -287,7 +287,7 @@ static void ask_to_end(job *j) {
   if (!j->ended) kill(-j->mpirun, SIGTERM);
 }
 
-/* Whoever hangs does not end by itself either. */
+/* Processes that hang do not end by themselves either. */
 static void end_soon(job *j) {
   ask_to_end(j);
   j->kill_at_s = tws_clock_s() + hang_s;
@@ -402,7 +402,7 @@ static void end_printed(job *j, int rank) {
   tws_printed_end(j->printed, rank);
 }
 
-/* The first one counts. Of a hang this process may know better who is stopped than the rank that waits. */
+/* The first failure counts. Of a hang this process may know better than the waiting rank which process is stopped. */
 static void note_failure(job *j, const tws_launch_record *record) {
   if (!j->failure.kind && j->first_dead < 0 && !j->lost) {
     int stopped = -1;
@@ -438,7 +438,7 @@ static void hear_rank(job *j, int rank) {
   peer *p = &j->peers[rank];
   tws_launch_record record;
   const int got = tws_link_receive(&p->link, &record);
-  if (got < 0) { /* it is gone, or what it sends is no record of this job */
+  if (got < 0) { /* the rank is gone, or sends what is no record of this job */
     if (j->far) end_printed(j, rank);
     tws_link_close(&p->link);
     if (!p->said_end && !j->failure.kind && j->first_dead < 0 && !j->signal && !j->lost) {
@@ -461,7 +461,8 @@ static int missing_rank(const job *j) {
   return -1;
 }
 
-/* To every rank, as far as it takes it at once: one that does not read is late with it. What waits is news enough. */
+/* Sends a record to every rank, as far as the socket accepts it without blocking: a rank that does not read receives
+ * it later. A pending record suffices as NEWS. */
 static void tell_all(job *j, tws_launch_word word) {
   const tws_launch_record record = {.kind = word};
   for (int r = 0; r < j->options->ranks; r++) {
@@ -478,7 +479,7 @@ static void pass_on_news(job *j) {
   j->told_s = now;
 }
 
-/* Ranks that are all there can end by themselves; otherwise nothing was begun that would be worth it. */
+/* If all ranks are connected they can end by themselves; otherwise no work was begun that is worth saving. */
 static int pass_on(job *j) {
   if (!j->options->ends_itself || j->passed_on || j->failure.kind || j->first_dead >= 0 || missing_rank(j) >= 0)
     return 0;
@@ -486,8 +487,8 @@ static int pass_on(job *j) {
   return j->passed_on = 1;
 }
 
-/* A rank that has died for its own sake did so some time before mpirun was killed. An mpirun that a signal asks to end
- * ends all ranks and returns 1 (tws_noise_read()). */
+/* A rank that failed by itself has died some time before mpirun was killed. An mpirun that a signal asks to end ends
+ * all ranks and returns 1 (tws_noise_read()). */
 static void note_end(job *j) {
   j->ended = 1;
   j->stopped_itself = WIFEXITED(j->status) && WEXITSTATUS(j->status) == 1 && j->kill_at_s == 0.0 && !j->lost;
@@ -538,7 +539,7 @@ static int is_ending(const job *j) {
   return j->kill_at_s > 0.0 || j->ask_at_s > 0.0;
 }
 
-/* Milliseconds until something is due; -1: nothing is. */
+/* Milliseconds until the next action is due; -1: none is. */
 static int time_left(const job *j) {
   int silent = -1;
   double due = j->kill_at_s > 0.0 ? j->kill_at_s : j->ask_at_s;
@@ -559,7 +560,8 @@ static int give_up_lost(job *j) {
   return 1;
 }
 
-/* This process may have been stopped itself: a rank that it could not hear meanwhile is neither lost nor silent. */
+/* This process may have been stopped itself: ranks whose messages it could not read meanwhile are neither lost nor
+ * silent. */
 static void note_away(job *j) {
   if (tws_watch_look(j->watch) <= 0.0) return;
   for (int r = 0; r < j->options->ranks; r++) j->peers[r].heard_s = tws_clock_s();
@@ -640,7 +642,7 @@ static void set_polls(job *j) {
     peer *p = &j->peers[r];
     const short out = p->link.pending > 0 && !p->link.shut ? POLLOUT : 0;
     j->polls[OTHER_POLLS + r] = (struct pollfd){.fd = waits ? -1 : p->link.socket, .events = (short)(POLLIN | out)};
-    if (waits || j->waited) p->heard_s = tws_clock_s(); /* that nothing was heard of it is not its fault */
+    if (waits || j->waited) p->heard_s = tws_clock_s(); /* its silence is due to this process */
   }
   j->waited = waits;
 }
@@ -655,8 +657,8 @@ static void hear_ranks(job *j) {
   }
 }
 
-/* All ranks have ended, and what they printed is written; a launcher that was asked to stop does not wait for the
- * reader of its output. */
+/* Returns 1 if all ranks have ended and their output is written; a launcher that was asked to stop does not wait for
+ * the reader of its output. */
 static int is_over(const job *j) {
   return j->ended && !any_connected(j) && (tws_printed_done(j->printed) || j->signal);
 }
@@ -719,7 +721,7 @@ static void name_failed(const job *j, int rank) {
   if (j->options->failed_rank) *j->options->failed_rank = rank;
 }
 
-/* Nothing else failed, but not all that the ranks printed has been written. */
+/* The only failure is that not all output of the ranks could be written. */
 static tws_code explain_output(const job *j, tws_error *err) {
   const int failed = tws_printed_failed(j->printed);
   if (failed)

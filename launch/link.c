@@ -18,7 +18,7 @@ void tws_link_close(tws_link *link) {
 
 static int receive_local(tws_link *link, tws_launch_record *record) {
   const ssize_t got = recv(link->socket, record, sizeof *record, MSG_DONTWAIT);
-  /* A reset comes before the last words of a rank that has not read everything that it was told. */
+  /* A reset arrives before the last records of a rank that has not read everything that was sent to it. */
   if (got < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNRESET)) return 0;
   return got > 0 && tws_record_check(record, (size_t)got, link->from_rank, link->ranks) ? 1 : -1;
 }
@@ -50,7 +50,7 @@ int tws_link_send(tws_link *link, const tws_launch_record *record) {
   return sent == (ssize_t)bytes;
 }
 
-/* ---- what the kernel knows ---- */
+/* ---- TCP state from the kernel ---- */
 
 static int read_info(int socket, struct tcp_info *info, socklen_t *size) {
   *info = (struct tcp_info){0};
@@ -79,7 +79,7 @@ double tws_link_silence_s(int socket) {
 
 /* ---- sending ---- */
 
-/* Bytes that fit into the other side's receive window; SIZE_MAX where the kernel does not tell it (before Linux 5.4).
+/* Bytes that fit into the peer's receive window; SIZE_MAX where the kernel does not report it (before Linux 5.4).
  * The queue is read first: an acknowledgement between the two calls makes the result too small, never too large. */
 static size_t room_there(tws_link *link) {
   struct tcp_info info;
@@ -87,7 +87,7 @@ static size_t room_there(tws_link *link) {
   int queued = 0;
   if (!link->far || ioctl(link->socket, SIOCOUTQ, &queued) != 0 || !read_info(link->socket, &info, &size))
     return SIZE_MAX;
-  link->tells |= info.tcpi_snd_wnd > 0; /* of a field that the kernel does not know it returns zeros */
+  link->tells |= info.tcpi_snd_wnd > 0; /* the kernel returns zeros for fields that it does not have */
   if (!link->tells) return SIZE_MAX;
   return info.tcpi_snd_wnd > (unsigned)queued ? info.tcpi_snd_wnd - (unsigned)queued : 0;
 }

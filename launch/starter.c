@@ -153,7 +153,7 @@ static const char *agent_of(const char *shell, tws_arena *arena) {
 static void add_mpirun(words *w, const tws_launch_options *o, const char *path, const tws_env_file *file) {
   const int far = tws_launch_is_far(o);
   const int here = far ? o->hosts->host[0].count : o->ranks, busy = here * o->threads > tws_launch_cores();
-  add(w, path); /* not "-q": what it says tells who ended a job (launch/noise.h) */
+  add(w, path); /* not "-q": its output says which rank ended a job (launch/noise.h) */
   add(w, "-n");
   add(w, tws_arena_printf(w->arena, "%d", o->ranks));
   /* The kernel places the ranks: binding fails where a container has other cores than the machine. Messages go through
@@ -187,7 +187,7 @@ static void add_mpirun(words *w, const tws_launch_options *o, const char *path, 
     add_environment(w, file);
   }
   if (geteuid() == 0) add(w, "--allow-run-as-root");
-  if (getenv("OMPI_MCA_mpi_yield_when_idle")) return; /* whoever sets it knows better */
+  if (getenv("OMPI_MCA_mpi_yield_when_idle")) return; /* a setting of the user takes precedence */
   add(w, "--mca");
   add(w, "mpi_yield_when_idle");
   add(w, busy ? "1" : "0");

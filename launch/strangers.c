@@ -27,9 +27,9 @@ typedef struct stranger {
 
 struct tws_strangers {
   int events, timer, ranks, far;
-  int count, most, most_of_one; /* places, and those that connections from one address may have */
+  int count, most, most_of_one; /* slots, and the most that one address may have */
   int listeners, listener[MOST_LISTENERS];
-  int resting; /* the listeners are not watched until the timer says so: this process may open no more files */
+  int resting; /* the listeners are not polled until the timer expires: this process may open no more files */
   uint8_t secret[TWS_SECRET];
   stranger *place;
 };
@@ -106,7 +106,7 @@ static void set_timer(tws_strangers *s, long nanoseconds) {
   timerfd_settime(s->timer, 0, &when, NULL);
 }
 
-/* This process may have no more files: room is made, or the listeners rest for a moment. */
+/* This process may open no more files: the oldest stranger is closed, or the listeners pause for a moment. */
 static void make_room(tws_strangers *s) {
   int closed = 0;
   for (int i = 0; i < s->most; i++) {
@@ -149,7 +149,7 @@ static void accept_some(tws_strangers *s, int listener) {
   }
 }
 
-/* 1: it has become a rank; 0: it has not yet, or its place is free again. */
+/* Reads from a stranger. 1: it has become a rank; 0: it has not yet, or its connection is closed. */
 static int hear(tws_strangers *s, stranger *one) {
   uint8_t bytes[sizeof(tws_hello)];
   tws_answer answer;
@@ -186,7 +186,7 @@ int tws_strangers_look(tws_strangers *s, tws_newcomer out[TWS_NEWCOMERS]) {
   struct epoll_event event[TWS_NEWCOMERS];
   int found = 0;
   const int events = epoll_wait(s->events, event, TWS_NEWCOMERS, 0);
-  /* Those that are here before those that come: a new one may take the place of the oldest. */
+  /* Known connections are handled before new ones: a new one may replace the oldest. */
   for (int i = 0; i < events; i++) {
     const int at = (int)event[i].data.u32;
     if (at >= s->most || s->place[at].socket < 0 || !hear(s, &s->place[at])) continue;
@@ -207,7 +207,7 @@ int tws_strangers_look(tws_strangers *s, tws_newcomer out[TWS_NEWCOMERS]) {
 
 /* ---- opening and closing ---- */
 
-/* As many places as files may be open in addition to those that the job needs. */
+/* Number of connections that may be open in addition to the files that the job needs. */
 static int most_strangers(int ranks) {
   struct rlimit files;
   const rlim_t others = 64 + 8 * (rlim_t)ranks;

@@ -28,10 +28,10 @@ static struct {
   tws_link link;
   volatile int asked;
   char *activity;
-  const char *board;      /* of a near one: every rank's line */
-  volatile unsigned news; /* of a far one: how often there was some */
+  const char *board;      /* local: the board with every rank's line */
+  volatile unsigned news; /* through the network: number of NEWS records */
   tws_rank_place place;
-  /* of a far one: what its standard output and error are, to be sent on */
+  /* through the network: pipes of its standard output and error, which are forwarded */
   int output[2];
   int said_last;
   pthread_mutex_t turn; /* to send and to listen */
@@ -94,8 +94,8 @@ static int hear_parent(void) {
   return 1;
 }
 
-/* Does the launcher's machine answer? A launcher that is stopped, or whose own output is full, reads nothing, but is
- * there. */
+/* Returns 1 if the launcher's machine answers. A launcher that is stopped, or whose own output is full, reads
+ * nothing, but still exists. */
 static int machine_answers(void) {
   return worker.place.patience_s <= 0 || tws_link_silence_s(worker.link.socket) < worker.place.patience_s;
 }
@@ -299,15 +299,15 @@ int tws_worker_asked_to_end(void) {
   return worker.asked;
 }
 
-/* Through the network a rank stays until the launcher has read all of it and closes the connection: what is still on
- * its way would be lost with a process that ends before. */
+/* Through the network a rank waits until the launcher has read everything and closes the connection: data in flight
+ * would be lost if the process ended before. */
 static void say_last(const tws_launch_record *record) {
   static tws_launch_record ignored;
   fflush(stdout);
   if (worker.link.socket < 0) return;
   pthread_mutex_lock(&worker.turn);
   int there = !worker.said_last;
-  worker.said_last = 1; /* the thread has nothing to do any more, and one record is the last */
+  worker.said_last = 1; /* the thread has no more work, and one record is the last */
   for (int i = 0; i < 2 && worker.output[i] >= 0; i++) there = there && forward(i);
   there = there && say_to_parent(record);
   while (there && worker.link.far) {
