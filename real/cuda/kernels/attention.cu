@@ -511,9 +511,8 @@ tws_code backward(const tws_cuda_call *call, Shape s, tws_error *err) {
   at += 2;
   const Heads<T> dx = heads_at<T>(call, s, &at);
   int bias_gradients = -1;
-  float *delta =
-      out<float>(call, extras_at(call, &s, at, &bias_gradients));  // the plan's workspace has enough memory for it
-                                                                   // size times as much, and for the parts
+  // The plan's workspace has room for head size times as many numbers, and for the parts.
+  float *delta = out<float>(call, extras_at(call, &s, at, &bias_gradients));
   const int64_t batch = call->work->d[0], rows = batch * s.seq * s.heads;
   float *parts = delta + rows;
   LAUNCH(row_products, (unsigned)ceil_div(rows, BLOCK / WARP), BLOCK, 0, call, d_o, o, delta, rows, s);
