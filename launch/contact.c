@@ -145,11 +145,12 @@ static void wait_a_little(int rank, int tries) {
   nanosleep(&nap, NULL);
 }
 
-tws_code tws_contact_far(const char *name, const uint8_t secret[TWS_SECRET], int rank, tws_link *link, tws_error *err) {
+tws_code tws_contact_remote(const char *name, const uint8_t secret[TWS_SECRET], int rank, tws_link *link,
+                            tws_error *err) {
   const char *says[] = {"", "what answers there does not know the job's secret", "no answer",
                         "it closes the connection"};
   const double until = tws_clock_s() + TRIES_S;
-  *link = (tws_link){.socket = -1, .far = 1, .from_rank = -1};
+  *link = (tws_link){.socket = -1, .remote = 1, .from_rank = -1};
   if (!tws_seal_available())
     return tws_fail(err, TWS_ENVIRONMENT, TWS_SEAL_HINT, "this program was built without libsodium");
   for (int tries = 0;; tries++) {

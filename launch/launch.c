@@ -55,7 +55,7 @@ typedef struct job {
   int files[TWS_LAUNCH_FILES]; /* for the ranks: output, error, board */
   char *board;
   int signals, noise; /* noise: mpirun's own output */
-  int far;            /* ranks come through the network */
+  int remote;         /* ranks come through the network */
   tws_strangers *strangers;
   char name[1024]; /* where ranks find it */
   char secret[TWS_SECRET_TEXT + 1];
@@ -111,7 +111,7 @@ void tws_launch_set_threads(int threads) {
 /* ---- setting up ---- */
 
 /* Listens for ranks on other nodes, on the addresses from which this machine reaches their hosts. */
-static tws_code open_far_listener(job *j, tws_error *err) {
+static tws_code open_remote_listener(job *j, tws_error *err) {
   struct in_addr address[TWS_MOST_ADDRESSES];
   const char *unknown;
   if (!tws_secret_make(j->secret))
@@ -121,11 +121,12 @@ static tws_code open_far_listener(job *j, tws_error *err) {
   if (unknown)
     tws_log_write(j->options->log, TWS_LOG_DEBUG,
                   "this machine knows no address of %s: ranks may connect to all of its addresses", unknown);
-  return tws_strangers_far(j->options->ranks, address, count, j->secret, j->name, sizeof j->name, &j->strangers, err);
+  return tws_strangers_remote(j->options->ranks, address, count, j->secret, j->name, sizeof j->name, &j->strangers,
+                              err);
 }
 
 static tws_code open_listener(job *j, tws_error *err) {
-  if (j->far) return open_far_listener(j, err);
+  if (j->remote) return open_remote_listener(j, err);
   return tws_strangers_here(j->options->ranks, j->name, sizeof j->name, &j->strangers, err);
 }
 
@@ -241,7 +242,7 @@ static void tear_down(job *j) {
 
 /* In the child: becomes mpirun, in a process group of its own, so that Ctrl-C reaches it through the launcher only. */
 static void become_mpirun(const job *j, const char **command, pid_t launcher) {
-  int input = j->far && j->options->launcher == TWS_LAUNCHER_SRUN ? tws_starter_input(j->secret) : -1;
+  int input = j->remote && j->options->launcher == TWS_LAUNCHER_SRUN ? tws_starter_input(j->secret) : -1;
   if (input < 0) input = open("/dev/null", O_RDONLY);
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -251,7 +252,7 @@ static void become_mpirun(const job *j, const char **command, pid_t launcher) {
   dup2(j->noise, STDERR_FILENO);
   setenv(TWS_LAUNCHER_VARIABLE, j->name, 1);
   unsetenv(TWS_SECRET_VARIABLE);
-  if (j->far && j->options->launcher != TWS_LAUNCHER_SRUN) setenv(TWS_SECRET_VARIABLE, j->secret, 1);
+  if (j->remote && j->options->launcher != TWS_LAUNCHER_SRUN) setenv(TWS_SECRET_VARIABLE, j->secret, 1);
   tws_launch_set_threads(j->options->threads);
   sigprocmask(SIG_SETMASK, &j->old_mask, NULL);
   signal(SIGPIPE, SIG_DFL);
@@ -302,7 +303,7 @@ static void end_by_force(job *j) {
   for (int r = 0; r < j->options->ranks; r++) {
     peer *p = &j->peers[r];
     if (p->link.socket >= 0 && p->pid > 0) kill(p->pid, SIGKILL);
-    if (p->link.socket < 0 || !j->far) continue;
+    if (p->link.socket < 0 || !j->remote) continue;
     if (!p->said_end && !j->muted) j->muted = r + 1;
     tws_link_close(&p->link); /* which ends it, as soon as it knows */
   }
@@ -315,7 +316,7 @@ static tws_rank_place place_of(const job *j, int rank) {
                       .local_rank = rank,
                       .local_ranks = j->options->ranks,
                       .nodes = 1,
-                      .patience_s = j->far ? j->silence_s : 0};
+                      .patience_s = j->remote ? j->silence_s : 0};
   snprintf(p.master, sizeof p.master, "127.0.0.1");
   if (!hosts) return p;
   const tws_host *host = tws_hosts_of_rank(hosts, rank, &p.local_rank);
@@ -324,7 +325,7 @@ static tws_rank_place place_of(const job *j, int rank) {
   p.local_ranks = p.device_count = host ? host->count : 1;
   p.node = host ? (int)(host - hosts->host) : 0;
   if (host) memcpy(p.device, host->slot, sizeof host->slot);
-  if (j->far) snprintf(p.master, sizeof p.master, "%s", hosts->host[0].name);
+  if (j->remote) snprintf(p.master, sizeof p.master, "%s", hosts->host[0].name);
   return p;
 }
 
@@ -349,7 +350,7 @@ static int send_files(const tws_link *link, tws_launch_record *welcome, const in
 static int send_welcome(job *j, tws_link *link, int rank) {
   tws_launch_record welcome = {.kind = TWS_RECORD_WELCOME, .rank = rank, .place = place_of(j, rank)};
   int files[TWS_LAUNCH_FILES] = {-1, -1, j->files[2]}, own;
-  if (j->far) return tws_link_tell(link, &welcome);
+  if (j->remote) return tws_link_tell(link, &welcome);
   if (tws_printed_files(j->printed, rank, files, &own, NULL) != TWS_OK) return 0;
   const int sent = send_files(link, &welcome, files);
   for (int i = 0; own && i < 2; i++) close(files[i]);
@@ -363,7 +364,7 @@ static void welcome_ranks(job *j) {
   for (int i = 0; i < count; i++) {
     peer *p = &j->peers[new[i].rank];
     tws_link link = {.socket = new[i].socket,
-                     .far = j->far,
+                     .remote = j->remote,
                      .from_rank = new[i].rank,
                      .ranks = j->options->ranks,
                      .session = new[i].session};
@@ -375,7 +376,7 @@ static void welcome_ranks(job *j) {
     p->known = 1;
     p->pid = new[i].pid;
     p->heard_s = tws_clock_s();
-    tws_watch_came(j->watch, new[i].rank, new[i].pid, j->far ? new[i].socket : -1);
+    tws_watch_came(j->watch, new[i].rank, new[i].pid, j->remote ? new[i].socket : -1);
   }
   tws_secret_wipe(new, sizeof new);
 }
@@ -428,7 +429,7 @@ static void take_record(job *j, int rank, const tws_launch_record *record) {
   if (record->kind == TWS_RECORD_FAILED) note_failure(j, record);
   p->said_end = 1;
   tws_watch_done(j->watch, rank);
-  if (j->far) { /* the rank waits for this before it ends */
+  if (j->remote) { /* the rank waits for this before it ends */
     end_printed(j, rank);
     tws_link_close(&p->link);
   }
@@ -439,7 +440,7 @@ static void hear_rank(job *j, int rank) {
   tws_launch_record record;
   const int got = tws_link_receive(&p->link, &record);
   if (got < 0) { /* the rank is gone, or sends what is no record of this job */
-    if (j->far) end_printed(j, rank);
+    if (j->remote) end_printed(j, rank);
     tws_link_close(&p->link);
     if (!p->said_end && !j->failure.kind && j->first_dead < 0 && !j->signal && !j->lost) {
       j->first_dead = rank;
@@ -520,7 +521,7 @@ static int any_connected(const job *j) {
 static double lost_at(const job *j, int *rank) {
   double at = 0;
   const double now = tws_clock_s();
-  for (int r = 0; j->far && r < j->options->ranks; r++) {
+  for (int r = 0; j->remote && r < j->options->ranks; r++) {
     const peer *p = &j->peers[r];
     if (p->link.socket < 0 || p->said_end || (at > 0 && p->heard_s + j->silence_s >= at)) continue;
     if (now >= p->heard_s + j->silence_s && tws_watch_answers(j->watch, r, j->silence_s)) continue;
@@ -544,7 +545,7 @@ static int time_left(const job *j) {
   int silent = -1;
   double due = j->kill_at_s > 0.0 ? j->kill_at_s : j->ask_at_s;
   if (due == 0.0) due = earlier(j->finish_s, lost_at(j, &silent));
-  const int watches = j->options->deadline_s > 0.0 || j->far || !j->learned;
+  const int watches = j->options->deadline_s > 0.0 || j->remote || !j->learned;
   if (watches && !is_ending(j)) due = earlier(due, tws_watch_due(j->watch));
   if (due == 0.0) return -1;
   double left = due - tws_clock_s();
@@ -585,7 +586,7 @@ static void look_at_ranks(job *j) {
 
 /* mpirun has daemons on other machines to end. */
 static double finish_s(const job *j) {
-  return j->far ? notice_s : patience_s;
+  return j->remote ? notice_s : patience_s;
 }
 
 /* All ranks have ended well, and the rest is mpirun's. */
@@ -634,7 +635,7 @@ static int wait_for_news(const job *j) {
 }
 
 static void set_polls(job *j) {
-  const int waits = j->far && tws_printed_waits(j->printed);
+  const int waits = j->remote && tws_printed_waits(j->printed);
   j->polls[0] = (struct pollfd){.fd = j->signals, .events = POLLIN};
   j->polls[1] = (struct pollfd){.fd = tws_strangers_fd(j->strangers), .events = POLLIN};
   tws_printed_polls(j->printed, j->polls + 2);
@@ -653,7 +654,7 @@ static void hear_ranks(job *j) {
     tws_link *link = &j->peers[r].link;
     if (!polled->revents || link->socket < 0) continue;
     if (polled->revents & POLLOUT) tws_link_flush(link);
-    if (polled->revents & ~POLLOUT && !(j->far && tws_printed_waits(j->printed))) hear_rank(j, r);
+    if (polled->revents & ~POLLOUT && !(j->remote && tws_printed_waits(j->printed))) hear_rank(j, r);
   }
 }
 
@@ -760,7 +761,7 @@ static tws_code explain_failure(job *j, tws_error *err) {
     if (err) *err = j->failure.error;
     int slot;
     const tws_host *host =
-        j->far && j->options->hosts ? tws_hosts_of_rank(j->options->hosts, j->failure.rank, &slot) : NULL;
+        j->remote && j->options->hosts ? tws_hosts_of_rank(j->options->hosts, j->failure.rank, &slot) : NULL;
     if (host && j->failure.rank > 0 && (j->failure.error.code == TWS_IO || j->failure.error.code == TWS_ENVIRONMENT))
       return tws_fail_in(err, j->failure.error.code, "node %s", host->name);
     return j->failure.error.code != TWS_OK ? j->failure.error.code : TWS_RANK;
@@ -776,15 +777,15 @@ static tws_code explain_failure(job *j, tws_error *err) {
   for (int r = 0; r < ranks; r++) started += j->peers[r].known;
   if (started == ranks) return tws_fail(err, TWS_RANK, NULL, "mpirun ended with status %d", code);
   return tws_fail(err, TWS_ENVIRONMENT,
-                  j->far ? "does `ssh HOST hostname` work from here, without a password, and is Open MPI there?"
-                         : "does `mpirun -n 2 hostname` work on this machine?",
+                  j->remote ? "does `ssh HOST hostname` work from here, without a password, and is Open MPI there?"
+                            : "does `mpirun -n 2 hostname` work on this machine?",
                   "mpirun did not start all ranks (status %d): %.400s", code, noise);
 }
 
 tws_code tws_launch(const tws_launch_options *options, tws_error *err) {
   job j = {.options = options, .files = {-1, -1, -1}, .signals = -1, .noise = -1, .first_dead = -1};
   if (options->ranks < 1) return tws_fail(err, TWS_INVALID, NULL, "no rank is left to start");
-  j.far = tws_launch_is_far(options);
+  j.remote = tws_launch_is_remote(options);
   j.silence_s = tws_failure_silence_s(options->deadline_s);
   tws_code code = set_up(&j, err);
   if (code == TWS_OK) code = start_ranks(&j, err);

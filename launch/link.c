@@ -24,7 +24,7 @@ static int receive_local(tws_link *link, tws_launch_record *record) {
 }
 
 int tws_link_receive(tws_link *link, tws_launch_record *record) {
-  if (!link->far) return receive_local(link, record);
+  if (!link->remote) return receive_local(link, record);
   for (;;) {
     size_t whole = TWS_SEAL_HEAD;
     if (link->have >= TWS_SEAL_HEAD) whole = tws_sealed_bytes(link->in, sizeof *record);
@@ -43,7 +43,7 @@ int tws_link_receive(tws_link *link, tws_launch_record *record) {
 
 int tws_link_send(tws_link *link, const tws_launch_record *record) {
   const size_t bytes = tws_record_bytes(record);
-  if (link->socket < 0 || link->far) return 0;
+  if (link->socket < 0 || link->remote) return 0;
   ssize_t sent;
   do sent = send(link->socket, record, bytes, MSG_NOSIGNAL);
   while (sent < 0 && errno == EINTR);
@@ -85,7 +85,7 @@ static size_t room_there(tws_link *link) {
   struct tcp_info info;
   socklen_t size = sizeof info;
   int queued = 0;
-  if (!link->far || ioctl(link->socket, SIOCOUTQ, &queued) != 0 || !read_info(link->socket, &info, &size))
+  if (!link->remote || ioctl(link->socket, SIOCOUTQ, &queued) != 0 || !read_info(link->socket, &info, &size))
     return SIZE_MAX;
   link->tells |= info.tcpi_snd_wnd > 0; /* the kernel returns zeros for fields that it does not have */
   if (!link->tells) return SIZE_MAX;
@@ -113,7 +113,7 @@ int tws_link_flush(tws_link *link) {
 int tws_link_tell(tws_link *link, const tws_launch_record *record) {
   const size_t bytes = tws_record_bytes(record);
   if (link->socket < 0) return 0;
-  if (!link->far) return send(link->socket, record, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;
+  if (!link->remote) return send(link->socket, record, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;
   if (link->pending + bytes + TWS_SEAL_EXTRA > sizeof link->out) return 0;
   const size_t sealed = tws_seal(&link->session, record, bytes, link->out + link->pending);
   link->pending += sealed;

@@ -26,7 +26,7 @@ typedef struct stranger {
 } stranger;
 
 struct tws_strangers {
-  int events, timer, ranks, far;
+  int events, timer, ranks, remote;
   int count, most, most_of_one; /* slots, and the most that one address may have */
   int listeners, listener[MOST_LISTENERS];
   int resting; /* the listeners are not polled until the timer expires: this process may open no more files */
@@ -131,17 +131,17 @@ static void accept_some(tws_strangers *s, int listener) {
     if (socket < 0) return;
     struct ucred who = {0};
     size = sizeof who;
-    if (!s->far &&
+    if (!s->remote &&
         (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 || who.uid != geteuid())) { /* another user */
       close(socket);
       continue;
     }
     const int one = 1;
-    if (s->far) setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    stranger *place = find_place(s, s->far ? from.in.sin_addr.s_addr : 0);
+    if (s->remote) setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    stranger *place = find_place(s, s->remote ? from.in.sin_addr.s_addr : 0);
     *place = (stranger){.socket = socket,
-                        .pid = s->far ? 0 : who.pid,
-                        .address = s->far ? from.in.sin_addr.s_addr : 0,
+                        .pid = s->remote ? 0 : who.pid,
+                        .address = s->remote ? from.in.sin_addr.s_addr : 0,
                         .since_s = tws_clock_s(),
                         .gate.rank = -1};
     watch(s, socket, (int)(place - s->place));
@@ -157,9 +157,9 @@ static int hear(tws_strangers *s, stranger *one) {
   for (int turns = 0; turns < 4 && known == 0; turns++) {
     const ssize_t got = recv(one->socket, bytes, tws_gate_wants(&one->gate), 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
-    known = got <= 0
-                ? -1
-                : tws_gate_take(&one->gate, s->far ? s->secret : NULL, s->ranks, bytes, (size_t)got, &answer, &answers);
+    known = got <= 0 ? -1
+                     : tws_gate_take(&one->gate, s->remote ? s->secret : NULL, s->ranks, bytes, (size_t)got, &answer,
+                                     &answers);
     if (answers && send(one->socket, &answer, sizeof answer, MSG_NOSIGNAL) != (ssize_t)sizeof answer) known = -1;
   }
   if (known < 0) leave(one);
@@ -221,13 +221,13 @@ static int most_strangers(int ranks) {
   return files.rlim_cur > others + LEAST_STRANGERS ? (int)(files.rlim_cur - others) : LEAST_STRANGERS;
 }
 
-static tws_strangers *create(int ranks, int far) {
+static tws_strangers *create(int ranks, int remote) {
   tws_strangers *s = tws_calloc(1, sizeof *s);
   if (!s) return NULL;
   s->ranks = ranks;
-  s->far = far;
+  s->remote = remote;
   s->most = most_strangers(ranks);
-  s->most_of_one = far ? s->most - s->most / 4 : s->most;
+  s->most_of_one = remote ? s->most - s->most / 4 : s->most;
   s->events = epoll_create1(EPOLL_CLOEXEC);
   s->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
   s->place = tws_calloc((size_t)s->most, sizeof *s->place);
@@ -266,8 +266,8 @@ tws_code tws_strangers_here(int ranks, char *name, size_t size, tws_strangers **
   return TWS_OK;
 }
 
-tws_code tws_strangers_far(int ranks, const struct in_addr *address, int count, const char *secret, char *name,
-                           size_t size, tws_strangers **out, tws_error *err) {
+tws_code tws_strangers_remote(int ranks, const struct in_addr *address, int count, const char *secret, char *name,
+                              size_t size, tws_strangers **out, tws_error *err) {
   char text[INET_ADDRSTRLEN];
   size_t n = 0;
   *out = create(ranks, 1);

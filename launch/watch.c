@@ -17,7 +17,7 @@
 #include "launch/protocol.h"
 
 /* Ranks on other nodes send a heartbeat every second (launch/worker.c). */
-static const double look_s = 0.25, away_s = 1.0, far_grace_s = 1.25, report_grace_s = 3.25, beat_slack_s = 0.5;
+static const double look_s = 0.25, away_s = 1.0, remote_grace_s = 1.25, report_grace_s = 3.25, beat_slack_s = 0.5;
 static const double answer_s = 2.0, state_ahead_s = 1.0, work_ahead_s = 1.5;
 
 typedef struct watched {
@@ -246,7 +246,7 @@ static tws_code judge_silent(const tws_watch *w, double now, int *rank, tws_erro
 tws_code tws_watch_stopped(const tws_watch *w, int *rank, tws_error *err) {
   const double now = w->looked_s; /* not the clock: this process may have been stopped since */
   const tws_code code = judge_stopped(w, rank, err);
-  if (code != TWS_OK || now - w->since_s - w->setup.deadline_s < far_grace_s) return code;
+  if (code != TWS_OK || now - w->since_s - w->setup.deadline_s < remote_grace_s) return code;
   return judge_silent(w, now, rank, err);
 }
 
@@ -315,7 +315,7 @@ tws_code tws_watch_judge(const tws_watch *w, int *rank, tws_error *err) {
     code = tws_fail(err, TWS_HANG, "`kill -CONT` continues a stopped process, before the deadline",
                     "nothing has happened for %.3g s: mpirun is stopped (process %d)", w->setup.deadline_s,
                     (int)w->mpirun);
-  if (code == TWS_OK && over >= far_grace_s) code = judge_silent(w, now, rank, err);
+  if (code == TWS_OK && over >= remote_grace_s) code = judge_silent(w, now, rank, err);
   const int starts = !all_came(w) && now - w->worked_s < w->setup.deadline_s;
   if (code == TWS_OK && starts) return TWS_OK;
   if (code == TWS_OK) code = judge_missing(w, rank, err);
