@@ -50,7 +50,7 @@ tws_code tws_archive_read(const tws_archive *a, uint64_t at, void *to, size_t co
   return TWS_OK;
 }
 
-/* ---- where the list of entries is: the last thing in the file, before a comment ---- */
+/* ---- position of the directory: the last record of the file, before a comment ---- */
 
 static tws_code read_end64(const tws_archive *a, uint64_t end, list_place *list, tws_error *err) {
   unsigned char text[END64_BYTES];

@@ -21,8 +21,8 @@ tws_code tws_failure_death(int rank, int status, const char *doing, tws_error *e
 /* TWS_RANK: no message arrives from a node's `count` ranks, the first of which is `first`. */
 tws_code tws_failure_lost(const char *node, int first, int count, double silence_s, int rank, const char *doing,
                           tws_error *err);
-/* TWS_HANG: a step exceeds the deadline. comes 1: the rank is in the operation `doing`; 0: the other ranks wait in
- * it for the rank. */
+/* TWS_HANG: a step exceeds the deadline. comes 1: the rank is stuck in the operation `doing`; 0: the rank has not
+ * arrived in that operation, in which the others wait for it. */
 tws_code tws_failure_hang(int64_t step, double after_s, int rank, int comes, const char *doing, tws_error *err);
 #define TWS_FAILURE_HANG_HINT "raise --deadline if it is only slow; look at that rank's machine otherwise"
 

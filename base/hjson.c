@@ -56,7 +56,7 @@ static tws_code mark_value(reader *r) {
   return TWS_OK;
 }
 
-/* One byte of a text into a string of JSON; what was an escape already goes through as it is. */
+/* Appends one byte of a text to a JSON string; existing escapes are kept. */
 static void put_byte(reader *r, char c) {
   if (c == '"' || c == '\\')
     tws_text_add(r->out, "\\%c", c);
@@ -88,7 +88,8 @@ static tws_code quoted(reader *r) {
   return TWS_OK;
 }
 
-/* ''' lines ''': as they are, without the indentation of the opening quotes and the line ends next to the quotes. */
+/* Reads ''' lines ''' unchanged, except that the indentation of the opening quotes and the line ends next to the
+ * quotes are removed. */
 static tws_code several_lines(reader *r) {
   const int indent = column(r) - 1;
   for (int i = 0; i < 3; i++) advance_one(r);
@@ -158,7 +159,8 @@ static tws_code refuse_foreign(reader *r) {
   return refuse_here(r, hint, what);
 }
 
-/* true, a number, or a text to the end of the line: commas and brackets end the first two and belong to the last. */
+/* Reads true, a number, or a text to the end of the line: commas and brackets end the first two and belong to the
+ * last. */
 static tws_code unquoted(reader *r) {
   const char *start = r->at, *end;
   TWS_TRY(refuse_foreign(r));
@@ -196,7 +198,7 @@ static tws_code read_key(reader *r) {
 
 static tws_code read_value(reader *r);
 
-/* Members up to the closer; '\0': up to the end of the text, as the document without braces. */
+/* Reads members up to the closer; '\0': up to the end of the text, for a document without braces. */
 static tws_code members(reader *r, char closer) {
   int count = 0;
   for (;;) {

@@ -280,7 +280,7 @@ int tws_launcher_hands_over(tws_launcher launcher) {
   return launcher >= TWS_LAUNCHER_PDSH;
 }
 
-/* Where several MPI libraries are installed, Debian gives each mpirun a name of its own. */
+/* If several MPI libraries are installed, Debian gives each mpirun a name of its own. */
 static tws_code find_launcher(const tws_handover *h, const char **name, tws_error *err) {
   static const char *const names[][2] = {
       {"pdsh"}, {"mpirun.openmpi", "mpirun"}, {"mpirun.mpich", "mpirun"}, {"mpirun"}, {"mpirun"}, {"srun"}};
@@ -342,7 +342,8 @@ static void become_launcher(const tws_handover *h, const char **command, const s
   _exit(127);
 }
 
-/* Its status; *asked becomes the first signal that came meanwhile, which is passed on. */
+/* Waits for the launcher and returns its status; *asked becomes the first signal that arrives meanwhile, which is
+ * forwarded. */
 static int wait_for_launcher(pid_t child, const sigset_t *signals, int *asked) {
   int status = 0;
   *asked = 0;
@@ -380,7 +381,7 @@ tws_code tws_handover_run(const tws_handover *h, tws_error *err) {
   if (child < 0) code = tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a process: %s", strerror(errno));
   int asked = 0;
   if (child > 0) {
-    setpgid(child, child); /* also here: whichever comes first */
+    setpgid(child, child); /* in parent and child: whichever runs first */
     const int status = wait_for_launcher(child, &signals, &asked);
     if (asked)
       code = tws_fail(err, asked == SIGTERM ? TWS_TERMINATED : TWS_INTERRUPTED, NULL, "%s; %s has ended",

@@ -43,7 +43,7 @@ void tws_outlet_write(tws_outlet *outlet) {
     if (written < 0 && errno == EAGAIN) break;
     if (written <= 0) {
       if (!outlet->failed) outlet->failed = written < 0 ? errno : EIO;
-      done = outlet->count; /* nothing takes it, now or later */
+      done = outlet->count; /* the file accepts nothing, now or later */
       break;
     }
     done += (size_t)written;
@@ -70,7 +70,7 @@ static void put(tws_outlet *outlet, int writer, const char *text, size_t count) 
   outlet->writer = text[count - 1] == '\n' ? 0 : writer + 1;
 }
 
-/* Bytes up to the end of the last line among them. */
+/* Number of bytes up to the end of the last complete line. */
 static size_t ended(const char *text, size_t count) {
   for (size_t n = count; n > 0; n--)
     if (text[n - 1] == '\n' || (text[n - 1] == '\r' && n < count)) return n;

@@ -10,7 +10,7 @@ enum { TWS_LINK_BYTES = sizeof(tws_launch_record) + TWS_SEAL_EXTRA };
 
 typedef struct tws_link {
   int socket;           /* -1: not connected, or closed */
-  int far;              /* through the network */
+  int remote;           /* through the network */
   int from_rank, ranks; /* the sender of its records (tws_record_check) */
   tws_session session;  /* keys of a network connection */
   size_t have, pending; /* bytes of the next record that were received; bytes that are still to be sent */

@@ -18,7 +18,7 @@ enum {
   TWS_SECRET = 32,                    /* bytes */
   TWS_SECRET_TEXT = 2 * TWS_SECRET,   /* letters of it as hexadecimal text */
   TWS_RANDOM = 32,                    /* of each side, and the length of a proof */
-  TWS_SEAL_HEAD = 4,                  /* the length of what follows it */
+  TWS_SEAL_HEAD = 4,                  /* the length of the rest of the record */
   TWS_SEAL_EXTRA = TWS_SEAL_HEAD + 16 /* what sealing adds to a record: the length and an authenticator */
 };
 

@@ -6,7 +6,7 @@
 #include "launch/launch.h"
 
 /* Returns 1 if some ranks are on other machines, and connect to the launcher through the network. */
-int tws_launch_is_far(const tws_launch_options *options);
+int tws_launch_is_remote(const tws_launch_options *options);
 
 /* The remote shell, a command whose words are separated by blanks; NULL: the starter uses its own means. */
 const char *tws_starter_shell(const tws_launch_options *options);

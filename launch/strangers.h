@@ -25,8 +25,8 @@ enum { TWS_NEWCOMERS = 32 };
 /* Opens a local socket; `name` is its address for the ranks. */
 tws_code tws_strangers_here(int ranks, char *name, size_t size, tws_strangers **out, tws_error *err);
 /* Opens ports on these addresses of this machine, for ranks that know the secret. */
-tws_code tws_strangers_far(int ranks, const struct in_addr *address, int count, const char *secret, char *name,
-                           size_t size, tws_strangers **out, tws_error *err);
+tws_code tws_strangers_remote(int ranks, const struct in_addr *address, int count, const char *secret, char *name,
+                              size_t size, tws_strangers **out, tws_error *err);
 int tws_strangers_fd(const tws_strangers *s);                              /* readable: call tws_strangers_look() */
 int tws_strangers_look(tws_strangers *s, tws_newcomer out[TWS_NEWCOMERS]); /* returns how many there are */
 void tws_strangers_close(tws_strangers *s);                                /* NULL is allowed */

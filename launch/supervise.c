@@ -12,11 +12,11 @@ typedef struct supervision {
   tws_attempt attempt;
   void *user;
   const tws_log *log;
-  int64_t since;      /* what was in the folder before, as tws_recovery_find() asks it */
+  int64_t since;      /* stamp of the folder before the job, from tws_recovery_find() */
   const char *origin; /* tag in that folder that the first attempt began from */
 } supervision;
 
-/* A job that says nothing of its cluster has as many nodes; several names of this machine are one. */
+/* A job without a cluster gets one with as many nodes as hosts; several names of this machine count as one. */
 tws_code tws_supervised_place(tws_supervised *s, tws_error *err) {
   int most = 1;
   s->job.ranks = s->launch.ranks = tws_hosts_ranks(&s->hosts);
@@ -45,7 +45,7 @@ static tws_code leave_out_failed(tws_supervised *s, tws_error *err) {
   return tws_supervised_place(s, err);
 }
 
-/* As many ranks as are left and the batch can be divided among: the last hosts then have fewer. */
+/* Reduces the job to the number of ranks that remain and that divide the batch: the last hosts then have fewer. */
 static tws_code shrink(tws_supervised *s, tws_error *err) {
   int64_t ranks;
   TWS_TRY(leave_out_failed(s, err));
@@ -56,7 +56,7 @@ static tws_code shrink(tws_supervised *s, tws_error *err) {
   return s->launch.hosts ? tws_supervised_place(s, err) : TWS_OK;
 }
 
-/* This machine cannot say what was saved where rank 0 took a folder of another one. */
+/* This machine cannot find the latest checkpoint if rank 0 locked a folder of another machine. */
 static int is_elsewhere(const supervision *v, int64_t taken) {
   const tws_supervised *s = v->s;
   if (!s->launch.hosts || tws_folder_stamp(s->save, TWS_FOLDER_LOCK) != taken) return 0;

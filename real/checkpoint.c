@@ -43,7 +43,7 @@ typedef struct tws_checkpoint {
   unsigned char *reports; /* of all ranks, at rank 0 */
   uint64_t *offset;
   double start;
-  int64_t hold;             /* a fault: it writes nothing before this step */
+  int64_t hold;             /* fault injection: nothing is written before this step */
   atomic_int_fast64_t step; /* last completed step; the largest number: training waits for the save */
   tws_save_times times;
   tws_text remarks, said; /* of rank 0: lines of checkpoint/saving.h, to be logged by the training thread; all so far */
@@ -285,7 +285,7 @@ static void describe_state(const tws_training *t, tws_saved_index *x) {
         .name = state->entries[i].name, .dtype = state->entries[i].dtype, .initial = state->entries[i].initial};
 }
 
-/* Files as the ranks reported them, and where in them each piece is. */
+/* Builds the list of files from the ranks' reports, with the offset of each segment. */
 static tws_code describe_files(const tws_training *t, const unsigned char *reports, const uint64_t *offset,
                                tws_saved_index *x, tws_error *err) {
   const tws_checkpoint *c = t->checkpoint;
@@ -386,7 +386,7 @@ static tws_code write_shard(tws_training *t, const tws_shard_request *shard, tws
   return tws_shard_write(shard_path(t, t->rank, path, sizeof path), shard, c->work, &c->written, err);
 }
 
-/* To rank 0's disk; its own is written first, while the others' data is on its way. */
+/* Writes to rank 0's disk; rank 0's own file is written first, while the others' data is in transit. */
 static tws_code write_far(tws_training *t, const tws_shard_request *shard, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
   char path[TWS_FOLDER_SIZE + 64];
@@ -437,7 +437,7 @@ static void note_saved(tws_training *t) {
   end_save(t->checkpoint);
 }
 
-/* On from WRITING when every rank's file is on the disk, and from PUBLISHING: nothing is left to wait for. */
+/* Advances to PUBLISHING when every rank's file is on the disk; there it waits until the folder has its name. */
 static tws_code advance(tws_training *t, int waits, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
   at(t, "waiting for its own file", TWS_PHASE_ALONE);

@@ -91,7 +91,7 @@ static tws_code read_index(tws_data *data, FILE *file, const char *path, tws_err
   return TWS_OK;
 }
 
-/* Megatron's data sets are two files: tokens alone in NAME.bin, and NAME.idx, which says what they are. */
+/* Megatron's data sets are two files: tokens alone in NAME.bin, and NAME.idx, which describes them. */
 static tws_code read_megatron(tws_data *data, int *found, tws_error *err) {
   const size_t length = strlen(data->path);
   char path[PATH_MAX];

@@ -11,7 +11,7 @@
 #include "real/disk.h"
 #include "real/operands.h"
 
-/* An operation with everything looked up. */
+/* An operation with all its addresses and dependencies resolved. */
 typedef struct step_op {
   const tws_work *work;
   const tws_arguments *arguments; /* NULL: none */
@@ -19,7 +19,7 @@ typedef struct step_op {
   tws_dtype *dtype;
   tws_comm_segment *segments; /* COLLECTIVE */
   const char *label, *where;  /* where: for whom a collective or message waits, "" otherwise */
-  const double *loss;         /* must be a finite number afterwards; NULL: nothing is checked */
+  const double *loss;         /* must be finite afterwards; NULL: no check */
   uint64_t bytes;             /* COPY, SEND, RECV */
   uint32_t label_length, where_length;
   int count; /* operands, or segments */
@@ -113,7 +113,8 @@ static tws_code find_state(tws_executor *x, program *p, tws_error *err) {
   return allocate(x, &x->states[at], err);
 }
 
-/* Before anything is taken. Arenas never grow and no operand leaves them, so what keeps to it here always does. */
+/* Checked before anything is allocated. Arenas never grow and no operand leaves them, so a plan within the limit
+ * stays within it. */
 static tws_code check_device_limit(const tws_executor *x, tws_error *err) {
   uint64_t bytes = x->shared.bytes[TWS_TIER_DEVICE];
   char need[32], have[32];
@@ -464,8 +465,8 @@ static tws_code wait_for_disks(tws_executor *x, tws_error *err) {
   return TWS_OK;
 }
 
-/* Starts a copy from or to the disk. What it depends on has ended: a backend with streams is waited for, one without
- * runs operations to their end. */
+/* Starts a copy from or to the disk, once its dependencies have ended: a backend with streams is synchronized, one
+ * without runs operations to their end. */
 static tws_code start_on_disk(tws_executor *x, const program *p, uint32_t index, double *times, tws_error *err) {
   const step_op *s = &p->ops[index];
   const tws_operand *operand = &p->plan->operands[p->plan->ops[index].operand_first + (uint32_t)s->root];
@@ -557,7 +558,7 @@ void *tws_executor_message(const tws_executor *x, int index, uint32_t op, uint64
   return s->address[0];
 }
 
-/* The activity line is read by others at any time, torn or not; it always ends inside its space. */
+/* The activity line is read by other processes at any time, even half-written; it is always zero-terminated. */
 static void say(tws_executor *x, size_t prefix, const step_op *s) {
   char *to = x->setup.activity + prefix;
   size_t room = x->setup.activity_bytes - prefix - 1, label = s->label_length, where = s->where_length;

@@ -88,7 +88,7 @@ static tws_code read_scores(void *user, uint32_t op, tws_error *err) {
                           (uint64_t)g->padded, err);
 }
 
-/* Where documents are packed, those of the window; without (document_end_token -1, which is no token) it is one. */
+/* Finds the documents of the window; without packed documents (document_end_token -1, which is no token) it is one. */
 static tws_code put_documents(generator *g, tws_error *err) {
   tws_training *t = &g->t;
   const uint32_t documents = tws_plan_input(t->plan, TWS_INPUT_DOCUMENTS),

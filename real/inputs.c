@@ -9,11 +9,11 @@
 enum { TAKEN, ARRIVED, EVENTS }; /* taken: what is on the device was copied into a program's inputs */
 
 typedef struct tws_inputs_ahead {
-  const tws_data *data; /* of the batch that is on its way or there; NULL: none is */
+  const tws_data *data; /* source of the prefetched batch; NULL: none */
   int64_t batch;
   uint64_t bytes, at[TWS_NETWORK_INPUTS]; /* of one step, and where each input begins */
   char *pinned[2], *device;
-  int next;       /* which of the two pieces is filled next */
+  int next;       /* index of the staging buffer that is filled next */
   int taken;      /* the first event of the two was signalled */
   uint32_t event; /* the first of the two: plans have fewer events than operations */
 } tws_inputs_ahead;
@@ -89,7 +89,7 @@ static tws_code fill(const tws_training *t, const tws_data *data, int64_t batch,
   return tws_objective_fill(&source, batch, input, err);
 }
 
-/* The piece that is filled was on its way two batches ago: the step that was waited for since has used that. */
+/* The staging buffer was last used two batches ago, by a step that has been waited for since. */
 static tws_code send_ahead(tws_training *t, const tws_data *data, int64_t batch, tws_error *err) {
   tws_inputs_ahead *a = t->ahead;
   void *input[TWS_NETWORK_INPUTS] = {NULL};

@@ -232,7 +232,7 @@ static void copy_segments(const tws_comm_segment *segments, int count) {
       memmove(segments[i].receive, segments[i].send, segments[i].count * tws_dtype_bytes(segments[i].dtype));
 }
 
-/* Where ranks share memory, the others see that this one waits for messages, not computes. */
+/* Where ranks share memory, the others can see that this one waits for messages and does not compute. */
 static void waits(tws_comm *comm, int begins) {
   atomic_store(&comm->waits, begins);
   if (comm->shared) tws_shared_waits(comm->shared, begins);

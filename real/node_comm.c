@@ -2,7 +2,8 @@
 #include <string.h>
 #include "base/memory.h"
 
-/* PIECE elements, or PIECE_BYTES, travel at a time; SLOTS of them may be under way; handlers take GRAIN elements. */
+/* Transfers have PIECE elements, or PIECE_BYTES, at a time; SLOTS of them may be in flight; handlers' shares are
+ * multiples of GRAIN elements. */
 enum { PIECE = 1 << 16, PIECE_BYTES = 1 << 20, SLOTS = 4, GRAIN = 2048, MAX_MEMBERS = 512 };
 
 struct tws_nodes {
@@ -174,7 +175,7 @@ static void spread(const call *c, const share *h, const piece *p, const void *fr
   }
 }
 
-/* Where a finished piece lands on this node: in the memory of the one that wants it, or in this rank's own. */
+/* Address of a finished block on this node: in the memory of the member that needs it, or in this rank's own. */
 static char *landing(const call *c, const share *h, const piece *p) {
   return received_by(c, h, p->target >= 0 ? p->target : c->group->index, p);
 }
@@ -192,7 +193,7 @@ static tws_code reduce_to_next(const call *c, const share *h, uint64_t index, tw
     from[m - c->near_first] = tws_shared_sent(n->shared, c->group->ranks[m], h->segment) + p.from * h->size;
   tws_ordered_sum_part(h->dtype, mine > 0 ? sum : NULL, from, c->near_last - c->near_first, sum, p.count);
   if (mine < last) return start_send(c, handler_on(c, mine + 1), sum, p.count * h->wide, &n->up[slot], err);
-  if (p.node >= 0 && p.node != mine) { /* rounding shrinks elements: in place */
+  if (p.node >= 0 && p.node != mine) { /* rounded elements are smaller: in place */
     tws_ordered_sum_round(h->dtype, sum, sum, p.count);
     return start_send(c, handler_on(c, p.node), sum, p.count * h->size, &n->up[slot], err);
   }
@@ -248,8 +249,8 @@ static tws_code take_from(const call *c, int segment, int member, uint64_t done,
   return TWS_OK;
 }
 
-/* Whoever has the same place on another node, counted round where that is smaller, gets this rank's part for all there.
- */
+/* The member with the same index on another node (modulo the size of a smaller node) receives this rank's segment
+ * for all members there. */
 static tws_code gather_segment(const call *c, int segment, const tws_comm_segment *s, tws_error *err) {
   const tws_span *span = c->span;
   const int nodes = span->nodes, mine = span->mine, local = c->near_last - c->near_first;

@@ -104,7 +104,7 @@ static int32_t replacement(const filler *f, uint64_t sample, int64_t t) {
   return f->row[t];
 }
 
-/* Tokens but for padding at the end. */
+/* Number of tokens without padding at the end. */
 static int64_t length_of(const filler *f, const int32_t *tokens) {
   int64_t length = f->from->data->sequence;
   while (length > 0 && tokens[length - 1] == f->from->shape->ignored) length--;
@@ -168,7 +168,7 @@ static tws_code make_sentences(const filler *f, uint64_t number, uint64_t sample
   return TWS_OK;
 }
 
-/* As a line of a file with labels has it. */
+/* Writes a sample from a line of a file with labels. */
 static void take_sentences(const filler *f, uint64_t number, const tws_pair *pair, int64_t row) {
   const int64_t whole = f->from->data->sequence, length = pair->sources < whole ? pair->sources : whole;
   memcpy(f->row, pair->source, (size_t)length * sizeof *f->row);
@@ -267,7 +267,7 @@ static void label_sample(const filler *f, const tws_pair *pair, int64_t row) {
   if (f->lengths) f->lengths[row] = (int32_t)length;
 }
 
-/* Sample by sample of this rank's part of the step, as the network is trained. */
+/* Fills this rank's share of the step sample by sample, according to the objective. */
 static tws_code fill_samples(filler *f, int64_t step, tws_error *err) {
   const tws_batch_shape *shape = f->from->shape;
   const tws_data *data = f->from->data;

@@ -44,7 +44,7 @@ static tws_code add_number(tws_pairs *p, double number, tws_error *err) {
   return TWS_OK;
 }
 
-/* Where the next part of a line begins. */
+/* Records where the next array of a line begins. */
 static tws_code begin_part(tws_pairs *p, tws_error *err) {
   if (tws_reserve(&p->first, &p->first_capacity, p->first_count + 1, sizeof *p->first)) return no_memory(p, err);
   p->first[p->first_count++] = p->token_count;

@@ -25,7 +25,7 @@ static int has_experts(const tws_training *t) {
   return tws_network_has_experts(t->options->plan.network);
 }
 
-/* Modules of several losses, in their order; returns how many, of one loss none. */
+/* Modules of several losses, in order; returns their number, or 0 if there is one loss. */
 static int losses_of(const tws_training *t, const tws_module *found[TWS_LOSS_HEADS]) {
   const tws_network *network = t->options->plan.network;
   int count = 0;
@@ -85,7 +85,7 @@ typedef struct rank_memory {
   tws_disk_traffic disk;
   uint64_t predicted[TWS_TIER_COUNT], allocated[TWS_TIER_COUNT], peak_rss, start_rss, inputs;
   tws_cuda_memory device;                                /* total 0: no device */
-  char device_name[320], slower[256], not_recorded[256]; /* the last two empty: nothing was */
+  char device_name[320], slower[256], not_recorded[256]; /* the last two: empty if there was none */
 } rank_memory;
 
 static int64_t steps_of_run(const tws_training *t) {
@@ -424,7 +424,7 @@ tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error 
 
 /* ---- trace ---- */
 
-/* One operation on its way to rank 0; its label follows the records, zero-terminated, in the same order. */
+/* One operation in a message to rank 0; its label follows the records, zero-terminated, in the same order. */
 typedef struct record {
   double start_s, end_s;
   uint32_t op, micro_batch;

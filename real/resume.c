@@ -97,7 +97,7 @@ static tws_code check_entries(const tws_training *t, tws_error *err) {
 
 /* ---- which one it is ---- */
 
-/* Rank 0's, as all ranks get to know it: where it is, and its index; or why there is none. */
+/* Rank 0's checkpoint, broadcast to all ranks: its path and its index; or the reason why there is none. */
 typedef struct announced {
   tws_error failure;
   char path[TWS_FOLDER_SIZE];

@@ -50,7 +50,8 @@ typedef struct shared_arena {
   char **map;      /* per place, as mapped here */
 } shared_arena;
 
-/* `rank` is a rank of the world; its place is that among the ranks of the node, in which everything here is kept. */
+/* `rank` is a rank of the world; `place` is its index among the ranks of the node, by which all arrays here are
+ * indexed. */
 struct tws_shared {
   MPI_Comm node;
   int rank, size, spins; /* rank: among those of the node */
@@ -190,7 +191,7 @@ void tws_shared_destroy(tws_shared *shared) {
   tws_free(shared);
 }
 
-/* The first rank whose share no longer fits says so; the sum over ranks is what the machine must hold. */
+/* The first rank whose share no longer fits reports it; the sum over ranks is the memory that the machine needs. */
 static tws_code check_room(const tws_shared *shared, const uint64_t *bytes, tws_error *err) {
   tws_host_memory memory = tws_host_memory_read();
   uint64_t sum = 0;
@@ -315,7 +316,7 @@ int tws_shared_is_waiting(const tws_shared *shared) {
   return atomic_load(&shared->ranks[shared->rank].waiting) != 0;
 }
 
-/* Whoever waits, in whatever group or for whatever message, waits in the end for one who does not. */
+/* Every chain of waiting ranks, in whatever group or for whatever message, ends at a rank that does not wait. */
 int tws_shared_missing(const tws_shared *shared) {
   uint32_t waiting = atomic_load(&shared->ranks[shared->rank].waiting);
   if (waiting == 0) return -1;
@@ -353,7 +354,8 @@ char *tws_shared_received(const tws_shared *shared, int rank, int segment) {
   return peer_address(shared, peer, &shared->ranks[peer].receive[segment]);
 }
 
-/* Where a segment's two sides lie; 0: not in memory that the others see. A side without elements needs no place. */
+/* Finds the positions of a segment's two sides; 0: one is not in shared memory. A side without elements needs no
+ * position. */
 static int find_places(const tws_shared *shared, tws_collective_parts parts, const tws_comm_segment *s, place *send,
                        place *receive) {
   const uint64_t bytes = s->count * tws_dtype_bytes(s->dtype);
@@ -388,8 +390,8 @@ static char *received_by(const batch *b, int member, int segment) {
   return tws_shared_received(b->shared, b->group->ranks[member], segment);
 }
 
-/* All-reduce and reduce: each member sums its own part of every segment and writes it to all receivers. Small
- * segments go whole to one member, turn by turn. */
+/* All-reduce and reduce: each member sums its own share of every segment and writes it to all receivers. Small
+ * segments are assigned whole to one member each, round-robin. */
 static void reduce_parts(const batch *b, int segment, const tws_comm_segment *s) {
   const uint64_t count = s->count, size = tws_dtype_bytes(s->dtype);
   int n = b->group->size;

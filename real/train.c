@@ -139,7 +139,7 @@ static tws_code start_watching(tws_training *t, tws_error *err) {
 
 enum { CHUNK = 1 << 20 };
 
-/* Values on their way to a buffer, made and rounded by the threads that this rank may use. */
+/* Values that are being written to a buffer, computed and rounded by the threads of this rank. */
 typedef struct weight_maker {
   float *values;
   unsigned short *rounded;
@@ -351,7 +351,7 @@ static tws_code advance_scale(tws_training *t, int overflow, tws_step_report *r,
   return TWS_OK;
 }
 
-/* fp16 holds nothing below 6e-8: of a loss times a tiny scale no gradient is left, and nothing is trained. */
+/* fp16 holds nothing below 6e-8: with a tiny loss scale all gradients become 0, and nothing is trained. */
 static void warn_of_vanished(tws_training *t, const tws_step_report *r) {
   if (t->vanished || r->skipped || t->config->dtype != TWS_F16 || r->gradient_norm != 0) return;
   t->vanished = 1;
@@ -484,8 +484,8 @@ static tws_code apply(tws_training *t, tws_program program, int64_t step, tws_er
   return TWS_OK;
 }
 
-/* A step's time is from the end of the one before, so that all that comes with every step is in it; evaluations and
- * saves have times of their own. */
+/* A step's time begins at the end of the previous one, so that everything that every step includes is counted;
+ * evaluations and saves have times of their own. */
 static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   tws_step_report report;
   tws_program behind;
@@ -523,7 +523,7 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   return TWS_OK;
 }
 
-/* One rank that was asked to end is enough: all save and end. */
+/* If one rank was asked to end, all ranks save and end. */
 static tws_code ask_for_end(tws_training *t, tws_error *err) {
   const tws_train_options *o = t->options;
   double asked = o->should_end && o->should_end(o->user);
@@ -563,7 +563,7 @@ static tws_code blame(const tws_training *t, tws_code code, tws_error *err) {
   return TWS_RANK;
 }
 
-/* Seconds since the last call, for those who ask what a start spends its time on. */
+/* Logs the seconds since the last call, to show how the time of a start is spent. */
 static void mark(const tws_training *t, const char *what, double *since) {
   double now = tws_clock_s();
   if (t->rank == 0) tws_log_write(t->options->log, TWS_LOG_DEBUG, "%s: %.3f s", what, now - *since);

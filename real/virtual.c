@@ -1,5 +1,5 @@
-/* All ranks of a training in one process: each has its plan, its memory and its place in the data, and they share one
- * backend. Who drives it decides in which order their operations run. */
+/* All ranks of a training in one process: each has its plan, its memory and its position in the data, and they share
+ * one backend. The caller decides in which order their operations run. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -22,7 +22,7 @@ typedef struct writer {
 
 #define ADD_LITERAL(out, text) tws_text_add_bytes((out), (text), sizeof(text) - 1)
 
-/* Events are put at a pointer into room that was made for the whole of one. */
+/* Events are written through a pointer into space that was reserved for a whole event. */
 static inline char *put_text(char *at, const char *text, size_t length) {
   memcpy(at, text, length);
   return at + length;

@@ -113,7 +113,7 @@ static void put_experiment(comet_sink *s, double now_s, tws_text *out) {
   s->entry[0].bytes = out->length - at;
 }
 
-/* Its other members, made once. */
+/* Writes its other members, once. */
 static void make_rest(comet_sink *s) {
   const tws_comet_section *c = s->section;
   tws_text_add(&s->rest, "\"project_name\": ");
@@ -127,7 +127,7 @@ static void make_rest(comet_sink *s) {
                "\"comet_start_sourced\": false}\n");
 }
 
-/* The messages in s->lines to the end of the second entry; then directory and first entry as they are now. */
+/* Appends the messages in s->lines to the second entry; then writes the directory and the first entry again. */
 static tws_code append(comet_sink *s, double now_s, tws_error *err) {
   entry *e = s->entry;
   const uint64_t end = e[1].at + LOCAL_BYTES + strlen(names[1]) + e[1].bytes;

@@ -8,7 +8,7 @@
 #include "real/cuda/internal.h"
 #include "real/cuda/module.h"
 
-/* NVML's C interface, as far as it is used here: 0 is success, clocks are in MHz, limits in milliwatts. */
+/* The part of NVML's C interface that is used here: 0 is success, clocks are in MHz, limits in milliwatts. */
 enum { CLOCK_SM = 1, CLOCK_MEMORY = 2, DRIVER_TEXT = 80 };
 typedef struct management {
   int (*init)(void);

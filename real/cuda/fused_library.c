@@ -6,7 +6,7 @@
 #include <string.h>
 #include "base/memory.h"
 
-enum { OLDEST = 91000 /* describes devices, masks with infinity */, MOST_PROPOSALS = 16 };
+enum { OLDEST = 91000 /* it can describe devices and mask with infinity */, MOST_PROPOSALS = 16 };
 
 /* The functions that are used, by their names in the library. */
 #define FUNCTIONS(X)                                                                           \
@@ -283,7 +283,7 @@ static int plans_by(const tws_cudnn *lib, tws_cudnn_status *status, const tws_cu
     found += accept(lib, &now, proposal[i], wish, &ways[found]);
   }
   for (int i = 0; i < MOST_PROPOSALS; i++) tws_cudnn_release(lib, proposal[i]);
-  if (!status->text[0]) *status = now; /* what the first heuristic says comes closest */
+  if (!status->text[0]) *status = now; /* the first heuristic's reason is the most specific */
   return found;
 }
 

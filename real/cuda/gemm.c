@@ -1,6 +1,7 @@
-/* Matrix products by cuBLASLt. The library is column-major; a row-major matrix is its transpose there, so the product
- * Y[m,n] = X W^T becomes D(n x m) = W^T(n x k) X(k x m). How a product is done is chosen once for each work and
- * alignment and kept, so equal work runs equal code. Split sums are combined in float32 in a fixed order. */
+/* Matrix products by cuBLASLt. The library is column-major; a row-major matrix is its transpose there, so the
+ * product Y[m,n] = X W^T becomes D(n x m) = W^T(n x k) X(k x m). The algorithm is chosen once for each work and
+ * alignment and kept, so equal work runs equal code. Partial sums of split-K are combined in float32 in a fixed
+ * order. */
 #include <cublasLt.h>
 #include <string.h>
 #include "base/memory.h"
@@ -118,7 +119,7 @@ static tws_code add_rest(const tws_cuda_call *call, const tws_cuda_product *p, t
   return p->sums ? sum_columns(call, p, err) : TWS_OK;
 }
 
-/* After the product with everything. */
+/* After a product with its whole epilogue: adds its column sums, in scratch, to the accumulated ones. */
 static tws_code add_sums(const tws_cuda_call *call, const tws_cuda_product *p, tws_error *err) {
   const tws_dtype dtype[] = {p->sums_type, p->sums_type};
   if (!p->sums || !p->sums_accumulate) return TWS_OK;

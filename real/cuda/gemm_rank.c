@@ -88,7 +88,7 @@ static tws_code time_once(ranking *r, tws_gemm_choice *c, double *milliseconds, 
   return TWS_OK;
 }
 
-/* Those that are not far from the fastest, several runs together, the least of some tries. */
+/* Times the candidates near the fastest again, several runs together; the minimum of some repetitions counts. */
 static tws_code time_again(ranking *r, const tws_gemm_choice *c, double *milliseconds, tws_error *err) {
   const double far = 1.25;
   double least = INFINITY;

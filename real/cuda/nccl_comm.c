@@ -58,7 +58,7 @@ static tws_code failed(const tws_comm *comm, ncclResult_t result, const char *wh
                   ncclGetErrorString(result), source ? ncclGetLastError(source) : "");
 }
 
-/* Until the communicator is no longer in progress: microseconds, but for what is done for the first time. */
+/* Waits until the communicator is no longer in progress: microseconds, except for first-time initialization. */
 static tws_code settle(const tws_comm *comm, ncclComm_t c, const char *what, tws_error *err) {
   const double end = tws_clock_s() + comm->deadline_s;
   int looks = 0;
@@ -77,7 +77,7 @@ static tws_code settle(const tws_comm *comm, ncclComm_t c, const char *what, tws
       usleep(100);
   }
 }
-/* After a call that may have returned "in progress". */
+/* Waits after a call that may have returned "in progress". */
 static tws_code settle_after(const tws_comm *comm, ncclComm_t c, ncclResult_t result, const char *what,
                              tws_error *err) {
   if (result != ncclSuccess && result != ncclInProgress) return failed(comm, result, what, err);
@@ -106,8 +106,9 @@ static tws_code join_world(tws_comm *comm, const tws_cuda_comm_setup *setup, tws
   return settle(comm, comm->world, "joining the world", err);
 }
 
-/* The groups that all ranks make, in rank 0's order. Some ranks are in none along an axis: only the ends of a pipeline
- * have tied parameters. Rank 0 is the first of every line of the topology, so it has one of each. */
+/* The groups that all ranks create, in rank 0's order. Some ranks are in no group along an axis: only the first and
+ * last stages of a pipeline have tied parameters. Rank 0 is the first of a group along every axis, so it has one of
+ * each. */
 typedef struct group_list {
   int32_t count;
   struct {
@@ -130,7 +131,7 @@ static tws_code agree(tws_comm *comm, const tws_cuda_comm_setup *setup, group_li
   return setup->broadcast(setup->user, list, sizeof *list, err);
 }
 
-/* This rank's group along these axes; among several the one that comes as late as in the list. */
+/* This rank's group along these axes; among several the one with the same index among equals as in the list. */
 static nccl_group *listed_group(tws_comm *comm, const group_list *list, int at) {
   int earlier = 0;
   for (int i = 0; i < at; i++) earlier += list->group[i].axes == list->group[at].axes;
@@ -145,8 +146,8 @@ static int is_world(const tws_comm *comm, const nccl_group *group) {
   return group->size == comm->world_size;
 }
 
-/* Every rank comes here for every group of the list, with NULL when it is in none. The first rank of a group is its
- * colour: groups of one axis have no rank in common. */
+/* Every rank calls this for every group of the list, with NULL if it is in none. The first rank of a group is its
+ * colour: groups of one axis are disjoint. */
 static tws_code split(tws_comm *comm, nccl_group *group, tws_axes axes, tws_error *err) {
   char what[96];
   if (group && is_world(comm, group)) { /* then it is so on all ranks */
@@ -353,7 +354,7 @@ static tws_code data_type(const tws_comm *comm, tws_dtype dtype, ncclDataType_t 
   return tws_fail(err, TWS_INTERNAL, NULL, "NCCL: rank %d: no such type, %d", comm->rank, (int)dtype);
 }
 
-/* A message for every pair of ranks between which the row moves something. All pairs make progress together. */
+/* A message for every pair of ranks that the collective requires. All pairs progress concurrently. */
 static ncclResult_t pairs(const nccl_group *group, const tws_collective_row *row, int root,
                           const tws_comm_segment *segment, ncclDataType_t type, cudaStream_t s) {
   ncclResult_t result = ncclGroupStart();

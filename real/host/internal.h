@@ -6,7 +6,8 @@
 #include <pthread.h>
 #include <stdint.h>
 #include "base/status.h"
-#include "models/kernel.h" /* nothing of plans: whoever changes those need not compile every kernel again */
+#include "models/kernel.h" /* no header of plans is included, so that a change of those does not recompile every
+                              kernel */
 
 typedef struct tws_backend tws_backend;
 

@@ -62,7 +62,7 @@ __device__ Sequence sequence_of(const Shape &s, int64_t batch) {
   return {length_of(s, batch), s.documents ? s.documents + 2 * batch * s.seq : nullptr};
 }
 
-// Keys that a query sees: none outside the sequence, where plain causal attention never asks.
+// Keys that a query sees; none if the query is outside the sequence, which plain causal attention never tests.
 template <bool SPECIAL>
 __device__ Span keys_of(const tws_attention_form &f, int64_t query, const Sequence &of) {
   Span span = {0, query + 1};
@@ -85,7 +85,7 @@ __device__ Span keys_of_tile(const Shape &s, const tws_attention_form &f, int64_
   return span;
 }
 
-// The diagonal of a tile on which a key and a query lie, by their places in it.
+// Index of a tile's diagonal on which a key and a query lie, by their positions in the tile.
 __device__ int diagonal_of(int query, int key) {
   return key - query + TILE - 1;
 }
@@ -131,7 +131,7 @@ __host__ __device__ constexpr int stride() {
   return CHUNKS * 32 + 4;
 }
 
-// Rows first .. first + 31 of a head to shared memory; what lies outside the sequence or the head becomes 0.
+// Loads rows first .. first + 31 of a head into shared memory; elements outside the sequence or the head become 0.
 template <typename T, int CHUNKS>
 __device__ void load_tile(const T *from, int64_t first, int64_t seq, int64_t row, int head, float *to) {
   for (int i = (int)threadIdx.x; i < TILE * CHUNKS * 32; i += BLOCK) {
@@ -511,8 +511,8 @@ tws_code backward(const tws_cuda_call *call, Shape s, tws_error *err) {
   at += 2;
   const Heads<T> dx = heads_at<T>(call, s, &at);
   int bias_gradients = -1;
-  float *delta = out<float>(call, extras_at(call, &s, at, &bias_gradients));  // the plan's workspace has room for head
-                                                                              // size times as much, and for the parts
+  // The plan's workspace has room for head size times as many numbers, and for the parts.
+  float *delta = out<float>(call, extras_at(call, &s, at, &bias_gradients));
   const int64_t batch = call->work->d[0], rows = batch * s.seq * s.heads;
   float *parts = delta + rows;
   LAUNCH(row_products, (unsigned)ceil_div(rows, BLOCK / WARP), BLOCK, 0, call, d_o, o, delta, rows, s);

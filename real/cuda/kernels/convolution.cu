@@ -236,7 +236,7 @@ tws_code input_part(const tws_cuda_call *call, bool direct, int64_t first, const
   FOR_TYPE(type, T, return run_gather<T>(call, s, patches, dx, err));
 }
 
-// Gradients of the weights and biases, and their types; `added`: there is something in them to add to.
+// Gradients of the weights and biases, and their types; `added`: they are added to existing values.
 struct Sums {
   void *weights, *biases;
   tws_dtype type;

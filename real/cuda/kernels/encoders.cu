@@ -3,7 +3,7 @@
 
 namespace {
 
-// Columns of a block of sums, and rows that it has under way.
+// Columns of a block of sums, and rows that it has in flight.
 enum { COLUMNS = 32, ROWS = 32 };
 
 template <typename T>

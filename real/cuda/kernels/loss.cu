@@ -6,8 +6,8 @@
 
 namespace {
 
-// Threads of a block: where two blocks and their rows fit a multiprocessor, and where one does. Packs of a row that a
-// thread has under way at once.
+// Threads of a block: if two blocks and their rows fit a multiprocessor, and if one does. Packs of a row that a thread
+// has in flight.
 enum { LOSS_BLOCK = 512, LARGE_BLOCK = 1024, DEEP = 4, MOST_WARPS = LARGE_BLOCK / WARP };
 
 // Sums count from their own maximum; -infinity with sum 0 is the empty row. NaN stays in the sum.
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(LARGE_BLOCK, 1)
     if (threadIdx.x == 0) losses[token] = 0.0;
     return;
   }
-  const bool known = target >= 0 && target < columns;  // else the data are wrong: nothing but NaN comes out
+  const bool known = target >= 0 && target < columns;  // else the data are wrong, and all results are NaN
   const float logit =
       known ? to_float(logits[token * padded + target]) : CUDART_NAN_F;  // before any thread overwrites it
   const Softmax s = row_softmax(row, scratch);
@@ -274,12 +274,12 @@ tws_code check(const tws_cuda_call *call, int64_t fewest, tws_error *err) {
   return TWS_OK;
 }
 
-// The hyperparameters, where a loss scale is asked for.
+// The hyperparameters, if there is a loss scale; else NULL.
 const float *scale_of(const tws_cuda_call *call, int operand) {
   return call->work->flags & TWS_SCALED ? in<float>(call, operand) : nullptr;
 }
 
-// The metrics, where it is known before how many targets are ignored.
+// The metrics, if the number of ignored targets is known before; else NULL.
 const double *counted_of(const tws_cuda_call *call, int operand) {
   return call->work->flags & TWS_COUNTED ? in<double>(call, operand) : nullptr;
 }

@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(BLOCK) norm_wide(Norm<T> n) {
 
 // ---- gradient in one pass: threads own columns ----
 
-enum { GRAD_PACKS = 2 };  // of each operand that a thread has under way
+enum { GRAD_PACKS = 2 };  // packs of each operand that a thread has in flight
 // Threads whose registers a multiprocessor has, for a thread with PER packs of a row.
 template <int PER>
 constexpr int grad_threads = PER == 1 ? 768 : 640;
@@ -165,8 +165,8 @@ __device__ void keep_parts(const float (&normed)[PER][V], const float (&plain)[P
   }
 }
 
-// A thread's sums over the columns of dx, which registers have no room for: each thread has its own in shared memory,
-// neighbours side by side.
+// A thread's sums over the columns of dx, for which there are too few registers: they are in shared memory, those of
+// adjacent threads next to each other.
 template <int V, int PER>
 struct Written {
   static constexpr int QUADS = V / 4;
@@ -194,8 +194,8 @@ struct Written {
   }
 };
 
-// A block takes GRAD_PACKS / PER rows at a time, a thread PER packs of each; sums over columns are in registers until
-// the end. sums: [blocks][2][width], of dy z, and of dy; with SUMS [3], the last of dx.
+// A block processes GRAD_PACKS / PER rows at a time, a thread PER packs of each; sums over columns stay in registers
+// until the end. sums: [blocks][2][width], of dy z, and of dy; with SUMS [3], the last of dx.
 template <typename T, int V, int PER, bool RMS, bool SUMS>
 __global__ void __launch_bounds__(grad_threads<PER>)
     norm_grad(const T *dy, const T *x, const T *weight, const float *stats, T *dx, float *sums, int64_t tokens,
@@ -321,7 +321,7 @@ __global__ void norm_grad_input(const T *dy, const T *x, const T *weight, const 
   }
 }
 
-enum { COLUMN_BLOCK = 64, DEEP = 8, PARTS_DEEP = 4 };  // rows of sums over columns that a thread has under way at once
+enum { COLUMN_BLOCK = 64, DEEP = 8, PARTS_DEEP = 4 };  // rows of sums over columns that a thread has in flight
 
 // Partial column sums: part p of `parts` takes rows p, p + parts, ...; a thread owns V columns.
 // sums: [parts][2][width]: of dy z, and of dy.
@@ -471,7 +471,7 @@ tws_code run_norm(const tws_cuda_call *call, tws_error *err) {
   return residual ? start_norm<T, 1, true>(call, n, err) : start_norm<T, 1, false>(call, n, err);
 }
 
-// Where a layer's bias has its gradient from what is written here.
+// Returns true if a layer's bias gradient is computed from dx, which is written here.
 bool has_sums(const tws_cuda_call *call) {
   return (call->work->flags & TWS_SUMS) != 0;
 }
@@ -492,7 +492,7 @@ tws_code sum_written(const tws_cuda_call *call, tws_error *err) {
                               call->operand[sums], call->dtype[sums], call->work->flags & TWS_ACCUMULATE_PARAM, err);
 }
 
-// As many blocks as the multiprocessors have at once.
+// As many blocks as the multiprocessors can run concurrently.
 template <typename T, int V, int PER, bool RMS, bool SUMS>
 tws_code one_pass(const tws_cuda_call *call, tws_error *err) {
   constexpr int rows = SUMS ? 3 : 2;

@@ -1,5 +1,5 @@
 // Rotary position embedding in place (Su et al., "RoFormer", 2021); models/rope.h has the angles. Positions restart
-// with every sequence; a block has one position and takes its token of each sequence. Where samples are packed with
+// with every sequence; a block processes one position, with its token of each sequence. If samples are packed with
 // documents a block has one token.
 #include "real/cuda/kernels/common.cuh"
 

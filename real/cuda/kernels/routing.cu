@@ -1,6 +1,6 @@
-// Tokens to experts and back: the router, its gradient, and the moves of rows between tokens and slots. Choices are
-// made token by token; which of them are kept, and in which slots, expert by expert: a block goes through all routes in
-// their order, so that nothing depends on timing.
+// Tokens to experts and back: the router, its gradient, and the copies of rows between tokens and slots. Experts are
+// chosen token by token; which of the routes are kept, and in which slots, is decided expert by expert: a block
+// processes all routes in order, so that nothing depends on timing.
 #include "models/routing.h"
 #include "real/cuda/kernels/common.cuh"
 
@@ -111,7 +111,8 @@ __device__ void leave_groups_out(const Router &r, float *x, float *score, int la
   __syncwarp();
 }
 
-// The logits, or sigmoids that are compared by groups, are in the place of the probabilities while experts are chosen.
+// While experts are chosen, the array of probabilities holds their scores: the logits, or, if a bias is added or
+// sigmoids are compared by groups, the probabilities plus the bias.
 template <typename T>
 __global__ void choose(Router r, const T *all) {
   const int lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
@@ -191,7 +192,7 @@ __device__ int threads_before(bool yes, int *scratch, int *all) {
   return before;
 }
 
-// Before any slot is given: experts of a pack begin where those before them end.
+// Runs before any slot is assigned: the slots of a pack's experts follow each other.
 __global__ void count_routes(Router r) {
   __shared__ int scratch[BLOCK / WARP];
   const int64_t expert = blockIdx.x;

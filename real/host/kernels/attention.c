@@ -18,7 +18,7 @@ enum { BLOCK_ROWS = 4, BLOCK_VECTORS = 1 };
 enum { BLOCK_ROWS = 2, BLOCK_VECTORS = 1 };
 #endif
 
-/* Which part of a tile on the diagonal matters. */
+/* The relevant part of a tile on the diagonal. */
 typedef enum triangle {
   FULL,
   C_LOWER, /* columns of C up to the row */
@@ -122,7 +122,7 @@ typedef struct heads_view {
 } heads_view;
 enum { QUERIES, KEYS, VALUES, VIEWS };
 
-/* Queries, keys and values, or their gradients, from operand `at` on; returns in how many operands they are. */
+/* Queries, keys and values, or their gradients, from operand `at` on; returns the number of operands. */
 static int view_operands(const tws_host_call *call, const shape *s, int at, heads_view view[VIEWS]) {
   void *const *o = call->operand + at;
   const int64_t q = s->heads * s->head, kv = s->kv_heads * s->head;
@@ -158,7 +158,7 @@ typedef struct extras {
   float *workspace;
 } extras;
 
-/* From operand `at` on; sets the step whose bits dropout draws. */
+/* Reads the optional operands from operand `at` on; sets the step whose bits dropout draws. */
 static extras extra_operands(const tws_host_call *call, shape *s, int at) {
   extras e = {.lengths = NULL};
   const int gradient = call->work->code == TWS_KERNEL_ATTENTION_GRAD;
@@ -294,7 +294,7 @@ VECTOR_INLINE void row_limits(const shape *s, const score_tile *t, const int pla
 
 static const vi LANE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-/* Where biases by distance begin for row i. */
+/* Index of the first bias by distance for row i. */
 VECTOR_INLINE int64_t distance_at(const score_tile *t, int64_t i, int64_t column) {
   return t->key + column - t->query - i;
 }
@@ -342,14 +342,14 @@ VECTOR_INLINE vf dropout_factors(const shape *s, const uint32_t *words) {
 /* Variant of the code that computes a tile of probabilities. Special ones read the attention form. */
 typedef enum kind_of_scores {
   PLAIN,
-  PLAIN_DROPPED, /* what TWS_DROPOUT adds to plain ones, and nothing else */
+  PLAIN_DROPPED, /* plain scores with TWS_DROPOUT only */
   SPECIAL
 } kind_of_scores;
 static kind_of_scores kind_of(const shape *s) {
   return !s->form.ordinary ? SPECIAL : s->form.dropped_below ? PLAIN_DROPPED : PLAIN;
 }
 
-/* Keys [*begin, *end) in whole tiles are what a tile of queries sees some of. */
+/* Computes the range of keys [*begin, *end), in whole tiles, that a tile of queries sees at least partly. */
 static void tile_limits(const shape *s, const score_tile *t, int64_t *begin, int64_t *end) {
   int64_t unused;
   seen_keys(s, t, t->query, begin, &unused);

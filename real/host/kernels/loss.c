@@ -123,7 +123,7 @@ static void loss_task(void *arg, int thread, int threads) {
   job->sum[thread][1] = ignored;
 }
 
-/* metrics: the operand of that place; a loss scale comes after it. */
+/* metrics: operand number `place`; a loss scale follows it. */
 static void run_loss(const tws_host_call *call, int place) {
   const int64_t *d = call->work->d;
   double *metrics = call->operand[place];

@@ -125,7 +125,7 @@ VECTOR_INLINE void update_range(tws_kernel kernel, tws_dtype G, tws_dtype P, con
 /* Random bits are drawn for this many elements at once: one Philox block in each lane. */
 enum { DRAWN = LANES * TWS_ROUNDING_GROUP };
 
-/* Sixteen tws_philox_block() from `index` on, one after the other; of a word the lower half comes first. */
+/* Sixteen tws_philox_block() from `index` on, in order; of a word the lower half comes first. */
 VECTOR_INLINE void draw_blocks(uint64_t seed, uint64_t stream, uint64_t index, uint16_t out[DRAWN]) {
   uint32_t words[PHILOX_WORDS];
   v_philox(seed, stream, index, words);
@@ -226,7 +226,7 @@ static update_constants constants_of(const tws_host_call *call, int states) {
   return c;
 }
 
-/* The learning rate with its corrections, times what the norms of the parameter and of its change say. */
+/* The learning rate with its bias corrections, times the ratio of the norms of the parameter and of its change. */
 static float tensor_scale(const tws_host_call *call, const update_constants *c, const double *norms) {
   double ratio = 1;
   if (norms[0] > 0 && norms[1] > 0) {
@@ -380,7 +380,8 @@ HOST_KERNEL(squared_norm) {
   return TWS_OK;
 }
 
-/* Several losses: each becomes a mean over what counts for it, and their sum is the loss. Whether anything counts. */
+/* Several losses: each becomes a mean over its targets that count, and their sum is the loss. Returns 0 if no target
+ * counts. */
 static int join_heads(double *metrics, int heads) {
   int any = 0;
   metrics[TWS_METRIC_LOSS] = 0;
@@ -394,8 +395,8 @@ static int join_heads(double *metrics, int heads) {
   return any;
 }
 
-/* The coefficient of torch.nn.utils.clip_grad_norm_, over the share of tokens that count, and for gradients that the
- * loss scale multiplied; 0 tells updates that the gradients are not finite, or that there are none. */
+/* The coefficient of torch.nn.utils.clip_grad_norm_, for gradients that are divided by the share of tokens that
+ * count and by the loss scale; 0 means that the gradients are not finite, or that there are none. */
 HOST_KERNEL(clip) {
   (void)err;
   double *metrics = call->operand[0];
@@ -405,7 +406,7 @@ HOST_KERNEL(clip) {
   const double kept = heads > 0 ? join_heads(metrics, heads) : 1 - metrics[TWS_METRIC_IGNORED];
   if (scaled)
     metrics[TWS_METRIC_OVERFLOW] = !isfinite(metrics[TWS_METRIC_SQUARES]) || !isfinite(metrics[TWS_METRIC_LOSS]);
-  if (kept < 1e-9) { /* what rounding leaves where nothing counts */
+  if (kept < 1e-9) { /* rounding errors if no target counts */
     metrics[TWS_METRIC_LOSS] = metrics[TWS_METRIC_NORM] = metrics[TWS_METRIC_CLIP] = 0;
     return TWS_OK;
   }

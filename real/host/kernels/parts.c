@@ -31,7 +31,8 @@ static uint32_t largest_bits(const tws_host_call *call, int64_t first, int64_t c
   return most;
 }
 
-/* By a sum that has no room for fractions. The product is from memory, so that it was rounded before. */
+/* Rounds by adding and subtracting a number whose sum has no fraction bits. The product is read from memory, so that
+ * it is rounded to float32 before. */
 static int rounded(float product) {
   return (int)((product + 12582912.0f) - 12582912.0f);
 }

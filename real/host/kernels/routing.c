@@ -125,8 +125,8 @@ static int is_chosen(const int32_t *routes, int64_t choices, int64_t expert) {
   return 0;
 }
 
-/* Choices as routes that are all dropped yet, from the logits, which are in the place of the probabilities for a while;
- * sigmoids that are compared by groups are as they are, and what biases are added to. */
+/* Writes the chosen experts as routes, all marked as dropped. The array of probabilities temporarily holds their
+ * scores: the logits, or, if a bias is added or sigmoids are compared by groups, the probabilities plus the bias. */
 static void choose_experts(const router *r, int64_t token) {
   int32_t *routes = r->routes + token * r->choices;
   float *scores = r->probabilities + token * r->experts;
@@ -234,7 +234,7 @@ static void fill_first(const router *r) {
     }
 }
 
-/* Slots of packs: nothing is dropped. Counts are complete before a slot is given. */
+/* Assigns slots in packs: nothing is dropped. Counts are complete before a slot is assigned. */
 static tws_code fill_packs(const router *r, tws_error *err) {
   memset(r->counts, 0, sizeof *r->counts * (size_t)(r->experts * TWS_EXPERT_COUNTS));
   for (int64_t i = 0; i < r->tokens * r->choices; ++i) {
