@@ -38,7 +38,7 @@ typedef struct tws_builder {
   tws_phase phase;
   uint32_t module, micro_batch;
   tws_repetition repeats; /* of a periodic step (plan/repetition.h); otherwise zeros */
-  int nobody_waits_for_memory;
+  int no_wait_for_memory;
   tws_plan_use use;
   /* per buffer, if no operation waits for memory: first and last operation of its reservation; otherwise NULL */
   uint32_t *taken, *held;

@@ -12,9 +12,10 @@
  *   quantized.c  quantized frozen weights (QLoRA)
  *   float8.c     matrix products in 8-bit floating point
  *   zero.c       storage and collectives of parameters and gradients, by ZeRO stage; zero3_gathers.c: gathers of stage
- *                3; zero_secondary.c: secondary partition (hpZ); zero_codes.c: quantized gathers (qwZ); zero_hops.c:
- *                quantized reductions (qgZ); zero_communication.c: reductions in another type; zero_groups.c: groups of
- *                ranks that each have all partitions (MiCS)
+ *                3; zero_secondary.c: secondary partition (hpZ); zero_quantized_gather.c: quantized gathers (qwZ);
+ *                zero_quantized_reduce.c: quantized reductions (qgZ); zero_communication.c: reductions in another type;
+ *                zero_groups.c: groups of ranks that each have all partitions (MiCS); zero_bucket_slots.c: reuse of
+ *                bucket buffers
  *   dropout.c    random number counters of dropout
  *   running.c    running statistics of batch normalization
  *   offload.c    optimizer states and updates on the host; fetch.c: parameters on the host; delayed.c: an update that
@@ -34,7 +35,7 @@
 #include "plan/shard.h"
 #include "plan/zero3_schedule.h"
 
-/* What of a value is kept for the backward pass; a checkpoint is the input of a recomputed layer. */
+/* Retention of a value until the backward pass; a checkpoint is the input of a recomputed layer. */
 enum tws_kept { TWS_NOT_KEPT, TWS_KEPT, TWS_KEPT_CHECKPOINT };
 
 /* One execution of a module in a micro-batch. */
@@ -96,32 +97,32 @@ typedef struct tws_secondary {
   uint8_t *has;     /* per parameter: 1 once this step has stored it */
 } tws_secondary;
 
-/* Communicators of quantized gradient reductions (qgZ): intra-node, then inter-node (plan/zero_hops.c). */
-typedef struct tws_hops {
-  int near; /* ranks of the intra-node level; 0: a single level */
-  uint32_t near_group, across_group;
-} tws_hops;
+/* Communicators of quantized gradient reductions (qgZ): intra-node, then inter-node (plan/zero_quantized_reduce.c). */
+typedef struct tws_quantized_levels {
+  int intra; /* ranks of the intra-node level; 0: a single level */
+  uint32_t intra_group, inter_group;
+} tws_quantized_levels;
 
 /* Groups of ranks that each have all partitions (MiCS, plan/zero_groups.c). */
 typedef struct tws_zero_groups {
   int copies;            /* replicas of a partition; 1: all ranks are one group */
   uint32_t copies_group; /* communicator of the ranks that have the same partition */
   int nodes;             /* nodes of a group: the inter-node level gathers first; 1: a single level */
-  int near;              /* ranks of a group on one node */
-  uint32_t far_group, near_group;
+  int intra;             /* ranks of a group on one node */
+  uint32_t inter_group, intra_group;
 } tws_zero_groups;
 
-/* Reuse of a few bucket buffers by all buckets of gradients (plan/zero_turns.c). A bucket that begins takes the slot
- * that became free first, except for that of the bucket before it, so that one slot is copied out while another is
+/* Reuse of a few bucket buffers by all buckets of gradients (plan/zero_bucket_slots.c). A bucket that begins takes the
+ * slot that became free first, except for that of the bucket before it, so that one slot is copied out while another is
  * filled; or else a new slot. All micro-batches are alike, so the first of a step determines the order of buckets in
  * each slot. */
-typedef struct tws_bucket_turns {
+typedef struct tws_bucket_slots {
   uint32_t *place, *next; /* per bucket: its slot; the next bucket in that slot, or TWS_NONE */
   uint32_t *first, *last; /* per slot: the first and the latest bucket in it */
   uint32_t *freed;        /* per slot: 1 + number of buckets that ended before its latest one; 0: that has not ended */
   uint32_t places, ended;
   uint32_t begun_last; /* the bucket that began last */
-} tws_bucket_turns;
+} tws_bucket_slots;
 
 typedef struct tws_bucket_room { /* scratch arrays to reduce a bucket: two operands per parameter, twice */
   tws_operand *operands, *others;
@@ -158,12 +159,12 @@ typedef struct tws_zero {
   tws_bucket_room room;    /* with room for all parameters, allocated at the first reduction */
   uint32_t flushed[2];     /* 1 + last operation of the last but one and of the last bucket of a micro-batch; 0: none */
   uint32_t emptied[2];     /* buffers of these buckets */
-  tws_bucket_turns turns;  /* zero_turns.c: reuse of turn_buffers[slot]; NULL: no bucket has begun */
-  uint32_t *turn_buffers;
+  tws_bucket_slots bucket_slots; /* zero_bucket_slots.c: reuse of slot_buffers[slot]; NULL: no bucket has begun */
+  uint32_t *slot_buffers;
   uint8_t *brought; /* per bucket: its accumulated sums have been copied back, or are being copied */
   tws_zero3_schedule schedule;
   tws_secondary secondary;
-  tws_hops hops;
+  tws_quantized_levels quantized_levels;
   uint32_t *codes, *code_scales; /* per parameter: buffers of a quantized gather's payload and scales, or TWS_NONE */
 } tws_zero;
 
@@ -202,7 +203,7 @@ typedef struct tws_fetches {
   uint64_t slot_elements;
 } tws_fetches;
 
-/* Updated weights that are copied to their buffer at the end of the step. */
+/* Updated weights that are copied to their buffer last in the optimizer phase. */
 typedef struct tws_held {
   tws_operand from, to;
   struct tws_held *next;
@@ -398,8 +399,8 @@ typedef struct tws_lower {
   tws_lower_float8 float8;     /* float8.c */
   tws_lower_pipeline pipeline; /* pipeline.c */
   tws_checkpoints checkpoints; /* checkpoints.c */
-  tws_zero zero;               /* zero.c, zero3_gathers.c, zero_buckets.c, zero_classes.c, zero_codes.c, zero_groups.c,
-                                   * zero_hops.c, zero_secondary.c, zero_turns.c */
+  tws_zero zero;               /* zero.c, zero3_gathers.c, zero_buckets.c, zero_bucket_slots.c, zero_classes.c,
+                                * zero_groups.c, zero_quantized_gather.c, zero_quantized_reduce.c, zero_secondary.c */
   tws_offload offload;         /* offload.c, fetch.c, delayed.c */
   tws_columns columns;         /* zenflow.c */
   tws_arena *scratch;          /* build.c: memory of all passes that lives as long as the lowering */
@@ -480,7 +481,7 @@ tws_float8 tws_float8_input(tws_lower *l, const tws_module *m);
 tws_float8 tws_float8_weight(tws_lower *l, const tws_module *m);
 tws_float8 tws_float8_gradient(tws_lower *l, const tws_module *m, tws_operand dy);
 /* Returns scratch memory for a gradient that the kernel writes and no operation reads. */
-tws_operand tws_unwanted_gradient(tws_lower *l, uint32_t param);
+tws_operand tws_discarded_gradient(tws_lower *l, uint32_t param);
 /* pipeline.c */
 tws_code tws_pipeline_begin(tws_lower *l);
 void tws_pipeline_run(tws_lower *l); /* lowers all micro-batches of this stage, and reductions of tied weights */
@@ -615,7 +616,7 @@ void tws_zero_choose_ranks(tws_lower *l, tws_axes replicas);
 tws_code tws_zero_begin(tws_lower *l);
 void tws_zero_step_begin(tws_lower *l);
 void tws_zero_micro_begin(tws_lower *l);
-void tws_zero_turns_pass(tws_lower *l, int backward); /* begins a pass of a micro-batch, after tws_zero_micro_begin() */
+void tws_zero_buckets_pass(tws_lower *l, int backward); /* begins a pass, after tws_zero_micro_begin() */
 void tws_zero_before(tws_lower *l, uint32_t visit);
 void tws_zero_after(tws_lower *l, uint32_t visit);
 void tws_zero_micro_end(tws_lower *l);

@@ -329,11 +329,12 @@ static inline int tws_op_is_of_end(const tws_plan *plan, uint32_t op) {
 }
 /* Returns 1 if operations of a stream wait for the computation that was issued before them, in plans with micro-batch
  * barriers. */
-static inline int tws_stream_keeps_step(int stream) {
+static inline int tws_stream_waits_for_compute(int stream) {
   return stream == TWS_STREAM_GATHER || stream == TWS_STREAM_REDUCE || stream == TWS_STREAM_COPY_IN;
 }
 /* Returns 1 if a micro-batch, and the optimizer phase, then wait for all operations of the previous micro-batch on the
- * stream. A single rank's copies to the host do not need this, since they have several buffers (plan/zero_turns.c). */
+ * stream. A single rank's copies to the host do not need this, since they have several buffers
+ * (plan/zero_bucket_slots.c). */
 static inline int tws_stream_ends_micro_batch(const tws_plan *plan, int stream) {
   return stream == TWS_STREAM_REDUCE || (stream == TWS_STREAM_COPY_OUT && plan->world > 1);
 }
@@ -346,7 +347,7 @@ static inline int tws_op_moves_checkpoint(const tws_plan *plan, const tws_op *o)
 /* Returns 1 if an operation waits for the checkpoint copies of earlier passes. */
 static inline int tws_op_follows_checkpoints(const tws_plan *plan, const tws_op *o) {
   return o->stream == TWS_STREAM_COMPUTE || tws_op_moves_checkpoint(plan, o) ||
-         (plan->in_step && tws_stream_keeps_step(o->stream));
+         (plan->in_step && tws_stream_waits_for_compute(o->stream));
 }
 /* Returns a number for the pass of an operation: forward, backward (including deferred weight gradients) or optimizer
  * phase of a micro-batch. Two chunks of a stage never run the same pass of a micro-batch in succession, so the number

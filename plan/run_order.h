@@ -26,7 +26,7 @@ typedef struct tws_op_times {
 
 typedef enum tws_run_mode { TWS_RUN_STREAMS, TWS_RUN_SERIAL } tws_run_mode;
 
-/* What is assumed of members of a group, or partners of a message, that have no plan in the run. */
+/* The treatment of members of a group, or partners of a message, that have no plan in the run. */
 typedef enum tws_absent {
   TWS_ABSENT_NONE,       /* an error */
   TWS_ABSENT_COLLECTIVE, /* members of collectives are ready when the others are; messages need both plans */

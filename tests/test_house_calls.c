@@ -12,7 +12,7 @@ enum { LARGEST = 6, ACCEPTED_FILES = 8 };
 
 /* Passes that lower a step around one another's work, formats that contain one another, and pairs of one subject. */
 static const char *const accepted[][ACCEPTED_FILES] = {
-    {"plan/delayed.c", "plan/offload.c", "plan/optimizer.c", "plan/zenflow.c", "plan/zero.c", "plan/zero_turns.c"},
+    {"plan/delayed.c", "plan/offload.c", "plan/optimizer.c", "plan/zenflow.c", "plan/zero.c", "plan/zero_bucket_slots.c"},
     {"checkpoint/deepspeed.c", "checkpoint/folder.c", "checkpoint/index.c", "checkpoint/read.c",
      "checkpoint/weights.c"},
     {"sim/collectives.c", "sim/executor.c", "sim/messages.c", "sim/patterns.c", "sim/shared.c"},
@@ -122,7 +122,7 @@ START_TEST(a_call_that_closes_a_circle_is_noticed) {
     const char *from, *to;
     int noticed;
   } mutants[] = {{"plan/lower.c", "plan/zero.c", 1},       {"base/file.c", "checkpoint/folder.c", 1},
-                 {"plan/zero_hops.c", "plan/zero.c", 1},   {"sim/fluid.c", "sim/executor.c", 1},
+                 {"plan/zero_quantized_reduce.c", "plan/zero.c", 1},   {"sim/fluid.c", "sim/executor.c", 1},
                  {"plan/zero.c", "plan/optimizer.c", 0},   {"estimators/compose.c", "plan/zero.c", 0},
                  {"checkpoint/folder.c", "base/file.c", 0}};
   char outside[4096];

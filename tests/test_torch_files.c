@@ -245,7 +245,7 @@ START_TEST(harm) {
            "a storage that is made by a call"),
       CASE("\x80\x02"
            "ctorch._tensor\n_rebuild_from_type_v2\n(h\0tR.",
-           "a note that nobody made"),
+           "a memo entry that does not exist"),
       CASE("\x80\x04\x95.", "pickle protocol 4"),
       CASE("\x80\x02(ios\nsystem\n.", "opcode 0x69 at byte 3: an opcode that files of weights do not have"),
       CASE("\x80\x02S'x'\n.", "opcode 0x53 at byte 2"),
@@ -257,7 +257,7 @@ START_TEST(harm) {
            NULL), /* a list that has itself three times */
       CASE("\x80\x02}q\0(X\x01\0\0\0ah\0h\0h\0u.", NULL),
       CASE("\x80\x02]r\xff\xff\xff\xff.", "a note of something that is not there"),
-      CASE("\x80\x02h\x05.", "a note that nobody made"),
+      CASE("\x80\x02h\x05.", "a memo entry that does not exist"),
       CASE("\x80\x02(((((.", "it ends with other than one value"),
       CASE("\x80\x02(q\0.", "a note of something that is not there"),
       CASE("\x80\x02K\x01K\x02.", "it ends with other than one value"),
