@@ -137,7 +137,7 @@ START_TEST(rounding_keeps_the_mean) {
 END_TEST
 
 /* Each result is next to the exact one, and on average over weights and moments none is above or below it. */
-START_TEST(rounding_is_to_neighbours) {
+START_TEST(rounding_is_to_an_adjacent_number) {
   enum { COUNT = 30011 };
   const uint64_t s = 8500 + (uint64_t)_i;
   tensor before[HALF_OPERANDS], x[HALF_OPERANDS];
@@ -167,7 +167,7 @@ START_TEST(rounding_is_to_neighbours) {
 END_TEST
 
 /* A clip coefficient of 0 leaves all bits; a NaN among the gradients stays where it is. */
-START_TEST(rounding_of_what_is_not_finite) {
+START_TEST(rounding_of_values_that_are_not_finite) {
   for (int half_moments = 0; half_moments < 2; ++half_moments)
     for (int stochastic = 0; stochastic < 2; ++stochastic) {
       tws_work w = exact_adamw(300, half_moments);

@@ -572,7 +572,7 @@ START_TEST(experts_are_searched) {
 END_TEST
 
 /* Exchanges that a point does not have, or that exclude each other, are not tried; each is the plan of its keys. */
-START_TEST(neighbours_are_searched) {
+START_TEST(exchanges_are_searched) {
   static const struct {
     const char *words;
     int status;
@@ -642,7 +642,7 @@ START_TEST(neighbours_are_searched) {
 END_TEST
 
 /* On several nodes, secondary partitions are within one node. */
-START_TEST(neighbours_share_a_node) {
+START_TEST(secondary_partitions_are_within_a_node) {
   fixture f;
   tws_variant *points;
   int count, with[TWS_EXCHANGE_COUNT] = {0};
@@ -674,8 +674,8 @@ int main(void) {
   tcase_add_test(tuner, space_keeps_the_global_batch);
   tcase_add_test(tuner, deepspeeds_points_are_tried);
   tcase_add_test(tuner, host_space_respects_cores);
-  tcase_add_test(tuner, neighbours_are_searched);
-  tcase_add_test(tuner, neighbours_share_a_node);
+  tcase_add_test(tuner, exchanges_are_searched);
+  tcase_add_test(tuner, secondary_partitions_are_within_a_node);
   tcase_add_test(tuner, search_rejects_by_memory_and_is_deterministic);
   tcase_add_test(tuner, runtimes_fit_as_estimated);
   tcase_add_test(tuner, implied_rejections_hold);

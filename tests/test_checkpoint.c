@@ -1,7 +1,6 @@
 /* ctest: engine mpi */
 /* Checkpoints under what happens to them: kill -9 at any point of a save, signals, damaged files, full disks, two jobs
  * on one folder, and what is refused. */
-#include <dirent.h>
 #include <signal.h>
 #include <time.h>
 #include "answers.h"
@@ -43,15 +42,6 @@ static int64_t verified_step(const char *save) {
   tws_saved_reader_close(&reader);
   tws_saved_close(index);
   return step;
-}
-
-static int count_named(const char *path, const char *start) {
-  DIR *directory = opendir(path);
-  int count = 0;
-  struct dirent *entry;
-  while (directory && (entry = readdir(directory))) count += strncmp(entry->d_name, start, strlen(start)) == 0;
-  if (directory) closedir(directory);
-  return count;
 }
 
 /* ---- a process of its own ---- */
@@ -221,7 +211,7 @@ static const char *line_of(const char *text, const char *words) {
 
 /* The save after step 2 is held back until step 4 is done, on one of the ranks: training continues, and the saved state
  * is that of step 2 to the last byte, as a run without a hold saves it. */
-START_TEST(beside_training) {
+START_TEST(save_overlaps_training) {
   for (int ranks = 1; ranks <= 2; ranks++) {
     char held[64], plain[64];
     snprintf(held, sizeof held, "%s/held%d", folder, ranks);
@@ -247,7 +237,7 @@ START_TEST(beside_training) {
 END_TEST
 
 /* A save that fails during training ends it, with the error of the save; the checkpoint before stays. */
-START_TEST(failure_beside_training) {
+START_TEST(failed_save_ends_training) {
   char save[64], script[1024];
   snprintf(save, sizeof save, "%s/fails", folder);
   expect(twinspeed(TINY "--quiet -n 1 --steps 2 --save %s", text_path, save), 0, "saving");
@@ -327,7 +317,7 @@ END_TEST
 
 /* A job resumes by itself from its newest checkpoint that is whole, and reports those that it passed over; never from
  * one of another training that was there before; and never from the beginning where something was saved. */
-START_TEST(point_to_go_on_from) {
+START_TEST(resumed_checkpoint_is_the_newest_whole_one) {
   char save[64];
   tws_recovery_point point;
   tws_error err = {0};
@@ -476,10 +466,10 @@ int main(void) {
   TCase *tests = tcase_create("checkpoint");
   tcase_add_test(tests, kills);
   tcase_add_test(tests, asked_to_end);
-  tcase_add_test(tests, beside_training);
-  tcase_add_test(tests, failure_beside_training);
+  tcase_add_test(tests, save_overlaps_training);
+  tcase_add_test(tests, failed_save_ends_training);
   tcase_add_test(tests, damage);
-  tcase_add_test(tests, point_to_go_on_from);
+  tcase_add_test(tests, resumed_checkpoint_is_the_newest_whole_one);
   tcase_add_test(tests, refusals);
   tcase_add_test(tests, no_room);
   tcase_add_test(tests, read_only);

@@ -553,7 +553,7 @@ END_TEST
 
 /* DeepSpeed's formula for a job that offloads, next to the bytes of its plan: states of stage 3 differ by the
  * parameters that a layer gathers, and every buffer of the plan is counted. */
-START_TEST(formulas_beside_the_ledger) {
+START_TEST(formulas_next_to_the_ledger) {
 #define OFFLOADED                                                        \
   "estimate -m gpt2-xl --dtype bf16 --stage 3 --cluster dgx-a100 --set " \
   "zero_optimization.offload_optimizer.device=cpu "
@@ -761,7 +761,7 @@ int main(void) {
   tcase_add_test(answers, hints_are_near);
   tcase_add_test(answers, bytes_are_called_bytes);
   tcase_add_test(answers, the_manuals_zero2);
-  tcase_add_test(answers, formulas_beside_the_ledger);
+  tcase_add_test(answers, formulas_next_to_the_ledger);
   tcase_add_test(answers, tuned_configurations_are_small);
   tcase_add_test(answers, one_name_for_two_models);
   tcase_add_test(answers, deepspeed_tables);

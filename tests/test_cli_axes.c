@@ -400,7 +400,7 @@ START_TEST(axes_are_shown) {
 END_TEST
 
 /* The ranks that train starts receive the same options as the one that starts them. */
-START_TEST(ranks_are_told_their_axes) {
+START_TEST(ranks_receive_their_axes) {
   static const char model[] =
       "{\"model_type\": \"gpt2\", \"vocab_size\": 257, \"n_positions\": 32, \"n_embd\": 16, \"n_layer\": 2, "
       "\"n_head\": 2}";
@@ -468,7 +468,7 @@ int main(void) {
   tcase_add_test(tcase, a_part_is_verified);
   tcase_add_test(tcase, flags_of_parallelism);
   tcase_add_test(tcase, axes_are_shown);
-  tcase_add_test(tcase, ranks_are_told_their_axes);
+  tcase_add_test(tcase, ranks_receive_their_axes);
   tcase_add_test(tcase, vocabulary_is_padded_for_tensor_ranks);
   suite_add_tcase(suite, tcase);
   return run_suite(suite);

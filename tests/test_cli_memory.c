@@ -117,7 +117,7 @@ START_TEST(an_offloaded_optimizer_takes_18_bytes) {
 END_TEST
 
 /* The verdict's memory is printed next to DeepSpeed's formula. */
-START_TEST(formulas_stand_beside_what_the_runtime_needs) {
+START_TEST(formulas_next_to_the_runtimes_memory) {
   command_result r = twinspeed(
       "estimate -m gpt2-xl --dtype bf16 --stage 3 --cluster dgx-a100 --set "
       "zero_optimization.offload_optimizer.device=cpu --runtime deepspeed-flash --compat deepspeed --json");
@@ -224,7 +224,7 @@ int main(void) {
   tcase_set_timeout(tests, 120);
   tcase_add_test(tests, offloaded_states_take_what_deepspeed_holds);
   tcase_add_test(tests, an_offloaded_optimizer_takes_18_bytes);
-  tcase_add_test(tests, formulas_stand_beside_what_the_runtime_needs);
+  tcase_add_test(tests, formulas_next_to_the_runtimes_memory);
   tcase_add_test(tests, a_fit_that_the_interval_exceeds_is_tight);
   tcase_add_test(tests, the_smallest_number_keeps_a_margin);
   tcase_add_test(tests, each_runtime_has_an_interval);

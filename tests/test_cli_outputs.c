@@ -50,11 +50,7 @@ static command_result run_writer(const char *pattern, const char *path, const ch
 }
 
 static void fill_folder(void) {
-  char text[4096];
-  make_folder();
-  memset(text, 'a', sizeof text - 1);
-  text[sizeof text - 1] = '\0';
-  write_text(in_folder("text"), text);
+  make_folder_with_text();
   write_text(in_folder("config.json"), "{\"train_batch_size\": 8}");
   write_text(in_folder("model.json"), MODEL);
 }

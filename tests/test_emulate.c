@@ -348,7 +348,7 @@ START_TEST(train_is_emulate_with_a_flag) {
 }
 END_TEST
 
-START_TEST(what_a_scenario_may_not_say) {
+START_TEST(refused_scenarios) {
   static const struct {
     const char *rest, *says;
   } cases[] = {{"\"event\":[]", "unknown key \"event\""},
@@ -374,7 +374,7 @@ START_TEST(what_a_scenario_may_not_say) {
 }
 END_TEST
 
-START_TEST(what_cannot_be) {
+START_TEST(impossible_faults) {
   const char *model = in_folder("model.json"), *csv = in_folder("kept.csv");
   const struct {
     int status;
@@ -424,8 +424,8 @@ int main(void) {
   tcase_add_test(tests, the_best_interval);
   tcase_add_test(tests, events_are_in_the_trace);
   tcase_add_test(tests, train_is_emulate_with_a_flag);
-  tcase_add_test(tests, what_a_scenario_may_not_say);
-  tcase_add_test(tests, what_cannot_be);
+  tcase_add_test(tests, refused_scenarios);
+  tcase_add_test(tests, impossible_faults);
   suite_add_tcase(suite, tests);
   return run_training(suite);
 }

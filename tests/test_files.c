@@ -59,11 +59,7 @@ static command_result limited(const char *format, ...) {
 }
 
 static void fill_folder(void) {
-  char text[4096];
-  make_folder();
-  memset(text, 'a', sizeof text - 1);
-  text[sizeof text - 1] = '\0';
-  write_text(in_folder("text"), text);
+  make_folder_with_text();
   write_text(in_folder("victim"), "precious");
 }
 

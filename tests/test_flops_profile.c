@@ -52,7 +52,7 @@ START_TEST(gpt2_by_formula) {
 }
 END_TEST
 
-START_TEST(what_is_computed_again) {
+START_TEST(recomputed_flops_are_of_hfu_alone) {
   cJSON *json = profile("-m gpt2 --cluster dgx-a100 -n 1 --dtype bf16 --micro-batch 1 --seq 256 --recompute full");
   const double again = number(json, "recomputed_flops"), possible = number(json, "iteration_s") * 312e12;
   ck_assert_double_gt(again, 0);
@@ -244,7 +244,7 @@ int main(void) {
   Suite *suite = suite_create("flops_profile");
   TCase *tcase = tcase_create("flops_profile");
   tcase_add_test(tcase, gpt2_by_formula);
-  tcase_add_test(tcase, what_is_computed_again);
+  tcase_add_test(tcase, recomputed_flops_are_of_hfu_alone);
   tcase_add_test(tcase, adapters_by_hand);
   tcase_add_test(tcase, frozen_layers_by_hand);
   tcase_add_test(tcase, rates_of_adapters);

@@ -16,11 +16,7 @@
   "4" more "}"
 
 static void fill_folder(void) {
-  char text[4096];
-  make_folder();
-  memset(text, 'a', sizeof text - 1);
-  text[sizeof text - 1] = '\0';
-  write_text(in_folder("text"), text);
+  make_folder_with_text();
   write_text(in_folder("short"), "abc");
   write_text(in_folder("empty"), "");
   write_text(in_folder("model.json"), MODEL(""));

@@ -12,6 +12,7 @@
 #include "models/kernel.h"
 #include "models/network/network.h"
 #include "tests/folder.h"
+#include "tests/failing_allocator.h"
 #include "tests/suite.h"
 
 static tws_network *load(const char *spec, int64_t multiple) {
@@ -473,25 +474,14 @@ END_TEST
 
 /* ---- every allocation fails once ---- */
 
-static long allowance;
-static void *limited(void *user, void *pointer, size_t bytes) {
-  (void)user;
-  if (bytes == 0) {
-    free(pointer);
-    return NULL;
-  }
-  return allowance-- > 0 ? realloc(pointer, bytes) : NULL;
-}
-
 START_TEST(memory_runs_out) {
   static const char text[] = GPT2_HEAD ",\"n_head\":4,\"resid_pdrop\":0.1,\"frobnicate\":null}";
-  const tws_allocator allocator = {limited, NULL};
   int failures = 0;
   for (long allowed = 0;; allowed++) {
     tws_network *network = NULL;
     tws_error err;
-    allowance = allowed;
-    tws_set_allocator(&allocator);
+    failing_allocator limited = {.countdown = allowed};
+    tws_set_allocator(&(tws_allocator){failing_resize, &limited});
     tws_code code = parse(text, &network, &err);
     if (code == TWS_OK) check_graph(network);
     tws_network_destroy(network);

@@ -70,7 +70,7 @@ START_TEST(stops_early) {
 }
 END_TEST
 
-START_TEST(model_learns_what_predictions_miss) {
+START_TEST(model_learns_the_residuals_of_predictions) {
   int tried[POINTS], best = 0, found = -1;
   const tws_trial_rule rule = {.trials = 12};
   ck_assert_int_eq(run(&rule, tried), 12);
@@ -191,7 +191,7 @@ int main(void) {
   TCase *tcase = tcase_create("next_trial");
   tcase_add_test(tcase, orders);
   tcase_add_test(tcase, stops_early);
-  tcase_add_test(tcase, model_learns_what_predictions_miss);
+  tcase_add_test(tcase, model_learns_the_residuals_of_predictions);
   tcase_add_test(tcase, failures_count_as_slow);
   tcase_add_test(tcase, race_finds_the_fastest);
   tcase_add_test(tcase, race_ends);

@@ -7,24 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/source_text.h"
 #include "tests/suite.h"
 
 static const char *const root = TWS_SOURCE_DIR "/";
-
-/* The whole text of a source; comments become blanks unless they are asked for. */
-static char *read_source(const char *path, int comments) {
-  char whole[640];
-  snprintf(whole, sizeof whole, "%s%.127s", root, path);
-  FILE *file = fopen(whole, "r");
-  ck_assert_msg(file != NULL, "%s", whole);
-  char *text = calloc(1 << 20, 1);
-  ck_assert_uint_lt(fread(text, 1, (1 << 20) - 1, file), (1 << 20) - 1);
-  fclose(file);
-  for (char *at = text, *end; !comments && (at = strstr(at, "/*")) && (end = strstr(at, "*/")); at = end)
-    for (char *c = at; c < end + 2; c++)
-      if (*c != '\n') *c = ' ';
-  return text;
-}
 
 static int is_name(char c) {
   return c == '_' || isalnum((unsigned char)c);

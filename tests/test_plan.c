@@ -572,7 +572,7 @@ static uint32_t kernels_with(const tws_plan *plan, tws_kernel kernel, uint32_t f
 
 /* Activations are fused into the adjacent products, residual sums into the norms after them; recomputation alone is a
  * kernel of its own. */
-START_TEST(neighbours_share_a_kernel) {
+START_TEST(adjacent_operations_are_fused) {
   for (int llama = 0; llama < 2; llama++) {
     tws_network *network = network_of(llama ? "tiny-llama" : "tiny-gpt2");
     uint32_t layers = (uint32_t)network->layers;
@@ -742,7 +742,7 @@ int main(void) {
   tcase_add_test(c, verifier_notices_ranks_that_disagree);
   tcase_add_test(c, refusals_name_rule_and_remedy);
   tcase_add_test(c, survives_exhausted_memory);
-  tcase_add_test(c, neighbours_share_a_kernel);
+  tcase_add_test(c, adjacent_operations_are_fused);
   tcase_add_test(c, one_checkpoint_a_layer);
   tcase_add_test(c, composition_equals_longest_path);
   tcase_add_test(c, bottleneck_is_of_the_whole_step);

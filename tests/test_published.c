@@ -97,7 +97,7 @@ START_TEST(hybrid_shards_are_groups) {
 END_TEST
 
 /* The predictions that verbs print for a run are those of the library. Long pipelines take their time. */
-START_TEST(evidence_is_what_comes_out) {
+START_TEST(printed_predictions_are_the_librarys) {
   tws_cases *cases = load(RUNS);
   int count, checked = 0;
   const tws_evidence_run *known = tws_evidence_runs(&count);
@@ -380,7 +380,7 @@ END_TEST
 /* ---- scores ---- */
 
 /* The same job, said to take what is predicted times a factor. */
-START_TEST(scores_are_what_they_say) {
+START_TEST(scores_equal_their_definitions) {
   static const double factors[] = {1, 0.8, 1.25, 0.5};
   tws_cases *cases = cases_of("[" ROW("a", "1", "1", "false") "," ROW("b", "1", "2", "true") "," ROW(
                                   "c", "1", "1", "false") "," ROW("d", "1", "1", "false") "]",
@@ -508,7 +508,7 @@ int main(void) {
   tcase_add_test(tests, groups_are_predicted_within_their_bounds);
   tcase_add_test(tests, each_run_is_a_job_or_says_why_not);
   tcase_add_test(tests, hybrid_shards_are_groups);
-  tcase_add_test(tests, evidence_is_what_comes_out);
+  tcase_add_test(tests, printed_predictions_are_the_librarys);
   tcase_add_test(tests, doubtful_runs_are_not_scored);
   tcase_add_test(tests, formula_counts_the_networks_products);
   tcase_add_test(tests, memory_of_adapters);
@@ -518,7 +518,7 @@ int main(void) {
   tcase_add_test(tests, memory_of_offloaded_runs);
   tcase_add_test(tests, memory_of_runs_of_stage_2);
   tcase_add_test(tests, memory_of_runs_with_partitioned_checkpoints);
-  tcase_add_test(tests, scores_are_what_they_say);
+  tcase_add_test(tests, scores_equal_their_definitions);
   tcase_add_test(tests, bad_files_are_refused_with_the_place);
   tcase_add_test(tests, the_verb_prints_what_the_library_predicts);
   suite_add_tcase(suite, tests);

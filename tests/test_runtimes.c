@@ -211,7 +211,7 @@ END_TEST
 
 /* Launches that run ahead hide under the device's work or hide it; those that are issued alternately with it do
  * neither. */
-START_TEST(launches_in_turns_add_up) {
+START_TEST(alternating_launches_add_up) {
   ck_assert_double_eq_tol(tws_host_stretch(2, 1, 1), 1.5, 1e-12);
   ck_assert_double_lt(tws_host_stretch(2, 1, 0), 1.1);
   double step_s[2];
@@ -433,7 +433,7 @@ int main(void) {
   tcase_add_test(tests, products_and_activations_of_their_software);
   tcase_add_test(tests, launches_limit_small_steps);
   tcase_add_test(tests, styles_hold_and_cost_what_their_row_says);
-  tcase_add_test(tests, launches_in_turns_add_up);
+  tcase_add_test(tests, alternating_launches_add_up);
   tcase_add_test(tests, hosts_step_as_fast_as_software_lets_them);
   tcase_add_test(tests, experts_cost_what_software_makes_of_them);
   tcase_add_test(tests, batched_products_cost_what_was_measured);

@@ -238,7 +238,7 @@ static void assert_same_speeds(const tws_tune_result *whole, const planned *all,
 }
 
 /* Best first, and of small spaces every point. */
-START_TEST(searches_find_what_plans_find) {
+START_TEST(searches_rank_as_plans_do) {
   enum { MOST = 4096 };
   static planned all[MOST];
   int compared_best = 0, planned_less = 0;
@@ -326,7 +326,7 @@ START_TEST(killed_searches_continue) {
 END_TEST
 
 /* Parts find together what one process finds. */
-START_TEST(parts_find_what_one_finds) {
+START_TEST(divided_searches_find_the_same) {
   make_folder();
   tws_tune_request request = draw_request(3, 2);
   tws_tune_result *whole, *together;
@@ -379,9 +379,9 @@ END_TEST
 int main(void) {
   Suite *suite = suite_create("search");
   TCase *c = tcase_create("search");
-  tcase_add_test(c, searches_find_what_plans_find);
+  tcase_add_test(c, searches_rank_as_plans_do);
   tcase_add_test(c, killed_searches_continue);
-  tcase_add_test(c, parts_find_what_one_finds);
+  tcase_add_test(c, divided_searches_find_the_same);
   tcase_add_test(c, budgets_leave_the_rest);
   suite_add_tcase(suite, c);
   return run_suite(suite);

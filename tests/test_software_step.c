@@ -191,7 +191,7 @@ END_TEST
 
 /* Qwen2.5 32B at stage 3 ran out on seven devices of 80 GB; Qwen3 30B-A3B at stage 2 on 32, in Adam's step; Qwen2.5 14B
  * with its optimizer on the host on four of 40 GB, after backward had begun. */
-START_TEST(what_ran_out_of_memory_does_not_fit) {
+START_TEST(runs_that_exhausted_memory_do_not_fit) {
   static const struct {
     const char *model, *rest;
     int status;
@@ -240,7 +240,7 @@ int main(void) {
   tcase_add_test(tests, buckets_are_of_their_full_size);
   tcase_add_test(tests, layers_and_logits_of_transformers);
   tcase_add_test(tests, masked_tokens_alone_are_scored);
-  tcase_add_test(tests, what_ran_out_of_memory_does_not_fit);
+  tcase_add_test(tests, runs_that_exhausted_memory_do_not_fit);
   suite_add_tcase(suite, tests);
   return run_suite(suite);
 }

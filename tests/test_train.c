@@ -116,7 +116,7 @@ START_TEST(program_output) {
 END_TEST
 
 /* The reader of the printed steps has left: the training continues to its end. */
-START_TEST(output_that_nobody_reads) {
+START_TEST(output_without_a_reader) {
   command_result r = twinspeed_unread(JOB "%s --steps 4 --csv %s", text_path, in_folder("unread"));
   ck_assert_msg(r.status == 0 && count_lines_with(r.err, "twinspeed: ") == 0, "exit %d: %s", r.status, r.err);
   command_free(&r);
@@ -349,7 +349,7 @@ int main(void) {
   Suite *suite = suite_create("train");
   TCase *tests = tcase_create("train");
   tcase_add_test(tests, program_output);
-  tcase_add_test(tests, output_that_nobody_reads);
+  tcase_add_test(tests, output_without_a_reader);
   tcase_add_test(tests, json_output);
   tcase_add_loop_test(tests, failures, 0, 10);
   tcase_add_loop_test(tests, interrupted, 0, 2);

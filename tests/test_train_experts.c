@@ -91,7 +91,7 @@ START_TEST(exchanged_in_two_steps_the_loss_is_the_same) {
 END_TEST
 
 /* Experts combined with the other axes: two replicas share the experts. */
-START_TEST(beside_other_axes) {
+START_TEST(experts_with_other_axes) {
   static const char *const divisions[] = {"-n 2 --micro-batch 2 --stage 1 --ep 2", "-n 4 --tp 2 --micro-batch 2 --ep 2",
                                           "-n 4 --pp 2 --micro-batch 2 --stage 1 --ep 2", NULL};
   double losses[TRAINED], norms[TRAINED];
@@ -497,7 +497,7 @@ int main(void) {
   tcase_set_timeout(tests, 300);
   tcase_add_test(tests, shared_out_or_not_the_loss_is_the_same);
   tcase_add_test(tests, exchanged_in_two_steps_the_loss_is_the_same);
-  tcase_add_test(tests, beside_other_axes);
+  tcase_add_test(tests, experts_with_other_axes);
   tcase_add_test(tests, experts_split_over_tensor_ranks);
   tcase_add_test(tests, experts_split_over_ranks_that_route);
   tcase_add_test(tests, dropless);

@@ -139,7 +139,7 @@ START_TEST(resumed_is_the_same) {
 END_TEST
 
 /* Tensors kept for backward have one byte instead of two, so that activations take less; refusals name a remedy. */
-START_TEST(what_it_takes_and_refuses) {
+START_TEST(activations_and_refusals) {
   double bytes[2];
   for (int eight = 0; eight < 2; eight++) {
     command_result r = twinspeed(
@@ -184,7 +184,7 @@ int main(void) {
   TCase *tests = tcase_create("train_fp8");
   tcase_add_test(tests, eight_bits_train);
   tcase_add_test(tests, resumed_is_the_same);
-  tcase_add_test(tests, what_it_takes_and_refuses);
+  tcase_add_test(tests, activations_and_refusals);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);
   return run_training(suite);

@@ -127,7 +127,7 @@ END_TEST
 /* Quantized weights equal those of a rank that quantizes for all, and with secondary partitions to the bit. With other
  * micro-batches weights differ in their last bits, and one that lies between two quantized values may get the other:
  * some do after a few steps, on each machine others. */
-START_TEST(gathered_codes) {
+START_TEST(quantized_gathers) {
   const char *path = in_folder("jobs");
   FILE *file = fopen(path, "w");
   fprintf(file,
@@ -169,7 +169,7 @@ END_TEST
 
 /* Gradients that were codes, all at once or in a node first: twice the same, near those of exact gradients, and the
  * model learns as much. Codes of 4 bits are off by up to a 14th of the largest of a block. */
-START_TEST(reduced_codes) {
+START_TEST(quantized_reductions) {
   static const char *const names[] = {"all", "nodes", "near", "half"};
   static const char coded[] = ",\"zero_quantized_gradients\":true";
   const char *path = in_folder("jobs");
@@ -287,7 +287,7 @@ START_TEST(gathers_stay_in_nodes) {
 END_TEST
 
 /* 8 bits and a scale for each block in place of 16 bits. */
-START_TEST(codes_are_half) {
+START_TEST(quantized_gathers_have_half_the_bytes) {
   tws_job *plain = job_of((const char *const[]){NULL});
   tws_job *coded = job_of((const char *const[]){"zero_optimization.zero_quantized_weights=true", NULL});
   tws_plan *before = plan_of(plain), *after = plan_of(coded);
@@ -303,7 +303,7 @@ START_TEST(codes_are_half) {
 END_TEST
 
 /* Frozen weights of linear layers are codes between uses and on the way; the words of this program say the same. */
-START_TEST(frozen_codes) {
+START_TEST(quantized_frozen_weights) {
 #define LORA "twinspeed.lora.r=8", "twinspeed.lora.target_modules=\"all-linear\""
   tws_job *plain = job_of((const char *const[]){LORA, NULL});
   tws_job *words = job_of((const char *const[]){LORA, "twinspeed.frozen_quantization.type=int8", NULL});
@@ -329,7 +329,7 @@ START_TEST(frozen_codes) {
 END_TEST
 
 /* 4 bits in place of 16, and one sum of a node for each of its ranks in place of all that they have. */
-START_TEST(reductions_in_codes) {
+START_TEST(quantized_reductions_on_nodes) {
   tws_job *plain = job_of((const char *const[]){NULL});
   tws_job *coded = job_of(
       (const char *const[]){"zero_optimization.zero_quantized_gradients=true", "twinspeed.zero_node_ranks=8", NULL});
@@ -397,12 +397,12 @@ int main(void) {
   tcase_add_test(c, secondary_parameters_are_the_same);
   tcase_add_test(c, groups_lose_what_all_ranks_do);
   tcase_add_test(c, groups_of_nodes);
-  tcase_add_test(c, gathered_codes);
-  tcase_add_test(c, reduced_codes);
+  tcase_add_test(c, quantized_gathers);
+  tcase_add_test(c, quantized_reductions);
   tcase_add_test(c, gathers_stay_in_nodes);
-  tcase_add_test(c, codes_are_half);
-  tcase_add_test(c, frozen_codes);
-  tcase_add_test(c, reductions_in_codes);
+  tcase_add_test(c, quantized_gathers_have_half_the_bytes);
+  tcase_add_test(c, quantized_frozen_weights);
+  tcase_add_test(c, quantized_reductions_on_nodes);
   suite_add_tcase(suite, c);
   return run_training(suite);
 }

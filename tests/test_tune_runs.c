@@ -186,7 +186,7 @@ static int kill_search(const char *results) {
   return records_in(results);
 }
 
-START_TEST(killed_searches_go_on) {
+START_TEST(killed_searches_resume) {
   const char *results = in_folder("killed");
   const int records = kill_search(results);
   ck_assert_int_ge(records, 2);
@@ -278,7 +278,7 @@ int main(void) {
   tcase_add_test(tcase, trials_have_folders_of_monitors);
   tcase_add_test(tcase, corrected_profiles_are_kept);
   tcase_add_test(tcase, nothing_can_be_measured);
-  tcase_add_test(tcase, killed_searches_go_on);
+  tcase_add_test(tcase, killed_searches_resume);
   tcase_add_test(tcase, training_profiles_a_step);
   suite_add_tcase(suite, tcase);
   return run_training(suite);
