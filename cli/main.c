@@ -69,8 +69,8 @@ static int wants_color(int fd) {
   return isatty(fd) && !(no_color && *no_color) && term && strcmp(term, "dumb") != 0;
 }
 
-/* A full disk behind standard output is an error, not a silent loss. A reader that has seen enough (`| head`) is none:
- * what it leaves is dropped, and the exit code is the verb's own. */
+/* A full disk is an error of standard output, not a silent loss. A reader that has closed the pipe (`| head`) is no
+ * error: the remaining output is dropped, and the exit code is the verb's own. */
 tws_code tws_flush_output(tws_error *err) {
   if (fflush(stdout) == 0 && !ferror(stdout)) return TWS_OK;
   struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
@@ -118,7 +118,7 @@ static tws_code answer_verb(tws_cli *cli, int argc, char **argv, tws_error *err)
   return TWS_OK;
 }
 
-/* A file must not be opened as what a closed standard stream was: results would be written into it. */
+/* Opens /dev/null for closed standard streams, so that no file gets their descriptor and receives the output. */
 static void open_standard_streams(void) {
   int fd;
   do fd = open("/dev/null", O_RDWR);
@@ -135,7 +135,7 @@ int main(int argc, char **argv) {
   cli.color_out = wants_color(STDOUT_FILENO);
   cli.color_err = wants_color(STDERR_FILENO);
   tws_catch_signals(tws_worker_is());
-  setvbuf(stdout, NULL, _IOLBF, 1 << 14); /* whoever reads along sees whole lines as they come */
+  setvbuf(stdout, NULL, _IOLBF, 1 << 14); /* line-buffered: a reader of the pipe gets complete lines at once */
   if (argc < 2) {
     print_usage(stderr);
     return tws_code_exit(TWS_USAGE);

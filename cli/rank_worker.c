@@ -31,7 +31,7 @@ static tws_code run_rank_worker(tws_cli *cli, void *raw, int argc, char **argv, 
     tws_worker_done();
     return TWS_OK;
   }
-  /* The launcher prints the first failure; this process leaves at once, without waiting for ranks that wait for it. */
+  /* The launcher prints the first failure; this process exits at once, without waiting for ranks that wait for it. */
   tws_error local = {.code = code};
   tws_worker_fail(err ? err : &local);
   tws_unfinished_remove();

@@ -531,7 +531,7 @@ START_TEST(experts_are_searched) {
                {"-m tiny-mixtral --ep 3", 3, "does not divide a layer's 4 experts"},
                {"-m tiny-mixtral --ep 0", 2, "--ep"},
                {"-m tiny-mixtral --capacities 1,much", 2, "not a number"},
-               {"-m tiny-mixtral --capacities 1 --set twinspeed.expert_dropless=true", 3, "nothing is dropped"}};
+               {"-m tiny-mixtral --capacities 1 --set twinspeed.expert_dropless=true", 3, "no effect"}};
   make_folder();
 #undef TUNE
 #define TUNE "tune -b 32 --seq 32 --cluster dgx-a100 -n 8 --no-simulation --force -o %s "
