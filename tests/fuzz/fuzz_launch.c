@@ -76,7 +76,7 @@ static int open_link(tws_link *near, int far, int from_launcher) {
   tws_answer answer;
   uint8_t proof[TWS_RANDOM];
   require(socketpair(AF_UNIX, far ? SOCK_STREAM : SOCK_SEQPACKET, 0, ends) == 0);
-  *near = (tws_link){.socket = ends[0], .far = far, .from_rank = from_launcher ? -1 : RANK, .ranks = RANKS};
+  *near = (tws_link){.socket = ends[0], .remote = far, .from_rank = from_launcher ? -1 : RANK, .ranks = RANKS};
   if (!far) return ends[1];
   tws_hello_make(RANK, &hello);
   require(tws_hello_answer(secret, &hello, &answer, &of_launcher) &&
