@@ -2,6 +2,8 @@
  * runtimes, and verbs with their options. TWINSPEED_UPDATE=1 writes them again. */
 #include <check.h>
 #include <cjson/cJSON.h>
+#include <ctype.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -202,19 +204,92 @@ START_TEST(verbs_are_those_of_the_program) {
 }
 END_TEST
 
-/* Each of the pages is linked from the README, and all pages are in the index of the site. */
-START_TEST(pages_are_linked) {
-  static const char *const pages[] = {"keys.md",  "cluster-keys.md", "runtimes.md",
-                                      "verbs.md", "operators.md",    "hardware.md"};
-  const int file = open(TWS_TEST_DIR "/../README.md", O_RDONLY);
-  ck_assert_int_ge(file, 0);
-  char *readme = command_slurp(file);
-  for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
-    char link[64];
-    snprintf(link, sizeof link, "(docs/%s)", pages[i]);
-    ck_assert_msg(strstr(readme, link) != NULL, "README.md has no link to docs/%s", pages[i]);
+/* ---- links ---- */
+
+static char *read_page(const char *path) {
+  const int file = open(path, O_RDONLY);
+  return file < 0 ? NULL : command_slurp(file);
+}
+
+/* Returns 1 if the text has a heading of that anchor, by GitHub's rule: letters in lower case, blanks as dashes, and no
+ * punctuation but dashes and underscores. */
+static int has_anchor(const char *text, const char *anchor) {
+  for (const char *line = text; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+    const char *c = line + strspn(line, "#");
+    size_t at = 0;
+    if (c == line || *c != ' ') continue;
+    for (c++; *c && *c != '\n' && (at == 0 || anchor[at - 1]); c++) {
+      const int plain = isalnum((unsigned char)*c) || *c == '-' || *c == '_' || (unsigned char)*c >= 0x80;
+      if (!plain && *c != ' ') continue;
+      if (anchor[at] != (*c == ' ' ? '-' : tolower((unsigned char)*c))) break;
+      at++;
+    }
+    if ((!*c || *c == '\n') && !anchor[at]) return 1;
   }
+  return 0;
+}
+
+/* Checks the links of one page, given relative to the repository; returns their number. */
+static int check_links(const char *page) {
+  char path[512], folder[64], target[256];
+  int count = 0;
+  snprintf(path, sizeof path, TWS_TEST_DIR "/../%s", page);
+  snprintf(folder, sizeof folder, "%.*s", strchr(page, '/') ? (int)(strchr(page, '/') + 1 - page) : 0, page);
+  char *text = read_page(path);
+  ck_assert_msg(text != NULL, "%s", page);
+  for (const char *at = text; (at = strstr(at, "](")) != NULL; at += 2) {
+    const int length = (int)strcspn(at + 2, ") \n");
+    if (strncmp(at + 2, "http", 4) == 0 || at[2 + length] != ')' || length == 0) continue;
+    snprintf(target, sizeof target, "%.*s", length, at + 2);
+    char *anchor = strchr(target, '#');
+    if (anchor) *anchor++ = '\0';
+    snprintf(path, sizeof path, TWS_TEST_DIR "/../%s%s", *target ? folder : "", *target ? target : page);
+    char *to = read_page(path);
+    ck_assert_msg(to != NULL, "%s: the link to %s is dead", page, target);
+    ck_assert_msg(!anchor || has_anchor(to, anchor), "%s: %s has no heading #%s", page, target, anchor);
+    free(to);
+    count++;
+  }
+  free(text);
+  return count;
+}
+
+/* Links of the README, CONTRIBUTING and all pages lead to a file and a heading that exist; the README leads to the
+ * reference pages, and the index of the site has every page once. */
+START_TEST(links_lead_somewhere) {
+  static const char *const linked[] = {"keys", "cluster-keys", "runtimes", "verbs", "operators", "hardware"};
+  char *readme = read_page(TWS_TEST_DIR "/../README.md"), *index = read_page(DOCS "site/mkdocs.yml"), line[128];
+  int links = check_links("README.md") + check_links("CONTRIBUTING.md");
+  glob_t pages;
+  ck_assert(readme && index);
+  for (size_t i = 0; i < sizeof linked / sizeof *linked; i++) {
+    snprintf(line, sizeof line, "(docs/%s.md)", linked[i]);
+    ck_assert_msg(strstr(readme, line) != NULL, "README.md has no link to docs/%s.md", linked[i]);
+  }
+  ck_assert_int_eq(glob(DOCS "*.md", 0, NULL, &pages), 0);
+  for (size_t i = 0; i < pages.gl_pathc; i++) {
+    const char *name = strrchr(pages.gl_pathv[i], '/') + 1;
+    snprintf(line, sizeof line, ": %s\n", name);
+    const char *entry = strstr(index, line);
+    ck_assert_msg(entry && !strstr(entry + 1, line), "docs/site/mkdocs.yml: nav has to name %s, once", name);
+    snprintf(line, sizeof line, "docs/%s", name);
+    links += check_links(line);
+  }
+  ck_assert_int_gt(links, 100);
+  globfree(&pages);
   free(readme);
+  free(index);
+}
+END_TEST
+
+/* Without mkdocs `make site` says what to install. */
+START_TEST(site_without_mkdocs) {
+  char *argv[] = {DOCS "site/build.sh", "/dev/null/site", NULL};
+  setenv("MKDOCS", "/dev/null/mkdocs", 1);
+  command_result r = command_execute(argv);
+  ck_assert_msg(r.status == 4, "%d: %s", r.status, r.err);
+  ck_assert_msg(strstr(r.err, "apt-get install mkdocs") != NULL, "%s", r.err);
+  command_free(&r);
 }
 END_TEST
 
@@ -225,7 +300,8 @@ int main(void) {
   tcase_add_test(pages, cluster_keys_are_those_of_the_schema);
   tcase_add_test(pages, runtimes_are_those_of_the_table);
   tcase_add_test(pages, verbs_are_those_of_the_program);
-  tcase_add_test(pages, pages_are_linked);
+  tcase_add_test(pages, links_lead_somewhere);
+  tcase_add_test(pages, site_without_mkdocs);
   suite_add_tcase(s, pages);
   return run_suite(s);
 }
