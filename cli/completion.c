@@ -63,14 +63,14 @@ static void write_bash_choices(const tws_option *row, tws_text *seen) {
   }
 }
 
-static void write_bash(void) {
+static void write_bash(const tws_verb *const *verbs) {
   tws_out(
       "# bash completion for twinspeed\n_twinspeed() {\n  local cur=${COMP_WORDS[COMP_CWORD]} words\n"
       "  COMPREPLY=()\n  if [ \"$COMP_CWORD\" -eq 1 ]; then\n    words=\"--help --version");
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++)
+  for (const tws_verb *const *verb = verbs; *verb; verb++)
     if (!(*verb)->hidden) tws_out(" %s", (*verb)->name);
   tws_out("\"\n  else\n    case ${COMP_WORDS[1]} in\n");
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++) {
+  for (const tws_verb *const *verb = verbs; *verb; verb++) {
     if ((*verb)->hidden) continue;
     tws_out("      %s) words=\"", (*verb)->name);
     for (const tws_option *row = (*verb)->options; row && row->name; row++) tws_out("--%s ", row->name);
@@ -79,7 +79,7 @@ static void write_bash(void) {
   }
   tws_text seen = {0};
   tws_out("    esac\n  fi\n  case ${COMP_WORDS[COMP_CWORD-1]} in\n");
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++)
+  for (const tws_verb *const *verb = verbs; *verb; verb++)
     if (!(*verb)->hidden) write_bash_choices((*verb)->options, &seen);
   tws_text_free(&seen);
   tws_out(
@@ -116,9 +116,9 @@ static void write_zsh_rows(const tws_option *row) {
   }
 }
 
-static void write_zsh(void) {
+static void write_zsh(const tws_verb *const *verbs) {
   tws_out("#compdef twinspeed\n_twinspeed() {\n  local -a verbs\n  verbs=(\n");
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++) {
+  for (const tws_verb *const *verb = verbs; *verb; verb++) {
     if ((*verb)->hidden) continue;
     tws_out("    '%s:", (*verb)->name);
     write_quoted((*verb)->summary, 1);
@@ -127,7 +127,7 @@ static void write_zsh(void) {
   tws_out(
       "  )\n  if (( CURRENT == 2 )); then\n    _describe verb verbs\n    return\n  fi\n  local verb=$words[2]\n"
       "  shift words\n  (( CURRENT-- ))\n  case $verb in\n");
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++) {
+  for (const tws_verb *const *verb = verbs; *verb; verb++) {
     if ((*verb)->hidden) continue;
     tws_out("    %s)\n      _arguments \\\n", (*verb)->name);
     write_zsh_rows((*verb)->options);
@@ -152,14 +152,14 @@ static void write_fish_rows(const char *condition, const tws_option *row) {
   }
 }
 
-static void write_fish(void) {
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++) {
+static void write_fish(const tws_verb *const *verbs) {
+  for (const tws_verb *const *verb = verbs; *verb; verb++) {
     if ((*verb)->hidden) continue;
     tws_out("complete -c twinspeed -f -n __fish_use_subcommand -a %s -d '", (*verb)->name);
     write_quoted((*verb)->summary, 0);
     tws_out("'\n");
   }
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++) {
+  for (const tws_verb *const *verb = verbs; *verb; verb++) {
     char condition[96];
     if ((*verb)->hidden) continue;
     snprintf(condition, sizeof condition, "__fish_seen_subcommand_from %s", (*verb)->name);
@@ -169,15 +169,14 @@ static void write_fish(void) {
 }
 
 static tws_code run_completion(tws_cli *cli, void *options, int argc, char **argv, tws_error *err) {
-  (void)cli;
   (void)options;
   const char *shell = argc > 0 ? argv[0] : "";
   if (strcmp(shell, "bash") == 0)
-    write_bash();
+    write_bash(cli->verbs);
   else if (strcmp(shell, "zsh") == 0)
-    write_zsh();
+    write_zsh(cli->verbs);
   else if (strcmp(shell, "fish") == 0)
-    write_fish();
+    write_fish(cli->verbs);
   else
     return tws_fail(err, TWS_USAGE, "source <(twinspeed completion bash)",
                     "completion: name a shell: bash, zsh or fish");

@@ -74,13 +74,13 @@ static void write_roff_verb(const tws_verb *verb) {
   }
 }
 
-static void write_manual(void) {
+static void write_manual(const tws_verb *const *verbs) {
   tws_out(
       ".TH TWINSPEED 1 \"\" \"twinspeed %s\" \"User Commands\"\n.SH NAME\n"
       "twinspeed \\- predicts, tunes and runs the training of large neural networks\n"
       ".SH SYNOPSIS\n.B twinspeed\n.I VERB\n[options]\n.SH VERBS\n",
       TWS_VERSION);
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++)
+  for (const tws_verb *const *verb = verbs; *verb; verb++)
     if (!(*verb)->hidden) write_roff_verb(*verb);
   tws_out(".SH OPTIONS OF EVERY VERB\n");
   write_roff_rows(tws_global_options());
@@ -122,13 +122,13 @@ static void write_markdown_examples(const char *text) {
   }
 }
 
-static void write_markdown(void) {
+static void write_markdown(const tws_verb *const *verbs) {
   tws_out(
       "# Verbs and options\nThe output of `twinspeed manual --markdown`, from the option tables of the verbs (`cli/`); "
       "`TWINSPEED_UPDATE=1 build/tests/test_reference` writes it again. `twinspeed VERB --help` prints the options of "
       "one "
       "verb with its notes, [the command line](command-line.md) has the conventions.\n");
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++) {
+  for (const tws_verb *const *verb = verbs; *verb; verb++) {
     const tws_verb *v = *verb;
     if (v->hidden) continue;
     tws_out("\n## %s\n`twinspeed %s ", v->name, v->name);
@@ -145,14 +145,13 @@ static void write_markdown(void) {
 
 static tws_code run_manual(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   const options *o = raw;
-  (void)cli;
   (void)argc;
   (void)argv;
   (void)err;
   if (o->markdown)
-    write_markdown();
+    write_markdown(cli->verbs);
   else
-    write_manual();
+    write_manual(cli->verbs);
   return TWS_OK;
 }
 

@@ -20,7 +20,7 @@ static const char *const accepted[][ACCEPTED_FILES] = {
     {"tokens/bpe.c", "tokens/tokenizer.c", "tokens/unigram.c", "tokens/wordpiece.c"},
     {"models/hardware/cost.c", "models/hardware/profile.c", "models/hardware/runtime.c"},
     {"cli/validate.c", "cli/validate_cases.c", "cli/validate_sweep.c"},
-    {"cli/completion.c", "cli/main.c", "cli/rank_worker.c"},
+    {"cli/main.c", "cli/rank_worker.c"},
     {"models/network/gpt2.c", "models/network/gpt2_experts.c"},
     {"plan/rendezvous.c", "plan/run_order.c"},
     {"models/network/safetensors.c", "models/network/torch_file.c"},
