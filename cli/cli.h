@@ -26,8 +26,9 @@ typedef struct tws_cli {
   int quiet;           /* --quiet: no narration, no progress */
   int verbose;         /* --verbose: debug narration */
   int color_out, color_err;
-  int exit_code; /* when > 0 and run() returns TWS_OK: the exit status (a child's, passed on) */
-  tws_log log;   /* sink for the library: narration on standard error */
+  int exit_code;                       /* when > 0 and run() returns TWS_OK: the exit status (a child's, passed on) */
+  tws_log log;                         /* sink for the library: narration on standard error */
+  const struct tws_verb *const *verbs; /* all of the program, NULL after the last one */
 } tws_cli;
 
 /* ---- options ---- */
@@ -105,8 +106,6 @@ typedef struct tws_verb {
 TWS_VERBS(X)
 #undef X
 
-/* NULL-terminated, in the order of the help. */
-const tws_verb *const *tws_verbs(void);
 const tws_option *tws_global_options(void); /* understood by every verb; offsets into tws_cli */
 
 /* Parse argv (without program and verb) into options and positional arguments (moved to the front of argv; *count).

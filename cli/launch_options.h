@@ -17,7 +17,7 @@ typedef struct tws_launch_flags {
 /* Rows for a verb's option table: `type` is its options struct, `field` the tws_launch_flags member in it. */
 #define TWS_LAUNCH_OPTIONS(type, field)                                                                          \
   TWS_STRING("hostfile", 'H', "FILE", type, field.hostfile,                                                      \
-             "hosts and slots, one \"NAME slots=N\" a line "                                                     \
+             "hosts and slots, one \"NAME slots=N\" per line "                                                   \
              "(default: /job/hostfile, where there is one)"),                                                    \
       TWS_STRING("include", 'i', "FILTER", type, field.include,                                                  \
                  "use only these: worker-0@worker-1:0,2; without a "                                             \

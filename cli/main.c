@@ -13,7 +13,7 @@
 #include "job/modules.h"
 #include "cli/version.h"
 
-const tws_verb *const *tws_verbs(void) {
+static const tws_verb *const *all_verbs(void) {
   static const tws_verb *const list[] = {
 #define X(name) &tws_verb_##name,
       TWS_VERBS(X)
@@ -31,7 +31,7 @@ static void print_usage(FILE *to) {
           "  twinspeed tune -m gpt2 -c ds_config.json --cluster dgx-a100:2\n"
           "  twinspeed train -m config.json -c ds_config.json -n 4 --data book.txt --steps 200\n\n"
           "Verbs:\n");
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++)
+  for (const tws_verb *const *verb = all_verbs(); *verb; verb++)
     if (!(*verb)->hidden) fprintf(to, "  %-10s  %s\n", (*verb)->name, (*verb)->summary);
   fprintf(to,
           "\n\"twinspeed VERB --help\" explains a verb. \"twinspeed --version\" lists what this build can do.\n"
@@ -42,7 +42,7 @@ static void print_usage(FILE *to) {
 static const tws_verb *find_verb(const char *name, tws_error *err) {
   const char *names[32];
   size_t count = 0;
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++) {
+  for (const tws_verb *const *verb = all_verbs(); *verb; verb++) {
     if (strcmp((*verb)->name, name) == 0) return *verb;
     if (!(*verb)->hidden) names[count++] = (*verb)->name;
   }
@@ -130,7 +130,7 @@ int main(int argc, char **argv) {
   static char path[4096];
   tws_keep_freed_memory();
   open_standard_streams();
-  tws_cli cli = {.program = tws_program_path(path, (int)sizeof path)};
+  tws_cli cli = {.program = tws_program_path(path, (int)sizeof path), .verbs = all_verbs()};
   cli.log = (tws_log){.write = write_log, .user = &cli, .level = TWS_LOG_INFO};
   cli.color_out = wants_color(STDOUT_FILENO);
   cli.color_err = wants_color(STDERR_FILENO);

@@ -81,7 +81,7 @@ static void assert_peak(const tws_device *d, const tws_profile *p, const char *k
     ck_assert_msg(near(tws_profile_peak_flops(p, dtype), figure * 1e12 / d->parts), "%s: %s", d->profile, key);
 }
 
-/* What a profile costs with is what is published: peaks, bandwidth, memory as CUDA reports it, measured products. */
+/* The figures of a profile are the published ones: peaks, bandwidth, memory as CUDA reports it, measured products. */
 START_TEST(profiles_have_the_figures) {
   int made = 0, measured = 0, other = 0;
   for (int i = 0; tws_device_nth(i); i++) {

@@ -169,7 +169,7 @@ static char *with(const char *text, const char *from, const char *to) {
   return changed;
 }
 
-/* What was measured of something else, what was not measured, and what cannot have been. */
+/* Measurements of another job, absent ones and impossible ones are refused. */
 START_TEST(traces_that_do_not_belong) {
   const char *job = "--seq 32 --micro-batch 2 --threads 1";
   command_result run =
