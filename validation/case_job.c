@@ -46,6 +46,26 @@ static const tws_runtime *runtime_of(const tws_case *one) {
   return tws_runtime_find(tws_case_fact_text(one, "runtime"));
 }
 
+/* Refused rather than taken for another: what a runtime's row says decides a step's time. */
+static tws_code check_software(const tws_case *one, tws_error *err) {
+  const char *named = tws_case_text(one->row, "hardware", "framework");
+  if (*tws_case_fact_text(one, "runtime")) return TWS_OK;
+  tws_text list = {0};
+  for (const char *const *name = tws_runtime_names(); *name; name++)
+    tws_text_add(&list, "%s%s", list.length ? ", " : "", *name);
+  const tws_code code =
+      list.failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory for a measured run")
+      : *named    ? tws_fail(err, TWS_UNSUPPORTED, NULL,
+                             "\"hardware.framework\" is \"%.80s\", and no runtime is known for it; name the "
+                                "software, or one of the runtimes: %s",
+                             named, list.data)
+                  : tws_fail(err, TWS_UNSUPPORTED, NULL,
+                             "the software is not stated: \"hardware.framework\" names it, or one of the runtimes: %s",
+                             list.data);
+  tws_text_free(&list);
+  return code;
+}
+
 static tws_code apply_software(const tws_case *one, tws_profile *profile, tws_error *err) {
   const tws_runtime *runtime = runtime_of(one);
   if (!runtime)
@@ -277,6 +297,7 @@ static tws_code load_texts(const tws_case *one, const division *d, tws_job_parts
 
 static tws_code load_parts(const tws_case *one, tws_job_parts_given *parts, tws_error *err) {
   division d = {0};
+  TWS_TRY(check_software(one, err));
   if (*tws_case_fact_text(one, "lacks")) return lacks(err, tws_case_fact_text(one, "lacks"));
   TWS_TRY(read_division(one, &d, err));
   TWS_TRY(load_machine(one, d.ranks, parts, err));
