@@ -16,6 +16,7 @@ START_TEST(unknown_software_is_refused) {
                {"pytorch", NULL},
                {"megatron-2022", "megatron-2022"},
                {"fsdp", "fsdp"},
+               {"MaxText (JAX/XLA)", "maxtext"},
                {"llm.c", "llm.c"},
                {"NeMo AutoModel (PyTorch, TE, DeepEP)", "automodel"},
                {"fms-fsdp", "fms-fsdp"},
