@@ -20,6 +20,7 @@ START_TEST(unknown_software_is_refused) {
                {"llm.c", "llm.c"},
                {"NeMo AutoModel (PyTorch, TE, DeepEP)", "automodel"},
                {"fms-fsdp", "fms-fsdp"},
+               {"nanotron 0.4", "nanotron"},
                {"DeepSpeed 0.14", "deepspeed"}};
   enum { KNOWN = sizeof known / sizeof *known };
   tws_text text = {0};

@@ -360,6 +360,18 @@ static const tws_runtime runtimes[] = {
      TORCH,
      .products = CUBLAS_12,
      .logit_bytes = 12},
+    {.name = "nanotron",
+     .about = "nanotron: PyTorch's modules in pipelines and tensor ranks, FlashAttention 2, float32 gradients",
+     COMMUNICATORS,
+     FLASH_ATTENTION(FLASH_2),
+     .host_op_s = 60e-6,
+     .accumulates_bytes = 16,
+     .unfused = 1,
+     .added_passes = TWS_PASSES_EAGER | TWS_PASSES_LOSS,
+     .products = CUBLAS_12,
+     .overlaps_data = 1,
+     .logit_bytes = 10,
+     .float_gradients = 1},
 };
 enum { RUNTIMES = sizeof runtimes / sizeof *runtimes };
 
