@@ -197,6 +197,7 @@ tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **point
 /* Whether a point fits and the longest path of its plan, or why it is rejected. */
 tws_code tws_tune_estimate(const tws_tune_request *request, tws_tune_candidate *candidate, tws_error *err);
 
+double tws_tune_predicted(const tws_tune_candidate *candidate);  /* seconds of a step: simulated, else estimated */
 double tws_tune_throughput(const tws_tune_candidate *candidate); /* samples/s: measured is not used here */
 /* The same in tokens/s of the whole job. */
 double tws_tune_tokens_per_s(const tws_tune_request *request, const tws_tune_candidate *candidate);
