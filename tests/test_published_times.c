@@ -84,7 +84,7 @@ START_TEST(nine_of_ten_lie_inside) {
       of_runtime++;
     }
     if (of_runtime >= 20)
-      ck_assert_msg(inside_of_runtime >= 0.8 * of_runtime, "%s: %d of %d", runtime, inside_of_runtime, of_runtime);
+      ck_assert_msg(inside_of_runtime >= 0.84 * of_runtime, "%s: %d of %d", runtime, inside_of_runtime, of_runtime);
     runs += of_runtime;
     inside += inside_of_runtime;
   }

@@ -144,33 +144,55 @@ static double residual(const tws_evidence_run *run) {
   return fmax(-weights.outlier, fmin(r, weights.outlier));
 }
 
+/* A run's residual and weight. */
+typedef struct vote {
+  double residual, weight;
+} vote;
+
+static int smaller_first(const void *a, const void *b) {
+  const double x = ((const vote *)a)->residual, y = ((const vote *)b)->residual;
+  return (x > y) - (x < y);
+}
+
 /* Weights of the runs for fitting, those of a group no more than a part of what they are together. Groups follow one
  * another. */
-static void weigh(const tws_evidence_key *job, double weight[RUN_COUNT]) {
+static void weigh(const tws_evidence_key *job, vote votes[RUN_COUNT]) {
   for (int first = 0, end; first < RUN_COUNT; first = end) {
     double together = 0;
     for (end = first; end < RUN_COUNT && strcmp(runs[end].group, runs[first].group) == 0; end++) {
-      weight[end] = runs[end].part == TWS_EVIDENCE_FITTING ? exp(-distance(&runs[end], job)) : 0;
-      together += weight[end];
+      const int counts = runs[end].part == TWS_EVIDENCE_FITTING;
+      votes[end] = (vote){residual(&runs[end]), counts ? exp(-distance(&runs[end], job)) : 0};
+      together += votes[end].weight;
     }
-    for (int i = first; i < end && together > weights.group; i++) weight[i] *= weights.group / together;
+    for (int i = first; i < end && together > weights.group; i++) votes[i].weight *= weights.group / together;
   }
 }
 
+/* The residual below which a share of the weights lies. */
+static double percentile(const vote votes[RUN_COUNT], double all, double share) {
+  double sum = 0;
+  int i = 0;
+  while (i + 1 < RUN_COUNT && (sum += votes[i].weight) < share * all) i++;
+  return votes[i].residual;
+}
+
 static void find_interval(const tws_evidence_key *job, tws_evidence *e) {
-  double weight[RUN_COUNT], n = 0, sum = 0, squares = 0;
-  weigh(job, weight);
+  vote votes[RUN_COUNT];
+  double n = 0, sum = 0, squares = 0;
+  weigh(job, votes);
+  qsort(votes, RUN_COUNT, sizeof *votes, smaller_first);
   for (int i = 0; i < RUN_COUNT; i++) {
-    n += weight[i];
-    sum += weight[i] * residual(&runs[i]);
+    n += votes[i].weight;
+    sum += votes[i].weight * votes[i].residual;
   }
   const double center = sum / (n + weights.prior_center);
-  for (int i = 0; i < RUN_COUNT; i++) squares += weight[i] * pow(residual(&runs[i]) - center, 2);
+  for (int i = 0; i < RUN_COUNT; i++) squares += votes[i].weight * pow(votes[i].residual - center, 2);
   const double spread =
       sqrt((squares + weights.prior_runs * weights.prior_spread * weights.prior_spread) / (n + weights.prior_runs));
   const double half = weights.reach * spread * sqrt(1 + 1 / (n + weights.prior_center));
-  e->low = exp(center - half);
-  e->high = exp(center + half);
+  const double many = n / (n + weights.many), outside = (1 - weights.share) / 2;
+  e->low = exp(many * percentile(votes, n, outside) + (1 - many) * (center - half));
+  e->high = exp(many * percentile(votes, n, 1 - outside) + (1 - many) * (center + half));
   e->runs = n;
 }
 

@@ -75,7 +75,9 @@ typedef struct tws_runtime {
   double flash[TWS_GENERATION_COUNT]; /* flash: share of the peak; 0: the profile's */
   double cast_bytes[2]; /* before fp8 products: of an element of what enters, of a weight each time; 0: Transformer
                            Engine's 4 (read, written as it lies and transposed) and 0 (once a step) */
-  double products[TWS_GENERATION_COUNT]; /* share of the peak; 0: the profile's */
+  double products[TWS_GENERATION_COUNT];       /* share of the peak; 0: the profile's */
+  double product_factor[TWS_GENERATION_COUNT]; /* then: of the profile's share, products in 16 bits; 0: 1 */
+  double narrow_factor[TWS_GENERATION_COUNT];  /* and those in 8 bits */
   int by_block;         /* ZeRO gathers and reduces a transformer layer at a time (twinspeed.shard_by_block) */
   int recomputes_whole; /* a recomputed layer runs again to its end (twinspeed.recompute_whole) */
   int overlaps_data;    /* gradients are reduced beside backward, also of pipelines */
@@ -86,7 +88,7 @@ typedef struct tws_runtime {
   double communicator_bytes; /* there too, of NCCL for each axis of more than one rank */
   double reserved_share;     /* that a caching allocator reserves beyond what is allocated */
   double logit_bytes;        /* of copies of a logit beside the plan's */
-  double scored_share; /* of the tokens that a masked language model has such copies for; 0: all */
+  double scored_share;       /* of the tokens that a masked language model has such copies for; 0: all */
   tws_runtime_keeps keeps;
   int keeps_wide; /* what enters products in 8 bits is kept in 16, and cast again backward */
   double workspace_bytes[TWS_GENERATION_COUNT]; /* of libraries, out of torch's allocator */
