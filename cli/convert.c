@@ -236,21 +236,6 @@ static tws_code convert_saved(tws_cli *cli, const options *o, const char *path, 
   return code == TWS_OK ? tell_weights(cli, path, to, step, "", &result, err) : code;
 }
 
-/* A file, or a folder with one, of weights alone. */
-static int is_weights(const char *path) {
-  static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
-                                      "pytorch_model.bin.index.json"};
-  char file[TWS_FOLDER_SIZE];
-  struct stat info;
-  if (stat(path, &info) != 0) return 0;
-  if (S_ISREG(info.st_mode)) return 1;
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    snprintf(file, sizeof file, "%.3900s/%s", path, names[i]);
-    if (access(file, F_OK) == 0) return 1;
-  }
-  return 0;
-}
-
 /* A job that saves there meanwhile, with --keep, may remove the checkpoint that is read: then the newest is read. */
 static tws_code convert_newest(tws_cli *cli, const options *o, const char *from, const char *to, tws_error *err) {
   enum { TRIES = 20 };
@@ -271,7 +256,7 @@ static tws_code convert_checkpoint(tws_cli *cli, const options *o, const char *f
   tws_export_result result;
   TWS_TRY(check_output(o, from, to, err));
   if (!o->tag && tws_deepspeed_is(from)) return convert_deepspeed(cli, from, to, err);
-  if (!o->tag && is_weights(from)) {
+  if (!o->tag && tws_weights_is(from)) {
     TWS_TRY(tws_weights_convert(from, to, &result, err));
     return tell_weights(cli, from, to, -1, "", &result, err);
   }

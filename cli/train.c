@@ -241,12 +241,6 @@ static void print_disk(const tws_disk_traffic *d, int64_t steps) {
           equal ? "as planned, to the byte" : "NOT as planned: please report it");
 }
 
-static int64_t choose_every(const options *o, const tws_job *job) {
-  if (o->every > 0) return o->every;
-  if (job->config->steps_per_print > 0) return job->config->steps_per_print;
-  return o->steps > 40 ? (o->steps + 19) / 20 : 1;
-}
-
 /* ---- the profiled step ---- */
 
 /* A step that this run has. */
@@ -307,7 +301,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
   tws_fingerprint fingerprint;
   if (rank == 0) TWS_TRY(tws_job_fingerprint(job, &fingerprint, err));
   printer p = {.cli = cli,
-               .every = choose_every(o, job),
+               .every = tws_config_print_interval(job->config, o->every, o->steps),
                .steps = o->steps,
                .evaluates = o->eval_data != NULL,
                .has_experts = tws_network_has_experts(job->network),

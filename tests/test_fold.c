@@ -51,7 +51,8 @@ static planned check_job(const tws_plan_request *job, const tws_machine *machine
   ck_assert(tws_estimate_ranks(job, machine, &set, &err) == TWS_OK);
   tws_plan **plans = calloc((size_t)set.count, sizeof *plans);
   tws_path_result *paths = calloc((size_t)set.count, sizeof *paths);
-  tws_ledger fullest = {0};
+  tws_ledger fullest = {0}, live;
+  uint64_t most_live = 0;
   ck_assert_msg(tws_estimate_step(job, machine, &estimate, &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
   for (int i = 0; i < set.count; i++) {
     tws_plan_request request = *job;
@@ -61,8 +62,12 @@ static planned check_job(const tws_plan_request *job, const tws_machine *machine
     ck_assert_msg(i > 0 || tws_plan_verify(plans[i], &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
     ck_assert(tws_ledger_read(plans[i], &ledger, &err) == TWS_OK);
     if (ledger.tier[0].arena_bytes > fullest.tier[0].arena_bytes) fullest = ledger;
+    if (ledger.tier[0].live_bytes > most_live) most_live = ledger.tier[0].live_bytes;
   }
   ck_assert(tws_job_path((const tws_plan *const *)plans, set.count, machine, paths, &step_s, &err) == TWS_OK);
+  ck_assert_msg(tws_estimate_live(job, machine, &live, &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
+  ck_assert_msg(live.tier[0].live_bytes == most_live, "seed %d: %.0f live bytes, not %.0f", (int)seed,
+                (double)live.tier[0].live_bytes, (double)most_live);
   ck_assert(tws_estimate_between(job, machine, &between, &err) == TWS_OK);
   step_s += between.step_s;
   ck_assert_msg(close_to(estimate.step_s, step_s, step_s), "seed %d: %.12g s from %d micro-batches, %.12g s from %d",

@@ -16,9 +16,10 @@ enum { MAX_FILES = 1024, MAX_INCLUDES = 64, FILE_LINES = 800, FUNCTION_LINES = 8
 static const struct {
   const char *folder;
   int level;
-} house[] = {{"base", 0},       {"tokens", 1}, {"config", 1},       {"models", 2},      {"traces", 3},    {"plan", 4},
-             {"checkpoint", 5}, {"compat", 5}, {"estimators", 6},   {"sim", 7},         {"real", 7},      {"job", 8},
-             {"emulation", 9},  {"launch", 9}, {"calibration", 10}, {"validation", 11}, {"autotune", 12}, {"cli", 13}};
+} house[] = {{"base", 0},        {"tokens", 1},     {"config", 1},    {"models", 2},     {"traces", 3},
+             {"plan", 4},        {"checkpoint", 5}, {"compat", 5},    {"estimators", 6}, {"sim", 7},
+             {"real", 7},        {"job", 8},        {"emulation", 9}, {"launch", 9},     {"calibration", 10},
+             {"validation", 11}, {"autotune", 12},  {"library", 13},  {"cli", 13}};
 enum { ROOMS = sizeof house / sizeof *house };
 
 typedef struct source {
