@@ -83,11 +83,14 @@ START_TEST(nine_of_ten_lie_inside) {
       inside_of_runtime += factor >= e.low && factor <= e.high;
       of_runtime++;
     }
-    if (of_runtime >= 20)
+    if (of_runtime >= 20) {
+      printf("%s: %d of %d reported steps lie inside\n", runtime, inside_of_runtime, of_runtime);
       ck_assert_msg(inside_of_runtime >= 0.84 * of_runtime, "%s: %d of %d", runtime, inside_of_runtime, of_runtime);
+    }
     runs += of_runtime;
     inside += inside_of_runtime;
   }
+  printf("all: %d of %d\n", inside, runs);
   ck_assert_int_gt(runs, 600);
   ck_assert_msg(inside >= 0.85 * runs && inside <= 0.95 * runs, "%d of %d", inside, runs);
 }

@@ -22,12 +22,12 @@
  *   flash       FlashAttention in Triton, 2022: 0.38 of an A100's peak, 0.21 of an H100's; FlashAttention 2, cuDNN:
  *               0.44 and 0.375, Blackwell 0.58; FlashAttention 3 is 1.5 to 2 times the second forward on Hopper, 1.5
  *               to 1.75 backward (Shah et al., 2024): 0.62.
- *               cuDNN 9 (Transformer Engine since autumn 2024): 0.55 on Hopper, fitted with the factors below; on
+ *               cuDNN 9 (Transformer Engine since autumn 2024): 0.50 on Hopper, fitted with the factors below; on
  *               Blackwell 0.48 in software of early 2025 and in Megatron-Core's own runs, fitted likewise.
  *   factors     of a profile's share of the peak. Hopper since autumn 2024: 1.09 in 16 bits, 0.9 in 8 (0.87 and 0.72 of
  *               the peak on H100 SXM; large products of serving frameworks reach 0.75 and 0.55, the best ones 0.97),
  *               fitted to 19 runs of seven groups of the half for fitting. Blackwell before its libraries were tuned:
- *               0.86, fitted to 14 runs of four groups.
+ *               0.86, fitted to 14 runs of four groups. Grouped products of experts gain nothing in 16 bits.
  *               twinspeed on Hopper: cuDNN 9.19's 0.72, and 0.90 of products, which all steps of
  *               traces/2026-11-26-nvidia-h100-80gb-hbm3 follow within 3.3 %.
  *   score_bytes as Megatron-LM's kernels move them (docs/accuracy.md); eager PyTorch masks, scales and casts apart.
@@ -107,9 +107,9 @@
 #define FLASH_3 \
   { 0, 0, 0.44, 0.62, 0.58 }
 #define CUDNN_9 \
-  { 0, 0, 0.44, 0.55, 0.58 }
+  { 0, 0, 0.44, 0.5, 0.58 }
 #define CUDNN_9_EARLY \
-  { 0, 0, 0.44, 0.55, 0.48 }
+  { 0, 0, 0.44, 0.5, 0.48 }
 /* Factors to the profile's share of the peak, for products in 16 bits and in 8. */
 #define HOPPER_2024 .product_factor = {[TWS_GENERATION_HOPPER] = 1.09}, .narrow_factor = {[TWS_GENERATION_HOPPER] = 0.9}
 #define BLACKWELL_EARLY                                                                  \
@@ -469,6 +469,7 @@ static void set_rates(tws_profile *p, const tws_runtime *runtime) {
   if (p->rates == TWS_RATES_MEASURED) return;
   if (narrow > 0) p->fp8_efficiency = narrow * (p->fp8_efficiency > 0 ? p->fp8_efficiency : p->matmul_efficiency);
   if (product > 0) p->matmul_efficiency *= product;
+  p->product_factor = product;
 }
 
 static void set_attention(tws_profile *p, const tws_runtime *runtime) {
