@@ -163,6 +163,23 @@ START_TEST(every_row_counts) {
 }
 END_TEST
 
+/* Samples that a row says are packed questions: attention stays inside documents of the length that its rule has. */
+START_TEST(packed_samples_keep_attention_inside_documents) {
+  tws_cases *cases = cases_of("[" ROW("a", "1", "1", "false") "]", TWS_OK, "");
+  for (int packed = 0; packed < 2; packed++) {
+    tws_job *job;
+    tws_error err = {0};
+    if (packed)
+      ck_assert_ptr_nonnull(cJSON_AddStringToObject((cJSON *)cases->cases[0].row, "notes", "SQuAD packed to 512"));
+    ck_assert_msg(tws_case_job(cases, 0, &job, &err) == TWS_OK, "%s", err.message);
+    ck_assert_int_eq(job->config->document_length, packed ? 200 : 0);
+    ck_assert_int_eq(job->config->document_end_token >= 0, packed);
+    tws_job_destroy(job);
+  }
+  tws_cases_destroy(cases);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("published_times");
   TCase *tests = tcase_create("published_times");
@@ -172,6 +189,7 @@ int main(void) {
   tcase_add_test(tests, intervals_widen_with_distance);
   tcase_add_test(tests, verbs_say_the_interval);
   tcase_add_test(tests, every_row_counts);
+  tcase_add_test(tests, packed_samples_keep_attention_inside_documents);
   suite_add_tcase(suite, tests);
   return run_suite(suite);
 }

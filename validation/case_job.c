@@ -235,6 +235,9 @@ static void write_own_section(const tws_case *one, const division *d, tws_text *
   if (d->experts > 1) tws_text_add(text, ",\"expert_parallel_size\":%d,\"expert_capacity_factor\":1", d->experts);
   if (d->experts > 1 && tws_case_fact_flag(one, "divides_experts"))
     tws_text_add(text, ",\"expert_tensor_parallel\":true");
+  if (tws_case_fact_number(one, "document_length") > 0)
+    tws_text_add(text, ",\"document_end_token\":0,\"document_length\":%d",
+                 (int)tws_case_fact_number(one, "document_length"));
   write_adapters(one, text);
   const int multiple = (int)tws_case_fact_number(one, "vocabulary_multiple");
   tws_text_add(text, ",\"vocabulary_multiple\":%d}", (multiple ? multiple : 1) * d->tensor);
