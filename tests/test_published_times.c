@@ -131,6 +131,9 @@ START_TEST(verbs_say_the_interval) {
     ck_assert_msg(strstr(r.out, " in nine of ten such runs)") != NULL, "%s", r.out);
     command_free(&r);
   }
+  command_result evaluated = twinspeed("simulate %s --program evaluate", job);
+  ck_assert_msg(evaluated.status == 0 && !strstr(evaluated.out, "nine of ten"), "%s", evaluated.out);
+  command_free(&evaluated);
   cJSON *json = answer("estimate -m gpt2 --seq 64");
   ck_assert_ptr_null(cJSON_GetObjectItem(cJSON_GetObjectItem(json, "time"), "predicted_low_s"));
   cJSON_Delete(json);

@@ -247,7 +247,8 @@ tws_evidence tws_evidence_of(const tws_evidence_key *job) {
 }
 
 static tws_evidence of_gpus(const tws_job *job, const tws_evidence_key *key) {
-  if (tws_profile_backend(job->profile) == TWS_BACKEND_HOST) return (tws_evidence){.kind = TWS_EVIDENCE_OWN};
+  const int trains = job->program == TWS_PROGRAM_TRAIN; /* published runs are training steps */
+  if (!trains || tws_profile_backend(job->profile) == TWS_BACKEND_HOST) return (tws_evidence){.kind = TWS_EVIDENCE_OWN};
   return tws_evidence_of(key);
 }
 

@@ -46,7 +46,8 @@ const tws_evidence_run *tws_evidence_runs(int *count);
 double tws_evidence_error(const tws_evidence_run *run); /* of the predicted step, relative: -0.2 is a fifth too short */
 
 typedef enum tws_evidence_kind {
-  TWS_EVIDENCE_OWN,       /* of this machine: its profile was calibrated, or is a guess: its provenance says */
+  TWS_EVIDENCE_OWN,       /* of this machine: its profile was calibrated, or is a guess: its provenance says; and of
+                           * programs other than a training step */
   TWS_EVIDENCE_PUBLISHED, /* the job is a published run */
   TWS_EVIDENCE_NEAR,  /* a run of the runtime on such a GPU, both or none with ZeRO-3, on half to twice the GPUs, of a
                            * quarter to four times the size, was predicted within 15 % */
