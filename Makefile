@@ -6,6 +6,7 @@
 # make check-all  the same suites with all their cases and longer fuzzing, on every instruction set and CUDA
 #               architecture, and in a build by Clang without sanitizers: up to an hour on two cores
 # make wheel    the Python module with the libraries that it needs as one file in dist/
+# make site     the pages of docs/ as a site with a search, in build-site/site (needs mkdocs)
 # make install  install under PREFIX (default /usr/local; DESTDIR is honoured)
 BUILD ?= build
 PREFIX ?= /usr/local
@@ -78,6 +79,9 @@ check-all: packages
 	@echo "== all cases of the tests, plain, under the sanitizers and built by Clang"
 	@env -u TWS_SEED tests/run.sh $(BUILD)-all-tests $(BUILD)-all $(BUILD)-all-sanitize $(BUILD)-all-clang -- -j $(TESTS)
 
+site:
+	docs/site/build.sh $(BUILD)-site
+
 wheel: build
 	python3 library/python/make_wheel.py $(BUILD) dist
 
@@ -85,8 +89,8 @@ install: build
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean:
-	rm -rf $(BUILD) $(foreach tree,check sanitize tests all all-sanitize all-clang all-tests,$(BUILD)-$(tree))
+	rm -rf $(BUILD) $(foreach tree,check sanitize tests all all-sanitize all-clang all-tests site,$(BUILD)-$(tree))
 
-.PHONY: wheel all build packages demo build-check build-sanitize build-all build-all-sanitize build-all-clang
+.PHONY: wheel site all build packages demo build-check build-sanitize build-all build-all-sanitize build-all-clang
 .PHONY: check check-all install clean
 .NOTPARALLEL:

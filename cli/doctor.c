@@ -1,4 +1,4 @@
-/* twinspeed doctor: what this machine has, what is missing, and the remedy. */
+/* twinspeed doctor: checks this machine and reports what is missing, with the remedy. */
 #include "cli/cli.h"
 #include "cli/launch_options.h"
 #include "cli/version.h"
@@ -39,7 +39,7 @@ static tws_code examine_hosts(const tws_health_listener *listener, const options
   tws_hosts hosts;
   tws_launch_options launch = {0};
   tws_launch_flags flags = o->flags;
-  flags.any_command = 1; /* the hosts are looked at, whoever starts ranks there */
+  flags.any_command = 1; /* hosts are checked for any launcher */
   if (!tws_launch_flags_given(&o->flags)) return TWS_OK;
   tws_arena *arena = tws_arena_create();
   tws_code code = arena ? tws_launch_flags_read(&flags, 0, arena, &hosts, &launch, err)

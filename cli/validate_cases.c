@@ -1,4 +1,4 @@
-/* twinspeed validate --cases: predictions beside runs that others measured, group by group. */
+/* twinspeed validate --cases: compares predictions with published runs, by group. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static const char *percent_text(double percent) {
   return isfinite(percent) ? tws_cell("%.1f", percent) : "";
 }
 
-/* ---- for people ---- */
+/* ---- text ---- */
 
 static tws_code print_groups(const tws_cli *cli, const cases_report *r, tws_error *err) {
   tws_table table;
@@ -45,7 +45,7 @@ static tws_code print_groups(const tws_cli *cli, const cases_report *r, tws_erro
   return tws_table_print(cli, &table, err);
 }
 
-/* Constants are fitted on one half, so that the other says how good they are. */
+/* Constants are fitted on one half; the other half shows how well they generalize. */
 static tws_code print_halves(const tws_cli *cli, const cases_report *r, tws_error *err) {
   tws_table table;
   tws_table_init(&table, 9);
@@ -97,7 +97,7 @@ static void print_apart(const tws_case_comparison *c) {
       alike++;
     }
     if (before) continue;
-    if (!begun++) tws_out("\nPredicted, and counted apart:\n");
+    if (!begun++) tws_out("\nPredicted, but excluded from the errors:\n");
     tws_out_wrapped(4, "  %s%s, %s: %s", one->of->id, alike > 1 ? tws_cell(" and %d more", alike - 1) : "",
                     one->doubts_time ? "time" : "memory", one->doubt);
   }
@@ -135,7 +135,7 @@ static tws_code print_text(const tws_cli *cli, const cases_report *r, tws_error 
   return TWS_OK;
 }
 
-/* ---- for programs ---- */
+/* ---- JSON ---- */
 
 static void add_number(cJSON *to, const char *name, double value) {
   if (isfinite(value))

@@ -71,8 +71,8 @@ const char *tws_data_path(const char *name, char *buffer, int size) {
   return buffer;
 }
 
-/* Libraries of modules throw exceptions where memory ends, to catch them themselves. The C library loads what unwinding
- * needs at the first of them, and aborts the process where there is no memory for that: it does so now. */
+/* Loads the unwinder. C++ libraries of modules throw and catch exceptions if memory is exhausted. glibc loads libgcc at
+ * the first exception, and aborts the process if there is no memory for that, so it is loaded in advance. */
 static void load_unwinder(void) {
 #ifdef __GLIBC__
   void *frame;
@@ -86,7 +86,7 @@ static tws_code load_module(const char *file, const char *symbol, const char *re
     return tws_fail(err, TWS_ENVIRONMENT, remedy, "module %s was not found", file);
   sigset_t before;
   load_unwinder();
-  tws_hold_signals(&before); /* libraries of products start threads when they are loaded */
+  tws_hold_signals(&before); /* BLAS libraries start threads when they are loaded */
   void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   tws_release_signals(&before);
   if (!handle) {

@@ -140,7 +140,7 @@ static void examine_gpu(const tws_health_listener *p) {
   if (nccl) dlclose(nccl);
 }
 
-/* ---- what the shell and the system allow ---- */
+/* ---- limits of the shell and the system ---- */
 
 static void examine_limit(const tws_health_listener *p, const char *what, int resource, double least, double unit,
                           const char *unit_name, const char *remedy) {
@@ -179,7 +179,7 @@ static void examine_disk(const tws_health_listener *p, const char *what, const c
                  "%s free in %s%s", tws_format_bytes(bytes, text, sizeof text), path, writable ? "" : ", not writable");
 }
 
-/* Ranks on other nodes come through a port that the kernel chooses; rendezvous of launched commands is at 29500. */
+/* Ranks on other nodes connect to a port that the kernel chooses; rendezvous of launched commands is at 29500. */
 static int can_bind(int port) {
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
   const int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -213,7 +213,7 @@ static void examine_network(const tws_health_listener *p) {
                    "not found");
 }
 
-/* A tiny job through planning, verifier and ledger: does the core hold together on this machine? */
+/* Runs a tiny job through planning, verifier and ledger, to test the core on this machine. */
 static void examine_core(const tws_health_listener *p) {
   tws_error err = {0};
   tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;

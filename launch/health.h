@@ -1,4 +1,5 @@
-/* The state of a machine: what planning, training and launching need of it, whether it is there, and the remedy. */
+/* Health check of a machine: whether everything that planning, training and launching need is present, and the
+ * remedy. */
 #ifndef TWS_LAUNCH_HEALTH_H
 #define TWS_LAUNCH_HEALTH_H
 
@@ -9,8 +10,8 @@ typedef enum tws_health { TWS_HEALTH_OKAY, TWS_HEALTH_WARN, TWS_HEALTH_FAIL } tw
 /* The texts are valid during the call alone. */
 typedef struct tws_finding {
   tws_health health;
-  const char *what;   /* was examined: "cores", the name of a host */
-  const char *text;   /* what was found */
+  const char *what;   /* the examined thing: "cores", the name of a host */
+  const char *text;   /* the result */
   const char *remedy; /* NULL: none is needed */
 } tws_finding;
 
@@ -19,18 +20,18 @@ typedef struct tws_health_listener {
   void *user;
 } tws_health_listener;
 
-/* Examines this machine, one finding after another, in at most half a minute a program that it asks. `version`: of this
- * program. */
+/* Examines this machine, one finding after another, in at most half a minute for each program that is run.
+ * `version`: of this program. */
 void tws_health_machine(const tws_health_listener *listener, const char *version);
-/* Examines a host of a hostfile: is it reached without a password, is the same program there, does its clock agree?
- * given_shell: the program of --remote-shell with its arguments, or NULL: ssh. */
+/* Examines a host of a hostfile: whether it can be reached without a password, has the same program, and has a clock
+ * that agrees. given_shell: the program of --remote-shell with its arguments, or NULL: ssh. */
 void tws_health_host(const tws_health_listener *listener, const char *given_shell, const char *host);
 
-/* ---- for the files of this examination ---- */
-enum { TWS_HEALTH_LIMIT_S = 20 }; /* of a program that is asked */
+/* ---- shared by the files of the health check ---- */
+enum { TWS_HEALTH_LIMIT_S = 20 }; /* time limit of a program that is run */
 void tws_health_add(const tws_health_listener *listener, tws_health health, const char *what, const char *remedy,
                     const char *format, ...) __attribute__((format(printf, 5, 6)));
-/* Reads the first line that a program prints; 0: it is not there, or fails. */
+/* Reads the first line that a program prints; 0: the program does not exist, or fails. */
 int tws_health_ask(const char *const *arguments, int with_errors, char *line, size_t size);
 
 #endif

@@ -10,8 +10,8 @@
 
 enum { SHELL_WORDS = 32 };
 
-/* The words that a command on a host begins with: ssh, or the program of --remote-shell with its arguments, separated
- * by blanks as in mpirun's parameters. ssh takes "--" before the host, so that no name of a host is read as an option;
+/* The first words of a command on a host: ssh, or the program of --remote-shell with its arguments, separated by
+ * blanks as in mpirun's parameters. ssh takes "--" before the host, so that no name of a host is read as an option;
  * other programs get the host alone. */
 typedef struct remote_shell {
   char text[1024];
@@ -43,7 +43,7 @@ static int ask_host(const remote_shell *shell, const char *host, const char *pro
   return shell->count > 0 && tws_health_ask(words, 0, line, size);
 }
 
-/* Each host of a hostfile: is it reached without a password, is the same program there, does its clock agree? */
+/* Examines a host of a hostfile: access without a password, the same program, and an agreeing clock. */
 void tws_health_host(const tws_health_listener *p, const char *given_shell, const char *host) {
   char line[256], program[512], mine[256];
   struct timespec before, after;
@@ -62,8 +62,10 @@ void tws_health_host(const tws_health_listener *p, const char *given_shell, cons
   }
   const double first = (double)before.tv_sec + 1e-9 * (double)before.tv_nsec;
   const double last = (double)after.tv_sec + 1e-9 * (double)after.tv_nsec;
-  const double skew = there < first ? there - first : there > last ? there - last : 0; /* beyond what the way took */
-  tws_text path = {0};                                                                 /* for the shell of the host */
+  /* more than the round trip took */
+  const double skew = there < first ? there - first : there > last ? there - last : 0;
+  /* quoted for the shell of the host */
+  tws_text path = {0};
   tws_process_quote(&path, program);
   const int same = path.data && ask_host(&shell, host, path.data, "--version", line, sizeof line);
   tws_text_free(&path);

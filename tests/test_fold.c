@@ -37,7 +37,7 @@ static void check_same_path(const tws_path_result *folded, const tws_path_result
                 step);
 }
 
-/* How much was planned of a job. */
+/* The parts of a job that were planned with fewer micro-batches. */
 typedef struct planned {
   int few_timed, few_laid_out; /* fewer micro-batches than there are */
 } planned;
@@ -240,8 +240,9 @@ START_TEST(any_number_of_micro_batches) {
 }
 END_TEST
 
-/* What cannot be folded: GPipe, which holds every micro-batch, and an engine's plan. */
-START_TEST(what_is_too_long_is_refused) {
+/* Plans that cannot be folded are refused above 2^23 operations: an engine's plan, and GPipe's, which holds every
+ * micro-batch. */
+START_TEST(plans_of_too_many_operations_are_refused) {
   tws_job *jobs[2] = {job_of(1, NULL, 1 << 20), job_of(4, "gpipe", 1 << 20)};
   for (int i = 0; i < 2; i++) {
     tws_error err = {0};
@@ -257,8 +258,8 @@ START_TEST(what_is_too_long_is_refused) {
 }
 END_TEST
 
-/* 2^26 ranks: those that stand for others are counted out, not looked for among all. */
-START_TEST(ranks_without_number) {
+/* 2^26 ranks: representative ranks are computed, not searched for among all. */
+START_TEST(representatives_of_many_ranks) {
   static const tws_axis axes[] = {TWS_AXIS_PIPE, TWS_AXIS_DATA, TWS_AXIS_MODEL};
   static const int dims[] = {4, 1 << 21, 8};
   tws_topology topology;
@@ -284,8 +285,8 @@ int main(void) {
   tcase_add_test(c, few_rounds_of_any_job);
   tcase_add_test(c, folded_simulations_are_whole_simulations);
   tcase_add_test(c, any_number_of_micro_batches);
-  tcase_add_test(c, what_is_too_long_is_refused);
-  tcase_add_test(c, ranks_without_number);
+  tcase_add_test(c, plans_of_too_many_operations_are_refused);
+  tcase_add_test(c, representatives_of_many_ranks);
   suite_add_tcase(suite, c);
   return run_suite(suite);
 }

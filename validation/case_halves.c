@@ -1,4 +1,4 @@
-/* Measured runs in two halves: those that constants may be fitted on, and those that are only reported. */
+/* Divides measured runs into two halves: constants may be fitted on the first, and the second is only reported. */
 #include <math.h>
 #include <string.h>
 

@@ -235,7 +235,7 @@ tws_evidence tws_evidence_of(const tws_evidence_key *job) {
   double least = INFINITY;
   for (int i = 0; i < RUN_COUNT; i++) {
     const tws_evidence_run *run = &runs[i];
-    /* of equally near ones the one with as many tokens */
+    /* among equally near runs the one with as many tokens counts */
     const double far = distance(run, job) + 1e-3 * fmin(octaves(job->tokens, run->key.tokens), 10);
     if (far >= least) continue;
     least = far;
