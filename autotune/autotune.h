@@ -203,6 +203,7 @@ tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **point
 /* Plans a candidate: sets its verdict with the reason, and the longest path of its plan if it fits. */
 tws_code tws_tune_estimate(const tws_tune_request *request, tws_tune_candidate *candidate, tws_error *err);
 
+double tws_tune_predicted(const tws_tune_candidate *candidate);  /* seconds of a step: simulated, else estimated */
 double tws_tune_throughput(const tws_tune_candidate *candidate); /* samples/s, simulated or estimated; measurements are
                                                                   * not used */
 /* The same in tokens/s of the whole job. */

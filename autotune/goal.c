@@ -26,7 +26,7 @@ double tws_goal_score(tws_goal objective, const tws_scored *s) {
 }
 
 tws_scored tws_candidate_scored(const tws_tune_candidate *c) {
-  return (tws_scored){.step_s = c->simulated_s > 0 ? c->simulated_s : c->estimate.step_s,
+  return (tws_scored){.step_s = tws_tune_predicted(c),
                       .samples = c->samples,
                       .bytes = c->needed_bytes,
                       .model_flops = c->estimate.model_flops,

@@ -16,7 +16,7 @@ static tws_code advise(const tws_tune_report *report, const tws_variant *variant
 static tws_code add_row(const tws_tune_report *report, const tws_tune_candidate *c, tws_goodput *out, tws_error *err) {
   tws_goodput_row *row = &out->rows[out->count];
   row->of = c;
-  row->step_s = c->simulated_s > 0 ? c->simulated_s : c->estimate.step_s;
+  row->step_s = tws_tune_predicted(c);
   TWS_TRY(advise(report, &c->variant, row->step_s, out->between_failures_s, &row->advice, err));
   row->tokens_per_s = tws_tune_tokens_per_s(report->request, c) * row->advice.goodput;
   out->count++;

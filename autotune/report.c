@@ -185,7 +185,7 @@ static void tell_own(const tws_tune_report *r, tws_document *d) {
 static void add_candidate(const tws_tune_report *r, const tws_tune_candidate *c, tws_document *d) {
   char label[TWS_VARIANT_NAME], cells[5][CELL] = {"", "", "-", "", ""};
   snprintf(cells[0], CELL, "%d", c->variant.ranks);
-  tws_format_seconds(c->simulated_s > 0 ? c->simulated_s : c->estimate.step_s, cells[1], CELL);
+  tws_format_seconds(tws_tune_predicted(c), cells[1], CELL);
   if (c->measured_s > 0) tws_format_seconds(c->measured_s, cells[2], CELL);
   whole_text(cells[3], tokens(r, tws_tune_throughput(c)));
   tws_format_bytes(c->needed_bytes, cells[4], CELL);

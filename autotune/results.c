@@ -19,7 +19,7 @@ static double tokens_of(const tws_tune_request *request) {
 
 static cJSON *candidate_json(const tws_tune_candidate *c, const tws_tune_request *request) {
   const double tokens_per_sample = tokens_of(request);
-  const tws_evidence evidence = tws_evidence_of_variant(request->job, &c->variant);
+  const tws_evidence evidence = tws_evidence_of_variant(request->job, &c->variant, tws_tune_predicted(c));
   cJSON *json = tws_tune_variant_json(&c->variant);
   cJSON_AddStringToObject(json, "name", c->name);
   add_number(json, "predicted_step_s", c->estimate.step_s);
@@ -27,6 +27,7 @@ static cJSON *candidate_json(const tws_tune_candidate *c, const tws_tune_request
   if (c->variant.pipeline > 1)
     add_number(json, "bubble", c->simulated_s > 0 ? c->simulation.bubble : c->estimate.balance.bubble);
   if (c->simulated_s > 0) add_number(json, "simulated_step_s", c->simulated_s);
+  tws_evidence_interval_json(&evidence, tws_tune_predicted(c), json);
   if (c->measured_s > 0) {
     add_number(json, "measured_step_s", c->measured_s);
     add_number(json, "measured_spread_s", c->measured_spread_s);

@@ -250,7 +250,7 @@ static tws_code settle_answer(kind_search *s, int devices, tws_error *err) {
   if (!does) return TWS_OK;
   a->found = 1;
   a->nodes = s->job->cluster.nodes;
-  a->evidence = tws_evidence_of_variant(s->job, &a->best.variant);
+  a->evidence = tws_evidence_of_variant(s->job, &a->best.variant, a->best.estimate.step_s);
   a->reason[0] = '\0';
   a->tokens_per_s = a->best.samples * (double)tws_job_sequence(s->job) / a->best.estimate.step_s;
   return write_arguments(s, err);

@@ -189,10 +189,11 @@ static cJSON *ledger_json(const tws_ledger *ledger, const tws_plan *plan) {
   return tiers;
 }
 
-static void print_time(const tws_cli *cli, const tws_job *job, const tws_estimate *e) {
-  char text[64], rate[64];
-  tws_out("\n%sTime of one step%s   %s (longest path), %s tokens/s\n", tws_style(cli, TWS_BOLD),
-          tws_style(cli, TWS_PLAIN_OUTPUT), tws_format_seconds(e->step_s, text, sizeof text),
+static void print_time(const tws_cli *cli, const tws_job *job, const tws_estimate *e, const tws_evidence *evidence) {
+  char text[64], rate[64], interval[96];
+  tws_evidence_interval_text(evidence, e->step_s, interval, sizeof interval);
+  tws_out("\n%sTime of one step%s   %s%s%s, %s tokens/s\n", tws_style(cli, TWS_BOLD), tws_style(cli, TWS_PLAIN_OUTPUT),
+          tws_format_seconds(e->step_s, text, sizeof text), interval, *interval ? ", longest path" : " (longest path)",
           tws_thousands((int64_t)(e->tokens_per_s + 0.5)));
   tws_out("  model flops: %s a step", tws_format_rate(e->model_flops, "FLOP", text, sizeof text));
   tws_out(", %s a rank, MFU %.1f %%\n",
@@ -236,9 +237,10 @@ static void print_time(const tws_cli *cli, const tws_job *job, const tws_estimat
   tws_bottleneck_print(cli, &e->path);
 }
 
-static cJSON *time_json(const tws_estimate *e) {
+static cJSON *time_json(const tws_estimate *e, const tws_evidence *evidence) {
   cJSON *time = cJSON_CreateObject();
   cJSON_AddNumberToObject(time, "step_s", e->step_s);
+  tws_evidence_interval_json(evidence, e->step_s, time);
   cJSON_AddNumberToObject(time, "tokens_per_s", e->tokens_per_s);
   cJSON_AddNumberToObject(time, "model_flops", e->model_flops);
   cJSON_AddNumberToObject(time, "mfu", e->mfu);
@@ -268,7 +270,7 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
   tws_ledger ledger;
   TWS_TRY(tws_estimate_ledger(estimate, plan, job->config->accumulation_steps, &ledger, err));
   const tws_fit fit = tws_job_fit(job, &ledger);
-  const tws_evidence evidence = tws_evidence_of_job(job);
+  const tws_evidence evidence = tws_evidence_of_job(job, e.step_s);
   tws_deepspeed_comparison compared = {0};
   if (o->compat) TWS_TRY(tws_deepspeed_compare(job, &ledger, o->factor, is_03(o), &compared, err));
   const tws_own_engine own = tws_own_engine_find(&o->job, o->program);
@@ -277,7 +279,7 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
     cJSON_AddStringToObject(root, "schema", "twinspeed-estimate-1");
     cJSON_AddItemToObject(root, "memory", ledger_json(&ledger, plan));
     cJSON_AddItemToObject(root, "verdict", tws_fit_json(&fit));
-    cJSON_AddItemToObject(root, "time", time_json(&e));
+    cJSON_AddItemToObject(root, "time", time_json(&e, &evidence));
     tws_own_engine_json(&own, root);
     cJSON_AddItemToObject(root, "stages", tws_stages_json(stages, tws_job_stages(job)));
     cJSON_AddItemToObject(root, "evidence", tws_evidence_json(&evidence));
@@ -292,7 +294,7 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
     if (o->compat) TWS_TRY(tws_deepspeed_comparison_print(cli, &compared, err));
     if (o->compat) tws_out("\n");
     tws_fit_print(cli, &fit);
-    print_time(cli, job, &e);
+    print_time(cli, job, &e, &evidence);
     tws_own_engine_print(&own, e.step_s, fit.device_need);
     tws_evidence_print(cli, &evidence);
   }

@@ -52,6 +52,7 @@ static tws_code fit_json(const tws_smallest_request *request, const tws_smallest
     cJSON_AddNumberToObject(one, "rank_bytes", a->best.needed_bytes);
     cJSON_AddNumberToObject(one, "rank_limit_bytes", a->best.available_bytes);
     cJSON_AddNumberToObject(one, "step_s", a->best.estimate.step_s);
+    tws_evidence_interval_json(&a->evidence, a->best.estimate.step_s, one);
     cJSON_AddNumberToObject(one, "tokens_per_s", a->tokens_per_s);
     cJSON_AddItemToObject(one, "evidence", tws_evidence_json(&a->evidence));
     cJSON_AddStringToObject(one, "arguments", a->arguments);

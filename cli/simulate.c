@@ -112,10 +112,12 @@ static tws_code print_shares(const tws_cli *cli, const simulation *s, tws_error 
 
 static tws_code print_result(const tws_cli *cli, const options *o, const tws_job *job, const simulation *s,
                              tws_error *err) {
-  char step[32], longest[32], wall[32];
+  char step[32], longest[32], wall[32], interval[96];
   tws_job_print(cli, job);
-  tws_out("\n%sSimulated step%s   %s, %s tokens/s, MFU %.1f %%\n", tws_style(cli, TWS_BOLD),
-          tws_style(cli, TWS_PLAIN_OUTPUT), tws_format_seconds(s->of_job.result.step_s, step, sizeof step),
+  const tws_evidence evidence = tws_evidence_of_job(job, s->of_job.result.step_s);
+  tws_evidence_interval_text(&evidence, s->of_job.result.step_s, interval, sizeof interval);
+  tws_out("\n%sSimulated step%s   %s%s, %s tokens/s, MFU %.1f %%\n", tws_style(cli, TWS_BOLD),
+          tws_style(cli, TWS_PLAIN_OUTPUT), tws_format_seconds(s->of_job.result.step_s, step, sizeof step), interval,
           tws_thousands((int64_t)(tws_estimate_tokens_per_s(&s->estimate, s->of_job.result.step_s) + 0.5)),
           100 * tws_estimate_mfu(&s->estimate, s->of_job.result.step_s));
   const double more = s->estimate.step_s > 0 ? s->of_job.result.step_s / s->estimate.step_s - 1 : 0;
@@ -140,7 +142,6 @@ static tws_code print_result(const tws_cli *cli, const options *o, const tws_job
   const tws_fit fit = tws_job_fit(job, &s->estimate.ledger);
   tws_own_engine_print(&own, s->estimate.step_s, fit.device_need);
   tws_fit_warn(cli, &fit);
-  const tws_evidence evidence = tws_evidence_of_job(job);
   tws_evidence_print(cli, &evidence);
   if (o->trace)
     tws_say(cli, "timeline written to %s: open it in https://ui.perfetto.dev or chrome://tracing", o->trace);
@@ -172,7 +173,9 @@ static tws_code print_json(const options *o, const tws_job *job, const simulatio
   cJSON_AddStringToObject(root, "schema", "twinspeed-simulation-1");
   cJSON_AddStringToObject(root, "fidelity", tws_fidelity_name(s->fidelity));
   cJSON_AddNumberToObject(root, "simulated_ranks", s->of_job.plan_count);
+  const tws_evidence evidence = tws_evidence_of_job(job, s->of_job.result.step_s);
   cJSON_AddNumberToObject(root, "step_s", s->of_job.result.step_s);
+  tws_evidence_interval_json(&evidence, s->of_job.result.step_s, root);
   cJSON_AddNumberToObject(root, "longest_path_s", s->estimate.step_s);
   const tws_fit fit = tws_job_fit(job, &s->estimate.ledger);
   cJSON_AddItemToObject(root, "verdict", tws_fit_json(&fit));
@@ -191,7 +194,6 @@ static tws_code print_json(const options *o, const tws_job *job, const simulatio
   cJSON_AddItemToObject(root, "collective_s", named_values(collective_name, path->collective_s, TWS_COLLECTIVE_COUNT));
   cJSON_AddItemToObject(root, "kernel_s", named_values(kernel_name, path->kernel_s, TWS_KERNEL_COUNT));
   tws_bottleneck_json(path, root);
-  const tws_evidence evidence = tws_evidence_of_job(job);
   cJSON_AddItemToObject(root, "evidence", tws_evidence_json(&evidence));
   cJSON_AddNumberToObject(root, "events", (double)s->of_job.result.events);
   cJSON_AddNumberToObject(root, "wall_s", s->of_job.wall_s);

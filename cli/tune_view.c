@@ -28,10 +28,10 @@ const char *tws_variant_axes_cell(const tws_variant *v) {
 static void add_candidate(const tws_tune_candidate *c, const tws_tune_request *request, tws_table *table) {
   const tws_variant *v = &c->variant;
   const double tokens = tws_tune_tokens_per_s(request, c);
-  const tws_evidence evidence = tws_evidence_of_variant(request->job, v);
+  const tws_evidence evidence = tws_evidence_of_variant(request->job, v, tws_tune_predicted(c));
   char predicted[32], measured[32] = "-", memory[32], buckets[96];
   tws_variant_buckets(v, buckets, sizeof buckets);
-  tws_format_seconds(c->simulated_s > 0 ? c->simulated_s : c->estimate.step_s, predicted, sizeof predicted);
+  tws_format_seconds(tws_tune_predicted(c), predicted, sizeof predicted);
   if (c->measured_s > 0) tws_format_seconds(c->measured_s, measured, sizeof measured);
   tws_table_row(
       table,
@@ -92,6 +92,18 @@ static void print_left(const tws_tune_result *result) {
             100 * s->left_better);
 }
 
+/* The step of the first, its interval, and the nearest run that was measured. */
+static void print_winner(const tws_cli *cli, const tws_tune_request *request, const tws_tune_candidate *first) {
+  const double step_s = tws_tune_predicted(first);
+  const tws_evidence evidence = tws_evidence_of_variant(request->job, &first->variant, step_s);
+  char step[32], interval[96];
+  tws_evidence_interval_text(&evidence, step_s, interval, sizeof interval);
+  if (*interval)
+    tws_out("%sStep of the first%s   %s%s\n", tws_style(cli, TWS_BOLD), tws_style(cli, TWS_PLAIN_OUTPUT),
+            tws_format_seconds(step_s, step, sizeof step), interval);
+  tws_evidence_print(cli, &evidence);
+}
+
 tws_code tws_tune_print(const tws_cli *cli, const tws_tune_result *result, const tws_tune_request *request, int rows,
                         tws_error *err) {
   const tws_tune_swept *s = &result->swept;
@@ -103,7 +115,6 @@ tws_code tws_tune_print(const tws_cli *cli, const tws_tune_result *result, const
   for (int i = 0; i < result->rejection_count; i++)
     tws_out("  %6s  %s\n", tws_thousands(result->rejections[i].count), result->rejections[i].reason);
   if (result->fits == 0) return TWS_OK;
-  const tws_evidence evidence = tws_evidence_of_variant(request->job, &result->candidates[0].variant);
-  tws_evidence_print(cli, &evidence);
+  print_winner(cli, request, &result->candidates[0]);
   return TWS_OK;
 }

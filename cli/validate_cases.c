@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "cli/validate.h"
 #include "job/modules.h"
+#include "models/hardware/runtime.h"
 #include "traces/plot.h"
 #include "validation/cases.h"
 
@@ -27,9 +28,9 @@ static const char *percent_text(double percent) {
 
 static tws_code print_groups(const tws_cli *cli, const cases_report *r, tws_error *err) {
   tws_table table;
-  tws_table_init(&table, 12);
+  tws_table_init(&table, 14);
   tws_table_row(&table, (const char *[]){"group", "runs", "skip", "timed", "mean", "median", "bias", "in 10 %",
-                                         "concord", "memory", "mean", "OOM +/-"});
+                                         "concord", "apart", "mean", "memory", "mean", "OOM +/-"});
   for (int i = 0; i < r->compared.group_count; i++) {
     const tws_case_group *g = &r->compared.groups[i];
     const char *verdicts = g->oom_right + g->oom_wrong ? tws_cell("%d/%d", g->oom_right, g->oom_wrong) : "";
@@ -38,6 +39,7 @@ static tws_code print_groups(const tws_cli *cli, const cases_report *r, tws_erro
                               percent_text(g->time_mape), percent_text(g->time_median_ape),
                               isfinite(g->time_bias) ? tws_cell("%+.1f", g->time_bias) : "", percent_text(g->within_10),
                               isfinite(g->concordance) ? tws_cell("%.2f", g->concordance) : "",
+                              g->apart_n ? tws_cell("%d", g->apart_n) : "", percent_text(g->apart_mape),
                               g->mem_n ? tws_cell("%d", g->mem_n) : "", percent_text(g->mem_mape), verdicts});
   }
   return tws_table_print(cli, &table, err);
@@ -60,6 +62,45 @@ static tws_code print_halves(const tws_cli *cli, const cases_report *r, tws_erro
   }
   tws_out("\n");
   return tws_table_print(cli, &table, err);
+}
+
+/* The step's time, by group: of groups that have five timed runs or more. */
+static tws_code print_time_halves(const tws_cli *cli, const cases_report *r, tws_error *err) {
+  tws_table table;
+  tws_table_init(&table, 9);
+  tws_table_row(&table, (const char *[]){"half", "timed", "groups", "median", "mean", "worst", "in interval", "inside",
+                                         "half width"});
+  for (int i = 0; i < 2; i++) {
+    const tws_case_half *h = &r->halves[i];
+    const double inside = h->time_in_interval ? 100.0 * h->time_inside / h->time_in_interval : NAN;
+    tws_table_row(&table, (const char *[]){
+                              tws_case_half_name(h->for_fitting), tws_cell("%d", h->time_runs),
+                              tws_cell("%d", h->time_groups), percent_text(h->time_median_of_groups),
+                              percent_text(h->time_mean_of_groups), percent_text(h->time_worst_group),
+                              tws_cell("%d", h->time_in_interval), isfinite(inside) ? tws_cell("%.1f %%", inside) : "",
+                              isfinite(h->time_half_width) ? tws_cell("%.1f %%", 100 * h->time_half_width) : ""});
+  }
+  tws_out("\n");
+  return tws_table_print(cli, &table, err);
+}
+
+/* Runs that no error counts, a line for each reason. */
+static void print_apart(const tws_case_comparison *c) {
+  for (int i = 0, begun = 0; i < c->count; i++) {
+    const tws_case_result *one = &c->results[i];
+    int before = 0, alike = 0;
+    if (!tws_case_is_apart(one)) continue;
+    for (int j = 0; j < c->count; j++) {
+      const tws_case_result *other = &c->results[j];
+      if (!tws_case_is_apart(other) || strcmp(other->doubt, one->doubt) != 0) continue;
+      before += j < i;
+      alike++;
+    }
+    if (before) continue;
+    if (!begun++) tws_out("\nPredicted, but excluded from the errors:\n");
+    tws_out_wrapped(4, "  %s%s, %s: %s", one->of->id, alike > 1 ? tws_cell(" and %d more", alike - 1) : "",
+                    one->doubts_time ? "time" : "memory", one->doubt);
+  }
 }
 
 static tws_code print_worst(const tws_cli *cli, const cases_report *r, tws_error *err) {
@@ -85,17 +126,12 @@ static tws_code print_text(const tws_cli *cli, const cases_report *r, tws_error 
           r->o->simulate ? "simulated" : "estimated");
   TWS_TRY(print_groups(cli, r, err));
   TWS_TRY(print_halves(cli, r, err));
+  TWS_TRY(print_time_halves(cli, r, err));
   if (r->o->worst > 0) TWS_TRY(print_worst(cli, r, err));
   if (r->compared.reason_count) tws_out("\nSkipped:\n");
   for (int i = 0; i < r->compared.reason_count; i++)
     tws_out_wrapped(4, "  %d: %s", r->compared.reasons[i].count, r->compared.reasons[i].text);
-  int excluded = 0;
-  for (int i = 0; i < r->compared.count; i++) {
-    const tws_case_result *one = &r->compared.results[i];
-    if (!one->doubt || one->skipped_because) continue;
-    if (!excluded++) tws_out("\nPredicted, but excluded from the errors:\n");
-    tws_out_wrapped(4, "  %s, %s: %s", one->of->id, one->doubts_time ? "time" : "memory", one->doubt);
-  }
+  print_apart(&r->compared);
   return TWS_OK;
 }
 
@@ -125,12 +161,25 @@ static void add_groups(cJSON *list, const tws_case_comparison *c) {
     add_number(item, "time_bias", g->time_bias);
     add_number(item, "within_10", g->within_10);
     add_number(item, "concordance", g->concordance);
+    cJSON_AddNumberToObject(item, "apart_n", g->apart_n);
+    add_number(item, "apart_mape", g->apart_mape);
     cJSON_AddNumberToObject(item, "mem_n", g->mem_n);
     add_number(item, "mem_mape", g->mem_mape);
     cJSON_AddNumberToObject(item, "oom_right", g->oom_right);
     cJSON_AddNumberToObject(item, "oom_wrong", g->oom_wrong);
     cJSON_AddItemToArray(list, item);
   }
+}
+
+static void add_time_half(cJSON *item, const tws_case_half *h) {
+  cJSON_AddNumberToObject(item, "time_n", h->time_runs);
+  cJSON_AddNumberToObject(item, "time_groups", h->time_groups);
+  add_number(item, "time_median_of_groups", h->time_median_of_groups);
+  add_number(item, "time_mean_of_groups", h->time_mean_of_groups);
+  add_number(item, "time_worst_group", h->time_worst_group);
+  cJSON_AddNumberToObject(item, "time_in_interval_n", h->time_in_interval);
+  cJSON_AddNumberToObject(item, "time_inside", h->time_inside);
+  add_number(item, "time_half_width", h->time_half_width);
 }
 
 static void add_halves(cJSON *list, const tws_case_half halves[2]) {
@@ -152,8 +201,22 @@ static void add_halves(cJSON *list, const tws_case_half halves[2]) {
     add_number(item, "mem_median_ape", h->memory_median);
     add_number(item, "mem_median_of_groups", h->memory_median_of_groups);
     add_number(item, "mem_mean_of_groups", h->memory_mean_of_groups);
+    add_time_half(item, h);
     cJSON_AddItemToArray(list, item);
   }
+}
+
+/* The members that validation/evidence.def keeps of a run (scenarios/published/evidence.sh). */
+static void add_key(cJSON *item, const tws_case_result *r) {
+  if (r->skipped_because) return;
+  cJSON_AddStringToObject(item, "part", tws_evidence_part_name(r->part));
+  cJSON_AddStringToObject(item, "profile", r->key.gpu);
+  cJSON_AddStringToObject(item, "generation", tws_generation_name(r->key.generation));
+  cJSON_AddStringToObject(item, "kind", tws_evidence_model_name(r->key.model));
+  cJSON_AddNumberToObject(item, "parameters", r->key.parameters);
+  cJSON_AddNumberToObject(item, "tokens", r->key.tokens);
+  cJSON_AddNumberToObject(item, "gpus", r->key.gpus);
+  cJSON_AddNumberToObject(item, "zero_stage", r->key.stage);
 }
 
 static void add_results(cJSON *list, const tws_case_comparison *c) {
@@ -169,6 +232,8 @@ static void add_results(cJSON *list, const tws_case_comparison *c) {
     if (r->predicted_fits >= 0) cJSON_AddBoolToObject(item, "predicted_tight", r->predicted_tight);
     if (r->out_of_memory >= 0) cJSON_AddBoolToObject(item, "out_of_memory", r->out_of_memory);
     add_figure(item, "predicted_s", r->predicted_s);
+    add_figure(item, "predicted_low_s", r->low_s);
+    add_figure(item, "predicted_high_s", r->high_s);
     add_figure(item, "measured_s", r->skipped_because ? r->of->measured_s : r->measured_s);
     add_figure(item, "predicted_bytes", r->predicted_bytes);
     add_figure(item, "measured_bytes", r->of->measured_bytes);
@@ -177,6 +242,7 @@ static void add_results(cJSON *list, const tws_case_comparison *c) {
     else
       cJSON_AddNullToObject(item, "skipped_because");
     if (r->doubt) cJSON_AddStringToObject(item, "doubt", r->doubt);
+    add_key(item, r);
     cJSON_AddItemToArray(list, item);
   }
 }

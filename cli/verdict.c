@@ -103,7 +103,7 @@ void tws_bottleneck_json(const tws_path_result *path, cJSON *result) {
 }
 
 void tws_evidence_print(const tws_cli *cli, const tws_evidence *evidence) {
-  char text[320];
+  char text[512];
   const int red = evidence->kind == TWS_EVIDENCE_WRONG;
   tws_evidence_text(evidence, text, sizeof text);
   if (*text)

@@ -24,12 +24,14 @@ static inline int find(const tws_cases *cases, const char *id) {
   return -1;
 }
 
-#define ROW(id, step, memory, oom)                                                                                 \
+#define ROW_OF(framework, id, step, memory, oom)                                                                   \
   "{\"id\":\"" id                                                                                                  \
   "\",\"group\":\"g\",\"model\":{\"layers\":4,\"hidden\":512,\"heads\":8,\"vocab\":1024,\"seq_len\":512},"         \
   "\"parallel\":{\"dp\":1,\"micro_batch\":8,\"precision\":\"bf16\"},\"hardware\":{\"gpu\":\"A100-SXM4-80GB\",\"n_" \
-  "gpus\":1},"                                                                                                     \
+  "gpus\":1" framework                                                                                             \
+  "},"                                                                                                             \
   "\"result\":{\"iter_time_s\":" step ",\"peak_mem_gb\":" memory ",\"mem_kind\":\"GiB allocated\",\"oom\":" oom "}}"
+#define ROW(id, step, memory, oom) ROW_OF(",\"framework\":\"deepspeed\"", id, step, memory, oom)
 
 static inline tws_cases *cases_of(const char *text, tws_code expected, const char *why) {
   char path[] = "/tmp/twinspeed-cases-XXXXXX";

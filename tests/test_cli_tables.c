@@ -27,24 +27,29 @@ START_TEST(distance_from_evidence) {
   char tune[256];
   snprintf(tune, sizeof tune, "tune -m gpt2-xl --dtype bf16 --stages 3 -n 8 --cluster dgx-h100 -k 1 -o %s",
            in_folder("tuned"));
-  assert_evidence("estimate -m llama-2-7b --dtype bf16 --cluster dgx-a100 --stage 1 --tp 8", "near",
-                  "megatron2020-a100/8B");
-  assert_evidence("estimate -m llama-2-7b --dtype bf16 --cluster dgx-h100 --stage 1 --tp 8", "far", NULL);
-  assert_evidence("simulate -m llama-2-70b --dtype bf16 --recompute full --cluster dgx-a100:48 --stage 3", "near",
-                  "sc21-table2/ZeRO3-175B-384");
-  assert_evidence("estimate -m llama-2-70b --dtype bf16 --recompute full --cluster dgx-a100:192 --stage 3", "near",
-                  "sc21-table2/ZeRO3-175B-1536");
-  assert_evidence("estimate -m llama-2-13b --dtype fp16 --cluster dgx1-v100:16 --stage 1", "wrong",
-                  "megatron-ds-rebase/gpt13b-before");
+  assert_evidence("estimate -m llama-2-7b --dtype bf16 --cluster dgx-a100 --stage 1 --tp 8 --runtime megatron-2021",
+                  "near", NULL);
+  assert_evidence("estimate -m llama-2-7b --dtype bf16 --cluster dgx-a100 --stage 1 --tp 8", "far", NULL);
+  assert_evidence(
+      "simulate -m llama-2-70b --dtype bf16 --recompute full --cluster dgx-a100:48 --stage 3 "
+      "--runtime megatron-2021",
+      "near", "sc21-table2/ZeRO3-175B-384");
+  assert_evidence("estimate -m llama-2-13b --dtype fp16 --cluster dgx1-v100:16 --stage 1 --runtime megatron-2021",
+                  "wrong", "megatron-ds-rebase/gpt13b-before");
+  assert_evidence(
+      "estimate -m llama-3-70b --dtype bf16 --recompute full --cluster dgx-h100:16 --seq 8192 --stage 3 "
+      "--micro-batch 2 --runtime maxtext",
+      "near", NULL);
   assert_evidence(tune, "far", NULL);
-  assert_evidence("estimate --fit -m gpt2-xl --dtype bf16 --cluster dgx-a100", "near", "megatron2020-a100/1B");
   assert_evidence("estimate -m gpt2 --seq 64", "own", NULL);
-  command_result r = twinspeed("estimate -m llama-2-70b --dtype bf16 --recompute full --cluster dgx-a100:48 --stage 3");
+  command_result r = twinspeed(
+      "estimate -m llama-2-70b --dtype bf16 --recompute full --cluster dgx-a100:48 --stage 3 --runtime megatron-2021");
   ck_assert_msg(strstr(r.out, "Evidence measured nearby: sc21-table2/ZeRO3-175B-384") != NULL, "%s", r.out);
+  ck_assert_msg(strstr(r.out, "in nine of ten such runs), longest path") != NULL, "%s", r.out);
   command_free(&r);
   r = twinspeed(
       "tune -m llama-2-7b --dtype bf16 --stages 2,3 -n 8 --tp 1 --cluster dgx-a100 --no-simulation --micro-batches 1 "
-      "-o %s",
+      "--runtime megatron-2021 -o %s",
       in_folder("two"));
   ck_assert_msg(strstr(r.out, "  evidence ") && strstr(r.out, "  near ") && strstr(r.out, "  far "), "%s", r.out);
   command_free(&r);

@@ -194,7 +194,7 @@ static void assert_answer(const char *cluster, const char *profile) {
   ck_assert_msg((strstr(text.data, "by data sheet, not measured") != NULL) == (rates == TWS_RATES_DATA_SHEET), "%s",
                 text.data);
   ck_assert((strstr(text.data, "by published measurements") != NULL) == (rates == TWS_RATES_MEASURED));
-  const tws_evidence evidence = tws_evidence_of_job(job);
+  const tws_evidence evidence = tws_evidence_of_job(job, e.step_s);
   if (rates != TWS_RATES_OWN) ck_assert(evidence.other_gpu && evidence.kind != TWS_EVIDENCE_NEAR);
   tws_text_free(&text);
   tws_job_destroy(job);
@@ -542,7 +542,8 @@ static char *page(void) {
 
 START_TEST(page_is_that_of_the_data) {
   char *expected = page();
-  assert_page(PAGE, expected, "docs/hardware.md is not what the data says: TWINSPEED_UPDATE=1 build/tests/test_hardware");
+  assert_page(PAGE, expected,
+              "docs/hardware.md is not what the data says: TWINSPEED_UPDATE=1 build/tests/test_hardware");
   free(expected);
 }
 END_TEST

@@ -25,13 +25,13 @@ START_TEST(groups_are_predicted_within_their_bounds) {
     const char *group;
     double time, memory;
     int least;
-  } bounds[] = {{"sc21-table1", 4, 0, 6},     {"korthikanti-tab5", 8, 0, 4}, {"megatron2020-a100", 7, 0, 4},
-                {"vtrain-single", 14, 0, 20}, {"vtrain-multi", 12, 0, 10},   {"llmfoundry", 10, 0, 15},
-                {"bloom-prequel", 7, 6, 10},  {"jz-v100-mem", 10, 6, 1},     {"mlm-golden-tiny", 0, 4, 0},
-                {"torchtitan", 12, 8, 3},     {"sc21-table2", 10, 0, 6},     {"ds-autotune-e2e", 15, 0, 5},
-                {"jz-1b3", 12, 10, 3},        {"mt-nlg", 12, 0, 2},          {"llama3-405b", 8, 0, 1},
-                {"stas-8b-z2", 25, 6, 1},     {"mbridge-skill", 10, 4, 3},   {"mbridge", 16, 0, 12},
-                {"nemo2407", 10, 0, 5},       {"ds-bert-squad", 10, 0, 1},   {"stas-8b-z3off", 20, 5, 1}};
+  } bounds[] = {{"sc21-table1", 4, 0, 6},    {"korthikanti-tab5", 8, 0, 4}, {"megatron2020-a100", 7, 0, 4},
+                {"vtrain-single", 0, 0, 0},  {"vtrain-multi", 12, 0, 10},   {"llmfoundry", 10, 0, 15},
+                {"bloom-prequel", 7, 6, 10}, {"jz-v100-mem", 10, 6, 1},     {"mlm-golden-tiny", 0, 4, 0},
+                {"torchtitan", 12, 8, 3},    {"sc21-table2", 10, 0, 6},     {"ds-autotune-e2e", 15, 0, 5},
+                {"jz-1b3", 12, 10, 3},       {"mt-nlg", 12, 0, 2},          {"llama3-405b", 8, 0, 1},
+                {"stas-8b-z2", 25, 6, 1},    {"mbridge-skill", 10, 4, 3},   {"mbridge", 16, 0, 12},
+                {"nemo2407", 10, 0, 5},      {"ds-bert-squad", 10, 0, 1},   {"stas-8b-z3off", 20, 5, 1}};
   tws_cases *cases = load(RUNS);
   /* under the sanitizers two groups */
   for (size_t i = TWS_SANITIZED; i < sizeof bounds / sizeof *bounds; i += TWS_SANITIZED ? 6 : 1) {
@@ -42,7 +42,11 @@ START_TEST(groups_are_predicted_within_their_bounds) {
     const tws_case_group *g = &compared.groups[0];
     ck_assert_int_eq(compared.group_count, 1);
     ck_assert_int_ge(g->time_n, bounds[i].least);
-    ck_assert_msg(!(g->time_mape >= bounds[i].time), "%s: time off by %.1f %%", g->name, g->time_mape);
+    if (bounds[i].time > 0)
+      ck_assert_msg(!(g->time_mape >= bounds[i].time), "%s: time off by %.1f %%", g->name, g->time_mape);
+    if (strcmp(g->name, "vtrain-single") == 0) /* composed of layers: counted apart */
+      ck_assert_msg(g->apart_n >= 20 && g->time_n == 0 && g->apart_mape < 14, "%d apart, %.1f %%", g->apart_n,
+                    g->apart_mape);
     if (bounds[i].memory > 0) ck_assert_int_ge(g->mem_n, 1);
     if (bounds[i].memory > 0) ck_assert_msg(g->mem_mape < bounds[i].memory, "%s: memory %.1f %%", g->name, g->mem_mape);
     tws_case_comparison_free(&compared);
@@ -96,34 +100,45 @@ START_TEST(hybrid_shards_are_groups) {
 }
 END_TEST
 
-/* The predictions that verbs print for a run are those of the library. Long pipelines take their time. */
+/* The predictions that verbs print for a run are those of the library, of every run that is both in the file and in the
+ * evidence. Long pipelines take their time. */
 START_TEST(printed_predictions_are_the_librarys) {
   tws_cases *cases = load(RUNS);
-  int count, checked = 0;
+  int count, checked = 0, published = 0;
   const tws_evidence_run *known = tws_evidence_runs(&count);
+  ck_assert_int_gt(count, 1000);
   for (int i = 0; i < count; i++) {
-    const int index = find(cases, known[i].id);
+    int index = 0;
+    while (index < cases->count && strcmp(cases->cases[index].id, known[i].id) != 0) index++;
+    if (index == cases->count) continue; /* of more runs than the file has */
     const tws_case *one = &cases->cases[index];
     tws_job *job;
     tws_case_prediction p;
     tws_error err = {0};
     ck_assert_msg(tws_case_job(cases, index, &job, &err) == TWS_OK, "%s: %s", one->id, err.message);
-    if (tws_job_stages(job) <= 8) {
+    if (tws_job_stages(job) <= 4 && job->config->accumulation_steps <= 64) {
       ck_assert_msg(tws_case_predict(one, job, NULL, &p, &err) == TWS_OK, "%s: %s", one->id, err.message);
-      const double error = p.step_s / tws_case_step_s(one, job) - 1;
-      ck_assert_msg(fabs(known[i].error - error) < 0.02, "%s: evidence.def has %.1f %%, it is %.1f %%", one->id,
-                    100 * known[i].error, 100 * error);
-      ck_assert_int_eq(known[i].gpus, job->ranks);
-      ck_assert_double_eq_tol(known[i].parameters / (double)tws_network_params(job->network, 0), 1, 1e-3);
-      ck_assert_int_eq(known[i].stage, tws_job_ranks_along(job, TWS_AXIS_DATA) > 1 ? job->config->zero.stage : 0);
-      ck_assert_ptr_nonnull(strstr(tws_profile_name(job->profile), known[i].gpu));
-      const tws_evidence own = tws_evidence_of_job(job);
-      ck_assert_int_eq(own.kind, fabs(own.nearest->error) > 0.15 ? TWS_EVIDENCE_WRONG : TWS_EVIDENCE_NEAR);
+      const double measured = tws_case_step_s(one, job), error = p.step_s / measured - 1;
+      ck_assert_msg(fabs(tws_evidence_error(&known[i]) - error) < 0.02, "%s: the evidence has %.1f %%, it is %.1f %%",
+                    one->id, 100 * tws_evidence_error(&known[i]), 100 * error);
+      ck_assert_double_eq_tol(known[i].measured_s / measured, 1, 1e-3);
+      const tws_evidence_key key = tws_evidence_describe(job, p.step_s);
+      ck_assert_int_eq(known[i].key.gpus, key.gpus);
+      ck_assert_double_eq_tol(known[i].key.parameters / key.parameters, 1, 1e-3);
+      ck_assert_int_eq(known[i].key.stage, key.stage);
+      ck_assert_int_eq(known[i].key.model, key.model);
+      ck_assert_str_eq(known[i].key.runtime, key.runtime);
+      ck_assert_int_eq(known[i].key.generation, key.generation);
+      ck_assert_ptr_nonnull(strstr(key.gpu, known[i].key.gpu));
+      if (known[i].part != TWS_EVIDENCE_APART)
+        ck_assert_int_eq(known[i].part == TWS_EVIDENCE_FITTING, tws_case_is_for_fitting(one->id));
+      published += tws_evidence_of_job(job, p.step_s).kind == TWS_EVIDENCE_PUBLISHED;
       checked++;
     }
     tws_job_destroy(job);
   }
-  ck_assert_int_ge(checked, 24);
+  ck_assert_int_ge(checked, 60);
+  ck_assert_int_ge(published, checked * 9 / 10);
   tws_cases_destroy(cases);
 }
 END_TEST

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "models/hardware/runtime.h"
 #include "validation/case_fields.h"
 #include "validation/case_rules.h"
 
@@ -46,9 +47,16 @@ static int add_sizes(const cJSON *row, cJSON *facts) {
   return cJSON_AddBoolToObject(facts, "llama", llama) && cJSON_AddBoolToObject(facts, "plain", plain);
 }
 
+/* A framework that is the name of one of our runtimes. */
+static int add_runtime(const cJSON *row, cJSON *facts) {
+  const tws_runtime *runtime = tws_runtime_find(tws_case_text(row, "hardware", "framework"));
+  return !runtime || cJSON_AddStringToObject(facts, "named_runtime", runtime->name) != NULL;
+}
+
 tws_code tws_case_find_facts(const tws_json *rules, const cJSON *row, cJSON **facts, tws_error *err) {
   *facts = cJSON_CreateObject();
-  if (!*facts || !add_sizes(row, *facts)) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for measured runs");
+  if (!*facts || !add_sizes(row, *facts) || !add_runtime(row, *facts))
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory for measured runs");
   return tws_case_rules_apply(rules, row, *facts, err);
 }
 

@@ -33,17 +33,58 @@ static void count_verdict(const tws_case_result *r, tws_case_half *half) {
     half->ran_tight += r->predicted_tight;
 }
 
-/* Returns the mean error of a group's runs that are in one half; NaN: it has none. */
-static double group_error(const tws_case_comparison *c, const char *group, int fitting) {
+static double time_error(const tws_case_result *r) {
+  return 100 * fabs(tws_case_time_error(r));
+}
+
+/* Half of what the interval spans, relative to the predicted step; of all runs with a measured one. */
+static double half_width(const tws_case_result *r) {
+  const int counts = !r->skipped_because && r->measured_s > 0 && r->high_s > 0;
+  return counts ? (r->high_s - r->low_s) / 2 / r->predicted_s : NAN;
+}
+
+/* The mean of a figure over a group's part in one half; NaN without any. */
+static double group_mean(const tws_case_comparison *c, const char *group, int fitting,
+                         double (*figure)(const tws_case_result *r)) {
   double sum = 0;
   int count = 0;
   for (int i = 0; i < c->count; i++) {
     const tws_case_result *r = &c->results[i];
-    if (r->for_fitting != fitting || strcmp(r->of->group, group) != 0 || !isfinite(memory_error(r))) continue;
-    sum += memory_error(r);
+    if (r->for_fitting != fitting || strcmp(r->of->group, group) != 0 || !isfinite(figure(r))) continue;
+    sum += figure(r);
     count++;
   }
   return count ? sum / count : NAN;
+}
+
+enum { LARGE_GROUP = 5 }; /* timed runs, of both halves */
+
+static void score_times(const tws_case_comparison *c, int fitting, double *figures, tws_case_half *half) {
+  double sum = 0, worst = NAN;
+  int count = 0;
+  for (int i = 0; i < c->count; i++) {
+    const tws_case_result *r = &c->results[i];
+    if (r->for_fitting != fitting) continue;
+    half->time_runs += isfinite(time_error(r));
+    if (!isfinite(half_width(r))) continue;
+    half->time_in_interval++;
+    half->time_inside += r->measured_s >= r->low_s && r->measured_s <= r->high_s;
+  }
+  for (int i = 0; i < c->group_count; i++) {
+    const double error = group_mean(c, c->groups[i].name, fitting, time_error);
+    if (!isfinite(error) || c->groups[i].time_n < LARGE_GROUP) continue;
+    figures[half->time_groups++] = error;
+    sum += error;
+    worst = fmax(worst, error);
+  }
+  half->time_worst_group = worst;
+  half->time_mean_of_groups = half->time_groups ? sum / half->time_groups : NAN;
+  half->time_median_of_groups = half->time_groups ? tws_sample_median(figures, (size_t)half->time_groups) : NAN;
+  for (int i = 0; i < c->group_count; i++) {
+    const double width = group_mean(c, c->groups[i].name, fitting, half_width);
+    if (isfinite(width)) figures[count++] = width;
+  }
+  half->time_half_width = count ? tws_sample_median(figures, (size_t)count) : NAN;
 }
 
 static void score_half(const tws_case_comparison *c, int fitting, double *errors, tws_case_half *half) {
@@ -62,7 +103,7 @@ static void score_half(const tws_case_comparison *c, int fitting, double *errors
   }
   half->memory_median = half->memory_runs ? tws_sample_median(errors, (size_t)half->memory_runs) : NAN;
   for (int i = 0; i < c->group_count; i++) {
-    const double error = group_error(c, c->groups[i].name, fitting);
+    const double error = group_mean(c, c->groups[i].name, fitting, memory_error);
     if (!isfinite(error)) continue;
     errors[count++] = error;
     sum += error;
@@ -70,6 +111,7 @@ static void score_half(const tws_case_comparison *c, int fitting, double *errors
   half->memory_groups = count;
   half->memory_median_of_groups = count ? tws_sample_median(errors, (size_t)count) : NAN;
   half->memory_mean_of_groups = count ? sum / count : NAN;
+  score_times(c, fitting, errors, half);
 }
 
 tws_code tws_cases_halves(const tws_case_comparison *comparison, tws_case_half halves[2], tws_error *err) {

@@ -46,6 +46,26 @@ static const tws_runtime *runtime_of(const tws_case *one) {
   return tws_runtime_find(tws_case_fact_text(one, "runtime"));
 }
 
+/* Refused rather than taken for another: what a runtime's row says decides a step's time. */
+static tws_code check_software(const tws_case *one, tws_error *err) {
+  const char *named = tws_case_text(one->row, "hardware", "framework");
+  if (*tws_case_fact_text(one, "runtime")) return TWS_OK;
+  tws_text list = {0};
+  for (const char *const *name = tws_runtime_names(); *name; name++)
+    tws_text_add(&list, "%s%s", list.length ? ", " : "", *name);
+  const tws_code code =
+      list.failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory for a measured run")
+      : *named    ? tws_fail(err, TWS_UNSUPPORTED, NULL,
+                             "\"hardware.framework\" is \"%.80s\", and no runtime is known for it; name the "
+                                "software, or one of the runtimes: %s",
+                             named, list.data)
+                  : tws_fail(err, TWS_UNSUPPORTED, NULL,
+                             "the software is not stated: \"hardware.framework\" names it, or one of the runtimes: %s",
+                             list.data);
+  tws_text_free(&list);
+  return code;
+}
+
 static tws_code apply_software(const tws_case *one, tws_profile *profile, tws_error *err) {
   const tws_runtime *runtime = runtime_of(one);
   if (!runtime)
@@ -217,6 +237,9 @@ static void write_own_section(const tws_case *one, const division *d, tws_text *
   if (d->experts > 1) tws_text_add(text, ",\"expert_parallel_size\":%d,\"expert_capacity_factor\":1", d->experts);
   if (d->experts > 1 && tws_case_fact_flag(one, "divides_experts"))
     tws_text_add(text, ",\"expert_tensor_parallel\":true");
+  if (tws_case_fact_number(one, "document_length") > 0)
+    tws_text_add(text, ",\"document_end_token\":0,\"document_length\":%d",
+                 (int)tws_case_fact_number(one, "document_length"));
   write_adapters(one, text);
   const int multiple = (int)tws_case_fact_number(one, "vocabulary_multiple");
   tws_text_add(text, ",\"vocabulary_multiple\":%d}", (multiple ? multiple : 1) * d->tensor);
@@ -279,6 +302,7 @@ static tws_code load_texts(const tws_case *one, const division *d, tws_job_parts
 
 static tws_code load_parts(const tws_case *one, tws_job_parts_given *parts, tws_error *err) {
   division d = {0};
+  TWS_TRY(check_software(one, err));
   if (*tws_case_fact_text(one, "lacks")) return lacks(err, tws_case_fact_text(one, "lacks"));
   TWS_TRY(read_division(one, &d, err));
   TWS_TRY(load_machine(one, d.ranks, parts, err));

@@ -59,14 +59,36 @@ static int fits(int (*test)(const char *text, const char *word), const char *tex
   return 0;
 }
 
+/* A list has a text, or one of several. */
+static int has(const cJSON *list, const cJSON *words) {
+  const cJSON *item;
+  cJSON_ArrayForEach(item, list) if (fits(is, text_of(item), words)) return 1;
+  return 0;
+}
+
 typedef enum argument { TEXTS, NUMBER, TRUE, PLACE, CONDITION } argument;
 static const struct {
   const char *name;
   argument takes;
-} questions[] = {{"contains", TEXTS}, {"begins", TEXTS},    {"ends", TEXTS},     {"lacks", TEXTS},
-                 {"above", NUMBER},   {"at_least", NUMBER}, {"at_most", NUMBER}, {"before", TEXTS},
-                 {"same_as", PLACE},  {"is_false", TRUE},   {"is_text", TRUE},   {"not", CONDITION}};
-enum { CONTAINS, BEGINS, ENDS, LACKS, ABOVE, AT_LEAST, AT_MOST, BEFORE, SAME_AS, IS_FALSE, IS_TEXT, NOT, QUESTIONS };
+} questions[] = {{"contains", TEXTS},  {"begins", TEXTS},   {"ends", TEXTS},   {"lacks", TEXTS},   {"above", NUMBER},
+                 {"at_least", NUMBER}, {"at_most", NUMBER}, {"before", TEXTS}, {"same_as", PLACE}, {"is_false", TRUE},
+                 {"is_text", TRUE},    {"not", CONDITION},  {"has", TEXTS}};
+enum {
+  CONTAINS,
+  BEGINS,
+  ENDS,
+  LACKS,
+  ABOVE,
+  AT_LEAST,
+  AT_MOST,
+  BEFORE,
+  SAME_AS,
+  IS_FALSE,
+  IS_TEXT,
+  NOT,
+  HAS,
+  QUESTIONS
+};
 
 static int question_of(const char *name) {
   int i = 0;
@@ -102,6 +124,8 @@ static int answer(const view *v, const cJSON *item, const cJSON *question) {
       return cJSON_IsFalse(item);
     case IS_TEXT:
       return cJSON_IsString(item);
+    case HAS:
+      return has(item, question);
     default:
       return !holds_of(v, item, question);
   }

@@ -12,6 +12,7 @@
  *   before                          a text that its beginning comes before in the alphabet: releases such as "26.02"
  *   same_as                         a place with the same number
  *   is_false, is_text               true: it is there and false; a text
+ *   has                             a list with that text, or with one of a list of texts
  *   not                             what must not hold
  * "any" is a list of which one holds, "none" one of which none does. In "says" a text "$PLACE" stands for what is
  * there, 0 where nothing is; in objects and lists too. */

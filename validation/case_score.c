@@ -73,6 +73,10 @@ static tws_code predict_result(const tws_cases *cases, int index, const tws_sim_
     r->predicted_tight = prediction.tight;
     r->seen = prediction.seen;
     r->runtime = tws_profile_runtime(job->profile)->name;
+    const tws_evidence evidence = tws_evidence_of_job(job, r->predicted_s);
+    r->key = tws_evidence_describe(job, r->predicted_s);
+    r->low_s = evidence.low * r->predicted_s;
+    r->high_s = evidence.high * r->predicted_s;
   }
   tws_job_destroy(job);
   return code;
@@ -82,6 +86,22 @@ static tws_code predict_result(const tws_cases *cases, int index, const tws_sim_
 
 static int times(const tws_case_result *r) {
   return !r->skipped_because && r->measured_s > 0 && !r->doubts_time;
+}
+
+int tws_case_is_apart(const tws_case_result *r) {
+  if (!r->doubt || r->skipped_because) return 0;
+  return (r->doubts_time && r->measured_s > 0) || (r->doubts_memory && r->measured_bytes > 0);
+}
+
+static void score_apart(const tws_case_comparison *c, tws_case_group *g) {
+  double sum = 0;
+  for (int i = 0; i < c->count; i++) {
+    const tws_case_result *r = &c->results[i];
+    if (strcmp(r->of->group, g->name) != 0 || r->skipped_because || !(r->measured_s > 0) || times(r)) continue;
+    sum += 100 * fabs(r->predicted_s / r->measured_s - 1);
+    g->apart_n++;
+  }
+  g->apart_mape = g->apart_n ? sum / g->apart_n : NAN;
 }
 
 static void score_pairs(const tws_case_comparison *c, tws_case_group *g) {
@@ -131,6 +151,7 @@ static void score_group(const tws_case_comparison *c, double *errors, tws_case_g
   g->time_median_ape = g->time_n ? tws_sample_median(errors, (size_t)g->time_n) : NAN;
   g->mem_mape = g->mem_n ? memory / g->mem_n : NAN;
   score_pairs(c, g);
+  score_apart(c, g);
 }
 
 static tws_code score_groups(tws_case_comparison *c, tws_error *err) {
@@ -199,6 +220,9 @@ static tws_code compare_all(const tws_cases *cases, const char *const *groups, i
     r->doubt = tws_case_fact(r->of, "doubt") ? tws_case_fact_text(r->of, "doubt") : NULL;
     r->doubts_time = tws_case_fact_flag(r->of, "doubts_time");
     r->doubts_memory = tws_case_fact_flag(r->of, "doubts_memory");
+    r->part = r->doubts_time && !tws_case_fact_flag(r->of, "makes_intervals") ? TWS_EVIDENCE_APART
+              : r->for_fitting                                                ? TWS_EVIDENCE_FITTING
+                                                                              : TWS_EVIDENCE_REPORTED;
     tws_code code = predict_result(cases, i, sim, r, &why);
     if (code != TWS_OK && code != TWS_UNSUPPORTED && code != TWS_INVALID) {
       if (err) *err = why;

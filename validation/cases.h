@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "job/simulate.h"
 #include "models/hardware/runtime_interval.h"
+#include "validation/evidence.h"
 
 typedef enum tws_case_memory {                     /* what a measured peak counts */
                                TWS_CASE_ALLOCATED, /* tensors: torch's max_memory_allocated */
@@ -79,6 +80,9 @@ typedef struct tws_case_result {
   const char *doubt;               /* why it is not scored or NULL */
   int doubts_time, doubts_memory;  /* which of the two */
   int for_fitting;                 /* tws_case_is_for_fitting() */
+  tws_evidence_key key;            /* of the prediction */
+  tws_evidence_part part;          /* of what makes intervals */
+  double low_s, high_s;            /* nine of ten steps of such runs take so long; 0: not known */
 } tws_case_result;
 
 typedef struct tws_case_reason {
@@ -92,6 +96,8 @@ typedef struct tws_case_group {
   /* percent of the measured; NaN without any. bias: mean of signed errors. concordance: share of pairs of runs that are
    * predicted in their measured order, ties in the prediction half. */
   double time_mape, time_median_ape, time_bias, within_10, concordance, mem_mape;
+  int apart_n; /* steps that have a prediction and that no other figure counts: their doubt says why */
+  double apart_mape;
 } tws_case_group;
 
 typedef struct tws_case_comparison {
@@ -108,6 +114,8 @@ typedef struct tws_case_comparison {
  * the reason. Free *out in any case after the call. */
 tws_code tws_cases_compare(const tws_cases *cases, const char *const *groups, int group_count, const tws_sim_api *sim,
                            tws_progress *progress, tws_case_comparison *out, tws_error *err);
+/* Returns 1 for an excluded run that has a measured figure of what its reason is about: tables count it apart. */
+int tws_case_is_apart(const tws_case_result *result);
 /* Relative error of the predicted time; NaN where it is not scored. */
 double tws_case_time_error(const tws_case_result *result);
 /* Results whose time is scored, the farthest off first; farthest[comparison->count], returns how many there are. */
@@ -128,6 +136,10 @@ typedef struct tws_case_half {
   int memory_runs, memory_groups;
   int memory_inside; /* of the runs: inside what was seen of their runtime (models/hardware/runtime_intervals.def) */
   double memory_median, memory_median_of_groups, memory_mean_of_groups;
+  /* The same of the step's time, of groups with five timed runs or more; inside: of all timed runs, those apart among
+   * them, in their interval, whose half width is relative, the median over all groups of their means. */
+  int time_runs, time_groups, time_inside, time_in_interval;
+  double time_median_of_groups, time_mean_of_groups, time_worst_group, time_half_width;
 } tws_case_half;
 /* The half for fitting, then the reported one. */
 tws_code tws_cases_halves(const tws_case_comparison *comparison, tws_case_half halves[2], tws_error *err);

@@ -387,6 +387,8 @@ static double published_seconds(const tws_profile *profile, const tws_work *work
   matrix_product p;
   const double products = expert_products(profile, work, &one);
   const tws_work *product = products > 0 ? &one : work;
+  /* grouped products do not share in what newer libraries gained */
+  if (products > 0 && profile->product_factor > 1 && !(narrow_peak > 0)) peak /= profile->product_factor;
   if (product_of(product, &p))
     seconds = matmul_seconds(profile, product, &p, products > 0 ? products : 1,
                              narrow_peak > 0 ? narrow_peak * threads : peak, bandwidth);

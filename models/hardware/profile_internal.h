@@ -91,6 +91,7 @@ struct tws_profile {
   double accumulates_bytes;                 /* tws_runtime */
   double host_op_s;                         /* the host issues a kernel of a plan in this time; 0: it never limits */
   double expert_op_s;                       /* tws_runtime */
+  double product_factor;                    /* that its runtime multiplied matmul_efficiency by; 0: by none */
   int experts_overlap;                      /* tws_profile_overlap_experts() */
   int issued_in_turns;                      /* tws_profile_issue_in_turns() */
   int one_hot_experts;                      /* tws_runtime */

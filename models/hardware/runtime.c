@@ -22,6 +22,12 @@
  *   flash       FlashAttention in Triton, 2022: 0.38 of an A100's peak, 0.21 of an H100's; FlashAttention 2, cuDNN:
  *               0.44 and 0.375, Blackwell 0.58; FlashAttention 3 is 1.5 to 2 times the second forward on Hopper, 1.5
  *               to 1.75 backward (Shah et al., 2024): 0.62.
+ *               cuDNN 9 (Transformer Engine since autumn 2024): 0.50 on Hopper, fitted with the factors below; on
+ *               Blackwell 0.48 in software of early 2025 and in Megatron-Core's own runs, fitted likewise.
+ *   factors     of a profile's share of the peak. Hopper since autumn 2024: 1.09 in 16 bits, 0.9 in 8 (0.87 and 0.72 of
+ *               the peak on H100 SXM; large products of serving frameworks reach 0.75 and 0.55, the best ones 0.97),
+ *               fitted to 19 runs of seven groups of the half for fitting. Blackwell before its libraries were tuned:
+ *               0.86, fitted to 14 runs of four groups. Grouped products of experts gain nothing in 16 bits.
  *               twinspeed on Hopper: cuDNN 9.19's 0.72, and 0.90 of products, which all steps of
  *               traces/2026-11-26-nvidia-h100-80gb-hbm3 follow within 3.3 %.
  *   score_bytes as Megatron-LM's kernels move them (docs/accuracy.md); eager PyTorch masks, scales and casts apart.
@@ -100,6 +106,15 @@
   { 0, 0, 0.44, 0.375, 0.58 }
 #define FLASH_3 \
   { 0, 0, 0.44, 0.62, 0.58 }
+#define CUDNN_9 \
+  { 0, 0, 0.44, 0.5, 0.58 }
+#define CUDNN_9_EARLY \
+  { 0, 0, 0.44, 0.5, 0.48 }
+/* Factors to the profile's share of the peak, for products in 16 bits and in 8. */
+#define HOPPER_2024 .product_factor = {[TWS_GENERATION_HOPPER] = 1.09}, .narrow_factor = {[TWS_GENERATION_HOPPER] = 0.9}
+#define BLACKWELL_EARLY                                                                  \
+  .product_factor = {[TWS_GENERATION_HOPPER] = 1.09, [TWS_GENERATION_BLACKWELL] = 0.86}, \
+  .narrow_factor = {[TWS_GENERATION_HOPPER] = 0.9, [TWS_GENERATION_BLACKWELL] = 0.86}
 #define CUBLAS_12 \
   { 0, 0, 0.92, 0, 0 }
 #define DEEPSPEED_HOST 0.2
@@ -173,31 +188,47 @@ static const tws_runtime runtimes[] = {
     {.name = "megatron",
      .about = "Megatron-Core, NeMo and Megatron-Bridge since 2023: Transformer Engine, flash attention",
      MEGATRON_CORE,
-     FLASH_ATTENTION(FLASH_2),
+     FLASH_ATTENTION(CUDNN_9_EARLY),
+     BLACKWELL_EARLY,
      .float_gradients = 1},
+    {.name = "nemo-2024",
+     .about = "NeMo of 2023 to July 2024: as nemo, with the attention and products of that time",
+     MEGATRON_CORE,
+     FLASH_ATTENTION(FLASH_2),
+     .overlaps_tensor = 2},
+    {.name = "nemo-2025",
+     .about = "NeMo of September 2024 to May 2025: as nemo, and not yet its rates on Blackwell",
+     MEGATRON_CORE,
+     FLASH_ATTENTION(CUDNN_9_EARLY),
+     BLACKWELL_EARLY,
+     .overlaps_tensor = 2},
     {.name = "nemo",
      .about = "NeMo and Megatron-Bridge: as megatron, tensor ranks exchange tokens overlapped with products",
      MEGATRON_CORE,
-     FLASH_ATTENTION(FLASH_2),
+     FLASH_ATTENTION(CUDNN_9),
+     HOPPER_2024,
      .overlaps_tensor = 2},
     {.name = "nemo-2026",
      .about = "Megatron-Bridge of 2026: as nemo, and tokens go to experts by DeepEP or HybridEP",
      MEGATRON_CORE,
-     FLASH_ATTENTION(FLASH_2),
+     FLASH_ATTENTION(CUDNN_9),
+     HOPPER_2024,
      .sends_once = 1,
      .dispatch_reached = DEEPEP,
      .overlaps_tensor = 2},
     {.name = "nemo-graphs",
      .about = "as nemo-2026, and a step is one CUDA graph: MXFP8 on Blackwell since June 2026",
      ENGINE,
-     FLASH_ATTENTION(FLASH_2),
+     FLASH_ATTENTION(CUDNN_9),
+     HOPPER_2024,
      .sends_once = 1,
      .dispatch_reached = DEEPEP,
      .overlaps_tensor = 2},
     {.name = "megatron-deepep",
      .about = "as megatron, and tokens go to experts by DeepEP (--moe-token-dispatcher-type flex)",
      MEGATRON_CORE,
-     FLASH_ATTENTION(FLASH_2),
+     FLASH_ATTENTION(CUDNN_9_EARLY),
+     BLACKWELL_EARLY,
      .sends_once = 1,
      .dispatch_reached = DEEPEP,
      .float_gradients = 1},
@@ -205,6 +236,7 @@ static const tws_runtime runtimes[] = {
      .about = "Megatron-Core with --attention-backend unfused: attention's scores in memory",
      MEGATRON_CORE,
      EAGER_ATTENTION(8, 9),
+     BLACKWELL_EARLY,
      .float_gradients = 1},
     {.name = "deepspeed",
      .about = "DeepSpeed under PyTorch's eager modules: every operation a kernel, attention's scores in memory",
@@ -328,6 +360,50 @@ static const tws_runtime runtimes[] = {
      .loads_whole = 2,
      .flat_gradients = 1,
      .keeps = {2, 2, 2, 2, 1, 2, {0, 0}}},
+    {.name = "maxtext",
+     .about = "MaxText on JAX: a step is one program that XLA compiled, cuDNN's attention, shards gathered by layer",
+     FLASH_ATTENTION(CUDNN_9),
+     .products = CUBLAS_12,
+     .by_block = 1,
+     .overlaps_data = 1,
+     .context_bytes = 1.5 * 1073741824.0,
+     .logit_bytes = 4},
+    {.name = "llm.c",
+     .about = "llm.c: C and CUDA without PyTorch, fused kernels, cuDNN's attention, gradients reduced by layer",
+     FLASH_ATTENTION(FLASH_2),
+     .products = CUBLAS_12,
+     .overlaps_data = 1,
+     .context_bytes = 1.5 * 1073741824.0},
+    {.name = "automodel",
+     .about = "NeMo AutoModel: PyTorch FSDP2 with Transformer Engine's layers, DeepEP for experts",
+     .host_op_s = 33e-6,
+     GROUPED_EXPERTS,
+     .sends_once = 1,
+     .dispatch_reached = DEEPEP,
+     .contends = 1,
+     .by_block = 1,
+     FLASH_ATTENTION(CUDNN_9),
+     .products = CUBLAS_12,
+     TORCH,
+     .logit_bytes = 12},
+    {.name = "fms-fsdp",
+     .about = "fms-fsdp: PyTorch FSDP with torch.compile and SDPA's flash attention",
+     FSDP2,
+     TORCH,
+     .products = CUBLAS_12,
+     .logit_bytes = 12},
+    {.name = "nanotron",
+     .about = "nanotron: PyTorch's modules in pipelines and tensor ranks, FlashAttention 2, float32 gradients",
+     COMMUNICATORS,
+     FLASH_ATTENTION(FLASH_2),
+     .host_op_s = 60e-6,
+     .accumulates_bytes = 16,
+     .unfused = 1,
+     .added_passes = TWS_PASSES_EAGER | TWS_PASSES_LOSS,
+     .products = CUBLAS_12,
+     .overlaps_data = 1,
+     .logit_bytes = 10,
+     .float_gradients = 1},
 };
 enum { RUNTIMES = sizeof runtimes / sizeof *runtimes };
 
@@ -387,6 +463,15 @@ tws_code tws_runtime_parse(const char *name, const tws_runtime **out, tws_error 
   return tws_fail(err, TWS_INVALID, hint, "unknown runtime \"%.60s\"", name);
 }
 
+/* Relative to the profile's rates, which know a part's limit of power. */
+static void set_rates(tws_profile *p, const tws_runtime *runtime) {
+  const double product = runtime->product_factor[p->generation], narrow = runtime->narrow_factor[p->generation];
+  if (p->rates == TWS_RATES_MEASURED) return;
+  if (narrow > 0) p->fp8_efficiency = narrow * (p->fp8_efficiency > 0 ? p->fp8_efficiency : p->matmul_efficiency);
+  if (product > 0) p->matmul_efficiency *= product;
+  p->product_factor = product;
+}
+
 static void set_attention(tws_profile *p, const tws_runtime *runtime) {
   if (runtime->attention == TWS_ATTENTION_UNFUSED && p->multiprocessors > 0) {
     p->attention_unfused = 1;
@@ -404,6 +489,7 @@ tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtim
   profile->runtime = runtime;
   if (runtime->products[profile->generation] > 0 && profile->rates != TWS_RATES_MEASURED)
     profile->matmul_efficiency = runtime->products[profile->generation];
+  set_rates(profile, runtime);
   set_attention(profile, runtime);
   if (runtime == &runtimes[0]) return TWS_OK;
   if (runtime->launch_s > 0) profile->launch_s = runtime->launch_s;

@@ -76,7 +76,9 @@ typedef struct tws_runtime {
   double flash[TWS_GENERATION_COUNT]; /* flash: share of the peak; 0: the profile's */
   double cast_bytes[2]; /* before fp8 products: of an element of what enters, of a weight each time; 0: Transformer
                            Engine's 4 (read, written as it lies and transposed) and 0 (once a step) */
-  double products[TWS_GENERATION_COUNT]; /* share of the peak; 0: the profile's */
+  double products[TWS_GENERATION_COUNT];       /* share of the peak; 0: the profile's */
+  double product_factor[TWS_GENERATION_COUNT]; /* then: of the profile's share, products in 16 bits; 0: 1 */
+  double narrow_factor[TWS_GENERATION_COUNT];  /* and those in 8 bits */
   int by_block;         /* ZeRO gathers and reduces a transformer layer at a time (twinspeed.shard_by_block) */
   int recomputes_whole; /* a recomputed layer runs again to its end (twinspeed.recompute_whole) */
   int overlaps_data;    /* gradient reductions overlap with backward, also in pipelines */

@@ -10,7 +10,7 @@ static const tws_memory_interval intervals[] = {
 };
 
 const tws_memory_interval *tws_runtime_memory_interval(const tws_runtime *runtime) {
-  for (size_t i = 0; i < sizeof intervals / sizeof *intervals; i++)
-    if (strcmp(intervals[i].runtime, runtime->name) == 0) return &intervals[i];
-  return &intervals[0];
+  size_t i = 0;
+  while (intervals[i].runtime[0] && strcmp(intervals[i].runtime, runtime->name) != 0) i++;
+  return &intervals[i];
 }
