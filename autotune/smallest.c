@@ -8,6 +8,7 @@
 #include "base/number.h"
 #include "base/process.h"
 #include "base/units.h"
+#include "job/cluster_name.h"
 
 enum { MOST_COUNTS = 1024, ARGUMENTS = 96, LARGEST_MICRO = 16 };
 
@@ -294,7 +295,8 @@ static tws_code search_named(const tws_smallest_request *request, const char *na
   if (code == TWS_OK) {
     const int named = nodes_given(answer->cluster), own = s->job->cluster.devices_per_node;
     const int file = !named && s->job->cluster.nodes > 1;
-    const int most = named || file ? s->job->cluster.nodes : TWS_SMALLEST_MAX_DEVICES / own;
+    const int fixed = named || file || s->job->cluster.lone_device; /* no profile states links between devices */
+    const int most = fixed ? s->job->cluster.nodes : TWS_SMALLEST_MAX_DEVICES / own;
     if (s->job->backend == TWS_BACKEND_HOST)
       code = tws_fail(err, TWS_USAGE, "name clusters of GPUs, or none for all that are built in",
                       "--fit counts GPUs, and %s has none", name);
@@ -322,7 +324,7 @@ static int list_builtin(char names[][256]) {
   int count = 0;
   for (const char *const *name = tws_cluster_builtin_names(); *name && count < TWS_SMALLEST_KINDS; name++) {
     tws_cluster cluster;
-    if (strcmp(*name, "host") == 0 || tws_cluster_load(*name, &cluster, NULL) != TWS_OK) continue;
+    if (strcmp(*name, "host") == 0 || tws_cluster_named(*name, &cluster, NULL) != TWS_OK) continue;
     int known = cluster.box || cluster.devices_per_node < 2;
     for (int i = 0; i < count; i++)
       known |=

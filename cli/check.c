@@ -5,6 +5,7 @@
 #include "cli/job_options.h"
 #include "cli/job_view.h"
 #include "cli/remarks.h"
+#include "job/cluster_name.h"
 #include "job/notes.h"
 
 typedef struct options {
@@ -139,7 +140,7 @@ static tws_code run_check(tws_cli *cli, void *raw, int argc, char **argv, tws_er
   }
   if (o->job.cluster) {
     tws_cluster cluster;
-    TWS_TRY(tws_cluster_load(o->job.cluster, &cluster, err));
+    TWS_TRY(tws_cluster_named(o->job.cluster, &cluster, err));
   }
   if (!o->job.config && !o->job.cluster)
     return tws_fail(err, TWS_USAGE, "give -c ds_config.json, -m MODEL, or both", "nothing to check was given");

@@ -280,7 +280,7 @@ static tws_code convert_checkpoint(tws_cli *cli, const options *o, const char *f
 
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   static const char *const kinds[] = {"tokens",   "config",     "model",   "checkpoint", "merge",
-                                      "topology", "nccl-tests", "profile", "cluster"};
+                                      "topology", "nccl-tests", "profile", "cluster", "list"};
   const options *o = raw;
   const char *kind = argc > 0 ? argv[0] : "";
   if (strcmp(kind, "tokens") == 0) {
@@ -329,12 +329,13 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
     TWS_TRY(check_output(o, NULL, strcmp(argv[2], "-") == 0 ? NULL : argv[2], err));
     return tws_convert_builtin(cli, profile, argv[1], argv[2], err);
   }
+  if (strcmp(kind, "list") == 0) return tws_convert_list(cli, argc == 2 ? argv[1] : "", err);
   const char *close = tws_closest(kind, kinds, sizeof kinds / sizeof *kinds);
   char hint[128];
   snprintf(hint, sizeof hint,
            close && *kind
                ? "did you mean \"%s\"?"
-               : "twinspeed convert tokens|config|model|checkpoint|merge|topology|nccl-tests|profile|cluster ...",
+               : "twinspeed convert tokens|config|model|checkpoint|merge|topology|nccl-tests|profile|cluster|list ...",
            close);
   return tws_fail(
       err, TWS_USAGE, hint,
@@ -360,7 +361,7 @@ const tws_verb tws_verb_convert = {
     .usage =
         "tokens TEXT OUT.bin | config IN [OUT] | model MODEL | checkpoint DIR OUT.safetensors |\n"
         "                 merge BASE ADAPTER OUT.safetensors | topology IN OUT.json | nccl-tests LOG OUT.json |\n"
-        "                 profile NAME OUT.json | cluster NAME[:NODES] OUT.json",
+        "                 profile NAME OUT.json | cluster NAME[:NODES] OUT.json | list KIND",
     .examples =
         "  twinspeed convert tokens book.txt book.bin\n"
         "  twinspeed convert tokens pages.jsonl train.bin --tokenizer tokenizer.json --eval eval.bin --eval-share "
@@ -391,7 +392,8 @@ const tws_verb tws_verb_convert = {
         "nccl-tests: a log of all_reduce_perf or its siblings on one node, as a table of a profile.\n"
         "profile, cluster: a built-in one as a file, with the published figures that it has, their confidence and "
         "their\n"
-        "sources: to read, or to change (docs/hardware.md lists them). \"-\" prints it.\n",
+        "sources: to read, or to change (docs/hardware.md lists them). \"-\" prints it.\n"
+        "list: the built-in clusters, profiles, models, architectures or runtimes, a name a line.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .arguments_max = 4,

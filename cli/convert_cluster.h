@@ -12,4 +12,7 @@ tws_code tws_convert_nccl_tests(tws_cli *cli, const char *from, const char *to, 
 /* A built-in profile, or a cluster, as a file; "-": on standard output. */
 tws_code tws_convert_builtin(tws_cli *cli, int profile, const char *name, const char *to, tws_error *err);
 
+/* Names that are built in, one a line: kind is "clusters", "profiles", "models", "architectures" or "runtimes". */
+tws_code tws_convert_list(tws_cli *cli, const char *kind, tws_error *err);
+
 #endif

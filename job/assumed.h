@@ -6,13 +6,13 @@
 #include "models/hardware/runtime.h"
 
 typedef struct tws_assumption {
-  /* "runtime", "type", "sequence length", "expert capacity factor", "memory margin", "NICs", "product rate" */
+  /* "runtime", "type", "sequence length", "expert capacity factor", "memory margin", "NICs", "host", "product rate" */
   const char *what;
   char value[64];   /* "bf16", "131,072 tokens" */
   char reason[128]; /* "as the model's file has it"; "": none */
   const char *give; /* the flag or key that says something else */
 } tws_assumption;
-enum { TWS_ASSUMPTIONS = 7 };
+enum { TWS_ASSUMPTIONS = 8 };
 
 /* Into `list`, in the order above; returns how many. Of an open job, too, without what depends on its ranks. */
 int tws_job_assumed(const tws_job *job, tws_assumption list[TWS_ASSUMPTIONS]);

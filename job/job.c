@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "job/cluster_name.h"
 #include "models/hardware/runtime.h"
 #include "models/network/adapt.h"
 #include "models/network/packing.h"
@@ -100,7 +101,7 @@ static tws_code load_parts(const tws_job_spec *spec, tws_job *job, tws_error *er
   if (!own->model) return no_memory(err);
   memcpy(own->model, spec->model, strlen(spec->model));
   TWS_TRY(assume_dtype(job, err));
-  TWS_TRY(tws_cluster_load(spec->cluster ? spec->cluster : "host", &job->cluster, err));
+  TWS_TRY(tws_cluster_named(spec->cluster ? spec->cluster : "host", &job->cluster, err));
   if (spec->nodes > 0 && spec->nodes < job->cluster.nodes) job->cluster.nodes = spec->nodes;
   if (spec->collectives) TWS_TRY(tws_cluster_collectives(spec->collectives, &job->cluster, err));
   TWS_TRY(tws_profile_load(spec->profile ? spec->profile : job->cluster.profile, &own->profile, err));
