@@ -9,6 +9,7 @@
 #include "base/process.h"
 #include "base/units.h"
 #include "job/cluster_name.h"
+#include "job/measured.h"
 
 enum { MOST_COUNTS = 1024, ARGUMENTS = 96, LARGEST_MICRO = 16 };
 
@@ -291,7 +292,7 @@ static tws_code search_named(const tws_smallest_request *request, const char *na
   *answer = (tws_smallest_answer){0};
   snprintf(answer->cluster, sizeof answer->cluster, "%.255s", name);
   spec.cluster = name;
-  tws_code code = tws_job_open(&spec, &s->job, err);
+  tws_code code = tws_measured_open(&spec, &s->job, err);
   if (code == TWS_OK) {
     const int named = nodes_given(answer->cluster), own = s->job->cluster.devices_per_node;
     const int file = !named && s->job->cluster.nodes > 1;
@@ -387,7 +388,7 @@ int tws_smallest_assumed(const tws_smallest_request *request, tws_assumption lis
   tws_job *job;
   int kept = 0;
   spec.cluster = "dgx-a100"; /* any kind: there may be a list of them */
-  if (tws_job_open(&spec, &job, NULL) != TWS_OK) return 0;
+  if (tws_measured_open(&spec, &job, NULL) != TWS_OK) return 0;
   const int count = tws_job_assumed(job, list);
   for (int i = 0; i < count; i++)
     if (strcmp(list[i].what, "memory margin") != 0 && strcmp(list[i].what, "NICs") != 0) list[kept++] = list[i];

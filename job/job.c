@@ -71,6 +71,10 @@ void tws_job_correct_profile(tws_job *job, const tws_profile_correction *correct
   if (job->parts->profile) tws_profile_correct(job->parts->profile, correction);
 }
 
+void tws_job_rescale_profile(tws_job *job, const double factor[TWS_SCALE_COUNT]) {
+  if (job->parts->profile) tws_profile_rescale(job->parts->profile, factor);
+}
+
 /* ---- loading ---- */
 
 /* Where neither the configuration nor a flag says a type, that of the model's file is set. */
@@ -242,6 +246,7 @@ static tws_code fill_derived(tws_job *base, const tws_variant *variant, tws_job 
   job->program = base->program;
   job->assumed_dtype = base->assumed_dtype;
   job->assumed_runtime = base->assumed_runtime;
+  job->rescaling = base->rescaling;
   job->assumed_sequence = base->assumed_sequence || !base->config->sequence_length;
   use_machine(job, base->profile);
   TWS_TRY(tws_variant_config(base->config, base->network, variant, &job->config, err));

@@ -178,7 +178,7 @@ START_TEST(profile_as_a_file) {
 }
 END_TEST
 
-/* What hints refer to: every cluster, and every device as a node of one. */
+/* Hints refer to these lists: every cluster, and every device as a node of one. */
 START_TEST(lists_of_names) {
   command_result r = twinspeed("convert list clusters");
   ck_assert_msg(r.status == 0 && strstr(r.out, "dgx-a100\n") && strstr(r.out, "\nrtx-4090\n"), "%s%s", r.out, r.err);
