@@ -16,6 +16,10 @@
 /* CRC-32C (Castagnoli; RFC 3720, appendix B.4). "123456789" has e3069283. */
 uint32_t tws_crc32c(const void *bytes, size_t count);
 
+/* The checksum as TFRecord stores it, rotated and shifted, so that one of bytes with checksums in them is no special
+ * one. */
+uint32_t tws_crc32c_masked(const void *bytes, size_t count);
+
 /* Each appends one whole record. Memory is taken where `out` has too little room, and out->failed says that there was
  * none. wall_time: seconds since 1970. */
 /* The first of a file: "brain.Event:2". */
