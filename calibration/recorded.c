@@ -191,7 +191,14 @@ static tws_code fit_step(tws_job *job, tws_profile_correction *c, tws_recorded_r
     if (!(out->measured_s > 0) || fabs(off - 1) < 1e-3) break;
     multiply(c, off);
   }
-  return TWS_OK;
+  if (!(out->measured_s > 0) || fabs(out->after_s / out->measured_s - 1) < 0.03) return TWS_OK;
+  return tws_fail(
+      err, TWS_INVALID,
+      "check that model, batch, sequence length, runtime and cluster are those of the run, and give --steps "
+      "where marks are of something else",
+      "the trace's step of %.4g s is none of this job, which takes %.4g s with %s and %.4g s at the least or "
+      "most that factors from 0.001 to 1000 allow",
+      out->measured_s, out->before_s, out->base, out->after_s);
 }
 
 static tws_code use_trace(const inputs *in, int index, tws_job *job, tws_recorded_result *out, tws_error *err) {
@@ -310,7 +317,7 @@ static tws_code add_tables(const inputs *in, tws_recorded_result *out, tws_error
   return TWS_OK;
 }
 
-/* The file of the profile with its corrections, and what was read besides. */
+/* The file of the profile with its corrections, with tables of collectives. */
 static tws_code make_file(const inputs *in, const tws_profile *profile, tws_recorded_result *out, tws_error *err) {
   char old[512];
   TWS_TRY(tws_profile_corrected_json(out->base, profile, 0, &out->profile, err));

@@ -341,7 +341,8 @@ const tws_verb tws_verb_calibrate = {
         "  twinspeed calibrate -o host.json -m gpt2 --micro-batch 1,2,4 --seq 256\n"
         "  twinspeed calibrate --device cuda -o gpu.json\n"
         "  twinspeed calibrate --disk /local_nvme -o aio.json --into host.json\n"
-        "  twinspeed calibrate --from trace.json.gz -m config.json --micro-batch 4 --seq 2048 --cluster dgx-a100 -o mine.json\n"
+        "  twinspeed calibrate --from trace.json.gz -m config.json --micro-batch 4 --seq 2048 --cluster dgx-a100 -o "
+        "mine.json\n"
         "  twinspeed calibrate --from steps.csv --from all_reduce.log -m llama-3-8b --cluster dgx-h100 -o mine.json\n",
     .notes =
         "Every kernel is timed with operands that rotate through more memory than the caches hold, alone and with all\n"

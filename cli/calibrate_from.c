@@ -108,8 +108,9 @@ static tws_code write_profile(const tws_cli *cli, const tws_recorded_result *r, 
 
 tws_code tws_run_calibrate_from(const tws_cli *cli, const tws_calibrate_from *o, tws_error *err) {
   tws_recorded_result result;
-  if (!o->out) return tws_fail(err, TWS_USAGE, "twinspeed calibrate --from trace.json -m MODEL -o profile.json",
-                               "calibrate: give -o FILE");
+  if (!o->out)
+    return tws_fail(err, TWS_USAGE, "twinspeed calibrate --from trace.json -m MODEL -o profile.json",
+                    "calibrate: give -o FILE");
   const tws_output output = {"--out", o->out, NULL};
   tws_inputs inputs = tws_inputs_of_job(&o->job);
   for (int i = 0; i < o->files.count; i++) tws_inputs_add(&inputs, o->files.item[i]);

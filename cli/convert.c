@@ -280,7 +280,7 @@ static tws_code convert_checkpoint(tws_cli *cli, const options *o, const char *f
 
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   static const char *const kinds[] = {"tokens",   "config",     "model",   "checkpoint", "merge",
-                                      "topology", "nccl-tests", "profile", "cluster", "list"};
+                                      "topology", "nccl-tests", "profile", "cluster",    "list"};
   const options *o = raw;
   const char *kind = argc > 0 ? argv[0] : "";
   if (strcmp(kind, "tokens") == 0) {

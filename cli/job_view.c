@@ -155,8 +155,7 @@ static void add_measured(const tws_job *job, cJSON *json) {
   cJSON *measured = cJSON_AddObjectToObject(json, "measured");
   cJSON_AddNumberToObject(measured, "steps", r->steps);
   cJSON_AddNumberToObject(measured, "rates", r->rates);
-  for (int i = 0; i < TWS_SCALE_COUNT; i++)
-    cJSON_AddNumberToObject(measured, tws_scale_name(i), r->factor[i]);
+  for (int i = 0; i < TWS_SCALE_COUNT; i++) cJSON_AddNumberToObject(measured, tws_scale_name(i), r->factor[i]);
 }
 
 cJSON *tws_job_json(const tws_job *job) {

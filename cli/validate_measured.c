@@ -21,9 +21,9 @@ static tws_code print_choices(const tws_cli *cli, const tws_case_choices *c, tws
   tws_table_init(&table, 4);
   tws_table_row(&table, (const char *[]){"group", "runs", "mean without", "mean of the others"});
   for (int i = 0; i < c->group_count; i++)
-    tws_table_row(&table, (const char *[]){c->groups[i].group, tws_cell("%d", c->groups[i].runs),
-                                           tws_cell("%.1f", c->groups[i].before),
-                                           tws_cell("%.1f", c->groups[i].after)});
+    tws_table_row(&table,
+                  (const char *[]){c->groups[i].group, tws_cell("%d", c->groups[i].runs),
+                                   tws_cell("%.1f", c->groups[i].before), tws_cell("%.1f", c->groups[i].after)});
   return tws_table_print(cli, &table, err);
 }
 

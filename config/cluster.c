@@ -137,8 +137,8 @@ static int read_count(const char **text, int high, int *value) {
 static tws_code unknown_cluster(const char *spec, size_t length, tws_error *err) {
   char word[64], hint[sizeof err->hint];
   snprintf(word, sizeof word, "%.*s", length > 60 ? 60 : (int)length, spec);
-  tws_names_hint(word, builtin_names, NAME_COUNT, "give a cluster file or a built-in name:",
-                 "twinspeed convert list clusters", hint, sizeof hint);
+  tws_names_hint(word, builtin_names, NAME_COUNT,
+                 "give a cluster file or a built-in name:", "twinspeed convert list clusters", hint, sizeof hint);
   return tws_fail(err, TWS_INVALID, hint, "unknown cluster \"%.200s\"", spec);
 }
 

@@ -66,8 +66,9 @@ static tws_code unknown_name(const char *spec, size_t length, tws_error *err) {
   for (const char *const *name = tws_profile_builtin_names(); *name && count < MOST; name++)
     if (!is_cluster(*name, strlen(*name))) words[count++] = *name;
   snprintf(word, sizeof word, "%.*s", length > 60 ? 60 : (int)length, spec);
-  tws_names_hint(word, words, count, "give a cluster file, a built-in name or a device:",
-                 "twinspeed convert list clusters", hint, sizeof hint);
+  tws_names_hint(word, words, count,
+                 "give a cluster file, a built-in name or a device:", "twinspeed convert list clusters", hint,
+                 sizeof hint);
   return tws_fail(err, TWS_INVALID, hint, "unknown cluster \"%.200s\"", spec);
 }
 

@@ -29,7 +29,7 @@ typedef struct tws_job {
   /* No flag and no file says the type (the model's file, or float32, decides), the runtime or the length of a sequence
    * (job/assumed.h). */
   int assumed_dtype, assumed_runtime, assumed_sequence;
-  tws_rescaling rescaling; /* by the measurements of its spec */
+  tws_rescaling rescaling;     /* by the measurements of its spec */
   struct tws_job_parts *parts; /* what it owns */
 } tws_job;
 

@@ -16,8 +16,8 @@
 enum { FITS = 8, COPIED_BYTES = 1 << 30 };
 
 /* Deviations of sites from a profile; a site is slow or fast in all three together. Of 20 runs on eight B200
- * (tests/golden/measured_b200.json) each in turn as the one measurement predicts the others within 4.3, 1.5 and 2.4 % in
- * three groups; without the correlation, within 5.5, 5 and 3. */
+ * (tests/golden/measured_b200.json) each in turn as the one measurement predicts the others within 4.3, 1.6 and 2.3 %
+ * in three groups. */
 #define CORRELATION 0.7
 static const double usual[TWS_SCALE_COUNT] = {
     [TWS_SCALE_PRODUCTS] = 0.15, [TWS_SCALE_MEMORY] = 0.15, [TWS_SCALE_LINKS] = 0.6};
@@ -130,13 +130,14 @@ static tws_code check_fit(const tws_timed_job *steps, int count, const double *l
     const double off = log_s[s] - log(steps[s].seconds);
     if (fabs(off) <= 0.1) continue;
     if (count > 1 && fabs(off) <= 0.5) continue; /* several steps may contradict each other */
-    return tws_fail(err, TWS_INVALID,
-                    "check that the options, the cluster and the runtime are those of the measured step, and that it is "
-                    "of one step in seconds",
-                    off > 0 ? "--measured: a step of %.4g s is faster than physical: at the peaks of %s it takes %.4g s"
-                            : "--measured: a step of %.4g s is no measurement of %s, which takes %.4g s when it is 20 "
-                              "times slower",
-                    steps[s].seconds, tws_profile_name(steps[s].job->profile), exp(log_s[s]));
+    return tws_fail(
+        err, TWS_INVALID,
+        "check that the options, the cluster and the runtime are those of the measured step, and that it is "
+        "of one step in seconds",
+        off > 0 ? "a measured step of %.4g s is faster than physical: at the peaks of %s it takes %.4g s"
+                : "a measured step of %.4g s is no measurement of %s, which takes %.4g s when it is 20 "
+                  "times slower",
+        steps[s].seconds, tws_profile_name(steps[s].job->profile), exp(log_s[s]));
   }
   return TWS_OK;
 }

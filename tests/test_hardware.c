@@ -562,7 +562,8 @@ static char *page(void) {
 
 START_TEST(page_is_that_of_the_data) {
   char *expected = page();
-  assert_page(PAGE, expected, "docs/hardware.md is not what the data says: TWINSPEED_UPDATE=1 build/tests/test_hardware");
+  assert_page(PAGE, expected,
+              "docs/hardware.md is not what the data says: TWINSPEED_UPDATE=1 build/tests/test_hardware");
   free(expected);
 }
 END_TEST

@@ -5,6 +5,7 @@
 
 #include "job/measured.h"
 #include "tests/command.h"
+#include "tests/folder.h"
 #include "tests/suite.h"
 #include "validation/cases.h"
 
@@ -17,7 +18,8 @@ static double number(const cJSON *object, const char *section, const char *key) 
 }
 
 static double step_of(const char *words) {
-  command_result r = twinspeed("estimate -m llama-2-7b --cluster dgx-a100:2 --dtype bf16 --stage 3 -q --json %s", words);
+  command_result r =
+      twinspeed("estimate -m llama-2-7b --cluster dgx-a100:2 --dtype bf16 --stage 3 -q --json %s", words);
   cJSON *json = cJSON_Parse(r.out);
   const double step = number(json, "time", "step_s");
   ck_assert_msg(step > 0, "%s: %s", words, r.err);
@@ -71,8 +73,9 @@ END_TEST
 
 /* Rates determine their factors exactly. */
 START_TEST(rates_rescale) {
-  command_result r = twinspeed("estimate -m llama-2-7b --cluster dgx-a100:2 --dtype bf16 --stage 3 --micro-batch 1 -q "
-                               "--json --measured product=200TFLOP/s --measured all-gather=150GB/s");
+  command_result r = twinspeed(
+      "estimate -m llama-2-7b --cluster dgx-a100:2 --dtype bf16 --stage 3 --micro-batch 1 -q "
+      "--json --measured product=200TFLOP/s --measured all-gather=150GB/s");
   cJSON *json = cJSON_Parse(r.out);
   const cJSON *measured = cJSON_GetObjectItem(json, "measured");
   tws_profile *profile;
@@ -117,10 +120,10 @@ END_TEST
 
 /* Every planning verb takes it. */
 START_TEST(of_all_planning_verbs) {
-  static const char *const verbs[] = {"estimate", "check", "tune -b 8"};
+  static const char *const verbs[] = {"estimate", "check", "tune -b 8 --force -o"};
   for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
-    command_result r =
-        twinspeed("%s -m gpt2 --dtype bf16 --seq 512 --cluster a100 --measured product=150TFLOP/s", verbs[i]);
+    command_result r = twinspeed("%s %s -m gpt2 --dtype bf16 --seq 512 --cluster a100 --measured product=150TFLOP/s",
+                                 verbs[i], i == 2 ? in_folder("tuned") : "");
     ck_assert_msg(r.status == 0 && strstr(r.err, "by 1 measurement, products take"), "%s: %s", verbs[i], r.err);
     command_free(&r);
   }
@@ -156,6 +159,7 @@ int main(void) {
   Suite *suite = suite_create("measured");
   TCase *c = tcase_create("measured");
   tcase_set_timeout(c, 120);
+  tcase_add_unchecked_fixture(c, make_folder, remove_folder);
   tcase_add_test(c, a_step_rescales);
   tcase_add_test(c, steps_of_a_known_site);
   tcase_add_test(c, rates_rescale);

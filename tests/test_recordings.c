@@ -45,7 +45,8 @@ START_TEST(step_logs) {
       {"{\"step\": 1, \"step_time\": 4.0}\n{\"step\": 2, \"step_time\": 1.25}\n{\"step\": 3, \"step_time\": 1.25}\n",
        TWS_RECORDING_JSON_LINES, 1.25},
       {"using world size: 8\n iteration        1/     10 | consumed samples:          256 | elapsed time per iteration "
-       "(ms): 9000.0 | learning rate: 1.0E-04 | lm loss: 1.0E+01 |\n iteration        2/     10 | consumed samples: 512 "
+       "(ms): 9000.0 | learning rate: 1.0E-04 | lm loss: 1.0E+01 |\n iteration        2/     10 | consumed samples: "
+       "512 "
        "| elapsed time per iteration (ms): 1250.0 | throughput per GPU (TFLOP/s/GPU): 400.0 |\n iteration 3/ 10 | "
        "elapsed time per iteration (ms): 1250.0 |\n",
        TWS_RECORDING_MEGATRON, 1.25},
@@ -68,11 +69,12 @@ END_TEST
 
 START_TEST(devices_of_nvidia_smi) {
   tws_recording r;
-  OK(tws_recording_read(file_of("smi.csv",
-                                "name, memory.total [MiB], clocks.current.sm [MHz]\nNVIDIA GeForce RTX 4090, 24564 MiB, "
-                                "2500 MHz\nNVIDIA GeForce RTX 4090, 24564 MiB, 2520 MHz\nNVIDIA GeForce RTX 4090, 24564 "
-                                "MiB, 2510 MHz\n"),
-                        &r, &err));
+  OK(tws_recording_read(
+      file_of("smi.csv",
+              "name, memory.total [MiB], clocks.current.sm [MHz]\nNVIDIA GeForce RTX 4090, 24564 MiB, "
+              "2500 MHz\nNVIDIA GeForce RTX 4090, 24564 MiB, 2520 MHz\nNVIDIA GeForce RTX 4090, 24564 "
+              "MiB, 2510 MHz\n"),
+      &r, &err));
   ck_assert_int_eq(r.format, TWS_RECORDING_SMI);
   ck_assert_str_eq(r.device, "NVIDIA GeForce RTX 4090");
   ck_assert_double_eq(r.device_bytes, 24564.0 * 1048576);
@@ -124,9 +126,11 @@ START_TEST(kineto_traces) {
       file_of("trace.json",
               "{\"schemaVersion\":1,\"deviceProperties\":[{\"id\":0,\"name\":\"NVIDIA A100-SXM4-80GB\","
               "\"totalGlobalMem\":85000000000}],\"traceEvents\":[\n" EVENT(
-                  "kernel", "gemm \\\"x\\\" {[", "10", "1000") "," EVENT("kernel", "gemm \\\"x\\\" {[", "2000.5", "1000")
-                  "," EVENT("cpu_op", "aten::mm", "1", "5") "," EVENT("user_annotation", "ProfilerStep#3", "0", "4000")
-                  "\n]}\n"),
+                  "kernel", "gemm \\\"x\\\" {[", "10",
+                  "1000") "," EVENT("kernel", "gemm \\\"x\\\" {[", "2000.5",
+                                    "1000") "," EVENT("cpu_op", "aten::mm", "1", "5") "," EVENT("user_annotation",
+                                                                                                "ProfilerStep#3", "0",
+                                                                                                "4000") "\n]}\n"),
       &r, &err));
   ck_assert(r.kernel_count == 1 && r.kernels[0].calls == 2 && r.step_count == 1 && r.on_device);
   ck_assert_str_eq(r.kernels[0].name, "gemm \"x\" {[");
@@ -207,7 +211,8 @@ static void visit_step(double micro, double sequence, visitor visit, void *user)
     moved(visit, user, "void at::native::vectorized_elementwise_kernel<4, GeluBackwardCUDAKernelImpl>", 24 * wide);
   }
   product(visit, user, tokens, VOCABULARY, HIDDEN);
-  moved(visit, user, "void at::native::(anonymous namespace)::cunn_SoftMaxForward<log_softmax>", 6 * tokens * VOCABULARY);
+  moved(visit, user, "void at::native::(anonymous namespace)::cunn_SoftMaxForward<log_softmax>",
+        6 * tokens * VOCABULARY);
   moved(visit, user, "void at::native::nll_loss_backward_kernel", 4 * tokens * VOCABULARY);
   moved(visit, user, "void at::native::indexSelectLargeIndex<c10::BFloat16>", 4 * wide);
   moved(visit, user, "void at::native::embedding_backward_feature_kernel", 6 * wide);
@@ -229,7 +234,8 @@ static double truth(double micro, double sequence) {
 #define JOB "-m gpt2-medium --cluster a100 --dtype bf16"
 
 static void assert_prediction(const char *profile, int micro, int sequence, double allowed) {
-  command_result r = twinspeed("estimate " JOB " --profile %s --micro-batch %d --seq %d --set "
+  command_result r = twinspeed("estimate " JOB
+                               " --profile %s --micro-batch %d --seq %d --set "
                                "twinspeed.loss_tiles=1 -q --json",
                                profile, micro, sequence);
   cJSON *json = cJSON_Parse(r.out);
@@ -344,8 +350,8 @@ START_TEST(tables_need_no_model) {
   tws_cluster cluster;
   OK(tws_profile_load(in_folder("tables.json"), &profile, &err));
   OK(tws_cluster_load("dgx-h100", &cluster, &err));
-  ck_assert_double_eq_tol(
-      tws_collective_seconds(&cluster, profile, TWS_COLLECTIVE_ALL_GATHER, 2, 8, 1073741824, 1), 3e-3, 1e-6);
+  ck_assert_double_eq_tol(tws_collective_seconds(&cluster, profile, TWS_COLLECTIVE_ALL_GATHER, 2, 8, 1073741824, 1),
+                          3e-3, 1e-6);
   ck_assert_double_eq(tws_profile_memory_bytes(profile), floor(0.99 * 81559 * 1048576));
   tws_profile_destroy(profile);
 }

@@ -150,8 +150,8 @@ static tws_code read_event(events *e, const unsigned char *data, size_t length, 
     if (m.number == 5 && m.type == 2) summary = m.inside;
   }
   if (found < 0 || !isfinite(e->wall))
-    return tws_fail(err, TWS_INVALID, "give a file events.out.tfevents.* of TensorBoard",
-                    "%s: record %lld is no event", e->path, (long long)e->record);
+    return tws_fail(err, TWS_INVALID, "give a file events.out.tfevents.* of TensorBoard", "%s: record %lld is no event",
+                    e->path, (long long)e->record);
   while (summary.at && next_member(&summary, &m) > 0)
     if (m.number == 1 && m.type == 2) TWS_TRY(read_value(e, m.inside, err));
   return TWS_OK;

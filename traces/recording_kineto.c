@@ -169,8 +169,8 @@ static tws_code add_own_times(reader *k, tws_error *err) {
   if (k->count > 1) qsort(k->operators, k->count, sizeof *k->operators, by_thread_and_start);
   for (size_t i = 0; i < k->count && code == TWS_OK; i++) {
     const operator_event *o = &k->operators[i];
-    while (depth && (k->operators[stack[depth - 1]].thread != o->thread ||
-                     k->operators[stack[depth - 1]].end <= o->start))
+    while (depth &&
+           (k->operators[stack[depth - 1]].thread != o->thread || k->operators[stack[depth - 1]].end <= o->start))
       depth--;
     own[i] += o->end - o->start;
     caller[i] = depth ? stack[depth - 1] : SIZE_MAX;

@@ -216,8 +216,8 @@ static tws_code read_cells(const char *line, const char *path, int number, colum
     TWS_TRY(read_smi_cell(cell, length, at, c, r, err));
     snprintf(text, sizeof text, "%.*s", length < sizeof text ? (int)length : (int)sizeof text - 1, cell);
     if (c->field[at] >= 0 && length > 0 && !tws_text_number(text, &rest, -1e18, 1e18, &one.value[c->field[at]]))
-      return tws_fail(err, TWS_INVALID, "write a number, or leave the cell empty", "%s:%d: \"%.40s\" is no number", path,
-                      number, text);
+      return tws_fail(err, TWS_INVALID, "write a number, or leave the cell empty", "%s:%d: \"%.40s\" is no number",
+                      path, number, text);
     at++;
     line += next;
   }
@@ -237,8 +237,8 @@ typedef struct log_reader {
 } log_reader;
 
 static int is_nccl_tests(const char *line) {
-  return line[0] == '#' && (strstr(line, "nThread") || strstr(line, "algbw") || strstr(line, "nccl-tests") ||
-                            strstr(line, "rccl-tests"));
+  return line[0] == '#' &&
+         (strstr(line, "nThread") || strstr(line, "algbw") || strstr(line, "nccl-tests") || strstr(line, "rccl-tests"));
 }
 
 static tws_code read_line(log_reader *l, const char *line, tws_recording *r, tws_error *err) {

@@ -217,8 +217,9 @@ static tws_code unknown_model(const char *spec, tws_error *err) {
   size_t count = 0;
   while (names[count] != NULL) count++;
   char hint[sizeof err->hint];
-  tws_names_hint(spec, names, count, "of others, give the config.json or its folder; built in:",
-                 "twinspeed convert list models", hint, sizeof hint);
+  tws_names_hint(spec, names, count,
+                 "of others, give the config.json or its folder; built in:", "twinspeed convert list models", hint,
+                 sizeof hint);
   return tws_fail(err, TWS_INVALID, hint, "\"%.200s\" is neither a built-in model nor a file", spec);
 }
 

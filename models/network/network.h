@@ -210,8 +210,8 @@ typedef struct tws_network {
   const char *notes; /* keys that were read but change nothing here, one remark a line; "" when there are none */
   int64_t layers, hidden, heads, kv_heads, head_size, intermediate, vocabulary, padded_vocabulary, positions;
   int open_positions; /* rotary positions without scaling: no table ends at `positions` */
-  tws_dtype dtype; /* torch_dtype or dtype of the file; F32 where it says nothing */
-  int tied;        /* head shares the embedding's weight */
+  tws_dtype dtype;    /* torch_dtype or dtype of the file; F32 where it says nothing */
+  int tied;           /* head shares the embedding's weight */
   tws_objective objective;
   int64_t mask_token; /* MASKED, SENTENCES: the id that stands for a masked token; PAIRS: for the first span that is
                          left out */
