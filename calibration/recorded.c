@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -190,7 +191,10 @@ static tws_code fit_step(tws_job *job, tws_profile_correction *c, tws_recorded_r
     const double off = out->measured_s / estimate.step_s;
     if (!(out->measured_s > 0) || fabs(off - 1) < 1e-3) break;
     multiply(c, off);
+    out->uniform *= off;
   }
+  for (int i = 0; i < TWS_COLLECTIVE_COUNT; i++)
+    out->collective_factor[i] = c->collective[i] > 0 ? c->collective[i] / out->uniform : 1;
   if (!(out->measured_s > 0) || fabs(out->after_s / out->measured_s - 1) < 0.03) return TWS_OK;
   return tws_fail(
       err, TWS_INVALID,
@@ -312,13 +316,47 @@ static tws_code add_tables(const inputs *in, tws_recorded_result *out, tws_error
     const tws_code code = tws_nccl_tests_read(text, path, &log, err);
     tws_free(text);
     TWS_TRY(code);
-    tws_nccl_tests_add(&log, path, out->profile);
+    tws_nccl_tests_add(&log, "nccl-tests", path, out->profile);
+  }
+  return TWS_OK;
+}
+
+static int by_bytes(const void *left, const void *right) {
+  const double *a = left, *b = right;
+  return a[0] < b[0] ? -1 : a[0] > b[0];
+}
+
+/* Collectives that a trace has with their sizes, as tables of the profile, among ranks of one node. */
+static tws_code add_sizes(const tws_recording *r, const char *path, int per_node, tws_recorded_result *out,
+                          tws_error *err) {
+  for (size_t i = 0; i < r->collective_count; i++) {
+    const int kind = tws_collective_of_recorded(r->collectives[i].name), ranks = r->collectives[i].ranks;
+    tws_nccl_log *log;
+    int first = kind < TWS_COLLECTIVE_COUNT && ranks <= per_node;
+    for (size_t j = 0; j < i && first; j++)
+      first = r->collectives[j].ranks != ranks || tws_collective_of_recorded(r->collectives[j].name) != kind;
+    if (!first) continue;
+    log = tws_calloc(1, sizeof *log);
+    if (!log) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for collectives");
+    log->collective = (tws_collective)kind;
+    log->ranks = ranks;
+    for (size_t j = i; j < r->collective_count && log->count < TWS_NCCL_TESTS_ROWS; j++) {
+      const tws_recorded_collective *c = &r->collectives[j];
+      if (c->ranks != ranks || tws_collective_of_recorded(c->name) != kind) continue;
+      log->samples[log->count][0] = c->bytes;
+      log->samples[log->count++][1] = c->seconds / (double)c->calls / out->collective_factor[kind];
+    }
+    qsort(log->samples, (size_t)log->count, sizeof *log->samples, by_bytes);
+    tws_nccl_tests_add(log, "a trace", path, out->profile);
+    out->sizes += log->count;
+    tws_free(log);
   }
   return TWS_OK;
 }
 
 /* The file of the profile with its corrections, with tables of collectives. */
-static tws_code make_file(const inputs *in, const tws_profile *profile, tws_recorded_result *out, tws_error *err) {
+static tws_code make_file(const inputs *in, const tws_profile *profile, int per_node, tws_recorded_result *out,
+                          tws_error *err) {
   char old[512];
   TWS_TRY(tws_profile_corrected_json(out->base, profile, 0, &out->profile, err));
   snprintf(old, sizeof old, "%.500s", tws_profile_provenance(profile));
@@ -326,6 +364,8 @@ static tws_code make_file(const inputs *in, const tws_profile *profile, tws_reco
   cJSON *kernels = cJSON_GetObjectItemCaseSensitive(corrections, "kernels");
   if (corrections && !cJSON_GetArraySize(kernels)) cJSON_DeleteItemFromObjectCaseSensitive(out->profile, "corrections");
   describe(in, old, out);
+  for (int i = 0; i < in->count; i++)
+    TWS_TRY(add_sizes(&in->recordings[i], in->request->files->item[i], per_node, out, err));
   return add_tables(in, out, err);
 }
 
@@ -336,7 +376,7 @@ static tws_code make_profile(const inputs *in, tws_recorded_result *out, tws_err
   if (!out->traces && !out->logs) {
     tws_profile *profile;
     TWS_TRY(tws_profile_load(out->base, &profile, err));
-    const tws_code code = make_file(in, profile, out, err);
+    const tws_code code = make_file(in, profile, 0, out, err);
     tws_profile_destroy(profile);
     return code;
   }
@@ -345,14 +385,15 @@ static tws_code make_profile(const inputs *in, tws_recorded_result *out, tws_err
   while (trace < in->count && !is_trace(&in->recordings[trace])) trace++;
   TWS_TRY(tws_job_load(&spec, &job, err));
   tws_code code = out->traces ? use_trace(in, trace, job, out, err) : use_logs(in, &spec, job, out, err);
-  if (code == TWS_OK) code = make_file(in, job->profile, out, err);
+  if (code == TWS_OK) code = make_file(in, job->profile, job->cluster.devices_per_node, out, err);
   tws_job_destroy(job);
   return code;
 }
 
 tws_code tws_recorded_profile(const tws_recorded_request *request, tws_recorded_result *out, tws_error *err) {
   inputs in = {.request = request};
-  *out = (tws_recorded_result){0};
+  *out = (tws_recorded_result){.uniform = 1};
+  for (int i = 0; i < TWS_COLLECTIVE_COUNT; i++) out->collective_factor[i] = 1;
   in.recordings = tws_calloc((size_t)request->files->count + 1, sizeof *in.recordings);
   if (!in.recordings) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for recordings");
   tws_code code = read_all(&in, out, err);

@@ -26,7 +26,11 @@ typedef struct tws_recorded_row {
 enum { TWS_RECORDED_UNKNOWN = 20 };
 typedef struct tws_recorded_result {
   char base[256], device[128];
-  int traces, logs, tables, kernels_on_device; /* recordings of each kind */
+  int traces, logs, tables; /* recordings of each kind */
+  int kernels_on_device;
+  int sizes;                                      /* of collectives that the trace has */
+  double uniform;                                 /* the factor on all, with which the step is the measured one */
+  double collective_factor[TWS_COLLECTIVE_COUNT]; /* by which tables of these sizes are divided, as corrections apply */
   tws_recorded_row part[TWS_PART_COUNT];
   double kernel_s, unattributed_s; /* of one step, measured */
   struct {

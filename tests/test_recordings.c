@@ -3,6 +3,7 @@
 #include <check.h>
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <sys/resource.h>
 #if __has_include(<sqlite3.h>)
 #define WRITES_SQLITE
 #include <sqlite3.h>
@@ -11,6 +12,7 @@
 #include "calibration/recorded.h"
 #include "tests/command.h"
 #include "tests/folder.h"
+#include "tests/sanitized.h"
 #include "tests/suite.h"
 #include "traces/event_record.h"
 
@@ -145,6 +147,101 @@ START_TEST(kineto_traces) {
   ck_assert_double_eq_tol(r.kernels[1].seconds, 80e-6, 1e-12);
   ck_assert_str_eq(r.kernels[1].under, "aten::linear");
   tws_recording_free(&r);
+}
+END_TEST
+
+/* A trace of PyTorch's profiler on a processor (bench/peer/record_kineto.py), gzip: its own step, half the micro batch
+ * and twice the sequence, which were measured in turns with it. */
+START_TEST(a_kineto_trace_becomes_a_profile) {
+  static const struct {
+    int micro, sequence;
+    double measured_s, allowed;
+  } runs[] = {{4, 256, 0.4486, 0.03}, {2, 256, 0.2446, 0.1}, {4, 512, 1.0047, 0.1}};
+  static const char job[] = "--dtype fp32 --threads 1";
+  file_of("model.json",
+          "{\"model_type\":\"gpt2\",\"architectures\":[\"GPT2LMHeadModel\"],\"n_embd\":256,\"n_layer\":2,"
+          "\"n_head\":4,\"vocab_size\":2048,\"n_positions\":1024,\"resid_pdrop\":0,\"embd_pdrop\":0,"
+          "\"attn_pdrop\":0}");
+  command_result r = twinspeed("calibrate --from " TWS_SOURCE_DIR
+                               "/tests/golden/kineto_cpu.json.gz -m %s %s --profile "
+                               "host --micro-batch 4 --seq 256 -o %s --json",
+                               in_folder("model.json"), job, in_folder("kineto.json"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = cJSON_Parse(r.out);
+  ck_assert_double_ge(number(json, NULL, "attributed_share"), 0.95);
+  ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "modules")), TWS_PART_COUNT);
+  cJSON_Delete(json);
+  command_free(&r);
+  for (int i = 0; i < 3; i++) {
+    r = twinspeed("estimate -m %s %s --profile %s --micro-batch %d --seq %d -q --json", in_folder("model.json"), job,
+                  in_folder("kineto.json"), runs[i].micro, runs[i].sequence);
+    json = cJSON_Parse(r.out);
+    const double step = number(json, "time", "step_s");
+    ck_assert_msg(fabs(step / runs[i].measured_s - 1) <= runs[i].allowed, "%d x %d: predicted %g, measured %g",
+                  runs[i].micro, runs[i].sequence, step, runs[i].measured_s);
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+}
+END_TEST
+
+/* Memory does not grow with a trace. */
+START_TEST(large_traces_are_streams) {
+  enum { EVENTS = 400000 };
+  const char *path = in_folder("large.json");
+  struct rusage before, after;
+  tws_recording r;
+  FILE *file = fopen(path, "w");
+  fprintf(file, "{\"schemaVersion\":1,\"traceEvents\":[\n");
+  for (int i = 0; i < EVENTS; i++)
+    fprintf(file,
+            "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"kernel %d\",\"pid\":0,\"tid\":7,\"ts\":%d,\"dur\":2,\"args\":"
+            "{\"External id\":%d,\"grid\":[640,1,1],\"block\":[128,1,1]}}%s\n",
+            i % 100, 3 * i, i, i + 1 < EVENTS ? "," : "]}");
+  fclose(file);
+  getrusage(RUSAGE_SELF, &before);
+  OK(tws_recording_read(path, &r, &err));
+  getrusage(RUSAGE_SELF, &after);
+  ck_assert(r.kernel_count == 100 && r.kernels[99].calls == EVENTS / 100);
+  if (!TWS_SANITIZED) ck_assert_int_lt(after.ru_maxrss - before.ru_maxrss, 8 << 10); /* KiB, of a file of 50 MB */
+  tws_recording_free(&r);
+}
+END_TEST
+
+#define COLLECTIVE(elements, ts, dur)                                                                                \
+  "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)\"," \
+  "\"tid\":"                                                                                                         \
+  "7,\"ts\":" ts ",\"dur\":" dur ",\"args\":{\"Collective name\":\"_allgather_base\",\"In msg nelems\":" elements    \
+  "0,"                                                                                                               \
+  "\"Out msg nelems\":" elements "000,\"Group size\":8,\"dtype\":\"BFloat16\"}}"
+
+/* Collectives with their sizes become a table of their ranks. */
+START_TEST(collectives_by_size) {
+  file_of("comm.json",
+          "{\"schemaVersion\":1,\"traceEvents\":[" EVENT("user_annotation", "ProfilerStep#1", "0", "900000") "," EVENT(
+              "kernel", "nvjet_hsh_256x128", "0",
+              "600000") "," COLLECTIVE("1000", "1", "50") "," COLLECTIVE("1000", "100",
+                                                                         "70") "," COLLECTIVE("500000", "200",
+                                                                                              "8000") "]}");
+  tws_recording r;
+  OK(tws_recording_read(in_folder("comm.json"), &r, &err));
+  ck_assert(r.collective_count == 2 && r.collectives[0].calls == 2 && r.collectives[0].ranks == 8);
+  ck_assert_double_eq(r.collectives[0].bytes, 2e6);
+  tws_recording_free(&r);
+  command_result c = twinspeed(
+      "calibrate --from %s -m gpt2-xl --stage 3 --dtype bf16 --seq 1024 --micro-batch 8 --cluster "
+      "dgx-a100 -o %s",
+      in_folder("comm.json"), in_folder("comm-profile.json"));
+  ck_assert_msg(c.status == 0, "%s", c.err);
+  command_free(&c);
+  tws_profile *profile;
+  tws_cluster cluster;
+  OK(tws_profile_load(in_folder("comm-profile.json"), &profile, &err));
+  OK(tws_cluster_load("dgx-a100", &cluster, &err));
+  const double small = tws_collective_seconds(&cluster, profile, TWS_COLLECTIVE_ALL_GATHER, 8, 8, 2e6, 1),
+               large = tws_collective_seconds(&cluster, profile, TWS_COLLECTIVE_ALL_GATHER, 8, 8, 1e9, 1);
+  ck_assert_double_eq_tol(large / small, 8000 / 60.0, 1);
+  tws_profile_destroy(profile);
 }
 END_TEST
 
@@ -366,6 +463,9 @@ int main(void) {
   tcase_add_test(c, devices_of_nvidia_smi);
   tcase_add_test(c, events_of_tensorboard);
   tcase_add_test(c, kineto_traces);
+  tcase_add_test(c, a_kineto_trace_becomes_a_profile);
+  tcase_add_test(c, large_traces_are_streams);
+  tcase_add_test(c, collectives_by_size);
   tcase_add_test(c, bad_files);
 #ifdef WRITES_SQLITE
   tcase_add_test(c, an_nsys_export_becomes_a_profile);

@@ -6,7 +6,7 @@
 
 #include "traces/measurements.h"
 
-enum { MOST_KERNELS = 1 << 16, MOST_STEPS = 1 << 20, NAME_LENGTH = 512 };
+enum { MOST_KERNELS = 1 << 16, MOST_STEPS = 1 << 20, MOST_SIZES = 1024, NAME_LENGTH = 512 };
 
 const char *tws_recording_format_name(int format) {
   return (const char *const[]){"Kineto trace", "nsys export",   "TensorBoard events", "CSV",           "JSON lines",
@@ -16,6 +16,7 @@ const char *tws_recording_format_name(int format) {
 void tws_recording_free(tws_recording *r) {
   tws_free(r->kernels);
   tws_free(r->steps);
+  tws_free(r->collectives);
   tws_free(r->slots);
   tws_arena_destroy(r->arena);
   *r = (tws_recording){0};
@@ -72,6 +73,26 @@ tws_code tws_recording_add_kernel(tws_recording *r, const char *name, const char
   r->kernels[*slot - 1].calls += calls;
   r->kernels[*slot - 1].seconds += seconds;
   return TWS_OK;
+}
+
+tws_code tws_recording_add_collective(tws_recording *r, const char *name, int ranks, double bytes, double seconds,
+                                      tws_error *err) {
+  if (ranks < 2 || !(bytes > 0) || !(seconds > 0) || !(bytes < 1e18) || !(seconds < 1e6)) return TWS_OK;
+  for (size_t i = 0; i < r->collective_count; i++) {
+    tws_recorded_collective *c = &r->collectives[i];
+    if (c->ranks != ranks || c->bytes != bytes || strcmp(c->name, name) != 0) continue;
+    c->calls++;
+    c->seconds += seconds;
+    return TWS_OK;
+  }
+  if (r->collective_count == MOST_SIZES) return TWS_OK;
+  if (!r->arena) r->arena = tws_arena_create();
+  if (!r->arena ||
+      tws_reserve(&r->collectives, &r->collective_capacity, r->collective_count + 1, sizeof *r->collectives))
+    return no_memory(err);
+  r->collectives[r->collective_count] =
+      (tws_recorded_collective){tws_arena_strdup(r->arena, name), ranks, bytes, seconds, 1};
+  return r->collectives[r->collective_count++].name ? TWS_OK : no_memory(err);
 }
 
 tws_code tws_recording_add_step(tws_recording *r, double seconds, int64_t sequence, int64_t micro_batch,

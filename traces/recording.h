@@ -39,6 +39,14 @@ typedef struct tws_recorded_kernel {
   double seconds; /* of all calls, of all devices */
 } tws_recorded_kernel;
 
+/* A collective of a device by its size: bytes of the whole tensor, as models/hardware/profile.h counts them. */
+typedef struct tws_recorded_collective {
+  const char *name; /* "allreduce", "_allgather_base": the recording's */
+  int ranks;
+  double bytes, seconds; /* seconds: of all calls */
+  int64_t calls;
+} tws_recorded_collective;
+
 typedef struct tws_recorded_step {
   double seconds;
   int64_t sequence, micro_batch; /* 0: not said */
@@ -49,6 +57,8 @@ typedef struct tws_recording {
   tws_arena *arena;
   tws_recorded_kernel *kernels;
   size_t kernel_count, kernel_capacity;
+  tws_recorded_collective *collectives;
+  size_t collective_count, collective_capacity;
   tws_recorded_step *steps;
   size_t step_count, step_capacity;
   int64_t *slots; /* a hash table over kernels: index + 1 */
@@ -73,6 +83,8 @@ tws_code tws_recording_add_kernel(tws_recording *r, const char *name, const char
                                   tws_error *err);
 tws_code tws_recording_add_step(tws_recording *r, double seconds, int64_t sequence, int64_t micro_batch,
                                 tws_error *err);
+tws_code tws_recording_add_collective(tws_recording *r, const char *name, int ranks, double bytes, double seconds,
+                                      tws_error *err);
 /* Seconds of a step by a name such as "step_time_ms" or "iteration-time" and its value; 0: it is not a step's time. */
 double tws_recording_seconds(const char *name, double value);
 /* Each reads an open file from its beginning and leaves it open; `path` is for messages. */

@@ -205,6 +205,27 @@ static double number_of(const cJSON *object, const char *key) {
   return NAN;
 }
 
+static double bytes_of(const char *type) {
+  static const struct {
+    const char *name;
+    double bytes;
+  } types[] = {{"BFloat16", 2}, {"Half", 2}, {"Float", 4}, {"Double", 8},
+               {"Byte", 1},     {"Char", 1}, {"Int", 4},   {"Long", 8}};
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+    if (strcmp(types[i].name, type) == 0) return types[i].bytes;
+  return 0;
+}
+
+/* The larger of what goes in and what comes out is the whole tensor. */
+static tws_code add_collective(reader *k, const cJSON *arguments, double seconds, tws_error *err) {
+  const char *name = text_of(arguments, "Collective name");
+  const double in = number_of(arguments, "In msg nelems"), out = number_of(arguments, "Out msg nelems"),
+               ranks = number_of(arguments, "Group size");
+  if (!*name || strlen(name) > 63 || !(in >= 0) || !(out >= 0) || !(ranks >= 2) || !(ranks < 1e6)) return TWS_OK;
+  return tws_recording_add_collective(k->r, name, (int)ranks, fmax(in, out) * bytes_of(text_of(arguments, "dtype")),
+                                      seconds, err);
+}
+
 static tws_code add_event(reader *k, const cJSON *event, tws_error *err) {
   const char *category = text_of(event, "cat"), *name = text_of(event, "name");
   const double start = number_of(event, "ts"), length = number_of(event, "dur"), thread = number_of(event, "tid");
@@ -217,6 +238,7 @@ static tws_code add_event(reader *k, const cJSON *event, tws_error *err) {
   }
   if (strcmp(category, "kernel") == 0 || strcmp(category, "gpu_memcpy") == 0 || strcmp(category, "gpu_memset") == 0) {
     k->r->on_device = 1;
+    TWS_TRY(add_collective(k, cJSON_GetObjectItemCaseSensitive(event, "args"), length * 1e-6, err));
     return tws_recording_add_kernel(k->r, name, "", 1, length * 1e-6, err);
   }
   if (strcmp(category, "user_annotation") == 0 && strncmp(name, "ProfilerStep#", 13) == 0) {
