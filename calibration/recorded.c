@@ -291,7 +291,7 @@ static void describe(const inputs *in, const char *old, tws_recorded_result *out
     const tws_recording *r = &in->recordings[i];
     snprintf(key, sizeof key, "measurement %d", i + 1);
     snprintf(text, sizeof text, "%s: %s, %zu steps, %zu kernels", in->request->files->item[i],
-             tws_recording_format_name(r->format), r->step_count, r->kernel_count);
+             tws_recording_format_name((int)r->format), r->step_count, r->kernel_count);
     set_text(details, key, text);
     if (r->clock_mhz > 0) {
       snprintf(text, sizeof text, "%.0f MHz, the median", r->clock_mhz);

@@ -1,5 +1,5 @@
-"""Records steps of a small GPT of PyTorch on one thread of the processor with torch.profiler, in three configurations in
-turns: the least disturbed step of each, and its trace. tests/golden/kineto_cpu.json.gz is the trace of micro batch 4 and
+"""Records steps of a small GPT of PyTorch on one thread of the processor with torch.profiler, in three configurations
+alternately: the least disturbed step of each, and its trace. tests/golden/kineto_cpu.json.gz is the trace of micro batch 4 and
 sequence 256, without the members that are not read; tests/test_recordings.c has the three times.
 
     python3 bench/peer/record_kineto.py FOLDER
