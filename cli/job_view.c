@@ -94,7 +94,7 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
     const tws_runtime *runtime = tws_profile_runtime(job->profile);
     tws_text_add(&line, "%sRuntime%s  %s: %s", bold, plain, runtime->name, runtime->about);
     if (runtime->attention != TWS_ATTENTION_AS_PROFILE)
-      tws_text_add(&line, "; holds %s beside the plan and the context",
+      tws_text_add(&line, "; holds %s in addition to the plan and the context",
                    tws_format_bytes(tws_job_software_bytes(job), bytes, sizeof bytes));
     print_line_of(&line);
   }
@@ -113,9 +113,9 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
   job_assumed_print(cli, job);
 }
 
-/* ---- for programs ---- */
+/* ---- JSON ---- */
 
-/* How the ranks are divided, as in the results of training. */
+/* The parallel axes, in the format of training results. */
 static void add_axes(const tws_job *job, cJSON *json) {
   const tws_config *c = job->config;
   char order[TWS_AXIS_ORDER_TEXT];

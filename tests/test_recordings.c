@@ -151,7 +151,7 @@ START_TEST(kineto_traces) {
 END_TEST
 
 /* A trace of PyTorch's profiler on a processor (bench/peer/record_kineto.py), gzip: its own step, half the micro batch
- * and twice the sequence, which were measured in turns with it. */
+ * and twice the sequence, which were measured alternately with it. */
 START_TEST(a_kineto_trace_becomes_a_profile) {
   static const struct {
     int micro, sequence;

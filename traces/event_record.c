@@ -25,7 +25,7 @@ uint32_t tws_crc32c_masked(const void *bytes, size_t count) {
   return (crc >> 15 | crc << 17) + UINT32_C(0xa282ead8);
 }
 
-/* Room for the length and its checksum; returns where the record begins. */
+/* Reserves space for the length and its checksum; returns where the record begins. */
 static size_t begin_record(tws_text *out) {
   static const char nothing[12];
   const size_t at = out->length;
