@@ -5,6 +5,7 @@
 
 #include "autotune/space_changes.h"
 #include "base/units.h"
+#include "job/measured.h"
 
 /* A changed job: its bytes, and its seconds per token. */
 typedef struct trial {
@@ -19,7 +20,7 @@ static double token_seconds(const tws_estimate *estimate) {
 static int fits_with(const tws_job_spec *spec, tws_program program, trial *out) {
   tws_job *job;
   tws_estimate estimate = {.step_s = 0};
-  if (tws_job_load(spec, &job, NULL) != TWS_OK) return 0;
+  if (tws_measured_load(spec, &job, NULL) != TWS_OK) return 0;
   job->program = program;
   tws_ledger live;
   tws_fit fit = {0};
@@ -87,7 +88,7 @@ static int fits_in_bf16(const tws_job_spec *given, const tws_job *job, char *tex
 int tws_remedy_find(const tws_job_spec *given, tws_program program, char *text, size_t size) {
   tws_job *job;
   int found = 0;
-  if (tws_job_load(given, &job, NULL) == TWS_OK) {
+  if (tws_measured_load(given, &job, NULL) == TWS_OK) {
     job->program = program;
     found = fits_in_bf16(given, job, text, size);
     const tws_change *c;

@@ -8,6 +8,8 @@
 #include "base/number.h"
 #include "base/process.h"
 #include "base/units.h"
+#include "job/cluster_name.h"
+#include "job/measured.h"
 
 enum { MOST_COUNTS = 1024, ARGUMENTS = 96, LARGEST_MICRO = 16 };
 
@@ -293,11 +295,12 @@ static tws_code search_named(const tws_smallest_request *request, const char *na
   *answer = (tws_smallest_answer){0};
   snprintf(answer->cluster, sizeof answer->cluster, "%.255s", name);
   spec.cluster = name;
-  tws_code code = tws_job_open(&spec, &s->job, err);
+  tws_code code = tws_measured_open(&spec, &s->job, err);
   if (code == TWS_OK) {
     const int named = nodes_given(answer->cluster), own = s->job->cluster.devices_per_node;
     const int file = !named && s->job->cluster.nodes > 1;
-    const int most = named || file ? s->job->cluster.nodes : TWS_SMALLEST_MAX_DEVICES / own;
+    const int fixed = named || file || s->job->cluster.lone_device; /* no profile states links between devices */
+    const int most = fixed ? s->job->cluster.nodes : TWS_SMALLEST_MAX_DEVICES / own;
     if (s->job->backend == TWS_BACKEND_HOST)
       code = tws_fail(err, TWS_USAGE, "name clusters of GPUs, or none for all that are built in",
                       "--fit counts GPUs, and %s has none", name);
@@ -325,7 +328,7 @@ static int list_builtin(char names[][256]) {
   int count = 0;
   for (const char *const *name = tws_cluster_builtin_names(); *name && count < TWS_SMALLEST_KINDS; name++) {
     tws_cluster cluster;
-    if (strcmp(*name, "host") == 0 || tws_cluster_load(*name, &cluster, NULL) != TWS_OK) continue;
+    if (strcmp(*name, "host") == 0 || tws_cluster_named(*name, &cluster, NULL) != TWS_OK) continue;
     int known = cluster.box || cluster.devices_per_node < 2;
     for (int i = 0; i < count; i++)
       known |=
@@ -388,7 +391,7 @@ int tws_smallest_assumed(const tws_smallest_request *request, tws_assumption lis
   tws_job *job;
   int kept = 0;
   spec.cluster = "dgx-a100"; /* any kind of cluster, since there may be a list */
-  if (tws_job_open(&spec, &job, NULL) != TWS_OK) return 0;
+  if (tws_measured_open(&spec, &job, NULL) != TWS_OK) return 0;
   const int count = tws_job_assumed(job, list);
   for (int i = 0; i < count; i++)
     if (strcmp(list[i].what, "memory margin") != 0 && strcmp(list[i].what, "NICs") != 0) list[kept++] = list[i];

@@ -6,6 +6,7 @@
 #include "base/system.h"
 #include "base/units.h"
 #include "config/autotuning.h"
+#include "job/measured.h"
 #include "launch/launch.h"
 
 /* ---- defaults ---- */
@@ -181,7 +182,7 @@ static tws_code measure(const tws_tuning *t, const tws_tune_request *request, co
 /* Returns the user's configuration, if it is complete. */
 static int own_variant(const tws_job_spec *spec, tws_variant *own) {
   tws_job *job;
-  if (!spec->config || tws_job_load(spec, &job, NULL) != TWS_OK) return 0;
+  if (!spec->config || tws_measured_load(spec, &job, NULL) != TWS_OK) return 0;
   *own = tws_job_variant(job);
   tws_job_destroy(job);
   return 1;

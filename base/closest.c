@@ -87,8 +87,9 @@ static int by_distance(const void *left, const void *right) {
   return a->distance != b->distance ? (a->distance < b->distance ? -1 : 1) : a->index < b->index ? -1 : 1;
 }
 
-void tws_names_hint(const char *word, const char *const *words, size_t n, const char *intro, char *hint, size_t size) {
-  enum { MOST = 1024 };
+void tws_names_hint(const char *word, const char *const *words, size_t n, const char *intro, const char *all,
+                    char *hint, size_t size) {
+  enum { MOST = 1024, NEAREST = 10 };
   ranked list[MOST];
   const char *close = tws_closest(word, words, n);
   const size_t length = strlen(word);
@@ -103,6 +104,8 @@ void tws_names_hint(const char *word, const char *const *words, size_t n, const 
   }
   qsort(list, n, sizeof *list, by_distance);
   size_t used = (size_t)snprintf(hint, size, close ? "did you mean %s? %s" : "%s%s", close ? close : "", intro);
-  for (size_t i = 0; i < n && used < size; i++)
+  const size_t shown = all && n > NEAREST + 2 ? NEAREST : n;
+  for (size_t i = 0; i < shown && used < size; i++)
     used += (size_t)snprintf(hint + used, size - used, "%s %s", i ? "," : "", list[i].word);
+  if (shown < n && used < size) snprintf(hint + used, size - used, "; \"%s\" prints all %zu", all, n);
 }

@@ -58,9 +58,11 @@ tws_code tws_json_only(const tws_json *json, const cJSON *object, const char *co
 
 /* Closest of n words to `word` by edit distance, or NULL when none is close. Shared by every did-you-mean. */
 const char *tws_closest(const char *word, const char *const *words, size_t n);
-/* Writes "did you mean a? INTRO a, b, c" into hint: all n words, closest to `word` first, and no question where none
- * is close. A hint of tws_error has room for all built-in names. */
-void tws_names_hint(const char *word, const char *const *words, size_t n, const char *intro, char *hint, size_t size);
+/* Writes "did you mean a? INTRO a, b, c" into hint: the words closest to `word` first, and no question where none is
+ * close. With `all`, the command that prints all n words, a long list ends after the ten nearest and names that
+ * command; NULL: all words. */
+void tws_names_hint(const char *word, const char *const *words, size_t n, const char *intro, const char *all,
+                    char *hint, size_t size);
 /* Returns 1 if one word may be a typing error of the other: at most a third of the letters differ. */
 int tws_near(const char *a, const char *b);
 

@@ -5,6 +5,8 @@
 #include "base/units.h"
 #include "calibration/calibration.h"
 #include "calibration/disk.h"
+#include "cli/calibrate_from.h"
+#include "cli/job_options.h"
 #include "cli/outputs.h"
 #include "cli/remarks.h"
 #include "job/modules.h"
@@ -15,6 +17,7 @@ typedef struct options {
   int64_t sequence, threads, cores;
   double seconds, largest, disk_bytes, deadline_s;
   int quick, force;
+  tws_calibrate_from from;
 } options;
 
 static tws_calibration_request request_of(const tws_cli *cli, const options *o) {
@@ -235,11 +238,30 @@ static tws_code run_disk(tws_cli *cli, const options *o, tws_error *err) {
   return TWS_OK;
 }
 
+/* The options that --from shares with measuring, as those of the job that was measured. */
+static tws_code run_from(const tws_cli *cli, const options *o, tws_error *err) {
+  tws_calibrate_from from = o->from;
+  if (o->disk || o->device || o->quick || o->seconds > 0)
+    return tws_fail(err, TWS_USAGE, "leave out --disk, --device, --quick and --seconds",
+                    "--from reads measurements, and measures nothing");
+  from.out = o->out;
+  from.force = o->force;
+  from.job.model = o->model;
+  from.job.dtype = o->dtype;
+  from.job.sequence = o->sequence;
+  from.job.threads = o->threads;
+  if (o->ranks) TWS_TRY(tws_parse_integer(o->ranks, "-n", 1, 65536, &from.job.ranks, err));
+  if (o->micro_batches)
+    TWS_TRY(tws_parse_integer(o->micro_batches, "--micro-batch", 1, 1048576, &from.job.micro_batch, err));
+  return tws_run_calibrate_from(cli, &from, err);
+}
+
 static tws_code run_calibrate(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   const options *o = raw;
   (void)argc;
   (void)argv;
   if (o->part) return run_rank(cli, o, err);
+  if (o->from.files.count) return run_from(cli, o, err);
   if (o->disk) return run_disk(cli, o, err);
   if (o->into) return tws_fail(err, TWS_USAGE, "add --disk FOLDER", "--into: only a disk is measured into a profile");
   if (o->device && strcmp(o->device, "other") == 0)
@@ -291,11 +313,23 @@ static const tws_option table[] = {
     TWS_STRING("into", 0, "PROFILE", options, into, "with --disk: a profile's file that gets the disk's rates"),
     TWS_BYTES_BETWEEN("disk-bytes", 0, "BYTES", options, disk_bytes, 65536, 1e12,
                       "with --disk: of one transfer (128MiB)"),
+    TWS_LIST("from", 0, "FILE", options, from.files,
+             "make the profile of measurements: a trace, a step log, nccl-tests' output, nvidia-smi's CSV"),
+    TWS_STRING("config", 'c', "FILE", options, from.job.config, "with --from: ds_config.json of the job"),
+    TWS_STRING("cluster", 0, "NAME[:NODES[xDEVICES]]", options, from.job.cluster, "with --from: where the job ran"),
+    TWS_STRING("profile", 0, "NAME", options, from.job.profile, "with --from: the profile to start from"),
+    TWS_INTEGER("steps", 0, "N", options, from.steps, 1, 1000000, "with --from: steps of a trace that marks none"),
+    TWS_INTEGER("stage", 0, "0..3", options, from.job.stage, 0, 3, "with --from: ZeRO stage"),
+    TWS_INTEGER("accumulation", 0, "N", options, from.job.accumulation, 1, 1048576, "with --from: accumulation steps"),
+    TWS_STRING("recompute", 0, "MODE", options, from.job.recompute, "with --from: none, selective or full"),
+    TWS_AXIS_OPTIONS(options, from.job),
+    TWS_RUNTIME_OPTION(options, from.job),
+    TWS_LIST("set", 0, "KEY=VALUE", options, from.job.set, "with --from: set a configuration key"),
     TWS_FORCE_OPTION(options),
     TWS_STRING("part", 0, "FILE", options, part, "inside a rank: where this run's measurements go"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.deadline_s = TWS_FAILURE_DEADLINE_S};
+static const options defaults = {.deadline_s = TWS_FAILURE_DEADLINE_S, .from = {.job = TWS_JOB_SPEC_DEFAULTS}};
 
 const tws_verb tws_verb_calibrate = {
     .name = "calibrate",
@@ -306,7 +340,10 @@ const tws_verb tws_verb_calibrate = {
         "  twinspeed calibrate --quick -n 1,2,4 -o host.json\n"
         "  twinspeed calibrate -o host.json -m gpt2 --micro-batch 1,2,4 --seq 256\n"
         "  twinspeed calibrate --device cuda -o gpu.json\n"
-        "  twinspeed calibrate --disk /local_nvme -o aio.json --into host.json\n",
+        "  twinspeed calibrate --disk /local_nvme -o aio.json --into host.json\n"
+        "  twinspeed calibrate --from trace.json.gz -m config.json --micro-batch 4 --seq 2048 --cluster dgx-a100 -o "
+        "mine.json\n"
+        "  twinspeed calibrate --from steps.csv --from all_reduce.log -m llama-3-8b --cluster dgx-h100 -o mine.json\n",
     .notes =
         "Every kernel is timed with operands that rotate through more memory than the caches hold, alone and with\n"
         "all cores busy; every collective for each number of ranks, also for more ranks than cores. Repetitions are\n"
@@ -326,7 +363,10 @@ const tws_verb tws_verb_calibrate = {
         "With --disk swap files are written and read with several block sizes, queue depths and threads; -o FILE is\n"
         "then a configuration with the best \"aio\" section, and the disk section of a cluster file is printed.\n"
         "--into PROFILE adds the rates to a profile, for estimates and simulations of jobs that offload to the\n"
-        "disk.\n",
+        "disk.\n"
+        "--from reads what other software measured (docs/calibration.md): traces of PyTorch's profiler, nsys's SQLite\n"
+        "exports, TensorBoard's events, step logs (CSV, JSON lines, Megatron-LM, Hugging Face's Trainer), output of\n"
+        "nccl-tests and rccl-tests, and nvidia-smi's CSV. Options of the job say what was run.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

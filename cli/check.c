@@ -5,6 +5,8 @@
 #include "cli/job_options.h"
 #include "cli/job_view.h"
 #include "cli/remarks.h"
+#include "job/cluster_name.h"
+#include "job/measured.h"
 #include "job/notes.h"
 
 typedef struct options {
@@ -130,7 +132,7 @@ static tws_code run_check(tws_cli *cli, void *raw, int argc, char **argv, tws_er
   TWS_TRY(tws_job_spec_input(&o->job, &input, err));
   if (o->job.model) {
     tws_job *job;
-    TWS_TRY(tws_job_load(&o->job, &job, err));
+    TWS_TRY(tws_measured_load(&o->job, &job, err));
     tws_model_remark(cli, o->job.model, job);
     tws_code code = tws_job_choose_program(job, o->program, err);
     if (code == TWS_OK) code = check_all(cli, o, job, job->config, err);
@@ -139,7 +141,7 @@ static tws_code run_check(tws_cli *cli, void *raw, int argc, char **argv, tws_er
   }
   if (o->job.cluster) {
     tws_cluster cluster;
-    TWS_TRY(tws_cluster_load(o->job.cluster, &cluster, err));
+    TWS_TRY(tws_cluster_named(o->job.cluster, &cluster, err));
   }
   if (!o->job.config && !o->job.cluster)
     return tws_fail(err, TWS_USAGE, "give -c ds_config.json, -m MODEL, or both", "nothing to check was given");
@@ -154,6 +156,7 @@ static tws_code run_check(tws_cli *cli, void *raw, int argc, char **argv, tws_er
 static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
     TWS_RUNTIME_OPTION(options, job),
+    TWS_MEASURED_OPTION(options, job),
     TWS_PROGRAM_OPTION(options),
     TWS_FLAG("print-schema", 0, options, print_schema, "print the JSON Schema of ds_config.json and stop"),
     TWS_FLAG("print-profile-schema", 0, options, profile_schema, "print the JSON Schema of profile files and stop"),

@@ -265,7 +265,7 @@ static tws_code convert_checkpoint(tws_cli *cli, const options *o, const char *f
 
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   static const char *const kinds[] = {"tokens",   "config",     "model",   "checkpoint", "merge",
-                                      "topology", "nccl-tests", "profile", "cluster"};
+                                      "topology", "nccl-tests", "profile", "cluster",    "list"};
   const options *o = raw;
   const char *kind = argc > 0 ? argv[0] : "";
   if (strcmp(kind, "tokens") == 0) {
@@ -314,12 +314,13 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
     TWS_TRY(check_output(o, NULL, strcmp(argv[2], "-") == 0 ? NULL : argv[2], err));
     return tws_convert_builtin(cli, profile, argv[1], argv[2], err);
   }
+  if (strcmp(kind, "list") == 0) return tws_convert_list(cli, argc == 2 ? argv[1] : "", err);
   const char *close = tws_closest(kind, kinds, sizeof kinds / sizeof *kinds);
   char hint[128];
   snprintf(hint, sizeof hint,
            close && *kind
                ? "did you mean \"%s\"?"
-               : "twinspeed convert tokens|config|model|checkpoint|merge|topology|nccl-tests|profile|cluster ...",
+               : "twinspeed convert tokens|config|model|checkpoint|merge|topology|nccl-tests|profile|cluster|list ...",
            close);
   return tws_fail(
       err, TWS_USAGE, hint,
@@ -349,7 +350,7 @@ const tws_verb tws_verb_convert = {
     .usage =
         "tokens TEXT OUT.bin | config IN [OUT] | model MODEL | checkpoint DIR OUT.safetensors |\n"
         "                 merge BASE ADAPTER OUT.safetensors | topology IN OUT.json | nccl-tests LOG OUT.json |\n"
-        "                 profile NAME OUT.json | cluster NAME[:NODES] OUT.json",
+        "                 profile NAME OUT.json | cluster NAME[:NODES] OUT.json | list KIND",
     .examples =
         "  twinspeed convert tokens book.txt book.bin\n"
         "  twinspeed convert tokens pages.jsonl train.bin --tokenizer tokenizer.json --eval eval.bin --eval-share "
@@ -381,7 +382,8 @@ const tws_verb tws_verb_convert = {
         "nccl-tests: converts a log of all_reduce_perf or a related program on one node to a table of a\n"
         "profile.\n"
         "profile, cluster: a built-in one as a file, with its published figures, their confidence and their sources,\n"
-        "to read or to change (docs/hardware.md lists them). \"-\" prints it.\n",
+        "to read or to change (docs/hardware.md lists them). \"-\" prints it.\n"
+        "list: the built-in clusters, profiles, models, architectures or runtimes, one name a line.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .arguments_max = 4,

@@ -5,9 +5,12 @@
 
 #include "base/memory.h"
 #include "base/units.h"
+#include "job/cluster_name.h"
 #include "models/hardware/nccl_tests.h"
 #include "models/hardware/node_import.h"
 #include "models/hardware/profile.h"
+#include "models/hardware/runtime.h"
+#include "models/network/network.h"
 
 enum { MOST_BYTES = 16 << 20 };
 
@@ -73,7 +76,7 @@ tws_code tws_convert_nccl_tests(tws_cli *cli, const char *from, const char *to, 
 
 static tws_code cluster_text(const char *name, tws_text *out, tws_error *err) {
   tws_cluster cluster;
-  TWS_TRY(tws_cluster_load(name, &cluster, err));
+  TWS_TRY(tws_cluster_named(name, &cluster, err));
   if (!cluster.builtin)
     return tws_fail(err, TWS_USAGE, "give a built-in name, such as dgx-h100:4", "convert cluster: %s is a file already",
                     name);
@@ -97,4 +100,41 @@ tws_code tws_convert_builtin(tws_cli *cli, int profile, const char *name, const 
             profile ? "profile" : "cluster", to);
   tws_text_free(&text);
   return code;
+}
+
+static int has_name(const char *const *names, const char *name) {
+  while (*names && strcmp(*names, name) != 0) names++;
+  return *names != NULL;
+}
+
+/* Name i of a kind; NULL after the last. Devices are clusters too: a node of one. */
+static const char *name_of_kind(const char *kind, int i) {
+  const char *const *clusters = tws_cluster_builtin_names(), *const *names = tws_profile_builtin_names();
+  if (strcmp(kind, "architectures") == 0) return tws_network_architecture_nth(i);
+  if (strcmp(kind, "models") == 0) return tws_network_builtin_names()[i];
+  if (strcmp(kind, "runtimes") == 0) return tws_runtime_names()[i];
+  if (strcmp(kind, "profiles") == 0) return names[i];
+  for (const char *const *name = clusters; *name; name++)
+    if (i-- == 0) return *name;
+  for (; *names; names++)
+    if (!has_name(clusters, *names) && i-- == 0) return *names;
+  return NULL;
+}
+
+tws_code tws_convert_list(tws_cli *cli, const char *kind, tws_error *err) {
+  static const char *const kinds[] = {"clusters", "profiles", "models", "architectures", "runtimes", NULL};
+  if (!has_name(kinds, kind))
+    return tws_fail(err, TWS_USAGE, "twinspeed convert list clusters|profiles|models|architectures|runtimes",
+                    "convert list: \"%.60s\" is no kind of name", kind);
+  cJSON *root = cli->json ? cJSON_CreateObject() : NULL;
+  cJSON_AddStringToObject(root, "schema", "twinspeed-names-1");
+  cJSON *list = cJSON_AddArrayToObject(root, kind);
+  const char *name;
+  for (int i = 0; (name = name_of_kind(kind, i)) != NULL; i++) {
+    if (cli->json)
+      cJSON_AddItemToArray(list, cJSON_CreateString(name));
+    else
+      tws_out("%s\n", name);
+  }
+  return cli->json ? tws_out_json(root, err) : TWS_OK;
 }

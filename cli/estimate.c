@@ -14,6 +14,7 @@
 #include "cli/lists.h"
 #include "cli/verdict.h"
 #include "compat/deepspeed_memory.h"
+#include "job/measured.h"
 
 typedef struct options {
   tws_job_spec job;
@@ -375,7 +376,7 @@ static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws
   if (o->safetensors) return run_safetensors(cli, o, err);
   if (fits) return run_fit(cli, o, err);
   tws_job *job;
-  TWS_TRY(tws_job_load(&o->job, &job, err));
+  TWS_TRY(tws_measured_load(&o->job, &job, err));
   tws_job_remarks(cli, o->job.model, job);
   tws_code code = tws_job_choose_program(job, o->program, err);
   if (code == TWS_OK) code = estimate_job(cli, o, job, err);
@@ -386,6 +387,7 @@ static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws
 static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
     TWS_RUNTIME_OPTION(options, job),
+    TWS_MEASURED_OPTION(options, job),
     TWS_PROGRAM_OPTION(options),
     TWS_STRING("ledger-csv", 0, "FILE", options, ledger_csv, "bytes alive after each operation, by category, as CSV"),
     TWS_STRING("csv", 0, "FILE", options, csv,

@@ -56,6 +56,10 @@
       TWS_LIST("set", 0, "KEY=VALUE", type, field.set, "set a configuration key: --set zero_optimization.stage=3"),   \
       TWS_STRICT_OPTION(type, field)
 
+#define TWS_MEASURED_OPTION(type, field)                      \
+  TWS_LIST("measured", 0, "WHAT=VALUE", type, field.measured, \
+           "rescale the profile by step=S[,OPTION=VALUE...], product=RATE, memory=RATE or all-gather=RATE")
+
 #define TWS_PROGRAM_OPTION(type)                  \
   TWS_STRING("program", 0, "NAME", type, program, \
              "program to plan: train (a step, default), evaluate, or between steps apply, select, sync")

@@ -149,6 +149,15 @@ static void add_axes(const tws_job *job, cJSON *json) {
   if (c->document_length > 0) cJSON_AddNumberToObject(json, "document_length", (double)c->document_length);
 }
 
+static void add_measured(const tws_job *job, cJSON *json) {
+  const tws_rescaling *r = &job->rescaling;
+  if (r->steps + r->rates == 0) return;
+  cJSON *measured = cJSON_AddObjectToObject(json, "measured");
+  cJSON_AddNumberToObject(measured, "steps", r->steps);
+  cJSON_AddNumberToObject(measured, "rates", r->rates);
+  for (int i = 0; i < TWS_SCALE_COUNT; i++) cJSON_AddNumberToObject(measured, tws_scale_name(i), r->factor[i]);
+}
+
 cJSON *tws_job_json(const tws_job *job) {
   cJSON *json = cJSON_CreateObject();
   if (!json) return NULL;
@@ -171,6 +180,7 @@ cJSON *tws_job_json(const tws_job *job) {
   cJSON_AddNumberToObject(json, "sequence_length", (double)job->config->sequence_length);
   cJSON_AddStringToObject(json, "recompute", tws_recompute_name(job->config->recompute));
   add_axes(job, json);
+  add_measured(job, json);
   tws_assumption assumed[TWS_ASSUMPTIONS];
   cJSON_AddItemToObject(json, "assumptions", tws_assumptions_json(assumed, tws_job_assumed(job, assumed)));
   tws_fingerprint fingerprint;

@@ -8,6 +8,7 @@
 #include "cli/job_view.h"
 #include "job/assumed.h"
 #include "job/fit.h"
+#include "job/measured.h"
 
 const char *const tws_listed_options[] = {"ranks", "pp",  "tp",          "sp",           "ep",
                                           "stage", "seq", "micro-batch", "accumulation", NULL};
@@ -137,7 +138,7 @@ static tws_code work(void *user, int item, void *answer, tws_error *err) {
   choose_point(request->sweep, item, options);
   const tws_job_spec *spec = (const tws_job_spec *)(const void *)(options + request->spec_offset);
   asked_for(spec, p->axes);
-  tws_code code = tws_job_load(spec, &job, &why);
+  tws_code code = tws_measured_load(spec, &job, &why);
   if (code == TWS_OK) code = tws_job_choose_program(job, request->program, &why);
   if (code == TWS_OK) code = compute(request, job, p, &why);
   if (code != TWS_OK) {
@@ -313,7 +314,7 @@ tws_code tws_lists_run(const tws_cli *cli, const tws_lists_request *request, tws
     return tws_fail(err, TWS_USAGE, "give one of them a file", "--json and --csv - both go to standard output");
   TWS_TRY(tws_job_spec_check_shared(spec, err));
   tws_job *job; /* an error of the shared inputs is reported once */
-  TWS_TRY(tws_job_open(spec, &job, err));
+  TWS_TRY(tws_measured_open(spec, &job, err));
   tws_job_destroy(job);
   runner r = {.cli = cli, .request = request, .count = (int)count};
   r.points = tws_calloc((size_t)count, sizeof *r.points);

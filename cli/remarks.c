@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include "config/autotuning.h"
 #include "job/assumed.h"
+#include "job/measured.h"
 
 /* Notes that "-m gpt2" names a built-in model although the folder has a file or folder "gpt2". */
 static void remark_name(const tws_cli *cli, const char *model) {
@@ -21,6 +22,16 @@ void tws_noise_remark(const tws_cli *cli, const tws_profile *profile) {
              tws_profile_name(profile), 100 * tws_profile_drift(profile), 100 * tws_profile_spread(profile));
 }
 
+static void remark_measured(const tws_cli *cli, const tws_job *job) {
+  const tws_rescaling *r = &job->rescaling;
+  tws_text text = {0};
+  if (r->steps + r->rates == 0) return;
+  tws_rescaling_text(r, &text);
+  const int count = r->steps + r->rates;
+  if (text.data) tws_say(cli, "note: by %d measurement%s, %s", count, count > 1 ? "s" : "", text.data);
+  tws_text_free(&text);
+}
+
 void tws_model_remark(const tws_cli *cli, const char *model, const tws_job *job) {
   remark_name(cli, model);
   if (job->network->open_positions && job->config->sequence_length > job->network->positions)
@@ -29,6 +40,7 @@ void tws_model_remark(const tws_cli *cli, const char *model, const tws_job *job)
             "that it is planned",
             (long long)job->config->sequence_length, (long long)job->network->positions);
   tws_noise_remark(cli, job->profile);
+  remark_measured(cli, job);
 }
 
 void tws_config_remark(const tws_cli *cli, const tws_config *config) {

@@ -11,6 +11,7 @@
 #include "cli/lists.h"
 #include "cli/verdict.h"
 #include "emulation/disturb.h"
+#include "job/measured.h"
 #include "job/modules.h"
 #include "job/simulate.h"
 #include "traces/timeline.h"
@@ -241,7 +242,7 @@ static tws_code run_simulate(tws_cli *cli, void *raw, int argc, char **argv, tws
   TWS_TRY(tws_fidelity_parse(o->fidelity, &s.fidelity, err));
   TWS_TRY(check_outputs(o, err));
   tws_job *job;
-  TWS_TRY(tws_job_load(&o->job, &job, err));
+  TWS_TRY(tws_measured_load(&o->job, &job, err));
   tws_job_remarks(cli, o->job.model, job);
   tws_code code = tws_job_choose_program(job, o->program, err);
   if (code == TWS_OK) code = o->print_plan ? print_plan(cli, o, job, err) : simulate_job(cli, o, job, &s, err);
@@ -258,6 +259,7 @@ static tws_code run_simulate(tws_cli *cli, void *raw, int argc, char **argv, tws
 static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
     TWS_RUNTIME_OPTION(options, job),
+    TWS_MEASURED_OPTION(options, job),
     TWS_PROGRAM_OPTION(options),
     TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "collectives: analytic (default), flow, message or simgrid"),
     TWS_STRING("scenario", 0, "FILE", options, scenario,

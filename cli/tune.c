@@ -13,6 +13,7 @@
 #include "cli/tune_csv.h"
 #include "cli/tune_view.h"
 #include "config/autotuning.h"
+#include "job/measured.h"
 #include "job/modules.h"
 
 typedef struct options {
@@ -226,7 +227,7 @@ static tws_code open_session(const tws_cli *cli, options *o, session *s, tws_err
   if (!o->job.model)
     return tws_fail(err, TWS_USAGE, "give -m MODEL: a Hugging Face config.json or a built-in name such as gpt2",
                     "no model was given");
-  TWS_TRY(tws_job_open(&o->job, &s->job, err));
+  TWS_TRY(tws_measured_open(&o->job, &s->job, err));
   TWS_TRY(read_words(o, s->job->config, err));
   TWS_TRY(read_word(o->tuner, "--tuner", tuners, 3, &tuner, err));
   TWS_TRY(
@@ -359,6 +360,7 @@ static const tws_option table[] = {
                "cluster file or built-in name (default: host)"),
     TWS_STRING("profile", 0, "NAME", options, job.profile, "hardware profile: built-in name or a calibrated file"),
     TWS_RUNTIME_OPTION(options, job),
+    TWS_MEASURED_OPTION(options, job),
     TWS_INTEGER("seq", 0, "TOKENS", options, job.sequence, 1, 16777216, "sequence length (default: the model's)"),
     TWS_STRING("dtype", 0, "TYPE", options, job.dtype, "fp32, bf16 or fp16"),
     TWS_LEARNING_OPTIONS(options, job),

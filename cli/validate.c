@@ -196,6 +196,10 @@ static tws_code run_validate(tws_cli *cli, void *raw, int argc, char **argv, tws
   (void)argc;
   (void)argv;
   TWS_TRY(check_outputs(o, err));
+  if (o->measured && (!o->cases || o->simulate || o->figures))
+    return tws_fail(err, TWS_USAGE, "give --cases FILE, and neither --simulate nor --figures",
+                    "--measured is about the runs of a file");
+  if (o->measured) return tws_validate_measured(cli, o, err);
   if (o->cases) return tws_validate_cases(cli, o, err);
   if (!o->data)
     return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",
@@ -248,6 +252,8 @@ static const tws_option table[] = {
                "predict the measured runs of a file instead of measuring"),
     TWS_LIST("group", 0, "NAME", tws_validate_options, group, "with --cases: runs of this group"),
     TWS_INTEGER("worst", 0, "N", tws_validate_options, worst, 1, 100000, "with --cases: list the N largest errors"),
+    TWS_FLAG("measured", 0, tws_validate_options, measured,
+             "with --cases: each run in turn rescales the profile, and the others of its group are predicted"),
     TWS_FLAG("simulate", 0, tws_validate_options, simulate, "with --cases: simulate instead of estimating"),
     TWS_FLAG("sweep", 0, tws_validate_options, sweep, "the accuracy experiment: 14 configurations, interleaved"),
     TWS_INTEGER("rounds", 0, "N", tws_validate_options, rounds, 1, 100, "with --sweep: rounds over all (default 3)"),

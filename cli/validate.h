@@ -12,11 +12,12 @@ typedef struct tws_validate_options {
   tws_strings group;
   int64_t steps, rounds, global_batch, worst;
   double tolerance; /* percent; -1: not given */
-  int sweep, simulate, force;
+  int sweep, simulate, measured, force;
 } tws_validate_options;
 
 tws_code tws_validate_sweep(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
 tws_code tws_validate_cases(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
+tws_code tws_validate_measured(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
 /* Prints "plot: gnuplot is not installed", or the path of the figure; a missing figure is never an error of the
  * verb. */
 void tws_validate_figure_note(const tws_cli *cli, tws_code code, const char *path, const tws_error *err);

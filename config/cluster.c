@@ -137,7 +137,8 @@ static int read_count(const char **text, int high, int *value) {
 static tws_code unknown_cluster(const char *spec, size_t length, tws_error *err) {
   char word[64], hint[sizeof err->hint];
   snprintf(word, sizeof word, "%.*s", length > 60 ? 60 : (int)length, spec);
-  tws_names_hint(word, builtin_names, NAME_COUNT, "give a cluster file or a built-in name:", hint, sizeof hint);
+  tws_names_hint(word, builtin_names, NAME_COUNT,
+                 "give a cluster file or a built-in name:", "twinspeed convert list clusters", hint, sizeof hint);
   return tws_fail(err, TWS_INVALID, hint, "unknown cluster \"%.200s\"", spec);
 }
 
@@ -226,7 +227,7 @@ static tws_code read_class(const tws_json *json, const cJSON *link, int *fabric,
   if (*fabric != TWS_FABRIC_NONE) return TWS_OK;
   for (int i = 1; i < TWS_FABRIC_COUNT; i++) words[i - 1] = tws_fabric_of(i)->word;
   char hint[384];
-  tws_names_hint(word, words, TWS_FABRIC_COUNT - 1, "known:", hint, sizeof hint);
+  tws_names_hint(word, words, TWS_FABRIC_COUNT - 1, "known:", NULL, hint, sizeof hint);
   return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(link, "class"), err, hint,
                        "\"class\": unknown word \"%.60s\"", word);
 }

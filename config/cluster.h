@@ -42,6 +42,7 @@ typedef struct tws_cluster {
   int nics_per_node;
   int builtin;                  /* a built-in cluster, as it is: no file */
   int box;                      /* then: a box or an instance by its name (boxes.h) */
+  int lone_device;              /* then: one device by its profile's name, with an assumed host (job/cluster_name.h) */
   int assumed_nics;             /* no file says nics_per_node: a built-in cluster's, or 1 */
   int leaf_nodes;               /* nodes per leaf switch, in order; 0: all are at one */
   double oversubscription;      /* what a leaf's NICs send at most over what leaves it, each way; with leaf_nodes */

@@ -76,6 +76,17 @@ static void add_nics(const tws_job *job, tws_assumption *list, int *count) {
            c->builtin ? "as %.60s has them" : "as the file of %.60s does not say how many", c->name);
 }
 
+/* A device was named as the cluster: its host is assumed. */
+static void add_host(const tws_job *job, tws_assumption *list, int *count) {
+  const tws_cluster *c = &job->cluster;
+  char memory[32];
+  if (!c->lone_device) return;
+  tws_assumption *one = add(list, count, "host", "a cluster file", "%d cores and %s", c->cores_per_node,
+                            tws_format_bytes(c->host_memory_bytes, memory, sizeof memory));
+  snprintf(one->reason, sizeof one->reason, "as %.40s is a device: a node of one, its PCIe of %.3g GB/s", c->name,
+           c->host_link.bandwidth / 1e9);
+}
+
 /* Reports the share of peak arithmetic that matrix products reach, if it is not measured on this device. */
 static void add_products(const tws_job *job, tws_assumption *list, int *count) {
   const tws_rates rates = tws_profile_rates(job->profile);
@@ -96,6 +107,7 @@ int tws_job_assumed(const tws_job *job, tws_assumption list[TWS_ASSUMPTIONS]) {
   add_capacity(job, list, &count);
   add_margin(job, list, &count);
   add_nics(job, list, &count);
+  add_host(job, list, &count);
   add_products(job, list, &count);
   return count;
 }

@@ -7,13 +7,13 @@
 #include "models/hardware/runtime.h"
 
 typedef struct tws_assumption {
-  /* "runtime", "type", "sequence length", "expert capacity factor", "memory margin", "NICs", "product rate" */
+  /* "runtime", "type", "sequence length", "expert capacity factor", "memory margin", "NICs", "host", "product rate" */
   const char *what;
   char value[64];   /* "bf16", "131,072 tokens" */
   char reason[128]; /* "as the model's file has it"; "": none */
   const char *give; /* the flag or key that overrides it */
 } tws_assumption;
-enum { TWS_ASSUMPTIONS = 7 };
+enum { TWS_ASSUMPTIONS = 8 };
 
 /* Writes the assumptions to `list` in the order above and returns their number. Of an open job it omits those that
  * depend on the number of ranks. */

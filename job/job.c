@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "job/cluster_name.h"
 #include "models/hardware/runtime.h"
 #include "models/network/adapt.h"
 #include "models/network/packing.h"
@@ -70,6 +71,10 @@ void tws_job_correct_profile(tws_job *job, const tws_profile_correction *correct
   if (job->parts->profile) tws_profile_correct(job->parts->profile, correction);
 }
 
+void tws_job_rescale_profile(tws_job *job, const double factor[TWS_SCALE_COUNT]) {
+  if (job->parts->profile) tws_profile_rescale(job->parts->profile, factor);
+}
+
 /* ---- loading ---- */
 
 /* Sets the type of the model's file if neither the configuration nor a flag states one. */
@@ -100,7 +105,7 @@ static tws_code load_parts(const tws_job_spec *spec, tws_job *job, tws_error *er
   if (!own->model) return no_memory(err);
   memcpy(own->model, spec->model, strlen(spec->model));
   TWS_TRY(assume_dtype(job, err));
-  TWS_TRY(tws_cluster_load(spec->cluster ? spec->cluster : "host", &job->cluster, err));
+  TWS_TRY(tws_cluster_named(spec->cluster ? spec->cluster : "host", &job->cluster, err));
   if (spec->nodes > 0 && spec->nodes < job->cluster.nodes) job->cluster.nodes = spec->nodes;
   if (spec->collectives) TWS_TRY(tws_cluster_collectives(spec->collectives, &job->cluster, err));
   TWS_TRY(tws_profile_load(spec->profile ? spec->profile : job->cluster.profile, &own->profile, err));
@@ -242,6 +247,7 @@ static tws_code fill_derived(tws_job *base, const tws_variant *variant, tws_job 
   job->program = base->program;
   job->assumed_dtype = base->assumed_dtype;
   job->assumed_runtime = base->assumed_runtime;
+  job->rescaling = base->rescaling;
   job->assumed_sequence = base->assumed_sequence || !base->config->sequence_length;
   use_machine(job, base->profile);
   TWS_TRY(tws_variant_config(base->config, base->network, variant, &job->config, err));

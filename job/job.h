@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "estimators/estimators.h"
+#include "job/rescaling.h"
 #include "job/spec.h"
 #include "job/variant.h"
 #include "plan/representatives.h"
@@ -28,6 +29,7 @@ typedef struct tws_job {
   /* 1: neither a flag nor a file states the type (the model's file, or else float32, decides), the runtime, or the
    * sequence length (job/assumed.h). */
   int assumed_dtype, assumed_runtime, assumed_sequence;
+  tws_rescaling rescaling;     /* by the measurements of its spec */
   struct tws_job_parts *parts; /* what the job owns */
 } tws_job;
 
@@ -59,6 +61,9 @@ void tws_job_set_profile(tws_job *job, tws_profile *profile);
 /* Corrects the profile by measured training runs (tws_profile_correct()). Only for a job that owns its profile, not for
  * a derived one. */
 void tws_job_correct_profile(tws_job *job, const tws_profile_correction *correction);
+
+/* tws_profile_rescale(), of a job that owns its profile. */
+void tws_job_rescale_profile(tws_job *job, const double factor[TWS_SCALE_COUNT]);
 
 /* ---- its ranks ---- */
 /* Returns the ranks along an axis; 1 without that axis. */

@@ -238,6 +238,7 @@ tws_code tws_job_spec_arguments(const tws_job_spec *spec, tws_arena *arena, cons
   add_integer(&list, "--vocab-multiple", spec->vocabulary_multiple, spec->vocabulary_multiple > 0);
   add_integer(&list, "--seed", spec->seed, spec->seed >= 0);
   for (int i = 0; i < spec->set.count; i++) add_text(&list, "--set", spec->set.item[i]);
+  for (int i = 0; i < spec->measured.count; i++) add_text(&list, "--measured", spec->measured.item[i]);
   *argc = list.count;
   return list.failed ? tws_fail(err, TWS_MEMORY, NULL, "too many arguments for the ranks' command line") : TWS_OK;
 }

@@ -20,6 +20,7 @@ typedef struct tws_job_spec {
   int nodes;       /* number of nodes to use of the cluster; 0: all. No flag sets it: recovery does, to continue
                       without failed nodes */
   tws_strings set; /* KEY=VALUE */
+  tws_strings measured; /* measurements that rescale the profile (job/measured.h) */
 } tws_job_spec;
 #define TWS_JOB_SPEC_DEFAULTS \
   { .stage = -1, .seed = -1 }

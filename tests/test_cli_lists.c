@@ -178,6 +178,22 @@ START_TEST(profile_as_a_file) {
 }
 END_TEST
 
+/* Hints refer to these lists: every cluster, and every device as a node of one. */
+START_TEST(lists_of_names) {
+  command_result r = twinspeed("convert list clusters");
+  ck_assert_msg(r.status == 0 && strstr(r.out, "dgx-a100\n") && strstr(r.out, "\nrtx-4090\n"), "%s%s", r.out, r.err);
+  command_free(&r);
+  r = twinspeed("convert list models --json");
+  cJSON *json = cJSON_Parse(r.out);
+  ck_assert_int_gt(cJSON_GetArraySize(cJSON_GetObjectItem(json, "models")), 5);
+  cJSON_Delete(json);
+  command_free(&r);
+  r = twinspeed("convert list boxes");
+  ck_assert_msg(r.status == 2 && strstr(r.err, "\"boxes\" is no kind of name"), "%s", r.err);
+  command_free(&r);
+}
+END_TEST
+
 START_TEST(cluster_as_a_file) {
   command_result r = twinspeed("convert cluster azure-standard-nd96isr-mi300x-v5:4 %s", in_folder("cluster.json"));
   ck_assert_msg(r.status == 0, "%s", r.err);
@@ -263,6 +279,7 @@ int main(void) {
   tcase_add_test(c, csv_of_a_search);
   tcase_add_test(c, profile_as_a_file);
   tcase_add_test(c, cluster_as_a_file);
+  tcase_add_test(c, lists_of_names);
   tcase_add_test(c, schemas_are_printed);
   tcase_add_test(c, others_are_planned_alone);
   suite_add_tcase(s, c);

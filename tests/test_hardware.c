@@ -9,6 +9,7 @@
 #include "job/assumed.h"
 #include "job/fit.h"
 #include "job/job.h"
+#include "job/cluster_name.h"
 #include "models/hardware/devices.h"
 #include "models/hardware/profile.h"
 #include "tests/page.h"
@@ -380,25 +381,44 @@ END_TEST
 
 /* ---- hints ---- */
 
-static int names_all(const char *hint, const char *const *names) {
-  for (; *names; names++)
-    if (!strstr(hint, *names)) return 0;
-  return 1;
+static int commas(const char *text) {
+  int count = 0;
+  for (; (text = strstr(text, ", ")) != NULL; text++) count++;
+  return count;
 }
 
-START_TEST(hints_have_all_names) {
+START_TEST(hints_have_the_nearest_names) {
   tws_cluster c;
   tws_profile *p;
   ck_assert_int_eq(tws_cluster_load("aws-p5.48xlagre:2", &c, &err), TWS_INVALID);
-  ck_assert(names_all(err.hint, tws_cluster_builtin_names()));
+  ck_assert_int_eq(commas(err.hint), 9);
+  ck_assert_msg(strstr(err.hint, "; \"twinspeed convert list clusters\" prints all ") != NULL, "%s", err.hint);
   ck_assert_msg(strstr(err.hint, "name: aws-p5.48xlarge, aws-p5e.48xlarge,") != NULL, "%s", err.hint);
   ck_assert_int_eq(tws_profile_load("tpu-v5", &p, &err), TWS_INVALID);
-  ck_assert(names_all(err.hint, tws_profile_builtin_names()));
+  ck_assert_int_eq(commas(err.hint), 9);
+  ck_assert_msg(strstr(err.hint, "; \"twinspeed convert list profiles\" prints all ") != NULL, "%s", err.hint);
   ck_assert_msg(strstr(err.hint, "did you mean tpu-v5") == err.hint, "%s", err.hint);
   char hint[64];
   const char *const words[] = {"alpha", "beta", "gamma"};
-  tws_names_hint("gamna", words, 3, "known:", hint, sizeof hint);
+  tws_names_hint("gamna", words, 3, "known:", NULL, hint, sizeof hint);
   ck_assert_str_eq(hint, "did you mean gamma? known: gamma, alpha, beta");
+}
+END_TEST
+
+/* A device by its profile's name is a node with one of it. */
+START_TEST(a_device_is_a_cluster) {
+  tws_cluster c;
+  ck_assert_int_eq(tws_cluster_named("rtx-4090", &c, &err), TWS_OK);
+  ck_assert(c.nodes == 1 && c.devices_per_node == 1 && c.lone_device);
+  ck_assert_str_eq(c.profile, "rtx-4090");
+  ck_assert_double_eq_tol(c.host_link.bandwidth, 31.5e9, 1);
+  ck_assert(c.host_memory_bytes == 64e9 && c.cores_per_node == 16 && c.host_bandwidth > 0);
+  ck_assert_int_eq(tws_cluster_named("a100", &c, &err), TWS_OK); /* a cluster of that name comes first */
+  ck_assert(!c.lone_device && c.nics_per_node == 1);
+  ck_assert_int_eq(tws_cluster_named("rtx-4090:2", &c, &err), TWS_INVALID);
+  ck_assert_msg(strstr(err.message, "rtx-4090 names one device") != NULL, "%s", err.message);
+  ck_assert_int_eq(tws_cluster_named("rtx-4009", &c, &err), TWS_INVALID);
+  ck_assert_msg(strstr(err.hint, "did you mean rtx-4090?") == err.hint && commas(err.hint) == 10, "%s", err.hint);
 }
 END_TEST
 
@@ -561,7 +581,8 @@ int main(void) {
   tcase_add_test(c, profiles_keep_to_the_schema);
   tcase_add_test(c, clusters_keep_to_the_schema);
   tcase_add_test(c, classes_of_links);
-  tcase_add_test(c, hints_have_all_names);
+  tcase_add_test(c, hints_have_the_nearest_names);
+  tcase_add_test(c, a_device_is_a_cluster);
   tcase_add_test(c, page_is_that_of_the_data);
   suite_add_tcase(s, c);
   return run_suite(s);

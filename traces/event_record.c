@@ -20,8 +20,7 @@ uint32_t tws_crc32c(const void *bytes, size_t count) {
   return ~crc;
 }
 
-/* Masks a CRC as TFRecord does, so that checksums of data that contain checksums stay reliable. */
-static uint32_t masked(const void *bytes, size_t count) {
+uint32_t tws_crc32c_masked(const void *bytes, size_t count) {
   const uint32_t crc = tws_crc32c(bytes, count);
   return (crc >> 15 | crc << 17) + UINT32_C(0xa282ead8);
 }
@@ -40,8 +39,8 @@ static void end_record(tws_text *out, size_t at) {
   const size_t length = out->length - at - 12;
   char *head = out->data + at;
   tws_put_little(head, length, 8);
-  tws_put_little(head + 8, masked(head, 8), 4);
-  tws_put_little(checksum, masked(head + 12, length), 4);
+  tws_put_little(head + 8, tws_crc32c_masked(head, 8), 4);
+  tws_put_little(checksum, tws_crc32c_masked(head + 12, length), 4);
   tws_text_add_bytes(out, checksum, sizeof checksum);
 }
 

@@ -16,6 +16,10 @@
 /* CRC-32C (Castagnoli; RFC 3720, appendix B.4). "123456789" has e3069283. */
 uint32_t tws_crc32c(const void *bytes, size_t count);
 
+/* The checksum as TFRecord stores it, rotated and shifted, so that one of bytes with checksums in them is no special
+ * one. */
+uint32_t tws_crc32c_masked(const void *bytes, size_t count);
+
 /* Each function appends one whole record. `out` grows where it has too little room; out->failed is set if there is
  * no memory. wall_time: seconds since 1970. */
 /* The first record of a file: "brain.Event:2". */

@@ -253,7 +253,8 @@ static void write_config(const tws_case *one, const division *d, tws_text *text)
   const cJSON *said = tws_case_fact(one, "reduces_in_backward");
   const int reduces_in_backward = !said || cJSON_IsTrue(said);
   const int overlaps =
-      runtime->overlaps_data || runtime->contends || (stage == 0 && d->stages == 1 && reduces_in_backward);
+      !tws_case_fact_flag(one, "nothing_overlaps") &&
+      (runtime->overlaps_data || runtime->contends || (stage == 0 && d->stages == 1 && reduces_in_backward));
   tws_text_add(text, "{");
   write_precision(one, text);
   tws_text_add(text, "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":0.0001}},\"gradient_clipping\":1.0,");

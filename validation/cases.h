@@ -122,6 +122,29 @@ double tws_case_time_error(const tws_case_result *result);
 int tws_cases_farthest(const tws_case_comparison *comparison, const tws_case_result **farthest);
 void tws_case_comparison_free(tws_case_comparison *comparison);
 
+/* Each run that is timed in turn as the one measurement by which the profile is rescaled (job/measured.h), and the
+ * others of its group predicted by it: mean absolute errors in percent. */
+typedef struct tws_case_choice {
+  const tws_case *of;
+  double measured_s, factor[TWS_SCALE_COUNT];
+  double own;    /* of itself */
+  double others; /* mean of the others; NaN where there are none */
+} tws_case_choice;
+typedef struct tws_case_rescaled {
+  const char *group;
+  int runs;
+  double before, after; /* mean error of all without a measurement; of the others, averaged over the choices */
+} tws_case_rescaled;
+typedef struct tws_case_choices {
+  tws_case_choice *choices;
+  tws_case_rescaled *groups;
+  int count, group_count;
+} tws_case_choices;
+/* Takes the groups named, or all. The caller calls tws_case_choices_free() in any case. */
+tws_code tws_cases_rescale(const tws_cases *cases, const char *const *groups, int group_count, tws_progress *progress,
+                           tws_case_choices *out, tws_error *err);
+void tws_case_choices_free(tws_case_choices *choices);
+
 /* Constants may be fitted on the runs whose id has a SHA-256 with an even first byte
  * (scenarios/published/split.sh); the others are only reported. */
 int tws_case_is_for_fitting(const char *id);

@@ -65,6 +65,7 @@ static tws_code launch_train(const tws_trial_request *request, const char *trace
   tws_job_spec spec = *request->spec;
   spec.ranks = request->ranks;
   spec.threads = request->threads;
+  spec.measured.count = 0; /* a trial is measured itself */
   tws_arena *arena = tws_arena_create();
   if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   arguments[count++] = "train";

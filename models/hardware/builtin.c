@@ -174,7 +174,7 @@ tws_code tws_profile_unknown(const char *spec, const char *or_file, tws_error *e
   size_t count = 0;
   while (names[count] != NULL) count++;
   char hint[sizeof err->hint];
-  tws_names_hint(spec, names, count, "built in:", hint, sizeof hint);
+  tws_names_hint(spec, names, count, "built in:", "twinspeed convert list profiles", hint, sizeof hint);
   return tws_fail(
       err, TWS_INVALID, hint,
       *or_file ? "\"%.200s\" is neither a built-in hardware profile%s" : "\"%.200s\" is no built-in hardware profile%s",

@@ -163,15 +163,21 @@ static double collective_seconds(const tws_cluster *cluster, const tws_profile *
   return formula_seconds(cluster, traffic, collective, ranks, per_node, bytes) + start + pieces;
 }
 
+/* By corrections and measurements of links. */
+static double factor_of(const tws_profile *profile, tws_collective collective) {
+  const double factor = profile != NULL ? profile->correction.collective[collective] : 0;
+  return (factor > 0 ? factor : 1) * (profile != NULL ? tws_profile_scale(profile, TWS_SCALE_LINKS) : 1);
+}
+
 static double whole_seconds(const tws_cluster *cluster, const tws_profile *profile, const tws_traffic *traffic,
                             tws_collective collective, int ranks, int per_node, double bytes, int segments) {
   if (ranks < 2) return 0;
   if (profile != NULL && profile->float_reductions && collective == TWS_COLLECTIVE_ALL_REDUCE) bytes *= 2;
   const double seconds = collective_seconds(cluster, profile, traffic, collective, ranks, per_node, bytes, segments);
-  const double factor = profile != NULL ? profile->correction.collective[collective] : 0;
+  const double factor = factor_of(profile, collective);
   const int lists = collective == TWS_COLLECTIVE_ALL_GATHER || collective == TWS_COLLECTIVE_REDUCE_SCATTER;
   const double parts = profile != NULL && lists ? profile->part_s * ranks * (segments > 1 ? segments : 1) : 0;
-  return (factor > 0 ? seconds * factor : seconds) + parts + (profile != NULL ? profile->hand_over_s : 0);
+  return seconds * factor + parts + (profile != NULL ? profile->hand_over_s : 0);
 }
 
 double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
@@ -276,15 +282,15 @@ static double hidden_seconds(const tws_cluster *cluster, const tws_traffic *traf
 static double latency_s(const tws_cluster *cluster, const tws_profile *profile, const tws_traffic *traffic,
                         tws_collective collective, int ranks, int per_node, double bytes, int segments) {
   const double nothing = whole_seconds(cluster, profile, traffic, collective, ranks, per_node, 0, segments);
-  const double factor = profile != NULL ? profile->correction.collective[collective] : 0;
+  const double factor = factor_of(profile, collective);
   tws_nccl_choice choice, least;
   if (per_node < 1) per_node = 1;
   if (ranks > 1 && chosen(cluster, profile, collective, ranks, per_node, bytes, &choice) &&
       chosen(cluster, profile, collective, ranks, per_node, 0, &least))
-    return nothing + (choice.latency_s - least.seconds) * (factor > 0 ? factor : 1);
+    return nothing + (choice.latency_s - least.seconds) * factor;
   if (ranks <= per_node || bytes <= 0) return nothing;
   const double hidden = hidden_seconds(cluster, traffic, collective, ranks, per_node, bytes);
-  return fmax(0, nothing - hidden * (factor > 0 ? factor : 1));
+  return fmax(0, nothing - hidden * factor);
 }
 
 double tws_collective_latency_s(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
@@ -312,7 +318,7 @@ double tws_exchange_stretch(const tws_cluster *cluster, const tws_profile *profi
   return narrowest > 0 && choice.bandwidth > 0 ? narrowest / (ring * choice.bandwidth) : 1;
 }
 
-double tws_p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, int same_node, double bytes) {
+static double p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, int same_node, double bytes) {
   double start = profile != NULL ? profile->launch_s + profile->hand_over_s : 0;
   if (profile != NULL && same_node && profile->p2p.count > 0) return tws_curve_seconds(&profile->p2p, bytes, start);
   const tws_link *link = same_node ? &cluster->intra : &cluster->inter;
@@ -320,4 +326,10 @@ double tws_p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, i
                       : cluster->message_bandwidth > 0 ? cluster->message_bandwidth
                                                        : link->bandwidth;
   return link->latency_s + (rate > 0 ? bytes / rate : 0) + start;
+}
+
+double tws_p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, int same_node, double bytes) {
+  const double seconds = p2p_seconds(cluster, profile, same_node, bytes);
+  const double message = profile != NULL ? profile->correction.message : 0;
+  return seconds * (message > 0 ? message : 1) * (profile != NULL ? tws_profile_scale(profile, TWS_SCALE_LINKS) : 1);
 }

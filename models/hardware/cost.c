@@ -438,8 +438,16 @@ static double kernel_seconds(const tws_profile *profile, const tws_work *work, i
 
 double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
   const double seconds = kernel_seconds(profile, work, threads, busy);
-  const double factor = work->code < TWS_KERNEL_COUNT ? profile->correction.kernel[work->code] : 0;
-  return factor > 0 ? seconds * factor : seconds;
+  if (work->code >= TWS_KERNEL_COUNT) return seconds;
+  const double factor = profile->correction.kernel[work->code];
+  return seconds * (factor > 0 ? factor : 1) * tws_profile_scale(profile, tws_kernel_scale((tws_kernel)work->code));
+}
+
+tws_scale tws_kernel_scale(tws_kernel kernel) {
+  const tws_work work = {.code = (uint8_t)kernel};
+  matrix_product p;
+  const int experts = kernel >= TWS_KERNEL_EXPERT_LINEAR && kernel <= TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT;
+  return experts || product_of(&work, &p) || is_attention(&work) ? TWS_SCALE_PRODUCTS : TWS_SCALE_MEMORY;
 }
 
 double tws_profile_product_rate(const tws_profile *profile, int64_t m, int64_t n, int64_t k, tws_dtype dtype,

@@ -203,9 +203,20 @@ static void append(cJSON *root, const char *key, const char *more) {
   cJSON_AddStringToObject(root, key, text);
 }
 
+void tws_nccl_tests_add(const tws_nccl_log *log, const char *by, const char *name, cJSON *root) {
+  char more[200];
+  cJSON *tables = cJSON_GetObjectItemCaseSensitive(root, "collectives");
+  if (!tables) tables = cJSON_AddArrayToObject(root, "collectives");
+  drop_same(tables, log);
+  add_table(tables, log);
+  const char *slash = strrchr(name, '/');
+  snprintf(more, sizeof more, "; %s of %d ranks by %s (%.80s)", tws_collective_name(log->collective), log->ranks, by,
+           slash ? slash + 1 : name);
+  append(root, "provenance", more);
+}
+
 tws_code tws_nccl_tests_into(const tws_nccl_log *log, const char *name, const char *profile, cJSON **out,
                              tws_error *err) {
-  char more[200];
   tws_json *json;
   tws_profile *check;
   *out = NULL;
@@ -216,14 +227,7 @@ tws_code tws_nccl_tests_into(const tws_nccl_log *log, const char *name, const ch
   tws_json_destroy(json);
   TWS_TRY(code);
   if (!root) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a profile");
-  cJSON *tables = cJSON_GetObjectItemCaseSensitive(root, "collectives");
-  if (!tables) tables = cJSON_AddArrayToObject(root, "collectives");
-  drop_same(tables, log);
-  add_table(tables, log);
-  const char *slash = strrchr(name, '/');
-  snprintf(more, sizeof more, "; %s of %d ranks by nccl-tests (%.80s)", tws_collective_name(log->collective),
-           log->ranks, slash ? slash + 1 : name);
-  append(root, "provenance", more);
+  tws_nccl_tests_add(log, "nccl-tests", name, root);
   *out = root;
   return TWS_OK;
 }

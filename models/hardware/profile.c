@@ -270,7 +270,7 @@ static tws_code read_factors(const tws_json *json, const cJSON *list, const char
 }
 
 static tws_code read_corrections(const tws_json *json, tws_profile *profile, tws_error *err) {
-  static const char *const known[] = {"kernels", "collectives", NULL};
+  static const char *const known[] = {"kernels", "collectives", "messages", NULL};
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(json->root, "corrections");
   tws_profile_correction *own = &profile->own_correction;
   if (!item) return TWS_OK;
@@ -280,6 +280,7 @@ static tws_code read_corrections(const tws_json *json, tws_profile *profile, tws
                        own->kernel, err));
   TWS_TRY(read_factors(json, cJSON_GetObjectItemCaseSensitive(item, "collectives"), collective_word,
                        TWS_COLLECTIVE_COUNT, own->collective, err));
+  TWS_TRY(tws_json_number(json, item, "messages", 0, 1e-3, 1e3, 0, &own->message, err));
   profile->correction = *own;
   return TWS_OK;
 }
@@ -579,46 +580,4 @@ int tws_profile_serial_streams(const tws_profile *profile) {
 double tws_profile_peak_flops(const tws_profile *profile, tws_dtype dtype) {
   if ((unsigned)dtype < TWS_DTYPE_COUNT && profile->peak[dtype] > 0) return profile->peak[dtype];
   return profile->peak[TWS_F32]; /* 16-bit types without units of their own are computed in float32 */
-}
-
-/* 0 is no factor. */
-static double product(double own, double more) {
-  return own > 0 && more > 0 ? own * more : own > 0 ? own : more;
-}
-
-void tws_profile_correct(tws_profile *profile, const tws_profile_correction *correction) {
-  const tws_profile_correction *own = &profile->own_correction;
-  for (int i = 0; i < TWS_KERNEL_COUNT; i++)
-    profile->correction.kernel[i] = product(own->kernel[i], correction->kernel[i]);
-  for (int i = 0; i < TWS_COLLECTIVE_COUNT; i++)
-    profile->correction.collective[i] = product(own->collective[i], correction->collective[i]);
-}
-
-static void write_factors(cJSON *object, const char *key, const char *(*word)(int), int count, const double *factors) {
-  cJSON *list = cJSON_AddObjectToObject(object, key);
-  for (int i = 0; i < count; i++)
-    if (factors[i] > 0) cJSON_AddNumberToObject(list, word(i), factors[i]);
-}
-
-tws_code tws_profile_corrected_json(const char *spec, const tws_profile *profile, int runs, cJSON **out,
-                                    tws_error *err) {
-  tws_json *json;
-  *out = NULL;
-  TWS_TRY(tws_profile_open(spec, &json, err));
-  cJSON *root = cJSON_Duplicate(json->root, 1), *factors;
-  tws_json_destroy(json);
-  char provenance[1024];
-  snprintf(provenance, sizeof provenance, "%.900s; corrected by %d training run%s", profile->provenance, runs,
-           runs > 1 ? "s" : "");
-  cJSON_DeleteItemFromObjectCaseSensitive(root, "corrections");
-  cJSON_DeleteItemFromObjectCaseSensitive(root, "provenance");
-  factors = cJSON_AddObjectToObject(root, "corrections");
-  write_factors(factors, "kernels", kernel_word, TWS_KERNEL_COUNT, profile->correction.kernel);
-  write_factors(factors, "collectives", collective_word, TWS_COLLECTIVE_COUNT, profile->correction.collective);
-  if (!factors || !cJSON_AddStringToObject(root, "provenance", provenance)) {
-    cJSON_Delete(root);
-    return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a profile");
-  }
-  *out = root;
-  return TWS_OK;
 }

@@ -115,8 +115,18 @@ double tws_exchange_stretch(const tws_cluster *cluster, const tws_profile *profi
  * (then 1). They replace those of an earlier call, and multiply those in the profile's own file ("corrections"). */
 typedef struct tws_profile_correction {
   double kernel[TWS_KERNEL_COUNT], collective[TWS_COLLECTIVE_COUNT];
+  double message; /* between two ranks */
 } tws_profile_correction;
 void tws_profile_correct(tws_profile *profile, const tws_profile_correction *correction);
+/* Factors on the seconds of a whole class of operations, by measurements of a site (job/measured.h): products with
+ * attention, all other kernels, collectives and messages. They replace those of an earlier call and multiply the
+ * corrections. 0: the class has none. */
+typedef enum tws_scale { TWS_SCALE_PRODUCTS, TWS_SCALE_MEMORY, TWS_SCALE_LINKS, TWS_SCALE_COUNT } tws_scale;
+const char *tws_scale_name(int scale); /* "products", "memory", "links" */
+void tws_profile_rescale(tws_profile *profile, const double factor[TWS_SCALE_COUNT]);
+tws_scale tws_kernel_scale(tws_kernel kernel); /* TWS_SCALE_PRODUCTS or TWS_SCALE_MEMORY */
+/* The share of the bandwidth that kernels bound by memory reach. */
+double tws_profile_bandwidth_share(const tws_profile *profile);
 /* The file of the profile that tws_profile_load() reads as `spec`, with the corrections that `profile` has by `runs`
  * training runs. The caller deletes *out. */
 tws_code tws_profile_corrected_json(const char *spec, const tws_profile *profile, int runs, cJSON **out,

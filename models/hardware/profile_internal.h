@@ -103,6 +103,7 @@ struct tws_profile {
   tws_curve p2p;                         /* count 0: not measured */
   tws_profile_correction own_correction; /* that its file has */
   tws_profile_correction correction;     /* with that of trials since */
+  double scale[TWS_SCALE_COUNT];         /* tws_profile_rescale(); 0: 1 */
 };
 
 /* Coordinates and costs of a matrix product or attention; 0 for kernels that are costed by bytes alone. */
@@ -116,6 +117,9 @@ tws_code tws_profile_unknown(const char *spec, const char *or_file, tws_error *e
 /* By how much longer a tile of tm x tn takes than its products alone, `feed` of reading its operands. */
 static inline double tws_profile_tiled(double tm, double tn, double feed) {
   return 1 + feed * (1 / tm + 1 / tn);
+}
+static inline double tws_profile_scale(const tws_profile *profile, tws_scale scale) {
+  return profile->scale[scale] > 0 ? profile->scale[scale] : 1;
 }
 #define TWS_TILE_FEED 15.0 /* of tensor cores */
 

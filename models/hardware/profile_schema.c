@@ -69,7 +69,8 @@ static const char schema[] =
     ",\"p2p\":" SAMPLES
     ",\"disk\":" OBJECT("\"read\",\"write\"", "\"read\":" NUMBER("1", "1e18", "bytes/s")
       ",\"write\":" NUMBER("1", "1e18", "bytes/s"))
-    ",\"corrections\":" OBJECT("", "\"kernels\":" NAMED ",\"collectives\":" NAMED)
+    ",\"corrections\":" OBJECT("", "\"kernels\":" NAMED ",\"collectives\":" NAMED ",\"messages\":"
+      NUMBER("0.001", "1000", "of messages between two ranks"))
     "}}";
 
 static const char *dtype_word(int i) {

@@ -459,7 +459,7 @@ tws_code tws_runtime_parse(const char *name, const tws_runtime **out, tws_error 
   char hint[sizeof err->hint];
   *out = tws_runtime_find(name);
   if (*out) return TWS_OK;
-  tws_names_hint(name, tws_runtime_names(), RUNTIMES, "known:", hint, sizeof hint);
+  tws_names_hint(name, tws_runtime_names(), RUNTIMES, "known:", "twinspeed convert list runtimes", hint, sizeof hint);
   return tws_fail(err, TWS_INVALID, hint, "unknown runtime \"%.60s\"", name);
 }
 

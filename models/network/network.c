@@ -19,16 +19,23 @@ static const struct {
 };
 enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
 
-/* All types, those that differ least from `word` first. */
+const char *tws_network_architecture_nth(int i) {
+  int found = -1;
+  for (int at = 0; i >= 0 && at < ARCHITECTURES; at++) {
+    int before = 0;
+    while (strcmp(architectures[before].model_type, architectures[at].model_type) != 0) before++;
+    found += before == at;
+    if (found == i) return architectures[at].model_type;
+  }
+  return NULL;
+}
+
+/* Types, those that differ least from `word` first. */
 static const char *list_architectures(const char *word, char *hint, size_t size) {
   const char *types[ARCHITECTURES];
   size_t count = 0;
-  for (int i = 0; i < ARCHITECTURES; i++) {
-    size_t before = 0;
-    while (before < count && strcmp(types[before], architectures[i].model_type) != 0) before++;
-    if (before == count) types[count++] = architectures[i].model_type;
-  }
-  tws_names_hint(word, types, count, "known architectures:", hint, size);
+  for (const char *type; (type = tws_network_architecture_nth((int)count)) != NULL;) types[count++] = type;
+  tws_names_hint(word, types, count, "known architectures:", "twinspeed convert list architectures", hint, size);
   return hint;
 }
 
@@ -210,7 +217,9 @@ static tws_code unknown_model(const char *spec, tws_error *err) {
   size_t count = 0;
   while (names[count] != NULL) count++;
   char hint[sizeof err->hint];
-  tws_names_hint(spec, names, count, "of others, give the config.json or its folder; built in:", hint, sizeof hint);
+  tws_names_hint(spec, names, count,
+                 "of others, give the config.json or its folder; built in:", "twinspeed convert list models", hint,
+                 sizeof hint);
   return tws_fail(err, TWS_INVALID, hint, "\"%.200s\" is neither a built-in model nor a file", spec);
 }
 

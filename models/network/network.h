@@ -240,6 +240,7 @@ tws_code tws_network_from_json(const tws_json *json, int64_t vocabulary_multiple
 tws_code tws_network_create(const char *name, tws_network **out, tws_error *err);
 void tws_network_destroy(tws_network *network);
 const char *const *tws_network_builtin_names(void); /* NULL-terminated */
+const char *tws_network_architecture_nth(int i);    /* "gpt2", ...: each model_type once; NULL after the last */
 
 /* Counts. Parameters are exact, tied ones counted once; without_padding leaves out padded vocabulary rows. */
 static inline int64_t tws_param_numel(const tws_param *param) {

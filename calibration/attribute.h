@@ -1,0 +1,29 @@
+/* Attribution of kernels and operators of other software to modules, by their names. */
+#ifndef TWS_CALIBRATION_ATTRIBUTE_H
+#define TWS_CALIBRATION_ATTRIBUTE_H
+
+#include "models/kernel.h"
+#include "traces/recording.h"
+
+typedef enum tws_part {
+  TWS_PART_LINEAR,
+  TWS_PART_ATTENTION,
+  TWS_PART_NORM,
+  TWS_PART_ACTIVATION,
+  TWS_PART_EMBEDDING,
+  TWS_PART_LOSS,
+  TWS_PART_EXPERTS, /* routers, and tokens on their way to experts and back */
+  TWS_PART_ELEMENTWISE,
+  TWS_PART_OPTIMIZER,
+  TWS_PART_COMMUNICATION,
+  TWS_PART_COUNT
+} tws_part;
+const char *tws_part_name(int part); /* "linear", "attention", ... */
+
+/* TWS_PART_COUNT: the name says nothing, nor does that of its caller. */
+tws_part tws_part_of_recorded(const tws_recorded_kernel *kernel);
+tws_part tws_part_of_kernel(tws_kernel kernel);
+/* The collective of a kernel of NCCL or RCCL, or TWS_COLLECTIVE_COUNT. */
+int tws_collective_of_recorded(const char *name);
+
+#endif
