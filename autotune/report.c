@@ -6,6 +6,7 @@
 #include "autotune/document.h"
 #include "autotune/results.h"
 #include "base/units.h"
+#include "validation/evidence.h"
 #include "validation/results.h"
 
 enum { ROWS = 20, CELL = 64 };
@@ -122,6 +123,18 @@ static tws_code draw_trials(const tws_tune_report *r, tws_text *svg, tws_error *
 
 /* ---- sections ---- */
 
+/* Adds the interval of the predicted step, and the nearest published run. */
+static void tell_interval(const tws_tune_report *r, const tws_tune_candidate *c, tws_document *d) {
+  const double step_s = tws_tune_predicted(c);
+  const tws_evidence evidence = tws_evidence_of_variant(r->request->job, &c->variant, step_s);
+  char low[32], high[32], text[512];
+  if (!(evidence.high > 0)) return;
+  tws_evidence_text(&evidence, text, sizeof text);
+  tws_document_paragraph(d, "Nine of ten such runs took %s to %s a step. Evidence: %s.",
+                         tws_format_seconds(evidence.low * step_s, low, sizeof low),
+                         tws_format_seconds(evidence.high * step_s, high, sizeof high), text);
+}
+
 static void tell_winner(const tws_tune_report *r, tws_document *d) {
   const tws_tune_analysis *a = r->analysis;
   const tws_job *job = r->request->job;
@@ -130,11 +143,15 @@ static void tell_winner(const tws_tune_report *r, tws_document *d) {
   label_of(&a->winner.variant, label);
   tws_format_bytes(a->winner.bytes, bytes, sizeof bytes);
   const tws_tune_candidate *c = &r->result->candidates[0]; /* the best candidate if nothing was trained */
-  tws_format_seconds(trial ? trial->step_s : c->simulated_s > 0 ? c->simulated_s : a->winner.step_s, step, sizeof step);
+  tws_format_seconds(trial                       ? trial->step_s
+                     : tws_tune_predicted(c) > 0 ? tws_tune_predicted(c)
+                                                 : a->winner.step_s,
+                     step, sizeof step);
   tws_document_paragraph(
       d, "The best: %s on %d rank%s: %s a step, %s, %s tokens/s; a rank needs %s.", label, a->winner.variant.ranks,
       a->winner.variant.ranks > 1 ? "s" : "", step, trial ? "measured" : "predicted",
       whole_text(count[0], tokens(r, trial ? tws_tune_trial_throughput(trial) : tws_tune_throughput(c))), bytes);
+  if (!trial) tell_interval(r, c, d);
   if (has_price(r)) tws_document_paragraph(d, "A million tokens cost %.4g.", a->winner.cost);
   const tws_tune_swept *swept = &r->result->swept;
   tws_document_paragraph(d, "%s configurations: %s planned, %s rejected, %d simulated%s.",

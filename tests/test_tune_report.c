@@ -266,6 +266,19 @@ START_TEST(own_configuration_and_price) {
   ck_assert_double_eq_tol(number(own, "cost_per_million_tokens"),
                           8 * 1e-3 * number(own, "predicted_step_s") / (32 * 256) * 1e6, 1e-9);
   ck_assert_ptr_nonnull(strstr(markdown, "times as fast"));
+  ck_assert_ptr_nonnull(strstr(markdown, "Nine of ten such runs took "));
+}
+END_TEST
+
+/* The winner has the interval of its predicted step, in the results as in the report. */
+START_TEST(interval_of_the_winner) {
+  const cJSON *best = cJSON_GetObjectItem(results, "best");
+  const cJSON *step = cJSON_GetObjectItem(best, "simulated_step_s");
+  if (!step) step = cJSON_GetObjectItem(best, "predicted_step_s");
+  const cJSON *low = cJSON_GetObjectItem(best, "predicted_low_s"), *high = cJSON_GetObjectItem(best, "predicted_high_s");
+  ck_assert(cJSON_IsNumber(step) && cJSON_IsNumber(low) && cJSON_IsNumber(high));
+  ck_assert(low->valuedouble < step->valuedouble * 1.1 && high->valuedouble > step->valuedouble * 0.9);
+  ck_assert_double_lt(low->valuedouble, high->valuedouble);
 }
 END_TEST
 
@@ -353,6 +366,7 @@ int main(void) {
   tcase_add_test(tcase, front);
   tcase_add_test(tcase, knobs);
   tcase_add_test(tcase, own_configuration_and_price);
+  tcase_add_test(tcase, interval_of_the_winner);
   tcase_add_test(tcase, objectives);
   tcase_add_test(tcase, sweep_of_a_network);
   suite_add_tcase(suite, tcase);
