@@ -4,7 +4,7 @@
 
 #include "config/store.h"
 
-/* A visitor that holds the type, range and allowed values of the row against the item. */
+/* Visitor for tws_store_walk(): checks the item against the type, range and allowed values of its key's row. */
 tws_code tws_key_check(tws_walk *walk, const tws_key *key, const cJSON *item);
 
 #endif

@@ -69,17 +69,17 @@ static const tws_cluster systems[] = {
     SYSTEM("aws-p4d", "a100-40gb", 8, 48, 1.152 * TB, 281.6 * GB, NVLINK(300), 0, NETWORK(100), 4, PCIE4, INTEL),
     SYSTEM("aws-p5", "h100-sxm", 8, 96, 2.0 * TB, 409.6 * GB, NVLINK(450), 0, NETWORK(100), 32, PCIE5, AMD),
     SYSTEM("azure-nd-a100", "a100-80gb", 8, 96, 1.7 * TB, 409.6 * GB, NVLINK(300), 0, NETWORK(200), 8, PCIE4, AMD),
-    /* One device out of such a node, with its share of the host. */
+    /* One device of such a node, with its share of the host. */
     SYSTEM("a100", "a100-80gb", 1, 16, 0.25 * TB, 51.2 * GB, NVLINK(300), 0, NETWORK(200), 1, PCIE4, AMD),
     SYSTEM("h100", "h100-sxm", 1, 14, 0.25 * TB, 76.8 * GB, NVLINK(450), 0, NETWORK(400), 1, PCIE5, INTEL),
     SYSTEM("h200", "h200", 1, 14, 0.25 * TB, 76.8 * GB, NVLINK(450), 0, NETWORK(400), 1, PCIE5, INTEL),
-    /* Cores and memory are filled in from this machine. The links are round figures for shared memory and a 10 Gbit/s
-     * network: a calibrated profile carries measured ones. */
+    /* Cores and memory are determined on this machine. The links are round figures for shared memory and a 10 Gbit/s
+     * network; a calibrated profile has measured ones. */
     SYSTEM("host", "host", 1, 1, 0, 10 * GB, NVLINK(5), 0, NETWORK(10), 1, NVLINK(10), 0),
 };
 enum { SYSTEM_COUNT = sizeof systems / sizeof *systems };
 
-/* Boxes and instances follow. */
+/* Names of built-in clusters; those of boxes and instances are appended. */
 static const char *const builtin_names[] = {"dgx1-v100", "dgx2-v100", "quad-v100",     "dgx-a100",    "dgx-a100-40gb",
                                             "dgx-h100",  "dgx-h200",  "dgx-b200",      "gb200-nvl72", "gb300-nvl72",
                                             "aws-p4d",   "aws-p5",    "azure-nd-a100", "a100",        "h100",
@@ -125,10 +125,10 @@ static int usable_cores(void) {
 static void fill_host(tws_cluster *cluster) {
   cluster->cores_per_node = cluster->devices_per_node = usable_cores();
   if (cluster->devices_per_node > MAX_DEVICES) cluster->devices_per_node = MAX_DEVICES;
-  cluster->host_memory_bytes = (double)tws_host_memory_read().total_bytes; /* within the control groups */
+  cluster->host_memory_bytes = (double)tws_host_memory_read().total_bytes; /* within the control groups' limits */
 }
 
-/* ---- NAME[:NODES[xDEVICES]] ---- */
+/* ---- specifications of the form NAME[:NODES[xDEVICES]] ---- */
 
 static int read_count(const char **text, int high, int *value) {
   return isdigit((unsigned char)**text) && tws_text_int(*text, text, 1, high, value);
@@ -141,7 +141,8 @@ static tws_code unknown_cluster(const char *spec, size_t length, tws_error *err)
   return tws_fail(err, TWS_INVALID, hint, "unknown cluster \"%.200s\"", spec);
 }
 
-/* A box of one device has no link between devices, one without NICs no network: more of them need a file. */
+/* Refuses sizes that a box's figures cannot describe: several devices if the box has no link between devices, or
+ * several nodes if it has no NICs. Such clusters need a file. */
 static tws_code check_box(const tws_cluster *c, const char *spec, tws_error *err) {
   const int alone = c->devices_per_node > 1 && !(c->intra.bandwidth > 0);
   if (!c->box || (!alone && (c->nodes < 2 || (c->inter.bandwidth > 0 && c->nics_per_node > 0)))) return TWS_OK;
@@ -182,10 +183,10 @@ static tws_code load_builtin(const char *spec, tws_cluster *out, tws_error *err)
   return check_box(out, spec, err);
 }
 
-/* ---- files ---- */
+/* ---- cluster files ---- */
 
-/* A number, or a text with a unit: 2.5e10, "25 GB/s", "512GiB". None, or a byte (a second) and more: below that times
- * have no end. */
+/* Reads a number, or a text with a unit (2.5e10, "25 GB/s", "512GiB"). The value must be 0, which means "not given", or
+ * at least 1 byte (per second): smaller rates would give unbounded times. */
 static tws_code read_quantity(const tws_json *json, const cJSON *object, const char *key, double *value,
                               tws_error *err) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -263,7 +264,7 @@ static tws_code copy_name(const tws_json *json, const cJSON *root, const char *k
   return TWS_OK;
 }
 
-/* A profile that is a path is meant relative to the cluster file. */
+/* Reads the key "profile". A profile that is a path is relative to the folder of the cluster file. */
 static tws_code read_profile(const tws_json *json, const cJSON *root, tws_cluster *out, tws_error *err) {
   char given[sizeof out->profile] = "";
   TWS_TRY(copy_name(json, root, "profile", given, sizeof given, err));

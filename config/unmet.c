@@ -1,4 +1,5 @@
-/* Keys with an effect whose condition is not met, and sections that switch on by being there what is not there. */
+/* Finds keys that have no effect because a condition is not met, and sections that enable features which Twinspeed does
+ * not have. */
 #include <string.h>
 
 #include "config/store.h"
