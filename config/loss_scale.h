@@ -2,7 +2,7 @@
  * pass. The scale is halved when gradients overflow, and doubled after a number of steps without overflow. A step whose
  * gradients overflow does not change the weights.
  * Differences from DeepSpeed, all in cases in which DeepSpeed would never end or produce nonsense:
- *   all ZeRO stages use this state machine (DeepSpeed's stage 0 has one without hysteresis, which stays at the minimum);
+ *   all ZeRO stages use one state machine (DeepSpeed's stage 0 has one without hysteresis, which stays at the minimum);
  *   the scale does not grow beyond 2^126, so that float32 holds it and its inverse;
  *   a fixed scale that overflows TWS_LOSS_SCALE_PATIENCE times in succession is an error. */
 #ifndef TWS_CONFIG_LOSS_SCALE_H
