@@ -54,9 +54,9 @@ TWS_HOST_AND_DEVICE static inline void tws_attention_within(const int32_t *docum
   if (*end < *begin) *end = *begin;
 }
 
-/* Returns the slope m of head h, whose linear bias is -m |distance|: f->slope times a factor by head (Press et al. 2022,
- * section 3). If the number of heads is no power of two, the remaining heads use every other slope of twice as many
- * heads, as in the authors' code. */
+/* Returns the slope m of head h, whose linear bias is -m |distance|: f->slope times a factor by head (Press et al.
+ * 2022, section 3). If the number of heads is no power of two, the remaining heads use every other slope of twice as
+ * many heads, as in the authors' code. */
 TWS_HOST_AND_DEVICE static inline float tws_attention_slope(const tws_attention_form *f, int64_t h) {
   if (!f->alibi) return 0;
   int64_t power = 1;

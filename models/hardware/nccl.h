@@ -1,6 +1,6 @@
 /* NCCL's choice of algorithm for a collective and the predicted time, by NCCL's own model (NVIDIA/nccl, src/graph/
- * tuning.cc of June 2026: ncclTopoTuneModel(), ncclTopoGetAlgoTime()) with only NCCL's constants. A cluster asks for it by
- * "collectives": "nccl"; other clusters run rings of the Simple protocol. */
+ * tuning.cc of June 2026: ncclTopoTuneModel(), ncclTopoGetAlgoTime()) with only NCCL's constants. A cluster asks for it
+ * by "collectives": "nccl"; other clusters run rings of the Simple protocol. */
 #ifndef TWS_MODELS_NCCL_H
 #define TWS_MODELS_NCCL_H
 

@@ -22,7 +22,7 @@ tws_code tws_network_adapt(tws_network *network, const tws_config *config, tws_e
 
 /* Returns the factor that the products of adapters are multiplied by. */
 double tws_lora_scale(const tws_config *config);
-/* Elements that are trained. */
+/* Returns the number of trained elements. */
 int64_t tws_network_trained(const tws_network *network);
 
 #endif

@@ -37,7 +37,7 @@ uint32_t tws_encoder_stride(const tws_encoder *e) {
   return 8 + attends + (e->dropout > 0 ? 2 - (uint32_t)e->keeps_attended : 0);
 }
 
-/* A branch joins the residual stream; the norm of the sum. */
+/* Adds a branch to the residual stream and returns the norm of the sum. */
 static uint32_t join(tws_network_builder *b, const tws_encoder *e, int layer, const char *name, const char *norm,
                      uint32_t x, uint32_t branch, double dropout) {
   branch = tws_build_dropout(b, layer, tws_build_name(b, "%s.dropout", name), branch, dropout);

@@ -59,7 +59,7 @@ tws_code tws_gpt2_read_experts(tws_network_builder *b, tws_gpt2 *g, tws_error *e
 
 static tws_routing routing_of(const tws_gpt2 *g, int layer) {
   tws_routing r = tws_routing_like_deepspeed(g->experts[layer], (int32_t)g->choices, g->capacity, g->least_slots, 1);
-  if (g->capacity < 0) r.slots.factor = -(double)g->choices; /* what the configuration says */
+  if (g->capacity < 0) r.slots.factor = -(double)g->choices; /* the configuration's factor */
   if (g->samples) r.sampled = 1;
   r.auxiliary = g->auxiliary;
   return r;

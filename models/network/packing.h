@@ -1,5 +1,5 @@
-/* Several documents in one sample ("packed sequences"): tokens see none of another document, and positions count from
- * the first token of each, so that documents are trained as each would be alone. */
+/* Several documents in one sample ("packed sequences"): tokens do not attend to other documents, and positions count
+ * from the first token of each document, so that each document is trained as it would be alone. */
 #ifndef TWS_MODELS_PACKING_H
 #define TWS_MODELS_PACKING_H
 

@@ -19,7 +19,7 @@ static tws_code read_keys(tws_network_builder *b, vit *v, tws_error *err) {
                                       "image_size", "patch_size", "num_channels", "num_labels", "qkv_bias",
                                       "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob",
                                       "layer_norm_eps", "initializer_range",
-                                      /* of other heads than the classifier's */
+                                      /* Keys of other heads than the classifier. */
                                       "encoder_stride", "pooler_output_size", "pooler_act", NULL};
   tws_network *net = b->net;
   const tws_json *json = b->json;
@@ -113,7 +113,7 @@ tws_code tws_build_vit(tws_network_builder *b, tws_error *err) {
                        TWS_NONE);
   tws_build_input(b, "targets", TWS_INPUT_TARGETS, samples_alone, 1);
   tws_build_loss(b, x);
-  net->positions = 1; /* a sample is a picture */
+  net->positions = 1; /* one position per sample, a picture */
   net->picture = (tws_picture){.side = v.image, .patch = v.patch, .channels = v.channels};
   net->objective = TWS_OBJECTIVE_PICTURES;
   return TWS_OK;
