@@ -116,7 +116,8 @@ static int widen(const unsigned char *extra, size_t bytes, uint64_t *value[3]) {
   return 1;
 }
 
-/* Finds the entry's data: the local header before it repeats the name and gives the offset of the data. */
+/* Finds the offset of the entry's data. The local header, which precedes the data, repeats the name and has the length
+ * that leads to the data. */
 static tws_code find_data(const tws_archive *a, tws_archive_entry *entry, uint64_t header, uint64_t limit,
                           tws_error *err) {
   unsigned char text[LOCAL_BYTES];

@@ -1,6 +1,5 @@
-/* Zip archives with stored (uncompressed) entries, as torch.save writes them: this file lists their entries and the
- * position of each entry's bytes. Format: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (4.3), zip64
- * included. */
+/* Reads zip archives with stored (uncompressed) entries, as torch.save writes them: lists their entries and the offset
+ * of each entry's bytes. Format: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (4.3), zip64 included. */
 #ifndef TWS_BASE_ARCHIVE_H
 #define TWS_BASE_ARCHIVE_H
 

@@ -46,7 +46,7 @@ int tws_near(const char *a, const char *b) {
 }
 
 /* Returns 1 if the two words differ only in their digits and therefore name different things, as the devices h20 and
- * h200. If the digits are the same in another order, as in fp61 for fp16, one word is a typing error: 0. */
+ * h200. Returns 0 for the same digits in another order, as in fp61 for fp16, which is a typing error. */
 static int differ_in_digits(const char *a, const char *b) {
   int count[10] = {0}, same = 1;
   if (strcasecmp(a, b) == 0) return 0;

@@ -1,5 +1,5 @@
-/* Memory of this machine as this process may use it: the kernel's figures, bounded by the limits of the memory
- * control groups (cgroup versions 1 and 2) of the process, as containers and batch systems set them. */
+/* The memory of this machine that this process may use: the kernel's figures, bounded by the limits of the process's
+ * memory control groups (cgroup versions 1 and 2), which containers and batch systems set. */
 #ifndef TWS_BASE_HOST_MEMORY_H
 #define TWS_BASE_HOST_MEMORY_H
 

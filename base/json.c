@@ -116,7 +116,7 @@ static tws_code build_from_text(tws_json *json, char *text, size_t length, const
   while (slots < 2 * places->marks.count) slots *= 2;
   places->slots = tws_calloc(slots, sizeof *places->slots);
   places->mask = slots - 1;
-  /* The scan has accepted the text, so that only memory can be missing. */
+  /* The scan has accepted the text, so the only possible failure is that memory is exhausted. */
   json->root = places->slots ? cJSON_ParseWithLengthOpts(text, length + 1, NULL, 1) : NULL;
   if (!json->root) return tws_fail(err, TWS_MEMORY, NULL, "%s: out of memory", json->name);
   walk w = {.json = json, .err = err};
@@ -211,7 +211,7 @@ tws_code tws_json_parse_hjson(const char *text, size_t length, const char *name,
   if (read == TWS_OK) {
     read = parse_text(rewritten.data, rewritten.length, name, &marks, out, &lenient);
     if (read == TWS_INVALID && !strstr(lenient.message, "duplicate key"))
-      lenient = strict; /* positions in the other error are those of the rewritten text */
+      lenient = strict; /* its positions are those of the rewritten text: report the other error */
   } else if (read == TWS_INVALID && !lenient_is_nearer(&strict, &lenient, name)) {
     lenient = strict;
   }

@@ -49,7 +49,7 @@ tws_code tws_json_number(const tws_json *json, const cJSON *object, const char *
                          double high, double fallback, double *value, tws_error *err);
 tws_code tws_json_bool(const tws_json *json, const cJSON *object, const char *key, int required, int fallback,
                        int *value, tws_error *err);
-/* *value points into the cJSON tree, or is `fallback` */
+/* Reads a string member: *value points into the cJSON tree, or is `fallback`. */
 tws_code tws_json_string(const tws_json *json, const cJSON *object, const char *key, int required, const char *fallback,
                          const char **value, tws_error *err);
 

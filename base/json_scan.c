@@ -28,7 +28,7 @@ typedef struct scanner {
   size_t key;   /* offset in the text of the last key */
 } scanner;
 
-/* `...` is a format with its arguments */
+/* Fails with the position of a line and column; `...` is a format with its arguments. */
 #define REFUSE_AT(s, line_, column_, hint, format, ...) \
   tws_fail((s)->err, TWS_INVALID, hint, "%s:%d:%d: " format, (s)->name, line_, column_ __VA_OPT__(, ) __VA_ARGS__)
 #define REFUSE(s, hint, ...) REFUSE_AT(s, (s)->line, (s)->column, hint, __VA_ARGS__)
@@ -52,7 +52,7 @@ static void blank(scanner *s) {
   if (s->text[s->at] != '\n') s->text[s->at] = ' ';
 }
 
-/* Length of the well-formed UTF-8 sequence at p (Unicode 15, table 3-7), or 0. */
+/* Returns the length of the well-formed UTF-8 sequence at p (Unicode 15, table 3-7), or 0. */
 static size_t utf8_length(const unsigned char *p, size_t left) {
   static const struct {
     unsigned char first_low, first_high, second_low, second_high;

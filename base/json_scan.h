@@ -1,5 +1,5 @@
-/* Private to base/: the strict scan that runs before cJSON. It checks everything that cJSON is lax about, blanks
- * comments and trailing commas in place (so that every offset stays true), and records the position of each value. */
+/* Private to base/: the strict scan that runs before cJSON. It checks everything that cJSON does not, replaces comments
+ * and trailing commas by blanks (so that every offset remains valid), and records the position of each value. */
 #ifndef TWS_BASE_JSON_SCAN_H
 #define TWS_BASE_JSON_SCAN_H
 
@@ -16,7 +16,7 @@ typedef struct tws_json_mark {
   int64_t integer;  /* the literal's exact value, which a double may not be able to represent */
 } tws_json_mark;
 
-typedef struct tws_json_marks { /* one for each value, in document order (a container before its members) */
+typedef struct tws_json_marks { /* marks of all values, in document order (a container before its members) */
   tws_json_mark *items;
   size_t count, capacity;
 } tws_json_marks;

@@ -1,7 +1,6 @@
-/* Replaceable allocator, arenas and growable arrays.
- *
- * The allocator is the one process-wide setting of the library; set it before anything else is called
- * (tests use it to make every allocation fail in turn). All functions return NULL when memory is exhausted. */
+/* A replaceable allocator, arenas and growable arrays. The allocator is the only process-wide setting of the library;
+ * set it before anything else is called (tests use it to make every allocation fail in turn). All functions return NULL
+ * if memory is exhausted. */
 #ifndef TWS_BASE_MEMORY_H
 #define TWS_BASE_MEMORY_H
 
@@ -23,7 +22,7 @@ void *tws_calloc(size_t count, size_t bytes); /* zeroed; checks count * bytes fo
 void *tws_realloc(void *pointer, size_t count, size_t bytes);
 void tws_free(void *pointer);
 
-/* An arena hands out zeroed memory, aligned to 16 bytes, that lives until the arena is destroyed. */
+/* An arena, which allocates zeroed memory, aligned to 16 bytes, that lives until the arena is destroyed. */
 typedef struct tws_arena tws_arena;
 tws_arena *tws_arena_create(void);
 void tws_arena_destroy(tws_arena *arena); /* NULL is allowed */

@@ -128,7 +128,7 @@ static int has_ended(pid_t child) {
   return waitid(P_PID, (id_t)child, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == child;
 }
 
-/* Reads the available bytes of one pipe; at its end the descriptor is closed and set to -1. */
+/* Reads the available bytes of one pipe; at the end of the pipe, its descriptor is closed and set to -1. */
 static void read_some(int *from, int errors, size_t most, tws_process_end *end) {
   char buffer[16384];
   const ssize_t got = read(*from, buffer, sizeof buffer);
@@ -139,8 +139,8 @@ static void read_some(int *from, int errors, size_t most, tws_process_end *end) 
   *from = -1;
 }
 
-/* Reads both pipes until their writers have closed them, until the time is over, or until the program has ended and
- * no data is left: its children (ssh's persistent connection) may keep them open. */
+/* Reads both pipes until their writers have closed them, until the time limit, or until the program has ended and no
+ * data is left: the program's children (ssh's persistent connection) may keep the pipes open. */
 static void read_all(const tws_process *program, pipes *p, pid_t child, tws_process_end *end, double until_s) {
   const size_t most = program->most_bytes ? program->most_bytes : LINE_BYTES;
   const double look_s = 0.05;

@@ -1,5 +1,5 @@
-/* Child programs: found on PATH, started with an argument vector, never through a shell. A program's output is read
- * to its end and kept within bounds, and a program that exceeds its time limit is killed. */
+/* Child programs, which are found on PATH and started with an argument vector, never through a shell. All output of a
+ * program is read, but only a bounded part is stored, and a program that exceeds its time limit is killed. */
 #ifndef TWS_BASE_PROCESS_H
 #define TWS_BASE_PROCESS_H
 

@@ -7,7 +7,7 @@
 
 #include <stdarg.h>
 
-/* name, exit code of the program, text */
+/* Columns: name, exit code of the program, text. */
 #define TWS_CODES(X)                                                     \
   X(OK, 0, "success")                                                    \
   X(NO, 1, "the answer is no (does not fit, tolerance exceeded)")        \

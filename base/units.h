@@ -1,4 +1,4 @@
-/* Units are always explicit: GiB is 2^30 bytes, GB is 10^9 bytes. */
+/* Quantities with units: GiB is 2^30 bytes, GB is 10^9 bytes. */
 #ifndef TWS_BASE_UNITS_H
 #define TWS_BASE_UNITS_H
 

@@ -1,4 +1,4 @@
-/* The autotuning section of ds_config.json, as the verb tune reads it. */
+/* The autotuning section of ds_config.json, which the verb `tune` reads. */
 #ifndef TWS_CONFIG_AUTOTUNING_H
 #define TWS_CONFIG_AUTOTUNING_H
 
@@ -12,7 +12,7 @@ typedef struct tws_autotuning {
   int64_t trials, early_stopping;
   int64_t min_micro, max_micro, max_train_batch;
   int64_t list_size;               /* the key num_tuning_micro_batch_sizes */
-  double params, activation_bytes; /* from model_info: number of parameters; bytes of one sequence on one GPU */
+  double params, activation_bytes; /* model_info: number of parameters; bytes of one sequence on one GPU */
 } tws_autotuning;
 tws_autotuning tws_config_autotuning(const tws_config *config);
 /* Returns 1 if a line of tws_config_no_effect() is about a key of the autotuning section that `tune` reads. */

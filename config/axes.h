@@ -21,7 +21,7 @@ enum {
 #undef AXIS
 };
 
-/* Quantities that the ranks along an axis divide. */
+/* The quantity that the ranks along an axis divide among them. */
 typedef enum tws_divides {
   TWS_DIVIDES_LAYERS,
   TWS_DIVIDES_SAMPLES,
@@ -30,7 +30,7 @@ typedef enum tws_divides {
 } tws_divides;
 
 const char *tws_axis_name(tws_axis axis);
-tws_axis tws_axis_find(const char *name, size_t length); /* TWS_AXIS_NONE: no axis has that name */
+tws_axis tws_axis_find(const char *name, size_t length); /* TWS_AXIS_NONE: no axis has this name */
 tws_axis tws_axis_parent(tws_axis axis);                 /* TWS_AXIS_NONE: the axis is no part of another */
 tws_axis tws_axis_whole(tws_axis axis);                  /* the outermost axis that it is a part of, or itself */
 tws_axis tws_axis_reported(tws_axis axis);               /* the axis under which reports count its time */

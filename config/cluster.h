@@ -1,17 +1,17 @@
-/* A cluster: what the ranks run on. JSON file with "schema": "twinspeed-cluster-1", or a built-in name with an
- * optional size, NAME[:NODES[xDEVICES]]: "dgx-a100", "dgx-a100:4", "host:2x4" (two nodes of four devices).
+/* A cluster, on which the ranks run. It is given as a JSON file with "schema": "twinspeed-cluster-1", or as a built-in
+ * name with an optional size, NAME[:NODES[xDEVICES]]: "dgx-a100", "dgx-a100:4", "host:2x4" (two nodes of four devices).
  * Bandwidths are bytes/s in one direction, per device or per NIC.
  *
- * Keys of a file, all optional but schema: name, base (a built-in to start from), profile, nodes, devices_per_node,
- * cores_per_node, nics_per_node, paired (0 or 1), host_memory, device_memory (bytes, or "512GiB"), host_bandwidth
- * (bytes/s), numa_nodes, intra, inter, host_link (each with bandwidth, bytes/s or "25 GB/s", and latency_s),
- * devices_per_host_link, disk (read, write, size), message_bandwidth, message_s, collectives ("rings" or "nccl"),
- * leaf (nodes, oversubscription), samples_per_s (of a node's data loaders), price_per_device_hour (in whatever
- * currency), and for people provenance and figures. A link's "class" (boxes.h: "nvlink", "efa", ...) gives its
- * latency_s where that is absent.
+ * Keys of a file, all optional but schema: name, base (a built-in cluster whose values are the defaults), profile,
+ * nodes, devices_per_node, cores_per_node, nics_per_node, paired (0 or 1), host_memory, device_memory (bytes, or
+ * "512GiB"), host_bandwidth (bytes/s), numa_nodes, intra, inter, host_link (each with bandwidth, bytes/s or "25 GB/s",
+ * and latency_s), devices_per_host_link, disk (read, write, size), message_bandwidth, message_s, collectives ("rings"
+ * or "nccl"), leaf (nodes, oversubscription), samples_per_s (of a node's data loaders), price_per_device_hour (in any
+ * currency), and the texts provenance and figures. A link's "class" (boxes.h: "nvlink", "efa", ...) gives its latency_s
+ * if that is absent.
  *
- * "host" is this machine: cores that the process may use, memory within the control group's limit, as many devices as
- * cores. Any number of ranks may be asked of a host; devices_per_node is what a tuner tries. */
+ * "host" is this machine: the cores that the process may use, memory within the control group's limit, and as many
+ * devices as cores. Any number of ranks may run on a host; a tuner tries devices_per_node. */
 #ifndef TWS_CONFIG_CLUSTER_H
 #define TWS_CONFIG_CLUSTER_H
 

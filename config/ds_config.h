@@ -12,7 +12,7 @@
 #include "config/axes.h"
 #include "config/optimizer.h"
 
-/* Algorithms of attention among ranks that share a sequence. */
+/* The algorithm by which ranks that share a sequence compute attention. */
 typedef enum tws_sequence_algorithm { TWS_SEQUENCE_ULYSSES, TWS_SEQUENCE_RING } tws_sequence_algorithm;
 
 /* twinspeed.matmul_dtype: the type to which operands of matrix products are cast in layers with 16-bit parameters. */
@@ -239,7 +239,7 @@ typedef struct tws_config {
   tws_comet_section comet;
 } tws_config;
 
-/* Values that "auto" may be resolved from (specification 01 section 4). */
+/* Properties of the model from which "auto" may be resolved (specification 01 section 4). */
 typedef struct tws_auto_context {
   int64_t hidden_size;
 } tws_auto_context;
@@ -296,11 +296,11 @@ static inline tws_dtype tws_config_communication_dtype(const tws_config *config)
   const int given = apart ? config->sequence_communication : config->communication_dtype;
   return given ? (tws_dtype)(given - 1) : config->dtype;
 }
-/* Returns 1 if activation checkpoints are kept in host memory. */
+/* Returns 1 if activation checkpoints are stored in host memory. */
 static inline int tws_config_checkpoints_on_host(const tws_config *config) {
   return config->cpu_checkpointing && config->recompute == TWS_RECOMPUTE_FULL;
 }
-/* Returns 1 if sequence ranks pass keys and values around a ring. */
+/* Returns 1 if attention among sequence-parallel ranks passes keys and values around a ring. */
 static inline int tws_config_is_ring(const tws_config *config) {
   return config->sequence_ranks > 1 && config->sequence_algorithm == TWS_SEQUENCE_RING;
 }
@@ -321,8 +321,8 @@ static inline const char *tws_config_disk(const tws_config *config) {
   return parameters ? config->param_path : NULL;
 }
 
-/* tws_config_bf16_masters() returns 1 if the bfloat16 parameters are the only copy of the weights;
- * tws_config_bf16_moments() returns 1 if the optimizer's moments are bfloat16 too. */
+/* Return 1 if the bfloat16 parameters are the only copy of the weights; the second function returns 1 if the
+ * optimizer's moments are bfloat16 too. */
 static inline int tws_config_bf16_masters(const tws_config *config) {
   return config->dtype == TWS_BF16 && config->bf16_masters;
 }
@@ -330,9 +330,9 @@ static inline int tws_config_bf16_moments(const tws_config *config) {
   return tws_config_bf16_masters(config) && config->bf16_moments;
 }
 
-/* Return ZenFlow's intervals in steps, with "auto" and epochs resolved. Counted from the end of the warm-up, the host
- * updates after every tws_zenflow_update_interval()-th step, and columns are selected anew after every
- * tws_zenflow_select_interval()-th, a multiple of it. The warm-up has at least one step. */
+/* Return ZenFlow's intervals in steps, with "auto" and epochs resolved. Both are counted from the end of the warm-up:
+ * the host updates after every tws_zenflow_update_interval()-th step, and columns are selected again after every
+ * tws_zenflow_select_interval()-th step, a multiple of the update interval. The warm-up has at least one step. */
 int64_t tws_zenflow_update_interval(const tws_config *config);
 int64_t tws_zenflow_select_interval(const tws_config *config);
 int64_t tws_zenflow_warm_up(const tws_config *config);
@@ -350,8 +350,8 @@ int64_t tws_config_shard_ranks(const tws_config *config);
 int64_t tws_config_gather_ranks(const tws_config *config);
 /* Returns 1 if training freezes some parameters. */
 int tws_config_freezes(const tws_config *config);
-/* Returns how many steps of a run of `steps` a printed line stands for: `asked` where it is above 0, else
- * steps_per_print; where neither is given, each of up to 40 steps is printed, and 20 lines of longer runs. */
+/* Returns every how many steps of a run of `steps` steps a line is printed: `asked` if it is above 0, else
+ * steps_per_print; if neither is given, 1 for up to 40 steps, and for longer runs the interval that gives 20 lines. */
 int64_t tws_config_print_interval(const tws_config *config, int64_t asked, int64_t steps);
 /* Returns 1 if parameters are gathered as 8-bit codes, that is, zero_quantized_weights is given and has an effect. */
 static inline int tws_config_quantizes_weights(const tws_config *config) {
@@ -380,15 +380,15 @@ int tws_config_node_replicas(const tws_config *config, int64_t replicas);
  * replica. */
 int tws_config_group_replicas(const tws_config *config, int64_t replicas);
 int tws_config_group_node_replicas(const tws_config *config);
-/* Returns 1 if ranks that share experts run two-level all-to-alls, first inside groups of
- * twinspeed.expert_node_ranks. */
+/* Returns 1 if ranks that share experts run two-level all-to-alls, whose first level is inside groups of
+ * twinspeed.expert_node_ranks ranks. */
 int tws_config_two_steps(const tws_config *config);
 /* Returns the number of ranks of one replica of the model: the product of the ranks along all axes but "data". */
 int64_t tws_config_model_ranks(const tws_config *config);
 /* Computes the number of replicas that `ranks` ranks form; fails with TWS_INVALID if the ranks of a replica do not
  * divide them. */
 tws_code tws_config_replicas(const tws_config *config, int64_t ranks, int64_t *replicas, tws_error *err);
-/* Returns the number that the padded vocabulary is a multiple of: vocabulary_multiple and the tensor ranks both divide
+/* Returns the number of which the padded vocabulary is a multiple: vocabulary_multiple and the tensor ranks both divide
  * it. */
 int64_t tws_config_vocabulary_multiple(const tws_config *config);
 
@@ -418,7 +418,7 @@ tws_code tws_config_notes(const tws_config *config, tws_text *out, int *count, t
 const char *tws_recompute_name(tws_recompute recompute);
 /* Returns the set of operations named in the list, one bit for each tws_recomputed, or -1 if a name is unknown. */
 int tws_recompute_list(const char *names);
-/* Returns 1 if whole layers or whole MLPs are recomputed. */
+/* Returns 1 if complete layers or complete MLPs are recomputed. */
 int tws_config_recomputes_blocks(const tws_config *config);
 
 #endif

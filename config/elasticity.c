@@ -62,7 +62,8 @@ static int count_gpus(const tws_elastic *e, int64_t batch, int64_t low, int64_t 
   return count;
 }
 
-/* Version 0.1: returns the batch that the most numbers of GPUs can train, and sets can[gpus] to 1 for each of them. */
+/* Returns, for version 0.1, the batch that the most numbers of GPUs can train, and sets can[gpus] to 1 for each of
+ * them. */
 static int64_t choose_batch(const tws_elastic *e, int64_t cap, int64_t low, int64_t high, unsigned char *can) {
   int64_t best = e->micro[0], together = 1;
   int most = 0;
@@ -92,8 +93,8 @@ static int64_t choose_micro(const tws_elastic *e, int64_t batch, int64_t gpus) {
   return best;
 }
 
-/* Version 0.2, for a number of GPUs that is not among the counted ones: returns the largest batch that this number can
- * train. */
+/* Returns, for version 0.2 and a number of GPUs that is not among the counted ones, the largest batch that this number
+ * can train. */
 static int64_t choose_for_world(const tws_elastic *e, int64_t gpus) {
   int64_t best = 0;
   for (int m = 0; m < e->micro_count; m++) {

@@ -1,6 +1,6 @@
-/* Elasticity: a batch that many numbers of GPUs divide, so that a job may continue with fewer or more of them and train
- * the same. Rules and results are those of DeepSpeed's compute_elastic_config (0.19): version 0.1 counts single GPUs,
- * version 0.2 nodes of equal size with model parallelism inside. */
+/* Elasticity: chooses a batch that many numbers of GPUs divide, so that a job may continue with fewer or more GPUs and
+ * an unchanged batch. Rules and results are those of DeepSpeed's compute_elastic_config (0.19): version 0.1 counts
+ * single GPUs, version 0.2 counts nodes of equal size with model parallelism inside. */
 #ifndef TWS_CONFIG_ELASTICITY_H
 #define TWS_CONFIG_ELASTICITY_H
 

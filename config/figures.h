@@ -7,7 +7,7 @@
 
 typedef enum tws_mark {
   TWS_MARK_SOURCED,  /* read in one of the sources listed */
-  TWS_MARK_RECALLED, /* from memory: no source was read */
+  TWS_MARK_RECALLED, /* recalled from memory, without a source */
   TWS_MARK_DERIVED,  /* computed from other figures of the same list */
   TWS_MARK_COUNT
 } tws_mark;

@@ -64,7 +64,7 @@
 #define SEED "DeepSpeed does not read it either; set twinspeed.seed"
 #define SLICES "a rank makes its own part of the parameters, never the whole"
 
-#define LARGE 1099511627776.0       /* 2^40: beyond any real batch or step, and products stay far from overflow */
+#define LARGE 1099511627776.0       /* 2^40: above any real batch or step, and products do not overflow */
 #define SCALE 1.2676506002282294e30 /* 2^100: float32 represents it, its inverse and multiples of both */
 #define RANGE(low_, high_) .bounded = 1, .low = low_, .high = high_
 #define FROM(low_) RANGE(low_, 9223372036854775807.0)

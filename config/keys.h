@@ -44,7 +44,7 @@ typedef struct tws_key {
   const char *doc;
   const char *values;   /* allowed strings, with | between them */
   const char *alias;    /* another name for the last segment */
-  const char *moved_to; /* deprecated in favour of this path */
+  const char *moved_to; /* this key is deprecated and replaced by the key at this path */
   const char *owners;   /* schedules that take this argument, separated by |; for optimizers see config/optimizer.h */
   const char *reason;   /* the reason why the key has no effect; NULL if it has one */
   double low, high;     /* bounds of the value, if `bounded` is 1 */

@@ -119,8 +119,8 @@ static const char *path_of(const struct tws_config_store *store, tws_axis axis) 
   return tws_store_at(store, inner).item ? inner : path;
 }
 
-/* Writes a hint with numbers of ranks that a replica's ranks divide and, if only one axis has a key (`only`), sizes of
- * that axis. */
+/* Writes a hint that names the nearest numbers of ranks that are multiples of a replica's ranks and, if only one axis
+ * has a key (`only`), the sizes of that axis that would fit. */
 static void hint_nearest_ranks(int64_t model, int64_t ranks, const char *only, char *hint, size_t size) {
   int64_t below = ranks - ranks % model, smaller = model < ranks ? model : ranks, larger = model + 1;
   int used = below ? snprintf(hint, size, "use %lld or %lld ranks", (long long)below, (long long)(below + model))
@@ -164,8 +164,8 @@ static tws_code check_steps(const tws_config *config, tws_error *err) {
   return refuse_degree(config, store ? tws_store_at(store, path) : (tws_given){NULL, NULL}, err, hint, text);
 }
 
-/* Checks a number of adjacent ranks that form a group, `part`: it divides the `ranks` ranks, named `what`, and each
- * group holds all ranks of its sequences. */
+/* Checks the size `part` of groups of adjacent ranks: it must divide the `ranks` ranks, which messages call `what`, and
+ * each group must contain all ranks of its sequences. */
 static tws_code check_parts(const tws_config *config, const char *path, int64_t part, int64_t ranks, const char *what,
                             tws_error *err) {
   const struct tws_config_store *store = config->store;

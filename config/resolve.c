@@ -16,7 +16,8 @@ static tws_code require_positive(int64_t value, const char *key, tws_error *err)
                   "%s is %lld and has to be greater than 0", key, (long long)value);
 }
 
-/* Writes a hint with the nearest train batch size that the ranks and the other given key (1: none) divide. */
+/* Writes a hint with the nearest train batch size that is a multiple of the ranks times the other given key (1:
+ * none). */
 static void nearest_batch(int64_t train, int64_t other, int64_t world, char *hint, size_t size) {
   int64_t unit;
   snprintf(hint, size, "leave out one of the three keys, or change the number of ranks");
@@ -602,7 +603,7 @@ static tws_code check_quantization(const rules *r) {
                 (long long)group, (long long)block);
 }
 
-/* Refuses techniques that do not combine with what ZeRO++ adds to stage 3. */
+/* Refuses techniques that cannot be combined with the features that ZeRO++ adds to stage 3. */
 static tws_code check_zeropp(const rules *r) {
   static const char hpz[] = "zero_optimization.zero_hpz_partition_size";
   static const char frozen[] = "zero_optimization.zero_quantized_nontrainable_weights";

@@ -1,5 +1,5 @@
-/* Learning rate schedules (specification 06 section 5). k counts calls of step(); i = k - 1 is the last batch
- * iteration, -1 before the first. */
+/* Computes learning rates by schedules (specification 06 section 5). k counts calls of step(); i = k - 1 is the last
+ * batch iteration, -1 before the first. */
 #include <math.h>
 
 #include "config/ds_config.h"

@@ -34,7 +34,7 @@ typedef struct tws_given {
 
 tws_given tws_store_get(const struct tws_config_store *store, const tws_key *key);
 tws_given tws_store_at(const struct tws_config_store *store, const char *path); /* without aliases */
-/* Returns 1 if the path, a key or a section, is given in any form. */
+/* ignores aliases */
 int tws_store_has(const struct tws_config_store *store, const char *path);
 int tws_given_auto(tws_given given);
 int tws_given_true(tws_given given);

@@ -10,7 +10,7 @@ typedef struct tws_node_description {
   int devices, nics, processors, sm; /* sm: compute capability times 10, such as 80; 0: not known */
   int links, paired;     /* NVLinks of a device; paired: 1: no switch, an equal part to each other device */
   int sharers;           /* number of devices at one PCIe switch */
-  double link_bandwidth; /* of one NVLink, bytes/s */
+  double link_bandwidth; /* bytes/s of one NVLink */
   double pcie_bandwidth; /* bytes/s of one device; 0: not known */
   double nic_bandwidth;  /* bytes/s of one NIC; 0: not known */
   int amd;

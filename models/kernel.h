@@ -28,26 +28,24 @@ const char *tws_collective_name(tws_collective collective);
 enum {
   TWS_ACCUMULATE = 1,       /* add to the gradient output instead of writing it */
   TWS_ACCUMULATE_PARAM = 2, /* NORM_GRAD: add to dweight, dbias and sums; LINEAR_GRAD_INPUT: to sums */
-  TWS_BIAS = 4,             /* LINEAR, LINEAR_GRAD_WEIGHT, NORM, NORM_GRAD: the bias operand is there; ROUTER: of
-                               experts */
+  TWS_BIAS = 4,             /* LINEAR, LINEAR_GRAD_WEIGHT, NORM, NORM_GRAD: there is a bias; ROUTER: of experts */
   TWS_RMS = 8,
   TWS_L2 = 16,
-  TWS_SCALED = 32, /* CROSS_ENTROPY, VOCABULARY_LOSS, CLIP: the hyperparameters are one more operand, for the loss scale
-                      in them */
+  TWS_SCALED = 32, /* CROSS_ENTROPY, VOCABULARY_LOSS, CLIP: an operand has the hyperparameters (loss scale) */
   TWS_NARROW = 32, /* LINEAR: also saves the input in 8 bits; LINEAR_GRAD_WEIGHT: reads it so */
   TWS_GELU = 64,   /* LINEAR, LINEAR_GRAD_INPUT: the activation after a layer, or its gradient, is fused */
   TWS_RESIDUAL = 128,     /* NORM: of the sum of two inputs; the sum is an output too */
   TWS_HALF_WEIGHTS = 256, /* weight updates: there is no float32 copy of the weights */
   TWS_HALF_MOMENTS = 512, /* weight updates: the optimizer states have 16 bits */
-  TWS_STOCHASTIC = 1024,  /* updates: 16-bit results are rounded at random */
+  TWS_STOCHASTIC = 1024,  /* weight updates: stochastic rounding of 16-bit results */
   /* ATTENTION and ATTENTION_GRAD: */
   TWS_BIDIRECTIONAL = 2048, /* queries see later keys too */
-  TWS_ALIBI = 4096,         /* linear biases */
+  TWS_ALIBI = 4096,         /* linear biases are added to scores */
   TWS_DROPOUT = 8192,       /* dropout of attention probabilities */
   TWS_LENGTHS = 16384,      /* an operand has the number of keys of each sequence */
   TWS_Q_KV = 32768,         /* queries are one operand, keys and values a second one */
   TWS_Q_K_V = 65536,        /* queries, keys and values are three operands */
-  TWS_RUNNING = 131072,     /* BATCH_NORM: running statistics follow; ROPE, ROPE_GRAD: factors of the frequencies */
+  TWS_RUNNING = 131072,     /* BATCH_NORM: updates running statistics; ROPE, ROPE_GRAD: divisors of frequencies */
   TWS_SIGMOID = 262144,     /* ROUTER, ROUTER_GRAD: scores are sigmoids of the logits, not their softmax */
   TWS_INTERLEAVED = 524288, /* ROPE and ROPE_GRAD: pairs are adjacent elements */
   TWS_TOGETHER = 1048576,   /* HEADS_NORM and HEADS_NORM_GRAD: one norm over all heads */
@@ -120,7 +118,7 @@ size_t tws_attention_bias_parts(const tws_work *work, tws_backend_kind backend);
 size_t tws_host_disentangled_thread_floats(const tws_work *work);
 size_t tws_disentangled_workspace(const tws_work *work, tws_backend_kind backend, int threads);
 
-/* Slots of the two small buffers every plan has: hyper (float32, written by the executor before each step) and
+/* Indices in the two small buffers that every plan has: hyper (float32, written by the executor before each step) and
  * metrics (float64, zeroed by the executor before each step, read after it). */
 enum {
   TWS_HYPER_LR,

@@ -175,7 +175,7 @@ static inline double clamped_sum(double last, double top) {
 /* Returns the number of pairs of a query of one head and a key that it sees, as tws_attention_keys() determines
  * them. */
 static inline double pairs(double seq, double kv_seq, double window, int bidirectional) {
-  const double all = keys(seq, kv_seq), first = all - seq; /* the first query's position */
+  const double all = keys(seq, kv_seq), first = all - seq; /* first: position of the first query */
   double end = bidirectional ? window : 1, ends = seq * all, begins = 0;
   if (!bidirectional || window > 0) ends = clamped_sum(first + seq - 1 + end, all) - clamped_sum(first - 1 + end, all);
   if (window > 0) begins = clamped_sum(first + seq - window, all) - clamped_sum(first - window, all);

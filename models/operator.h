@@ -88,7 +88,7 @@ const tws_operator *tws_operator_of(tws_kernel kernel);
 /* Returns the parameter of that name, or 0 if the kernel has none. */
 double tws_work_parameter(const tws_work *work, const char *name);
 void tws_work_set_parameter(tws_work *work, const char *name, double value);
-/* Returns the number of elements to which a profile's added bytes refer. */
+/* Returns the number of elements to which a profile's "added bytes" refer. */
 double tws_work_elements(const tws_work *work);
 
 #endif

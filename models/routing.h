@@ -1,6 +1,6 @@
-/* Routing tokens to experts, for backends and plans alike. A network of experts has a router, which chooses for each
- * token some experts by the softmax of their logits, and for each expert a number of slots, its capacity (Shazeer et
- * al. 2017; GShard, Lepikhin et al. 2021; DeepSpeed-MoE, Rajbhandari et al. 2022). */
+/* Routing of tokens to experts, for backends and plans. A layer of experts has a router, which chooses some experts for
+ * each token by the softmax of the token's logits, and each expert has a number of slots, its capacity (Shazeer et al.
+ * 2017; GShard, Lepikhin et al. 2021; DeepSpeed-MoE, Rajbhandari et al. 2022). */
 #ifndef TWS_MODELS_ROUTING_H
 #define TWS_MODELS_ROUTING_H
 

@@ -92,7 +92,7 @@ typedef struct tws_token_step {
   const tws_json *json; /* the file that contains `item`, for messages */
   const cJSON *item;
   tws_pattern *pattern;
-  const char *content; /* Replace, Prepend, Metaspace's replacement, Strip's character */
+  const char *content; /* text of Replace and Prepend, replacement of Metaspace, character of Strip */
   tws_behavior behavior;
   int cleans, pads, strips_accents, lowers; /* BertNormalizer: options; WordPiece: cleans = no blanks before marks */
   int invert, left, right;                  /* Strip: sides; ByteLevel: left = add a leading blank */

@@ -16,7 +16,7 @@ static const char *const names[] = {
 
 /* The pattern of GPT-2 (https://github.com/openai/gpt-2, encoder.py). */
 static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-/* \w+|[^\w\s]+, where \w is alphabetic characters, marks, digits and connectors. */
+/* The pattern \w+|[^\w\s]+, where \w means alphabetic characters, marks, digits and connectors. */
 #define WORD                                                                                       \
   "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}" \
   "\\x{1f170}-\\x{1f189}\\x{200c}\\x{200d}"
@@ -115,8 +115,8 @@ static tws_code flush(cutter *c, tws_error *err) {
   return tws_split(c->steps, c->step + 1, c->text + begin, end - begin, c->first && begin == 0, c->word, c->user, err);
 }
 
-/* Adds the range [begin, end) of the text, which is a separator or not; ranges are added in order. Of a run of
- * separators only the one adjacent to other text is merged with it. */
+/* Adds the range [begin, end) of the text, a separator if `separates` is 1; ranges are added in order. Of several
+ * successive separators, only the one adjacent to other text is merged with that text. */
 static tws_code add_piece(cutter *c, size_t begin, size_t end, int separates, tws_behavior behavior, tws_error *err) {
   const int before = c->matched, held = c->end > c->begin;
   if (begin == end) return TWS_OK;

@@ -1,9 +1,9 @@
-/* Tokenizers: text to tokens and back, as Hugging Face's `tokenizers` library does it, read from its tokenizer.json
- * (https://huggingface.co/docs/tokenizers/components).
+/* Tokenizers, which convert text to tokens and back as Hugging Face's `tokenizers` library does, from its
+ * tokenizer.json (https://huggingface.co/docs/tokenizers/components).
  *
- * Models: byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909), with byte fallback, and unigram language models
- * (Kudo 2018, arXiv:1804.10959). Normalizers, pre-tokenizers, post-processors and decoders are those that are listed in
- * tokens/internal.h. What a file asks for that is not among them is refused, never left out. */
+ * Models: byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909), with byte fallback, WordPiece, and unigram
+ * language models (Kudo 2018, arXiv:1804.10959). tokens/internal.h lists the supported normalizers, pre-tokenizers,
+ * post-processors and decoders. A file that needs another one is refused. */
 #ifndef TWS_TOKENS_TOKENIZER_H
 #define TWS_TOKENS_TOKENIZER_H
 

@@ -87,11 +87,11 @@ static int rings_of(const tws_cluster *cluster, int per_node) {
   return rings < 1 ? 1 : rings > per_node ? per_node : rings;
 }
 
-/* Returns the time of `steps` steps of a ring of which one edge in per_node leaves the node. The last segment arrives
- * along the critical path: at each step it advances by one edge, or waits while the narrowest link transfers another
- * segment. A pass through all edges of a node takes longer than as many waits, or less; the remaining steps are edges
- * inside the node, or waits. Inside a node the other rings take their share of a port for the fraction of time in which
- * they load it (processor sharing). */
+/* Returns the seconds of `steps` steps of a ring of which one edge in per_node leaves the node. The last segment
+ * arrives along the critical path: at each step it advances by one edge, or waits while the narrowest link transfers
+ * another segment. Passing all edges of a node takes longer or shorter than the same number of waits, and the longer
+ * one counts; the remaining steps are edges inside the node, or waits. Inside a node, the other rings use their share
+ * of a port during the fraction of time in which they load it (processor sharing). */
 static double ring_seconds(const tws_cluster *cluster, int ranks, int per_node, int steps, double piece) {
   const tws_link link = ring_link(cluster, ranks, per_node);
   const double narrowest = link.bandwidth > 0 ? piece / link.bandwidth : 0;

@@ -233,7 +233,7 @@ static double tiled_seconds(const tws_profile *profile, double batch, double m, 
   for (size_t t = 0; t < sizeof tiles / sizeof tiles[0]; t++) {
     double tm = tiles[t][0], tn = tiles[t][1];
     for (int split = 1; split <= 8; split *= 2) {
-      double part = split > 1 ? fmax(k / split, 256) : k; /* shorter parts do not fill the pipeline */
+      double part = split > 1 ? fmax(k / split, 256) : k; /* shorter parts of k do not fill the pipeline */
       double waves = ceil(batch * ceil(m / tm) * ceil(n / tn) * split / profile->multiprocessors);
       double wave = 2 * tm * tn * part * tws_profile_tiled(tm, tn, feed) / rate +
                     profile->tile_overhead_s * sqrt(tm * tn / 32768);

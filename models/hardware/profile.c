@@ -463,7 +463,7 @@ static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_err
   }
   TWS_TRY(tws_json_only(json, json->root, known, err));
   const cJSON *details = NULL;
-  TWS_TRY(read_child(json, json->root, "details", 0, &details, err)); /* free texts for people */
+  TWS_TRY(read_child(json, json->root, "details", 0, &details, err)); /* texts for readers, which are not interpreted */
   TWS_TRY(read_figures(json, profile, err));
   TWS_TRY(tws_json_bool(json, json->root, "unfused", 0, 0, &profile->unfused, err));
   TWS_TRY(read_added_bytes(json, profile, err));

@@ -1,12 +1,12 @@
-/* A hardware profile: what one device costs. Built-in ones hold published figures; `twinspeed calibrate` measures
- * others. A file is JSON with "schema": "twinspeed-profile-1" and carries its provenance.
+/* A hardware profile: the costs of one device. Built-in profiles have published figures; `twinspeed calibrate` measures
+ * others. A file is JSON with "schema": "twinspeed-profile-1" and contains its provenance.
  *
- * Kernel time, where the profile has measurements of that kernel (docs/profiles.md):
- *   matrix products and attention: a fit of the measured shapes to products, traffic and start-up, corrected by what
- * the nearest shapes measured, so that a measured shape has exactly its measured time; all others: a curve of seconds
- * over bytes, by kernel kind, interpolated in the logarithms (GSL). Where it has none: a roofline of published figures
- * with fitted efficiencies (on GPUs with tiles and whole waves). Each figure may be given for several numbers of busy
- * devices of a node (host ranks share memory and cores). */
+ * The time of a kernel that the profile has measured (docs/profiles.md): for matrix products and attention, a fit of
+ * the measured shapes to products, traffic and start-up, corrected by the nearest measured shapes, so that a measured
+ * shape has exactly its measured time; for all other kernels, a curve of seconds over bytes for each kernel,
+ * interpolated in the logarithms (GSL). The time of other kernels: a roofline of published figures with fitted
+ * efficiencies (on GPUs with tiles and whole waves). Each figure may be given for several numbers of busy devices of a
+ * node, because host ranks share memory and cores. */
 #ifndef TWS_MODELS_PROFILE_H
 #define TWS_MODELS_PROFILE_H
 
@@ -30,7 +30,7 @@ tws_code tws_profile_builtin_text(const char *name, tws_text *out, tws_error *er
 tws_code tws_profile_print_schema(tws_text *out, tws_error *err);
 
 const char *tws_profile_name(const tws_profile *profile);
-const char *tws_profile_provenance(const tws_profile *profile); /* one line: source, date, machine */
+const char *tws_profile_provenance(const tws_profile *profile); /* one line with source, date and machine */
 /* Return how much the machine was disturbed during calibration, as relative numbers: the median spread of a sample, and
  * the drift of one matrix product that was repeated between all others. 0: not recorded. */
 double tws_profile_spread(const tws_profile *profile);
@@ -50,7 +50,7 @@ typedef enum tws_rates {
 } tws_rates;
 tws_rates tws_profile_rates(const tws_profile *profile);
 double tws_profile_product_share(const tws_profile *profile);
-int tws_profile_generation(const tws_profile *profile);      /* tws_generation of runtime.h */
+int tws_profile_generation(const tws_profile *profile);      /* a tws_generation of runtime.h */
 double tws_profile_memory_bytes(const tws_profile *profile); /* bytes of one device; host: of the node */
 /* Return the measured bytes/s of a node's disk; 0: not measured. */
 double tws_profile_disk_read(const tws_profile *profile);
@@ -74,30 +74,33 @@ int tws_profile_serial_streams(const tws_profile *profile);
  * a host, the rank has `threads` threads; the executor or estimator accounts for cores that ranks share. */
 double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy);
 
-/* Ring (or measured table, where the profile has one for this many ranks) collective among `ranks` ranks,
- * `per_node` of them on each node; bytes is the whole tensor's size, as in tws_work.d[0].
- *   all-reduce 2 (n-1)/n B/bw + 2 (n-1) lat, all-gather and reduce-scatter (n-1)/n B/bw + (n-1) lat,
- *   broadcast and reduce B/bw + (n-1) lat; bw is the narrowest link of the ring. (Patarasuk and Yuan, 2009)
- *   A ring of which one of several edges leaves the node: the longest path of a segment, which advances by one edge at
- *     each step or waits for the narrowest link. With few bytes all latencies count, with many only one of them.
- *   all-to-all: the longest of (k-1)/n B over a device's port, (n-k)/n B over its share of the NICs, k = per_node, and
- * posting n-k messages for other nodes (tws_cluster.message_s; the g of LogP, Culler et al. 1993), and one lat. */
+/* Returns the seconds of a collective among `ranks` ranks, `per_node` of them on each node, from the profile's measured
+ * table if it has one for this number of ranks, else by the formulas below. bytes: size B of the whole tensor, as in
+ * tws_work.d[0]; n: ranks; bw, lat: bandwidth and latency of the ring's narrowest link (Patarasuk and Yuan, 2009).
+ *   all-reduce: 2 (n-1)/n B/bw + 2 (n-1) lat; all-gather and reduce-scatter: (n-1)/n B/bw + (n-1) lat;
+ *   broadcast and reduce: B/bw + (n-1) lat.
+ *   A ring of which one of several edges leaves the node takes the longest path of a segment, which at each step
+ *   advances by one edge or waits for the narrowest link. With few bytes all latencies count, with many only one of
+ *   them.
+ *   all-to-all: one lat plus the longest of (k-1)/n B over a device's port, (n-k)/n B over its share of the NICs (k =
+ *   per_node), and posting n-k messages for other nodes (tws_cluster.message_s; the g of LogP, Culler et al.
+ *   1993). */
 double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
                               int ranks, int per_node, double bytes, int segments);
 /* Returns the part of tws_collective_seconds() that is not B over the narrowest link: the latency before the first byte
  * in a flow-level simulation. */
 double tws_collective_latency_s(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
                                 int ranks, int per_node, double bytes, int segments);
-/* The load of an all-to-all: the shares of the segment between each two ranks that cross the port and the NIC (1 and 1
- * by default), and whether messages to other nodes are posted one after another. Casts at both ends may reduce the
- * bytes that are sent:
- *   d[6] the whole's bytes there (0: d[0])
- * Software that sends tokens once (tws_runtime.sends_once) does so in place of slots, where the work says what is
- * routed:
- *   d[1] bytes of a rank's tokens, d[2] experts, d[3] choices of a token, d[4] groups of experts that it has them from
- *   (0: none), d[5] as many of these groups
- * With E experts in P equal parts and k choices a token goes to P (1 - C(E - E/P, k) / C(E, k)) parts: ranks over
- * ports, nodes over NICs, where one rank gets it for all of its node (DeepEP, github.com/deepseek-ai/DeepEP). */
+/* The load of an all-to-all: the shares of a segment between two ranks that cross the port (inside a node) and the NIC
+ * (outside), 1 and 1 by default, and whether messages to other nodes are posted one after another. Casts at both ends
+ * may reduce the bytes that are sent: d[6] of the work is the size of the whole tensor after the cast (0: d[0]).
+ * Software that sends each token once per destination (tws_runtime.sends_once) sends tokens instead of slots if the
+ * work describes the routing:
+ *   d[1] bytes of a rank's tokens, d[2] experts, d[3] experts chosen per token, d[4] groups of experts (0: none), of
+ *   which a token's experts are in d[5]
+ * With E experts in P equal parts and k choices, a token is sent to P (1 - C(E - E/P, k) / C(E, k)) parts. Parts are
+ * ranks for ports, and nodes for NICs if one rank receives the token for its whole node (DeepEP,
+ * github.com/deepseek-ai/DeepEP). */
 typedef struct tws_traffic {
   double inside, outside;
   int posted;
@@ -115,8 +118,9 @@ double tws_exchange_latency_s(const tws_cluster *cluster, const tws_profile *pro
  * NCCL's choice of algorithm (models/hardware/nccl.h); 1 if NCCL chooses rings. */
 double tws_exchange_stretch(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
                             int per_node);
-/* Corrections from measured training runs: factors on the seconds of each kind of kernel and collective, 0 if unknown
- * (then 1). They replace those of an earlier call, and multiply those in the profile's own file ("corrections"). */
+/* Corrections from measured training runs: for each kind of kernel and collective the factor of its seconds; 0: unknown
+ * (the factor is then 1). They replace the corrections of an earlier call, and multiply those in the profile's own file
+ * ("corrections"). */
 typedef struct tws_profile_correction {
   double kernel[TWS_KERNEL_COUNT], collective[TWS_COLLECTIVE_COUNT];
 } tws_profile_correction;

@@ -23,9 +23,9 @@ void tws_curve_destroy(tws_curve *curve);
  * smallest they decrease in proportion, but not below `floor_s`. */
 double tws_curve_seconds(const tws_curve *curve, double bytes, double floor_s);
 
-/* Seconds over shapes of several dimensions: a fit by least squares of the relative error to a sum of costs with
- * non-negative coefficients, times a correction interpolated from the measured shapes by inverse distance in the
- * logarithms of the sizes (Shepard, 1968). Exact at measured shapes; far from them the fit alone. */
+/* Seconds over shapes of several dimensions: a least-squares fit (of the relative error) of a sum of costs with
+ * non-negative coefficients, times a correction that is interpolated from the measured shapes by inverse distance in
+ * the logarithms of the sizes (Shepard, 1968). It is exact at measured shapes, and approaches the fit far from them. */
 enum { TWS_SURFACE_DIMS = 4, TWS_SURFACE_COSTS = 5 };
 typedef struct tws_shape {
   double log_size[TWS_SURFACE_DIMS];
@@ -88,15 +88,15 @@ struct tws_profile {
   int generation;                           /* tws_generation */
   double narrow_peak[TWS_NARROW_COUNT];     /* flop/s of products; 0: not supported */
   tws_matmul_dtype matmul_dtype;            /* type to which operands of 16-bit layers' products are cast */
-  const tws_runtime *runtime;               /* NULL: "twinspeed" */
-  int float_reductions;                     /* tws_runtime */
-  double part_s, hand_over_s;               /* tws_runtime */
-  double accumulates_bytes;                 /* tws_runtime */
+  const tws_runtime *runtime;               /* style of the runtime; NULL: "twinspeed" */
+  int float_reductions;                     /* as in tws_runtime */
+  double part_s, hand_over_s;               /* seconds, as in tws_runtime */
+  double accumulates_bytes;                 /* as in tws_runtime */
   double host_op_s;                         /* seconds in which the host launches a kernel; 0: never limits */
-  double expert_op_s;                       /* tws_runtime */
-  int experts_overlap;                      /* tws_profile_overlap_experts() */
-  int issued_in_turns;                      /* tws_profile_issue_in_turns() */
-  int one_hot_experts;                      /* tws_runtime */
+  double expert_op_s;                       /* seconds, as in tws_runtime */
+  int experts_overlap;                      /* set by tws_profile_overlap_experts() */
+  int issued_in_turns;                      /* set by tws_profile_issue_in_turns() */
+  int one_hot_experts;                      /* as in tws_runtime */
   double added_bytes[TWS_KERNEL_COUNT];     /* bytes per element moved in addition to a kernel's operands */
   tws_family *families;
   size_t family_count;

@@ -1,4 +1,4 @@
-/* The JSON Schema of profile files. Names of kernels, types and collectives come from their tables. */
+/* Writes the JSON Schema of profile files. Names of kernels, types and collectives are taken from their tables. */
 #include <stdio.h>
 #include <string.h>
 

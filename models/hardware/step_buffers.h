@@ -22,8 +22,8 @@ typedef enum tws_step_where {
   TWS_STEP_STAGES_1_2_TORCH,
   TWS_STEP_STAGE_3,
   TWS_STEP_STAGE_3_TORCH,
-  TWS_STEP_OFFLOADED_2,      /* and stage 1 */
-  TWS_STEP_ACCUMULATION_OF_2 /* stage 2 with several micro-batches */
+  TWS_STEP_OFFLOADED_2,      /* with the optimizer on the host, at stages 1 and 2 */
+  TWS_STEP_ACCUMULATION_OF_2 /* at stage 2 with several micro-batches */
 } tws_step_where;
 
 typedef struct tws_step_buffer {

@@ -4,7 +4,8 @@
 #include <gsl/gsl_multifit.h>
 #include "models/hardware/profile_internal.h"
 
-/* Beyond this distance in natural logarithms (a factor of about 4 in one size) the fit outweighs the nearest sample. */
+/* At a larger distance in natural logarithms (a factor of about 4 in one size), the fit outweighs the nearest
+ * sample. */
 static const double reach = 1.4;
 
 static double distance2(const tws_shape *a, const tws_shape *b) {

@@ -30,7 +30,7 @@ typedef struct tws_init {
 /* Reserves arrays for this number of modules; the numbers of values and parameters follow from it. */
 tws_code tws_build_reserve(tws_network_builder *b, int64_t modules, tws_error *err);
 
-/* Primitives that the other builders use. A module has neither values nor parameters at first; `slot` is the index of a
+/* Primitives that the other builders use. A new module has neither values nor parameters; `slot` is the index of a
  * value or parameter in its module. Names are not copied; `row` is. */
 uint32_t tws_build_module(tws_network_builder *b, tws_module_type type, int layer, const char *name);
 uint32_t tws_build_value(tws_network_builder *b, uint32_t module, int slot, const char *suffix, const tws_dim *row,
@@ -51,15 +51,16 @@ uint32_t tws_build_rows(tws_network_builder *b, const char *name, const char *ta
 void tws_build_segments(tws_network_builder *b, const char *table, int64_t rows, float std);
 uint32_t tws_build_norm(tws_network_builder *b, int layer, const char *name, uint32_t x, int rms, double epsilon);
 typedef struct tws_norm_kind {
-  int rms, bias, plain;   /* plain: no parameters */
-  double epsilon, offset; /* offset: added to weights, which begin at 1 - offset */
+  int rms, bias, plain;   /* plain: 1: no parameters */
+  double epsilon, offset; /* offset: added to the weights, whose initial value is 1 - offset */
 } tws_norm_kind;
 uint32_t tws_build_norm_of(tws_network_builder *b, int layer, const char *name, uint32_t x, const tws_norm_kind *kind);
 /* Adds a norm of queries and keys, of each head separately or over all heads; parameters are named "<name>.<part>",
  * that of the queries first. */
 uint32_t tws_build_heads_norm(tws_network_builder *b, int layer, const char *name, const char *const part[2],
                               uint32_t qkv, const tws_norm_kind *kind, int together);
-/* fused: NULL, or rows of up to three parts; tied: TWS_NONE, or the parameter used as weight */
+/* Adds a linear layer. fused: NULL, or the rows of up to three parts; tied: TWS_NONE, or the parameter used as
+ * weight. */
 uint32_t tws_build_linear(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t in, int64_t out,
                           float std, int bias, const int64_t *fused, uint32_t tied);
 /* Sets the file layout (tws_param.groups) of the fused rows of the linear module that was added last. */
@@ -77,8 +78,8 @@ uint32_t tws_build_attention(tws_network_builder *b, int layer, const char *name
 uint32_t tws_build_table(tws_network_builder *b, int layer, const char *name, int64_t rows, float std);
 /* Returns x with dropout in a new value, because other modules read x too; with share 0 returns x. */
 uint32_t tws_build_dropped(tws_network_builder *b, int layer, const char *name, uint32_t x, double share);
-/* Builds attention of contents to contents and to positions, which are rows of `parts` parts. kinds:
- * models/operators.def. */
+/* Adds disentangled attention of contents to contents and to positions. Positions are rows of `parts` parts; kinds: set
+ * of scores (models/operators.def). */
 uint32_t tws_build_disentangled(tws_network_builder *b, int layer, const char *name, uint32_t qkv, uint32_t positions,
                                 int parts, int kinds);
 /* Adds a bias to the first and the third of up to three parts of x; `bias` names the parameter. */
@@ -189,7 +190,7 @@ const char *const *tws_build_metadata(void);
 #define ARCHITECTURE(name, ...) tws_code tws_build_##name(tws_network_builder *b, tws_error *err);
 #include "models/network/architectures.def"
 
-/* JSON text of a built-in model, or NULL. */
+/* Returns the JSON text of a built-in model, or NULL. */
 const char *tws_network_builtin(const char *name);
 
 #endif

@@ -1,4 +1,4 @@
-/* Layers of experts of decoders, and the keys that several architectures have for them. */
+/* Adds layers of experts to decoders, and reads the keys that several architectures have for them. */
 #include "models/network/decoder.h"
 
 /* Reads the number of experts of a layer, the number chosen per token, and the coefficient of the load-balancing loss,

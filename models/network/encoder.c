@@ -105,7 +105,7 @@ static void encoder_add_masked_head(tws_network_builder *b, const tws_encoder *e
   tws_build_loss(b, x);
 }
 
-/* Builds the pooled output, from the first token, that class scores read. */
+/* Builds the pooled output of the first token, which the class scores read. */
 static uint32_t pooled(tws_network_builder *b, const tws_encoder *e, const tws_class_head *head, uint32_t x) {
   const int64_t hidden = b->net->hidden;
   x = tws_build_sample_rows(b, "first_token", x);

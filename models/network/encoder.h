@@ -1,5 +1,5 @@
-/* Shared parts of encoders: layers with bidirectional attention over all unmasked tokens, norms before or after each
- * half, and heads after the last layer. Private to models/network. */
+/* Shared parts of encoders: layers with bidirectional attention over all tokens that are no padding, norms before or
+ * after each branch, and heads after the last layer. Private to models/network. */
 #ifndef TWS_MODELS_NETWORK_ENCODER_H
 #define TWS_MODELS_NETWORK_ENCODER_H
 
@@ -21,11 +21,13 @@ struct tws_encoder {
   /* Builds the attention of a layer with input x; `prefix` names the layer. NULL: BERT's self-attention. */
   uint32_t (*attend)(tws_network_builder *b, const tws_encoder *e, int layer, const char *prefix, uint32_t x);
   uint32_t attention_modules; /* number of modules that `attend` adds */
-  /* Adds modules to x, the output of layer `layer` with input `before`, before the next layer. NULL: none. */
+  /* Adds modules to x, the output of layer `layer` with input `before`, and returns the next layer's input. NULL:
+   * none. */
   uint32_t (*joins)(tws_network_builder *b, const tws_encoder *e, int layer, uint32_t before, uint32_t x);
 };
 
-/* Names that a family gives to the parts that score the vocabulary; the last has only the bias if weights are tied. */
+/* Names that a family gives to the parts that score the vocabulary; tied_scores has only a bias, and is used if weights
+ * are tied. */
 typedef struct tws_masked_head_names {
   const char *dense, *activation, *norm, *scores, *tied_scores;
 } tws_masked_head_names;

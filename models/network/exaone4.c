@@ -1,6 +1,7 @@
 /* EXAONE 4.0 (LG AI Research, 2025; keys as in Hugging Face's Exaone4Config): norms after both branches and of each
- * query and key head; if layers with and without a window alternate, those without have no positions. K-EXAONE
- * (ExaoneMoeConfig) has norms before both branches and, after a few layers without, experts that sigmoids choose. */
+ * query and key head; if layers with and without a window alternate, layers without a window have no positions.
+ * K-EXAONE (ExaoneMoeConfig) has norms before both branches and, except in the first few layers, experts with a sigmoid
+ * router. */
 #include <string.h>
 
 #include "models/network/decoder.h"

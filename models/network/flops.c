@@ -20,7 +20,7 @@ static double rows_per_token(const tws_network *network, uint32_t value, lengths
   return (double)tws_dims_count(row, v->row_dims, 1, tokens) / (double)tokens;
 }
 
-/* FLOPs per token of attention between one sequence's queries and all of its keys. */
+/* Returns the flops per token of attention between one sequence's queries and all of its keys. */
 static double square_flops(const tws_network *network, const tws_module *m, lengths of, int causal_halved) {
   const uint32_t keys = m->type == TWS_MODULE_CROSS_ATTENTION ? m->in[1] : m->in[0];
   const double tokens = (double)(of.seq > 0 ? of.seq : 1), queries = rows_per_token(network, m->in[0], of) * tokens,
@@ -33,13 +33,14 @@ static double square_flops(const tws_network *network, const tws_module *m, leng
   return halved ? square / 2 : square;
 }
 
-/* FLOPs per token of products of contents with the rows of relative positions that occur in one sequence. */
+/* Returns the flops per token of products of contents with the rows of relative positions that occur in one
+ * sequence. */
 static double position_flops(const tws_module *m, lengths of) {
   const double tokens = (double)(of.seq > 0 ? of.seq : 1), rows = fmin((double)m->buckets, 2 * tokens - 1);
   return (m->kinds > 2 ? 4 : 2) * rows * (double)m->heads * (double)m->head_size;
 }
 
-/* FLOPs per token of a module's forward pass. */
+/* Returns the flops per token of a module's forward pass. */
 static double module_flops(const tws_network *network, const tws_module *m, lengths of, int causal_halved) {
   const double rows = rows_per_token(network, m->out[0], of);
   switch (m->type) {

@@ -90,7 +90,8 @@ tws_code tws_build_gemma2(tws_network_builder *b, tws_error *err) {
   return build_later(b, 2, 50, 30, &d, err);
 }
 
-/* VaultGemma: Gemma 2 without norms after the branches, trained with differential privacy (Sinha et al., 2025). */
+/* Builds VaultGemma: Gemma 2 without norms after the branches, trained with differential privacy (Sinha et al.,
+ * 2025). */
 tws_code tws_build_vaultgemma(tws_network_builder *b, tws_error *err) {
   const tws_decoder_names names = later_names();
   const tws_decoder_keys keys = later_keys();

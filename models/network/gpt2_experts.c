@@ -1,6 +1,6 @@
-/* GPT-2 with experts as DeepSpeed-MoE has them (Rajbhandari et al. 2022; keys after the arguments of its Megatron): in
- * each expert_interval-th layer num_experts inner parts, or in each such layer as many as a list says (a pyramid);
- * "mlp_type": "residual" adds the inner part that all tokens go through, by the two's softmax. */
+/* GPT-2 with experts as in DeepSpeed-MoE (Rajbhandari et al. 2022; keys as the arguments of its Megatron). Each
+ * expert_interval-th layer has num_experts MLPs, or a list gives the number for each such layer (a pyramid).
+ * "mlp_type": "residual" adds an MLP that all tokens pass; both outputs are weighted by a softmax of two gates. */
 #include "models/network/gpt2.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* GPT-Neo (Black et al., 2021; keys as in Hugging Face's GPTNeoConfig): GPT-2 with every other layer's attention local,
- * and scores that are not scaled. */
+/* GPT-Neo (Black et al., 2021; keys as in Hugging Face's GPTNeoConfig): GPT-2 with local attention in every other
+ * layer, and scores without a scale. */
 #include <string.h>
 
 #include "models/network/decoder.h"

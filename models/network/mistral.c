@@ -1,4 +1,4 @@
-/* Mistral (Jiang et al., 2023; keys as in Hugging Face's MistralConfig): a token sees those of a sliding window. */
+/* Mistral (Jiang et al., 2023; keys as in Hugging Face's MistralConfig): Llama with a sliding window. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_mistral(tws_network_builder *b, tws_error *err) {

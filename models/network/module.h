@@ -37,7 +37,7 @@ enum { TWS_IN_TRAINING = 1, TWS_IN_EVALUATION = 2, TWS_IN_ALL = 3 };
 
 enum { TWS_BINDINGS = 20 };
 typedef struct tws_module_kernel {
-  uint8_t kernel, programs;          /* tws_kernel; TWS_IN_* */
+  uint8_t kernel, programs;          /* a tws_kernel; the programs TWS_IN_* */
   tws_binding binding[TWS_BINDINGS]; /* bindings of the kernel's operands in order, then TWS_BIND_END */
 } tws_module_kernel;
 

@@ -133,7 +133,7 @@ static tws_code read_dtype(tws_network_builder *b, tws_error *err) {
   return TWS_OK;
 }
 
-/* Returns 1 if the member is what bitsandbytes writes for a model that it quantized to 4 bits. */
+/* Returns 1 if the member has the form that bitsandbytes writes for a model quantized to 4 bits. */
 static int is_nf4(const cJSON *item) {
   const cJSON *type = cJSON_GetObjectItemCaseSensitive(item, "bnb_4bit_quant_type");
   return strcmp(item->string, "quantization_config") == 0 && cJSON_IsString(type) &&
@@ -261,7 +261,7 @@ int tws_linear_scores_words(const tws_network *network, const tws_module *m) {
   return m->type == TWS_MODULE_LINEAR && m->layer == -2 && m->out_features == network->padded_vocabulary;
 }
 
-/* Returns the elements of a parameter that exist only because of padding. */
+/* Returns the number of a parameter's elements that exist only because the vocabulary is padded. */
 static int64_t padding_of(const tws_network *network, uint32_t index) {
   const tws_param *param = &network->params[index];
   const tws_module *m = &network->modules[param->module];

@@ -111,7 +111,7 @@ enum { TWS_NETWORK_INPUTS = 8 };
 
 typedef struct tws_param {
   const char *name;      /* Hugging Face's name if there is one: "transformer.h.0.attn.c_attn.weight" */
-  int64_t rows, columns; /* [rows, columns]; vectors have rows = 1 */
+  int64_t rows, columns; /* vectors have one row */
   float init_std;        /* normal(0, init_std); or, if 0, the constant init_value */
   float init_value;
   float first_std;  /* deviation of the first part of a joined parameter if it differs; 0: equal */
@@ -126,8 +126,9 @@ typedef struct tws_param {
   tws_axes own_along; /* axes along which each rank has a different parameter of this shape (experts) */
 } tws_param;
 
-/* Running statistics: state of a module that no gradient changes, namely means and variances that follow those of
- * batches, or a constant table, which modules may share. Every rank of the module has all of it, in float32. */
+/* Running statistics: state of a module without gradients, namely means and variances that follow those of batches, or
+ * a constant table, which several modules may share. Every rank that has the module has the complete state, in
+ * float32. */
 typedef struct tws_running {
   const char *name; /* such as "layer1.0.bn1.running" */
   int64_t rows, columns;
@@ -148,8 +149,8 @@ typedef struct tws_latent {
   double theta, factor, low, high, gain;
 } tws_latent;
 
-/* Low-rank adapters of a linear layer (LoRA, Hu et al. 2021): y += scale B A x, for each of the up to three parts of y
- * that has one. */
+/* Low-rank adapters of a linear layer (LoRA, Hu et al. 2021): y += scale B A x, for each part of y (up to three) that
+ * has an adapter. */
 typedef struct tws_low_rank {
   int64_t rank, out; /* rank of the adapter; sum of the widths */
   int64_t width[3];  /* elements of each part of y; 0: there is no such part */
@@ -251,8 +252,9 @@ int64_t tws_network_largest_layer(const tws_network *network);
 const char *tws_module_type_name(tws_module_type type); /* such as "Linear" */
 /* Returns the index of the first input with this content, or TWS_NONE. */
 uint32_t tws_network_input_of(const tws_network *network, tws_input_content content);
-/* Return the number of losses; the index of a loss's mean and of its share of ignored targets among metrics, if there
- * are several losses (TWS_METRIC_HEADS); 1 if the classes of loss module m are the vocabulary's tokens. */
+/* The first function returns the number of losses. The second returns the index among the metrics of a loss's mean,
+ * followed by its share of ignored targets, if there are several losses (TWS_METRIC_HEADS). The third returns 1 if the
+ * classes of loss module m are the vocabulary's tokens. */
 uint32_t tws_network_losses(const tws_network *network);
 uint64_t tws_loss_slot(const tws_network *network, const tws_module *loss);
 int tws_module_scores_words(const tws_network *network, uint32_t m);
@@ -277,10 +279,11 @@ void tws_network_find_needed(const tws_network *network, uint8_t *needed);
 /* Returns the default number of tokens per sample: the model's number of positions, or 512 if it has no limit. */
 int64_t tws_network_usual_sequence(const tws_network *network);
 
-/* Exact parameter count from .safetensors headers alone, without reading weights. `path`: one file, an index .json (its
- * shards are in the same folder), or a folder with model.safetensors or model.safetensors.index.json. Every header is
- * checked: known types, shapes that match their byte ranges, ranges that cover the data without holes or overlaps.
- * Format: https://github.com/huggingface/safetensors#format. TWS_INVALID with the file and tensor. */
+/* Counts tensors, parameters and bytes from .safetensors headers, without reading weights. `path`: one file, an index
+ * .json (its shards are in the same folder), or a folder with model.safetensors or model.safetensors.index.json. Every
+ * header is checked: known types, shapes that match their byte ranges, ranges that cover the data without holes or
+ * overlaps. Format: https://github.com/huggingface/safetensors#format. Fails with TWS_INVALID and names file and
+ * tensor. */
 typedef struct tws_safetensors_counts {
   int64_t tensors, parameters, bytes;
 } tws_safetensors_counts;

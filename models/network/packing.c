@@ -2,7 +2,8 @@
 
 #include "models/kernel.h"
 
-/* Returns the part of a module's computation that crosses documents; NULL if none does. */
+/* Returns the name of a computation of the module that would mix tokens of different documents, or NULL if there is
+ * none. */
 static const char *crosses(const tws_module *m) {
   switch (m->type) {
     case TWS_MODULE_DISENTANGLED:

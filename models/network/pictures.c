@@ -1,4 +1,4 @@
-/* Modules of networks on pictures. */
+/* Adds the modules of networks on pictures. */
 #include <math.h>
 
 #include "models/network/build.h"

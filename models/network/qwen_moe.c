@@ -1,5 +1,5 @@
 /* Qwen2-MoE and Qwen3-MoE (Qwen Team, 2024 and 2025; keys as in Hugging Face's Qwen2MoeConfig and Qwen3MoeConfig):
- * experts in most layers, in Qwen2-MoE with a shared expert that has a gate of its own. */
+ * experts in most layers; Qwen2-MoE also has a shared expert with a gate. */
 #include "models/network/decoder.h"
 
 #include <stdio.h>

@@ -92,7 +92,7 @@ static tws_code read_longrope(tws_network_builder *b, const cJSON *object, doubl
 
 static tws_code read_scaling(tws_network_builder *b, const cJSON *object, double head, tws_decoder_rope *rope,
                              tws_error *err) {
-  static const char *const known[] = {"alpha", /* of few families */
+  static const char *const known[] = {"alpha", /* only a few families have it */
                                       "type",
                                       "rope_type",
                                       "rope_theta",

@@ -1,5 +1,5 @@
-/* Safetensors headers: 8 bytes of little-endian length, then JSON
- * {"name": {"dtype": "BF16", "shape": [..], "data_offsets": [begin, end]}, "__metadata__": {..}}, then the data. */
+/* Reads and writes safetensors headers: 8 bytes of little-endian length, then JSON {"name": {"dtype": "BF16", "shape":
+ * [..], "data_offsets": [begin, end]}, "__metadata__": {..}}, then the data. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Solar Open (Upstage, 2026; keys as in Hugging Face's SolarOpenConfig): Llama's attention, in all layers experts with
- * a sigmoid router and a shared expert. */
+/* Solar Open (Upstage, 2026; keys as in Hugging Face's SolarOpenConfig): Llama's attention, and in all layers experts
+ * with a sigmoid router and a shared expert. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_solar_open(tws_network_builder *b, tws_error *err) {

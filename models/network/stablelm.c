@@ -1,5 +1,5 @@
-/* StableLM (Bellagente et al., 2024; keys as in Hugging Face's StableLmConfig): Llama with LayerNorm and a part of each
- * head turned, or with its branches side by side. */
+/* StableLM (Bellagente et al., 2024; keys as in Hugging Face's StableLmConfig): Llama with LayerNorm and rotary
+ * positions on a part of each head, or with parallel branches. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_stablelm(tws_network_builder *b, tws_error *err) {
