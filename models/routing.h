@@ -24,9 +24,9 @@ enum { TWS_ROUTING_CHOICES = 64 };
 /* Lower bound of the sum by which weights are divided, as in DeepSpeed: the distance from 1 to the next float. */
 #define TWS_ROUTING_LEAST 0x1p-23F
 
-/* A route is the slot number expert x capacity + place, or -1 - expert if the route was dropped. Experts of a pack
- * share their slots: each expert's filled slots follow those of the pack's earlier experts, so the counts determine to
- * which expert a slot belongs. */
+/* Returns the route of a token that `expert` dropped, -1 - expert. Any other route is the number of a slot, expert x
+ * capacity + place. Experts of a pack share their slots: each expert's filled slots follow those of the pack's earlier
+ * experts, so the counts determine to which expert a slot belongs. */
 TWS_HOST_AND_DEVICE static inline int32_t tws_route_dropped(int64_t expert) {
   return (int32_t)(-1 - expert);
 }

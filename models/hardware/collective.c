@@ -38,7 +38,7 @@ static double hop_latency(const tws_cluster *cluster, int ranks, int per_node) {
   return (cluster->inter.latency_s + (per_node - 1) * cluster->intra.latency_s) / per_node;
 }
 
-/* Times of an exchange in which every rank sends a segment to every other rank: inside its node through its port, and
+/* Times of an all-to-all: every rank sends a segment to every other rank, inside its node through its port, and
  * concurrently to other nodes through its share of the node's NICs. If only the root sends or receives, the root's time
  * is that of the collective. */
 typedef struct pairs_time {
@@ -211,7 +211,7 @@ static int sends_tokens(const tws_profile *profile, const tws_work *work, int ra
   return profile && profile->runtime && profile->runtime->sends_once && work->d[0] > 0 && work->d[1] > 0 && ranks > 1;
 }
 
-/* Returns the load of an exchange, with casts taken into account. */
+/* Returns the load of an all-to-all, with casts taken into account. */
 static tws_traffic traffic_of(const tws_profile *profile, const tws_work *work, int ranks, int per_node) {
   const double piece = (double)work->d[0] / ranks, tokens = (double)work->d[1];
   const int near = per_node < ranks ? per_node : ranks;
@@ -237,8 +237,8 @@ tws_traffic tws_traffic_of(const tws_profile *profile, const tws_work *work, int
   return traffic;
 }
 
-/* Returns the seconds of the casts before and after an exchange. They read one type and write the other, for all slots
- * or only for the data that are sent and received. */
+/* Returns the seconds of the casts before and after an all-to-all. They read one type and write the other, for all
+ * slots or only for the data that are sent and received. */
 static double casts_seconds(const tws_profile *profile, const tws_work *work, int ranks) {
   const double share = share_on_the_way(work);
   if (!profile || work->d[6] <= 0 || ranks < 2) return 0;

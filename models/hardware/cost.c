@@ -53,8 +53,8 @@ static int is_forward(const tws_work *work) {
   return work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_DISENTANGLED;
 }
 
-/* Returns the number of pairs of a query and a key of all heads. Disentangled attention is counted as plain attention
- * with as many products. */
+/* Returns the number of pairs of a query and a key, summed over all heads. Disentangled attention is counted as plain
+ * attention with the same number of matrix products. */
 static double attention_pairs(const tws_work *work) {
   const int products = is_forward(work) ? 2 : 5;
   return tws_work_flops(work) / (2 * products * fmax((double)work->d[4], 1));
@@ -318,7 +318,7 @@ static double unfused_seconds(const tws_profile *profile, const tws_work *work, 
 
 static double attention_seconds(const tws_profile *profile, const tws_work *work, double peak, double bandwidth) {
   if (profile->attention_unfused) return unfused_seconds(profile, work, peak, bandwidth);
-  /* Rows of a causal sequence whose queries see as many keys on average. */
+  /* rows: those of a causal sequence in which the average query sees the same number of keys. */
   const double rows = (double)work->d[0] * (double)work->d[2] * (double)work->d[1];
   double seq = fmax(2 * attention_pairs(work) / fmax(rows, 1) - 1, 1),
          rate = profile->attention_efficiency * peak * seq / (seq + profile->attention_half_length);

@@ -1,5 +1,5 @@
-/* Writing a measured hardware profile: a benchmark adds medians of what it timed, the builder writes the JSON that
- * tws_profile_load() reads (docs/profiles.md). Samples are kept as measured; fits happen when the file is read.
+/* Writes a measured hardware profile: a benchmark adds medians of what it timed, the builder writes the JSON that
+ * tws_profile_load() reads (docs/profiles.md). Samples are stored as measured; fits are computed when the file is read.
  *
  *   tws_profile_builder *b = tws_profile_builder_create("this-machine", TWS_BACKEND_HOST);
  *   tws_profile_builder_provenance(b, "measured 2025-06-01 on ...");
