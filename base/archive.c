@@ -50,7 +50,7 @@ tws_code tws_archive_read(const tws_archive *a, uint64_t at, void *to, size_t co
   return TWS_OK;
 }
 
-/* ---- position of the directory: the last record of the file, before a comment ---- */
+/* ---- finds the directory: the zip archive's last record, which only a comment may follow, points to it ---- */
 
 static tws_code read_end64(const tws_archive *a, uint64_t end, list_place *list, tws_error *err) {
   unsigned char text[END64_BYTES];
@@ -92,7 +92,8 @@ static tws_code find_list(const tws_archive *a, uint64_t size, list_place *list,
 
 /* ---- entries ---- */
 
-/* Numbers of 32 bits that are all ones stand in an extra field with 64, in this order. */
+/* Reads the 64-bit values of the zip64 extra field: value[] are sizes and offset in the order of the format, and those
+ * whose 32-bit field is all ones are replaced. */
 static int widen(const unsigned char *extra, size_t bytes, uint64_t *value[3]) {
   for (size_t at = 0; at + 4 <= bytes;) {
     const size_t length = (size_t)number(extra + at + 2, 2);
@@ -115,7 +116,8 @@ static int widen(const unsigned char *extra, size_t bytes, uint64_t *value[3]) {
   return 1;
 }
 
-/* Finds the entry's data: the local header before it repeats the name and gives the offset of the data. */
+/* Finds the offset of the entry's data. The local header, which precedes the data, repeats the name and has the length
+ * that leads to the data. */
 static tws_code find_data(const tws_archive *a, tws_archive_entry *entry, uint64_t header, uint64_t limit,
                           tws_error *err) {
   unsigned char text[LOCAL_BYTES];

@@ -1,6 +1,6 @@
-/* CRC-64/XZ: polynomial ECMA-182, reflected, all ones before and after, computed by the library of `xz`. The
- * checksum of "123456789" is 995dc9bbdf1939fa. It detects every error burst of up to 64 bits, and any other error
- * with probability 1 - 2^-64. Several calls continue one checksum: start with 0. */
+/* Computes CRC-64/XZ with the library of `xz`: polynomial ECMA-182, reflected, all ones before and after. The checksum
+ * of "123456789" is 995dc9bbdf1939fa. It detects every error burst of up to 64 bits, and any other error with
+ * probability 1 - 2^-64. Several calls may continue one checksum; the first one receives 0. */
 #ifndef TWS_BASE_CHECKSUM_H
 #define TWS_BASE_CHECKSUM_H
 

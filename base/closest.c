@@ -1,4 +1,4 @@
-/* Did-you-mean: the closest of some words. */
+/* Suggestions of the form "did you mean ...": finds the known word that is closest to a wrong one. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,8 @@ static int least(int a, int b) {
   return a < b ? a : b;
 }
 
-/* Optimal string alignment distance (edits and swaps of adjacent letters), ignoring case; both words fit LONGEST. */
+/* Returns the optimal string alignment distance (edits and swaps of adjacent letters) of two words of n and m letters,
+ * ignoring case. Both words have at most LONGEST letters. */
 static int distance(const char *a, size_t n, const char *b, size_t m) {
   int rows[3][LONGEST + 1];
   int *before = rows[0], *previous = rows[1], *now = rows[2];
@@ -44,8 +45,8 @@ int tws_near(const char *a, const char *b) {
   return n && m && n <= LONGEST && m <= LONGEST && distance(a, n, b, m) <= (int)(n > m ? n : m) / 3;
 }
 
-/* Words that differ in their digits alone name different things: h20 and h200 are two devices. Where the digits are the
- * same in another order, as in fp61 for fp16, one of them is a slip. */
+/* Returns 1 if the two words differ only in their digits and therefore name different things, as the devices h20 and
+ * h200. Returns 0 for the same digits in another order, as in fp61 for fp16, which is a typing error. */
 static int differ_in_digits(const char *a, const char *b) {
   int count[10] = {0}, same = 1;
   if (strcasecmp(a, b) == 0) return 0;
@@ -67,7 +68,7 @@ const char *tws_closest(const char *word, const char *const *words, size_t n) {
     size_t other = words[i] ? strlen(words[i]) : 0;
     if (!other || other > LONGEST || differ_in_digits(word, words[i])) continue;
     int d = distance(word, length, words[i], other);
-    /* A third of the letters may differ; a word that continues or begins the other is close as well. */
+    /* Words are close if at most a third of the letters differ, or if one of them contains the other. */
     int contained = length >= 4 && other >= 4 && (strstr(word, words[i]) || strstr(words[i], word));
     if (d > (int)(length > other ? length : other) / 3 && !contained) continue;
     if (best && d >= best_distance) continue;

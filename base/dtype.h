@@ -16,7 +16,7 @@ typedef enum tws_dtype {
   TWS_DTYPE_COUNT
 } tws_dtype;
 size_t tws_dtype_bytes(tws_dtype dtype);
-const char *tws_dtype_name(tws_dtype dtype); /* "bf16" */
+const char *tws_dtype_name(tws_dtype dtype); /* such as "bf16" */
 
 #define TWS_TIERS(X) X(DEVICE, "device") X(PINNED, "pinned host") X(HOST, "host") X(DISK, "disk")
 typedef enum tws_tier {
@@ -27,7 +27,8 @@ typedef enum tws_tier {
 } tws_tier;
 const char *tws_tier_name(tws_tier tier);
 
-/* bfloat16 is the upper half of a float32; rounding is to nearest even, NaN stays NaN. */
+/* Convert between bfloat16, which is the upper half of a float32, and float32. They round to nearest even; NaN stays
+ * NaN. */
 static inline float tws_from_bf16(unsigned short value) {
   union { unsigned int bits; float value; } u = {.bits = (unsigned int)value << 16};
   return u.value;
@@ -38,8 +39,8 @@ static inline unsigned short tws_to_bf16(float value) {
   return (unsigned short)((u.bits + 0x7fffu + ((u.bits >> 16) & 1u)) >> 16);
 }
 
-/* IEEE half precision: 5 bits of exponent, 10 of fraction; rounds to nearest even, magnitudes above 65519.996 to
- * infinity. */
+/* Convert between IEEE half precision, with 5 bits of exponent and 10 of fraction, and float32. They round to nearest
+ * even, and magnitudes above 65519.996 become infinity. */
 static inline float tws_from_f16(unsigned short value) {
   unsigned int magnitude = value & 0x7fffu, sign = (unsigned int)(value & 0x8000u) << 16;
   union { unsigned int bits; float value; } u;

@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-/* Bytes of the character that begins with this one, 0: none does. */
+/* Returns the number of bytes of the UTF-8 character that begins with this byte, or 0 if no character begins with
+ * it. */
 static int length_of(unsigned char first) {
   return first < 0x80                    ? 1
          : first >= 0xc2 && first < 0xe0 ? 2
@@ -11,7 +12,8 @@ static int length_of(unsigned char first) {
                                          : 0;
 }
 
-/* May the byte follow these? Overlong forms, surrogates and what is above U+10FFFF are refused at the second byte. */
+/* Returns 1 if `byte` may follow the `have` bytes of `part` in a UTF-8 character. Overlong forms, surrogates and code
+ * points above U+10FFFF are refused at the second byte. */
 static int continues(const unsigned char *part, int have, unsigned char byte) {
   if ((byte & 0xc0) != 0x80) return 0;
   if (have > 1) return 1;

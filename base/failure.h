@@ -6,23 +6,24 @@
 #include <stdint.h>
 #include "base/status.h"
 
-/* Seconds without a message after which a rank on another node counts as lost: half of the deadline, at least 3 s
- * and at most 60. 0 where deadline_s is 0 (no deadline). */
+/* Returns the seconds without a message after which a rank on another node is reported as lost: half of the deadline,
+ * at least 3 s and at most 60 s, or 0 if deadline_s is 0 (no deadline). */
 double tws_failure_silence_s(double deadline_s);
-/* Deadline of a job whose user gives none, in seconds. */
+/* Default deadline of a job in seconds. */
 #define TWS_FAILURE_DEADLINE_S 1800.0
-/* Seconds past the deadline that a waiting rank leaves to the ranks that it waits for: these know better why they
- * wait. */
+/* Seconds after the deadline during which a waiting rank does not report itself: the ranks that it waits for report
+ * first, because they know the cause. */
 #define TWS_FAILURE_GRACE_S 2.0
 
-/* TWS_RANK: a rank's process ended with this exit status, 128 + signal where a signal ended it, 0 where it ended
- * without a report. */
+/* Fails with TWS_RANK: the process of `rank` ended with this exit status (128 + signal if a signal ended it; 0 if it
+ * ended without a report) while it was `doing` something. */
 tws_code tws_failure_death(int rank, int status, const char *doing, tws_error *err);
-/* TWS_RANK: no message arrives from a node's `count` ranks, the first of which is `first`. */
+/* Fails with TWS_RANK: for silence_s seconds no message arrived from the `count` ranks of a node, the first of which
+ * has the number `first`. */
 tws_code tws_failure_lost(const char *node, int first, int count, double silence_s, int rank, const char *doing,
                           tws_error *err);
-/* TWS_HANG: a step exceeds the deadline. comes 1: the rank is stuck in the operation `doing`; 0: the rank has not
- * arrived in that operation, in which the others wait for it. */
+/* Fails with TWS_HANG: a step exceeds the deadline. `comes` 1: the rank is stuck in the operation `doing`; 0: the other
+ * ranks wait for the rank in that operation, which it has not reached. */
 tws_code tws_failure_hang(int64_t step, double after_s, int rank, int comes, const char *doing, tws_error *err);
 #define TWS_FAILURE_HANG_HINT "raise --deadline if it is only slow; look at that rank's machine otherwise"
 

@@ -26,16 +26,16 @@ static tws_code read_all(int fd, const char *path, size_t limit, tws_text *text,
     tws_text_add_bytes(text, block, (size_t)n);
     if (text->failed) break;
   }
-  tws_text_add_bytes(text, "", 0); /* an empty file gives an empty string */
+  tws_text_add_bytes(text, "", 0); /* so that text->data is an empty string and not NULL for an empty file */
   return text->failed ? tws_fail(err, TWS_MEMORY, NULL, "%.400s: out of memory while reading", path) : TWS_OK;
 }
 
-/* A pipe that no process writes to would hold up whoever opens it: it is opened without waiting, and refused;
- * `path` is for messages. */
+/* Refuses a pipe that the caller has opened without waiting, because reading it could block for ever; `path` is used in
+ * messages. */
 static tws_code check_regular(int fd, const char *path, tws_error *err) {
   struct stat info;
   if (fstat(fd, &info) == 0 && (S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)))
-    return TWS_OK; /* reading says EISDIR */
+    return TWS_OK; /* a read of a folder fails with EISDIR */
   return tws_fail(err, TWS_INVALID, "name a regular file, or copy it to one",
                   "%.400s: a pipe or a device, and a regular file is expected", path);
 }
@@ -54,18 +54,18 @@ tws_code tws_open_regular(const char *path, int *fd, tws_error *err) {
   return open_regular(AT_FDCWD, path, path, 0, fd, err);
 }
 
-/* ---- what may be a pipe ---- */
+/* ---- files that may be pipes ---- */
 
-static const double writer_s = 5.0; /* that a process has to open a pipe for writing */
+static const double writer_s = 5.0; /* seconds within which a process has to open a pipe for writing */
 
-/* Returns 1 if a process has the pipe open for writing, or has had it. No byte is taken out of the pipe. */
+/* Returns 1 if a process has the pipe open for writing, or wrote to it earlier. No byte is taken out of the pipe. */
 static int has_writer(int fd) {
   struct pollfd state = {.fd = fd, .events = POLLIN};
   int copy[2];
   if (poll(&state, 1, 0) > 0) return 1;
-  if (pipe2(copy, O_CLOEXEC) != 0) return 1; /* the caller waits as long as it takes */
+  if (pipe2(copy, O_CLOEXEC) != 0) return 1; /* the test is impossible: the caller waits without a limit */
   const int has =
-      tee(fd, copy[1], 1, SPLICE_F_NONBLOCK) != 0; /* 0: there is none; EAGAIN: it has written nothing yet */
+      tee(fd, copy[1], 1, SPLICE_F_NONBLOCK) != 0; /* 0: no process writes; EAGAIN: it has not written yet */
   close(copy[0]);
   close(copy[1]);
   return has;
@@ -86,7 +86,7 @@ tws_code tws_open_stream(const char *path, int *fd, tws_error *err) {
   if (*fd < 0) return system_error(err, "open", path);
   const tws_code code = wait_for_writer(*fd, path, err);
   if (code == TWS_OK) {
-    fcntl(*fd, F_SETFL, fcntl(*fd, F_GETFL) & ~O_NONBLOCK); /* from here on the writer decides how long it takes */
+    fcntl(*fd, F_SETFL, fcntl(*fd, F_GETFL) & ~O_NONBLOCK); /* from here on, reads block until the writer writes */
     return TWS_OK;
   }
   close(*fd);
@@ -128,8 +128,8 @@ tws_code tws_read_regular_in(int folder, const char *name, const char *path, siz
   return read_and_close(fd, path, limit, text, length, err);
 }
 
-/* A pipe can be read once, and a job is loaded again for hints and comparisons: the text becomes standard input,
- * from which it is read again. */
+/* Stores the text of a pipe on standard input in a file that replaces standard input. A pipe can be read only once, but
+ * a job is loaded again for hints and comparisons. */
 static tws_code keep_input(const tws_text *all, tws_error *err) {
   const int kept = memfd_create("twinspeed-input", MFD_CLOEXEC);
   size_t done = 0;

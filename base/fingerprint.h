@@ -1,4 +1,4 @@
-/* FNV-1a over numbers and texts: it detects that two descriptions differ, and is no protection against forgery. */
+/* FNV-1a hash over numbers and texts. It detects that two descriptions differ; it does not protect against forgery. */
 #ifndef TWS_BASE_FINGERPRINT_H
 #define TWS_BASE_FINGERPRINT_H
 
@@ -16,7 +16,7 @@ static inline uint64_t tws_fingerprint_integer(uint64_t hash, int64_t value) {
   return tws_fingerprint_bytes(hash, &value, sizeof value);
 }
 static inline uint64_t tws_fingerprint_number(uint64_t hash, double value) {
-  value += 0.0; /* -0 is 0 */
+  value += 0.0; /* so that -0 and 0 have one hash */
   return tws_fingerprint_bytes(hash, &value, sizeof value);
 }
 static inline uint64_t tws_fingerprint_text(uint64_t hash,

@@ -20,8 +20,8 @@
 #define TWS_E4M3_MOST 448.0f
 #define TWS_E5M2_MOST 57344.0f
 
-/* The functions below serve both types: `fraction` is the number of fraction bits, and `end` the first code that is
- * not a finite number. Bias and infinity follow from these. */
+/* The functions below serve e4m3 and e5m2: `fraction` is the number of fraction bits, and `end` the lowest code that is
+ * not a finite number. The bias and whether the type has an infinity follow from these two. */
 #define TWS_FLOAT8_BIAS(fraction) ((1u << (6 - (fraction))) - 1)
 
 TWS_FLOAT8_FUNCTION float tws_from_float8(unsigned char code, unsigned int fraction, unsigned int end) {
@@ -58,7 +58,7 @@ TWS_FLOAT8_FUNCTION unsigned char tws_to_float8(float value, unsigned int fracti
   if (magnitude >= (128 - bias) << 23)
     return (unsigned char)(sign |
                            ((magnitude - moved + (1u << (shift - 1)) - 1 + ((magnitude >> shift) & 1u)) >> shift));
-  least.bits = (151 - bias - fraction) << 23; /* its last fraction bit is that of subnormal numbers */
+  least.bits = (151 - bias - fraction) << 23; /* whose last fraction bit is that of subnormal numbers */
   u.bits = magnitude;
   u.value += least.value;
   return (unsigned char)(sign | (u.bits - least.bits));
@@ -77,10 +77,10 @@ TWS_FLOAT8_FUNCTION unsigned char tws_to_e5m2(float value) {
   return tws_to_float8(value, 2, 0x7c);
 }
 
-/* Scale of a tensor whose largest magnitude is `amax` (current scaling, as in Transformer Engine): elements are
- * multiplied by it before they are rounded, so that the largest becomes the type's maximum; codes times its inverse
- * are the values. Returns 1 for a tensor of zeros, and NaN where amax is not finite, so that every result computed
- * from the codes is NaN too. */
+/* Returns the scale of a tensor whose largest magnitude is `amax` (current scaling, as in Transformer Engine). Elements
+ * are multiplied by the scale before they are rounded, so that the largest element becomes the type's maximum;
+ * dequantization multiplies codes by the scale's inverse. Returns 1 for a tensor of zeros, and NaN if amax is not
+ * finite, so that every result computed from the codes is NaN too. */
 TWS_FLOAT8_FUNCTION float tws_float8_multiplier(float amax, tws_dtype type) {
   const float most = type == TWS_E5M2 ? TWS_E5M2_MOST : TWS_E4M3_MOST, multiplier = most / amax;
   if (amax == 0) return 1;

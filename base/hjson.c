@@ -56,7 +56,7 @@ static tws_code mark_value(reader *r) {
   return TWS_OK;
 }
 
-/* Appends one byte of a text to a JSON string; existing escapes are kept. */
+/* Appends one byte of a text to a JSON string; escapes that the text already contains are copied unchanged. */
 static void put_byte(reader *r, char c) {
   if (c == '"' || c == '\\')
     tws_text_add(r->out, "\\%c", c);
@@ -78,7 +78,7 @@ static tws_code quoted(reader *r) {
       tws_text_add_bytes(r->out, r->at, 1);
       advance_one(r);
       if (!*r->at || *r->at == '\n') return refuse_here(r, NULL, "a string that never ends");
-      tws_text_add_bytes(r->out, r->at, 1); /* the scan judges it */
+      tws_text_add_bytes(r->out, r->at, 1); /* the strict JSON scan checks the escape later */
     } else {
       put_byte(r, *r->at);
     }
@@ -88,8 +88,8 @@ static tws_code quoted(reader *r) {
   return TWS_OK;
 }
 
-/* Reads ''' lines ''' unchanged, except that the indentation of the opening quotes and the line ends next to the
- * quotes are removed. */
+/* Reads a text of several lines between ''' and '''. The text is unchanged, except that the indentation of the opening
+ * quotes and the line ends next to the quotes are removed. */
 static tws_code several_lines(reader *r) {
   const int indent = column(r) - 1;
   for (int i = 0; i < 3; i++) advance_one(r);
@@ -110,13 +110,14 @@ static tws_code several_lines(reader *r) {
   return TWS_OK;
 }
 
-/* Returns 1 for a word or number of JSON. The scan checks numbers; here they are only distinguished from texts. */
+/* Returns 1 if the text is a literal (true, false, null) or has the form of a JSON number. The strict scan checks the
+ * number later; this function only distinguishes it from an unquoted text. */
 static int is_plain(const char *text, size_t length) {
   static const char *const words[] = {"true", "false", "null"};
   for (int i = 0; i < 3; i++)
     if (length == strlen(words[i]) && strncmp(text, words[i], length) == 0) return 1;
   size_t i = length > 0 && text[0] == '-', digits = 0;
-  if (text[i] == '0' && i + 1 < length && isdigit((unsigned char)text[i + 1])) return 0; /* no number of JSON */
+  if (text[i] == '0' && i + 1 < length && isdigit((unsigned char)text[i + 1])) return 0; /* JSON has no leading zeros */
   for (; i < length && isdigit((unsigned char)text[i]); i++) digits++;
   if (!digits) return 0;
   if (i < length && text[i] == '.') {
@@ -139,14 +140,15 @@ static int closes(const char *at) {
   return *at && strchr(",]}", *at);
 }
 
-/* Python's word for null before a comma or bracket: a text of its own, which the reader of the key judges. */
+/* Returns 1 if `at` begins with Python's None before a comma or bracket. It is read as a text, which the reader of the
+ * key accepts or refuses. */
 static int is_none(const char *at) {
   return strncmp(at, "None", 4) == 0 && closes(at + 4);
 }
 
-/* Refuses text that comes from shortened listings and pasted dictionaries of Python: an ellipsis, and True or False
- * before a comma or bracket. Hjson would read these as texts with the rest of their line. Alone on its line such a
- * word remains a text, as it is for DeepSpeed. */
+/* Refuses text copied from shortened listings and printed dictionaries of Python: an ellipsis, and True or False before
+ * a comma or bracket. Hjson would read these, with the rest of their line, as texts. Alone on its line True or False
+ * remains a text, as in DeepSpeed. */
 static tws_code refuse_foreign(reader *r) {
   const size_t dots = tws_json_ellipsis(r->at), length = strspn(r->at, "TrueFals");
   const char *json = tws_json_of_python(r->at, length), *rest = r->at + dots + strspn(r->at + dots, " \t\r");
@@ -159,8 +161,8 @@ static tws_code refuse_foreign(reader *r) {
   return refuse_here(r, hint, what);
 }
 
-/* Reads true, a number, or a text to the end of the line: commas and brackets end the first two and belong to the
- * last. */
+/* Reads an unquoted value: true, false, null, a number, or a text that extends to the end of the line. Commas and
+ * brackets end a literal or number, but are characters of a text. */
 static tws_code unquoted(reader *r) {
   const char *start = r->at, *end;
   TWS_TRY(refuse_foreign(r));
@@ -198,7 +200,8 @@ static tws_code read_key(reader *r) {
 
 static tws_code read_value(reader *r);
 
-/* Reads members up to the closer; '\0': up to the end of the text, for a document without braces. */
+/* Reads the members of an object up to the character `closer`; '\0': up to the end of the text, for a document without
+ * braces. */
 static tws_code members(reader *r, char closer) {
   int count = 0;
   for (;;) {
@@ -230,7 +233,8 @@ static tws_code members(reader *r, char closer) {
   return TWS_OK;
 }
 
-/* The mark is its key's, or its own in an array, and has been made. */
+/* Reads one value. The caller has appended its mark, which has the position of the value's key, or of the value itself
+ * in an array. */
 static tws_code read_value(reader *r) {
   const char c = *r->at;
   if (!c) return refuse_here(r, NULL, "a value is missing here");

@@ -1,15 +1,16 @@
 /* Private to base/: rewrites Hjson (https://hjson.github.io/syntax.html), which DeepSpeed accepts for its
- * configurations, as JSON. Hjson allows keys and texts without quotes or in single ones, texts of several lines
- * between ''', line ends in place of commas, and no braces around the document. It is tried where a text is no JSON,
- * and the strict scan reads the result. */
+ * configurations, as JSON. Hjson allows keys and texts without quotes or in single ones, texts of several lines between
+ * ''', line ends in place of commas, and no braces around the document. The program tries it if a text is not valid
+ * JSON, and checks the result with the strict scan. */
 #ifndef TWS_BASE_HJSON_H
 #define TWS_BASE_HJSON_H
 
 #include "base/json_scan.h"
 #include "base/memory.h"
 
-/* `marks` receives the positions of the values in the original, as from tws_json_scan(). The text is valid UTF-8 and
- * followed by a zero byte. The caller frees out and marks->items, also after an error, which names the position. */
+/* Rewrites a text, which is valid UTF-8 and followed by a zero byte, into `out`. `marks` receives the positions of the
+ * values in the original, as from tws_json_scan(). The caller frees out->data and marks->items, also after an error,
+ * whose message has the position. */
 tws_code tws_hjson_rewrite(const char *text, const char *name, tws_text *out, tws_json_marks *marks, tws_error *err);
 
 #endif

@@ -8,7 +8,7 @@
 #include "base/number.h"
 
 static int to_bytes(const char *text, const char **rest, uint64_t *value) {
-  double number; /* limits that are none lie beyond 63 bits */
+  double number; /* a limit beyond 63 bits means "no limit" */
   int64_t whole;
   if (tws_text_integer(text, rest, 0, INT64_MAX, &whole))
     *value = (uint64_t)whole;
@@ -32,7 +32,7 @@ static int read_field(const char *path, const char *field, uint64_t *value) {
   return found;
 }
 
-/* One number in a file of its own; "max" means no limit. */
+/* Reads a file that holds one number; "max" means no limit. Returns 1 if *value is set, else 0. */
 static int read_number(const char *folder, const char *name, uint64_t *value) {
   char path[1200];
   int length = snprintf(path, sizeof path, "%s/%s", folder, name);
@@ -50,8 +50,8 @@ typedef struct group_files {
   const char *root, *limit, *usage, *inactive;
 } group_files;
 
-/* Every group from the process' own up to the root may have a limit; the tightest counts, and for what is left the one
- * that has least: others may have used up what a group above allows. */
+/* Applies the limits of the process's control group and of all groups above it. The lowest limit bounds the total; the
+ * group with the least memory left bounds the available memory, because other processes share the groups above. */
 static void apply_groups(const char *root, const group_files *files, const char *group, tws_host_memory *memory) {
   char folder[1024], stat[1100];
   const uint64_t installed = memory->total_bytes;
@@ -64,7 +64,7 @@ static void apply_groups(const char *root, const group_files *files, const char 
       if (limit < memory->total_bytes) memory->total_bytes = limit;
       memory->limited = 1;
       snprintf(stat, sizeof stat, "%s/memory.stat", folder);
-      read_field(stat, files->inactive, &inactive); /* page cache that goes first */
+      read_field(stat, files->inactive, &inactive); /* inactive page cache, which the kernel evicts first */
       uint64_t left = limit;
       if (read_number(folder, files->usage, &usage)) left = usage > limit + inactive ? 0 : limit + inactive - usage;
       if (left > limit) left = limit;
@@ -115,7 +115,7 @@ tws_host_memory tws_host_memory_read_under(const char *root) {
 }
 
 tws_code tws_host_check_limit(tws_error *err) {
-  const size_t room = (size_t)128 << 20; /* kernels of two threads took 40 MiB */
+  const size_t room = (size_t)128 << 20; /* bytes; kernels of two threads were measured to need 40 MiB */
   struct rlimit limit;
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return TWS_OK;
   void *memory = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -10,7 +10,8 @@
 #include "base/memory.h"
 #include "base/number.h"
 
-/* Positions of the items: cJSON items have no member for it, so a hash table maps the item's address to its mark. */
+/* Maps the address of each cJSON item to the item's mark, which has its position: a hash table, because cJSON items
+ * have no member for it. */
 struct tws_json_places {
   tws_json_marks marks;
   size_t mask; /* slots - 1 */
@@ -54,7 +55,7 @@ tws_code tws_json_fail(const tws_json *json, const cJSON *item, tws_error *err, 
 
 typedef struct walk {
   tws_json *json;
-  size_t next; /* mark */
+  size_t next; /* index of the next mark */
   const cJSON **scratch;
   size_t capacity;
   tws_error *err;
@@ -89,7 +90,7 @@ static tws_code check_duplicates(walk *w, const cJSON *object) {
   return TWS_OK;
 }
 
-/* Depth is bounded by the scan. */
+/* Assigns its mark to an item and visits the item's children; the scan has bounded the depth of the recursion. */
 static tws_code visit_item(walk *w, const cJSON *item) {
   struct tws_json_places *places = w->json->places;
   if (w->next >= places->marks.count)
@@ -101,7 +102,8 @@ static tws_code visit_item(walk *w, const cJSON *item) {
   return cJSON_IsObject(item) ? check_duplicates(w, item) : TWS_OK;
 }
 
-/* elsewhere: positions of the values in the original of a rewritten text, or NULL */
+/* Builds the cJSON tree. elsewhere: positions of the values in the original, if the text was rewritten from it; or
+ * NULL. */
 static tws_code build_from_text(tws_json *json, char *text, size_t length, const tws_json_marks *elsewhere,
                                 tws_error *err) {
   struct tws_json_places *places = json->places;
@@ -114,7 +116,7 @@ static tws_code build_from_text(tws_json *json, char *text, size_t length, const
   while (slots < 2 * places->marks.count) slots *= 2;
   places->slots = tws_calloc(slots, sizeof *places->slots);
   places->mask = slots - 1;
-  /* The scan has accepted the text, so that only memory can be missing. */
+  /* The scan has accepted the text, so the only possible failure is that memory is exhausted. */
   json->root = places->slots ? cJSON_ParseWithLengthOpts(text, length + 1, NULL, 1) : NULL;
   if (!json->root) return tws_fail(err, TWS_MEMORY, NULL, "%s: out of memory", json->name);
   walk w = {.json = json, .err = err};
@@ -163,7 +165,7 @@ tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_j
   return parse_text(text, length, name, NULL, out, err);
 }
 
-/* Parses "name:LINE:COLUMN: ...": the position that a reading reached. */
+/* Parses "name:LINE:COLUMN: ...", the beginning of an error's message, which is the position that a parser reached. */
 static void place_of(const tws_error *err, const char *name, int *line, int *column) {
   *line = *column = 0;
   size_t length = strlen(name);
@@ -173,12 +175,13 @@ static void place_of(const tws_error *err, const char *name, int *line, int *col
     tws_text_int(at + 1, &at, 0, INT32_MAX, column);
 }
 
-/* An ellipsis, or a word of Python, which is wrong in both. */
+/* Returns 1 if the error is about an ellipsis or a literal of Python, which neither JSON nor Hjson allows. */
 static int is_foreign(const tws_error *err) {
   return strstr(err->message, TWS_JSON_ELLIPSIS) || strstr(err->message, TWS_JSON_PYTHON);
 }
 
-/* Returns 1 if the reading as Hjson got further than the strict reading as JSON, whose position it compares. */
+/* Returns 1 if the position of the Hjson parser's error is later in the text than that of the strict JSON parser's
+ * error. */
 static int lenient_is_nearer(const tws_error *strict, const tws_error *lenient, const char *name) {
   int strict_line, strict_column, line, column;
   if (is_foreign(strict)) return 0;
@@ -208,7 +211,7 @@ tws_code tws_json_parse_hjson(const char *text, size_t length, const char *name,
   if (read == TWS_OK) {
     read = parse_text(rewritten.data, rewritten.length, name, &marks, out, &lenient);
     if (read == TWS_INVALID && !strstr(lenient.message, "duplicate key"))
-      lenient = strict; /* positions in the rewritten text */
+      lenient = strict; /* its positions are those of the rewritten text: report the other error */
   } else if (read == TWS_INVALID && !lenient_is_nearer(&strict, &lenient, name)) {
     lenient = strict;
   }
@@ -306,7 +309,8 @@ static tws_code refuse_type(const tws_json *json, const cJSON *item, const char 
                        tws_json_describe(item, got, sizeof got));
 }
 
-/* *item is NULL when the fallback applies. */
+/* Finds a member of an object and sets *item to it, or to NULL if the caller's fallback applies; fails if a required
+ * one is missing. */
 static tws_code find_member(const tws_json *json, const cJSON *object, const char *key, int required,
                             const cJSON **item, tws_error *err) {
   *item = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -329,7 +333,7 @@ int tws_json_integer(const tws_json *json, const cJSON *item, int64_t *value, in
     return 1;
   }
   if (number != floor(number) || number < -0x1p63 || number > 0x1p63) return 0;
-  /* 2^63 itself is what the largest integer becomes when a double has carried it. */
+  /* 2^63 itself is INT64_MAX rounded to a double */
   *value = number == 0x1p63 ? INT64_MAX : (int64_t)number;
   return 1;
 }

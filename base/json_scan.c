@@ -24,16 +24,16 @@ typedef struct scanner {
     char closer;
     int line, column;
   } open[TWS_JSON_DEPTH];
-  size_t comma; /* offset of the last comma, blanked when a closer follows */
-  size_t key;   /* offset of the last key */
+  size_t comma; /* offset of the last comma, which is replaced by a blank when a closing bracket follows */
+  size_t key;   /* offset in the text of the last key */
 } scanner;
 
-/* `...` is a format with its arguments */
+/* Fails with the position of a line and column; `...` is a format with its arguments. */
 #define REFUSE_AT(s, line_, column_, hint, format, ...) \
   tws_fail((s)->err, TWS_INVALID, hint, "%s:%d:%d: " format, (s)->name, line_, column_ __VA_OPT__(, ) __VA_ARGS__)
 #define REFUSE(s, hint, ...) REFUSE_AT(s, (s)->line, (s)->column, hint, __VA_ARGS__)
 
-/* The text ends with a zero byte, so looking one byte ahead is always allowed. */
+/* Returns the next byte. The text ends with a zero byte, so reading one byte ahead is always allowed. */
 static char peek(const scanner *s) {
   return s->text[s->at];
 }
@@ -52,7 +52,7 @@ static void blank(scanner *s) {
   if (s->text[s->at] != '\n') s->text[s->at] = ' ';
 }
 
-/* Length of the well-formed UTF-8 sequence at p (Unicode 15, table 3-7), or 0. */
+/* Returns the length of the well-formed UTF-8 sequence at p (Unicode 15, table 3-7), or 0. */
 static size_t utf8_length(const unsigned char *p, size_t left) {
   static const struct {
     unsigned char first_low, first_high, second_low, second_high;
@@ -96,7 +96,7 @@ static tws_code skip_space(scanner *s) {
       }
     } else if (c == '/' && next == '*') {
       int line = s->line, column = s->column;
-      int open = 2; /* so that the star of the opener does not close it */
+      int open = 2; /* 2, so that the star of the opening characters does not close the comment */
       while (open > 0 || !(s->text[s->at] == '*' && s->text[s->at + 1] == '/')) {
         if (!peek(s)) return REFUSE_AT(s, line, column, "close it with */", "the comment opened here never ends");
         if (open > 0) open--;
@@ -168,7 +168,7 @@ static size_t count_digits(const char *p) {
   return n;
 }
 
-/* The JSON grammar of a number; 0 when p does not hold one. */
+/* Returns the length of the JSON number at p, or 0 if there is none. */
 static size_t number_length(const char *p, int *integral) {
   size_t n = *p == '-', more = count_digits(p + n);
   if (!more || (p[n] == '0' && more > 1)) return 0;
@@ -190,7 +190,7 @@ static size_t number_length(const char *p, int *integral) {
   return n;
 }
 
-/* Words and numbers as written, for messages. */
+/* Returns the length of the word or number at p as it is written, for messages. */
 static int token_length(const char *p) {
   int n = 0;
   while (n < 60 && (isalnum((unsigned char)p[n]) || (p[n] && strchr("_+-.", p[n])))) n++;

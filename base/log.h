@@ -10,25 +10,25 @@ typedef struct tws_log {
   tws_log_level level; /* lines above this level are dropped before they are formatted */
 } tws_log;
 
-/* log may be NULL */
+/* Writes one formatted line; `log` may be NULL, which drops it. */
 void tws_log_write(const tws_log *log, tws_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Progress with an estimate of the time left, on one line of a terminal; the program decides whether it is drawn (a
- * terminal on stderr that can erase a line, no --quiet). update() redraws at most ten times a second. */
+/* Progress with an estimate of the remaining time, on one line of a terminal. The program decides whether it is drawn:
+ * stderr is a terminal that can erase a line, and --quiet is not given. update() redraws at most ten times a second. */
 typedef struct tws_progress {
-  void (*draw)(void *user, const char *line); /* NULL: silent */
+  void (*draw)(void *user, const char *line); /* shows one line of progress; NULL: nothing is shown */
   void *user;
   const char *what;
   double total, done, before, started_s, drawn_s;
 } tws_progress;
 void tws_progress_begin(tws_progress *progress, const char *what, double total);
-/* The same for work of which an earlier run has completed the amount `before`. */
+/* Starts progress for work of which an earlier run has completed the amount `before`. */
 void tws_progress_resume(tws_progress *progress, const char *what, double before, double total);
 void tws_progress_update(tws_progress *progress, double done);
 void tws_progress_end(tws_progress *progress);
 
-double tws_clock_s(void); /* monotonic seconds */
+double tws_clock_s(void); /* monotonic time in seconds */
 double tws_wall_s(void);  /* seconds since 1970 */
 
 #endif

@@ -37,7 +37,7 @@ void *tws_realloc(void *pointer, size_t count, size_t bytes) {
 
 void tws_keep_freed_memory(void) {
 #ifdef __GLIBC__
-  mallopt(M_MMAP_THRESHOLD, 32 << 20); /* the most that it takes */
+  mallopt(M_MMAP_THRESHOLD, 32 << 20); /* 32 MiB is the highest threshold that mallopt() accepts */
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
 #endif
 }
@@ -62,13 +62,13 @@ enum { ALIGNMENT = 16, FIRST_CHUNK = 4096, LARGEST_CHUNK = 1 << 20 };
 
 typedef struct chunk {
   struct chunk *next;
-  size_t size, used; /* of the bytes after this header */
+  size_t size, used; /* capacity and used bytes, of the bytes that follow this header */
 } chunk;
 
 #define HEADER ((sizeof(chunk) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT)
 
 struct tws_arena {
-  chunk *head; /* the one that allocations come from */
+  chunk *head; /* the chunk from which memory is allocated at present */
   size_t next_size, handed_out;
 };
 
@@ -94,7 +94,8 @@ static void *carve_from(chunk *c, size_t bytes) {
   return result;
 }
 
-/* Chunks are zero from the start, but for one that an unset allocation has for itself. */
+/* Allocates from the arena. Chunks are zeroed when they are created, except a chunk that a single allocation with unset
+ * = 1 has for itself. */
 static void *allocate(tws_arena *arena, size_t count, size_t bytes, int unset) {
   size_t total;
   if (!arena || __builtin_mul_overflow(count, bytes, &total) || total > SIZE_MAX / 4) return NULL;

@@ -10,7 +10,7 @@ static const char *skip_blanks(const char *text) {
   return text;
 }
 
-/* strtod() takes "nan", "inf" and "0x1p3" too. */
+/* Returns 1 if the text begins with a decimal number; strtod() would also accept "nan", "inf" and "0x1p3". */
 static int is_decimal(const char *text) {
   if (*text == '+' || *text == '-') text++;
   if (text[0] == '0' && (text[1] == 'x' || text[1] == 'X')) return 0;

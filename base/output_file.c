@@ -37,9 +37,10 @@ tws_code tws_write_all(int fd, const char *path, const void *bytes, size_t count
   return TWS_OK;
 }
 
-/* ---- what is there ---- */
+/* ---- kinds of existing paths ---- */
 
-/* Links there are the system's own: replacing them would damage the machine, not a user's folder. */
+/* Returns 1 if the path lies below /dev or /proc, whose symbolic links are not replaced, because that would damage the
+ * machine. */
 static int is_system_path(const char *path) {
   return strncmp(path, "/dev/", 5) == 0 || strncmp(path, "/proc/", 6) == 0;
 }
@@ -74,16 +75,17 @@ static uint64_t random_number(void) {
   uint64_t number = 0;
   if (getrandom(&number, sizeof number, 0) == (ssize_t)sizeof number) return number;
   struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now); /* O_EXCL protects the file; the number only makes names differ */
+  clock_gettime(CLOCK_REALTIME, &now); /* O_EXCL prevents reuse of a file; the time only makes equal names unlikely */
   return (uint64_t)now.tv_nsec * UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)getpid();
 }
 
-/* Registered before it is there, so that there is no moment in which a signal leaves it. */
+/* Creates the temporary file. It is registered before it is created, so that there is no moment in which a signal
+ * leaves it. */
 static tws_code make_temporary(tws_new_file *file, tws_error *err) {
   enum { TAIL = 200 };
   const size_t length = strlen(file->name);
   const char *tail =
-      file->name + (length > TAIL ? length - TAIL : 0); /* with the file's ending, which identifies its kind */
+      file->name + (length > TAIL ? length - TAIL : 0); /* keep the extension, which identifies the kind of file */
   for (int i = 0; i < TRIES; i++) {
     snprintf(file->temporary, sizeof file->temporary, ".new-%016" PRIx64 "-%s", random_number(), tail);
     file->slot = tws_unfinished_add(file->folder, file->temporary);
@@ -98,7 +100,7 @@ static tws_code make_temporary(tws_new_file *file, tws_error *err) {
   return tws_output_failed(file->path, "write", err);
 }
 
-/* Nothing is written before the path is known to be no regular file. */
+/* Opens a device, pipe or socket for writing. Nothing is written before the path is known to be no regular file. */
 static tws_code open_stream(tws_new_file *file, tws_error *err) {
   struct stat info;
   const int flags = O_WRONLY | O_CLOEXEC | O_NOCTTY | (is_system_path(file->path) ? 0 : O_NOFOLLOW);
@@ -182,8 +184,8 @@ tws_code tws_new_file_close(tws_new_file *file, tws_code code, tws_error *err) {
   return code;
 }
 
-/* Signals that end the program wait until the file is whole, also where nothing handles them. A stream may wait for its
- * reader for ever: signals end that. */
+/* Writes the text and closes the file. Signals that end the program are blocked until the file is complete, even if the
+ * program handles none. They are not blocked for a stream, because its reader may never read. */
 static tws_code write_and_close(tws_new_file *file, const char *text, size_t length, tws_error *err) {
   sigset_t before;
   const int holds = !file->is_stream;
@@ -206,7 +208,7 @@ tws_code tws_write_file_in(int folder, const char *name, const char *path, const
   return write_and_close(&file, text, length, err);
 }
 
-/* ---- files that are not written at once ---- */
+/* ---- files that are written over time ---- */
 
 tws_code tws_growing_file(const char *path, int *fd, tws_error *err) {
   tws_new_file file;
@@ -223,7 +225,7 @@ tws_code tws_growing_file(const char *path, int *fd, tws_error *err) {
   return code;
 }
 
-/* Requires that what was opened is a regular file; closes it otherwise, so that *fd is -1. */
+/* Checks that the opened file is a regular file; otherwise closes it and sets *fd to -1. */
 static tws_code regular_opened(const char *path, int *fd, tws_error *err) {
   struct stat info;
   if (*fd < 0 && errno == ELOOP)
@@ -253,7 +255,7 @@ tws_code tws_make_folder(const char *path, int *fd, tws_error *err) {
   if (!*path || snprintf(part, sizeof part, "%s", path) >= (int)sizeof part)
     return tws_fail(err, TWS_IO, hint, "%.400s: no name of a folder", path);
   int failed = 0;
-  for (char *at = part + 1; !failed; at++) { /* those above it, then itself */
+  for (char *at = part + 1; !failed; at++) { /* create each parent folder, then the folder itself */
     const char end = *at;
     if (end && end != '/') continue;
     *at = '\0';
@@ -277,7 +279,7 @@ int tws_probe_folder(const char *folder) {
   if (fd < 0) return -1;
   const tws_code code = tws_new_file_open_in(fd, "probe", folder, &file, NULL);
   const int reason = errno;
-  if (code == TWS_OK) (void)tws_new_file_close(&file, TWS_NO, NULL); /* nothing is renamed */
+  if (code == TWS_OK) (void)tws_new_file_close(&file, TWS_NO, NULL); /* the temporary file is removed and not renamed */
   close(fd);
   errno = reason;
   return code == TWS_OK ? 0 : -1;
@@ -287,7 +289,7 @@ void tws_remove_file(const char *path) {
   unlink(path);
 }
 
-/* ---- scratch ---- */
+/* ---- scratch files and folders ---- */
 
 const char *tws_temporary_place(void) {
   const char *folder = getenv("TMPDIR");
@@ -302,7 +304,7 @@ static tws_code no_scratch(const char *path, tws_error *err) {
   return tws_fail(err, TWS_IO, "set TMPDIR", "%s: %s", path, strerror(errno));
 }
 
-/* The name is registered once the file exists: signals are blocked in between. */
+/* Creates a scratch file and then registers its name for removal, with signals blocked in between. */
 tws_code tws_temporary_file(char *path, size_t size, const char *name, tws_error *err) {
   sigset_t before;
   name_scratch(path, size, name);

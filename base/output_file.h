@@ -16,68 +16,72 @@
 typedef enum tws_path_kind {
   TWS_PATH_FREE,
   TWS_PATH_FILE,
-  TWS_PATH_LINK,   /* symbolic, to anything but a folder */
-  TWS_PATH_FOLDER, /* or a link to one */
+  TWS_PATH_LINK,   /* a symbolic link to anything but a folder */
+  TWS_PATH_FOLDER, /* a folder, or a symbolic link to one */
   TWS_PATH_STREAM, /* a device, a pipe, a socket */
-  TWS_PATH_SYSTEM, /* a link of the system to a regular file: neither written to nor replaced */
-  TWS_PATH_UNKNOWN /* errno says why */
+  TWS_PATH_SYSTEM, /* a link of the system (below /dev or /proc) to a regular file: neither written to nor replaced */
+  TWS_PATH_UNKNOWN /* the kind could not be determined; errno has the reason */
 } tws_path_kind;
 tws_path_kind tws_path_kind_of(const char *path);
 
 enum { TWS_NAME_SIZE = 256 };
 typedef struct tws_new_file {
-  int fd;           /* to write to */
-  int is_stream;    /* a device or a pipe: it has no offsets, and is not renamed */
-  const char *path; /* the caller's, for messages, valid until the close */
-  int folder, slot; /* open directory; slot in the registry of unfinished files */
+  int fd;           /* descriptor to write to */
+  int is_stream;    /* 1: a device, pipe or socket, which has no offsets and is not renamed */
+  const char *path; /* the caller's string, used in messages; must stay valid until the close */
+  int folder, slot; /* descriptor of the open directory; slot in the registry of unfinished files, or -1 */
   char name[TWS_NAME_SIZE], temporary[TWS_NAME_SIZE];
 } tws_new_file;
 
-/* Open a file that will be `path`, or `name` in the open directory `folder`, with `path` for messages. */
+/* Open an unfinished file that the close renames to `path`, or to `name` in the open directory `folder`, with `path`
+ * used in messages. */
 tws_code tws_new_file_open(const char *path, tws_new_file *file, tws_error *err);
 tws_code tws_new_file_open_in(int folder, const char *name, const char *path, tws_new_file *file, tws_error *err);
-/* Path of the unfinished file, to read it again before the rename; "" for a stream. */
+/* Returns the path of the unfinished file (written into `path`), so that it can be read again before the rename; "" for
+ * a stream. */
 const char *tws_new_file_temporary(const tws_new_file *file, char *path, size_t size);
-/* With `code` TWS_OK the file is on the disk and renamed when this returns TWS_OK. Otherwise the unfinished file is
- * removed and `code` is returned. */
+/* Closes the file. With `code` TWS_OK it is flushed to the disk and renamed when this returns TWS_OK. Otherwise the
+ * unfinished file is removed and `code` is returned. */
 tws_code tws_new_file_close(tws_new_file *file, tws_code code, tws_error *err);
 
-/* Write `text` to `path` in this way. No directories are created. */
+/* Writes `text` to `path` through an unfinished file that is renamed. No directories are created. */
 tws_code tws_write_file(const char *path, const char *text, size_t length, tws_error *err);
 tws_code tws_write_file_in(int folder, const char *name, const char *path, const char *text, size_t length,
                            tws_error *err);
-/* Writes all bytes to an open file, in as many calls as it takes. TWS_IO names the path. */
+/* Writes all `count` bytes to an open file, with as many calls of write() as needed; fails with TWS_IO and names the
+ * path. */
 tws_code tws_write_all(int fd, const char *path, const void *bytes, size_t count, tws_error *err);
 /* Fails with TWS_IO: `what` cannot be done with the path, for the reason in errno; the hint says what to do if the
  * disk is full. */
 tws_code tws_output_failed(const char *path, const char *what, tws_error *err);
 
-/* Opens a file that others may read while it grows (logs, the CSV of a training): it appears at once, empty, and
- * replaces any file of this name. */
+/* Opens a file that other processes may read while it grows (logs, the CSV of a training). It exists, empty, when this
+ * returns, and replaces any file of this name. */
 tws_code tws_growing_file(const char *path, int *fd, tws_error *err);
-/* Opens a regular file to change it in place; links are refused. A missing file is created if `create` is 1; if it
- * is 0, *fd is -1 and the result TWS_OK. */
+/* Opens a regular file to change it in place; refuses links. If the file is missing, it is created if `create` is 1;
+ * otherwise *fd is -1 and TWS_OK is returned. */
 tws_code tws_changed_file(const char *path, int create, int *fd, tws_error *err);
-/* Opens a regular file in an open directory (AT_FDCWD: the working directory) for appending: it is created if
- * missing, links are refused, and its contents stay. `path` is for messages. */
+/* Opens a regular file of an open directory (AT_FDCWD: the working directory) for appending. It is created if missing,
+ * links are refused, and existing contents are preserved. `path` is used in messages. */
 tws_code tws_appended_file(int folder, const char *name, const char *path, int *fd, tws_error *err);
-/* Creates a new file in an open directory; TWS_IO if the name exists. `path` is for messages. */
+/* Creates a new file in an open directory; fails with TWS_IO if the name exists. `path` is used in messages. */
 tws_code tws_exclusive_file(int folder, const char *name, const char *path, int *fd, tws_error *err);
-/* Opens a folder, which is created with its parents if missing. ".": the working directory. */
+/* Opens a folder and creates it with its parents if it is missing. "." is the working directory. */
 tws_code tws_make_folder(const char *path, int *fd, tws_error *err);
 /* Returns 0 if files can be created in the folder, or -1 with errno. */
 int tws_probe_folder(const char *folder);
-/* The parent directory of a path ("." for a name alone), truncated to `size`. */
+/* Writes the parent directory of a path ("." if the path has no '/') into `parent`, truncated to `size` bytes. */
 void tws_parent_of(const char *path, char *parent, size_t size);
-/* Removes a file that the program created; a link is removed itself. */
+/* Removes a file that the program created; of a link, the link itself and not its target. */
 void tws_remove_file(const char *path);
 
 /* ---- scratch: in TMPDIR, or /tmp ---- */
-/* An empty file, and a folder that only this user can access; signals remove them. */
+/* Create an empty file, and a folder that only this user can access, and write its path into `path`; signals remove
+ * them. */
 tws_code tws_temporary_file(char *path, size_t size, const char *name, tws_error *err);
 tws_code tws_temporary_folder(char *path, size_t size, const char *name, tws_error *err);
-void tws_temporary_remove(const char *path); /* a file, or a folder with its contents; "": nothing */
-/* The folder for scratch files: TMPDIR or /tmp. */
+void tws_temporary_remove(const char *path); /* removes a file, or a folder with its contents; "": does nothing */
+/* Returns the folder for scratch files: TMPDIR, or /tmp. */
 const char *tws_temporary_place(void);
 
 #endif

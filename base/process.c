@@ -31,11 +31,11 @@ const char *tws_process_find(const char *name, char *path, size_t size) {
   return NULL;
 }
 
-/* ---- starting ---- */
+/* ---- starting a program ---- */
 
-/* Pairs of descriptors: [0] is read here, [1] is the program's. */
+/* Pipes to the program: this process reads [0], the program writes to [1]. */
 typedef struct pipes {
-  int output[2], errors[2], failure[2]; /* failure: errno, where it does not start; closed by a start */
+  int output[2], errors[2], failure[2]; /* failure: transmits errno if the program cannot be started */
 } pipes;
 
 static void close_pair(int pair[2]) {
@@ -51,8 +51,9 @@ static void close_pipes(pipes *p) {
   close_pair(p->failure);
 }
 
-/* In the child, between fork() and execv(): async-signal-safe calls only. Descriptors are moved out of the way of 3,
- * 4, ... first. PR_SET_PDEATHSIG ends it with its parent, which may have ended before it was set. */
+/* Becomes the program, in the child between fork() and execv(), with async-signal-safe calls only. The program's
+ * descriptors are first duplicated to high numbers, so that making them 3, 4, ... overwrites none of them.
+ * PR_SET_PDEATHSIG kills the program when its parent ends; getppid() tells if the parent ended before it was set. */
 static void become_program(const tws_process *program, const char *path, const pipes *p, pid_t parent) {
   int files[TWS_PROCESS_FILES], high = 16 + TWS_PROCESS_FILES, failed = 0;
   const int null = open("/dev/null", O_RDONLY);
@@ -87,7 +88,7 @@ static int start(const tws_process *program, const char *path, pipes *p, pid_t *
   }
   *why = errno;
   if (*child < 0) return 0;
-  setpgid(*child, *child); /* in parent and child: whichever runs first */
+  setpgid(*child, *child); /* parent and child both call it, because either may run first */
   close(p->output[1]);
   close(p->errors[1]);
   close(p->failure[1]);
@@ -100,7 +101,7 @@ static int start(const tws_process *program, const char *path, pipes *p, pid_t *
   return 0;
 }
 
-/* ---- reading ---- */
+/* ---- reading its output ---- */
 
 static void keep_output(tws_process_end *end, const char *bytes, size_t count, size_t most) {
   const size_t room = end->output.length < most ? most - end->output.length : 0;
@@ -108,7 +109,7 @@ static void keep_output(tws_process_end *end, const char *bytes, size_t count, s
   tws_text_add_bytes(&end->output, bytes, count < room ? count : room);
 }
 
-/* The last bytes that fit are kept. */
+/* Appends to the recorded standard error, of which only the last bytes that fit remain. */
 static void keep_errors(tws_process_end *end, const char *bytes, size_t count) {
   size_t used = strlen(end->errors);
   for (size_t i = 0; i < count; i++) {
@@ -127,7 +128,7 @@ static int has_ended(pid_t child) {
   return waitid(P_PID, (id_t)child, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == child;
 }
 
-/* Reads the available bytes of one pipe; at its end the descriptor is closed and set to -1. */
+/* Reads the available bytes of one pipe; at the end of the pipe, its descriptor is closed and set to -1. */
 static void read_some(int *from, int errors, size_t most, tws_process_end *end) {
   char buffer[16384];
   const ssize_t got = read(*from, buffer, sizeof buffer);
@@ -138,8 +139,8 @@ static void read_some(int *from, int errors, size_t most, tws_process_end *end) 
   *from = -1;
 }
 
-/* Reads both pipes until their writers have closed them, until the time is over, or until the program has ended and
- * no data is left: its children (ssh's persistent connection) may keep them open. */
+/* Reads both pipes until their writers have closed them, until the time limit, or until the program has ended and no
+ * data is left: the program's children (ssh's persistent connection) may keep the pipes open. */
 static void read_all(const tws_process *program, pipes *p, pid_t child, tws_process_end *end, double until_s) {
   const size_t most = program->most_bytes ? program->most_bytes : LINE_BYTES;
   const double look_s = 0.05;
@@ -170,7 +171,7 @@ static void wait_for(pid_t child, tws_process_end *end, double until_s) {
     if (!killed && tws_clock_s() >= until_s) killed = end->timed_out = 1;
     if (!killed) nanosleep(&nap, NULL);
   }
-  kill(-child, SIGKILL); /* what it started and left */
+  kill(-child, SIGKILL); /* kill the processes that the program started and that still run */
   end->status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 

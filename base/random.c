@@ -7,7 +7,8 @@ void tws_philox(uint64_t seed, uint64_t stream, uint64_t index, uint32_t out[4])
   tws_philox_block(seed, stream, index, out);
 }
 
-/* 52 bits and a half, so that neither 0 nor 1 can come out. */
+/* Returns a number in the open interval (0, 1) from 52 random bits, centered in its interval so that neither 0 nor 1
+ * results. */
 static double open_unit(uint32_t high, uint32_t low) {
   uint64_t bits = ((uint64_t)high << 32 | low) >> 12;
   return ((double)bits + 0.5) * 0x1p-52;
@@ -27,7 +28,8 @@ double tws_random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
   return radius * (index & 1 ? sin(angle) : cos(angle));
 }
 
-/* Finaliser of splitmix64 (Steele, Lea, Flood 2014): a cheap bijective mixer is enough for a shuffle. */
+/* Mixes the bits by the finalizer of splitmix64 (Steele, Lea, Flood 2014), a cheap bijection that suffices for a
+ * shuffle. */
 static uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
@@ -42,7 +44,7 @@ uint64_t tws_random_permute(uint64_t seed, uint64_t n, uint64_t i) {
   int left_bits = bits / 2, right_bits = bits - left_bits;
   uint64_t left_mask = (UINT64_C(1) << left_bits) - 1, right_mask = (UINT64_C(1) << right_bits) - 1;
   uint64_t x = i;
-  do { /* the domain is a power of two below 2n (4 for tiny n): walk the cycle until it is back in 0..n-1 */
+  do { /* the domain is a power of two of at most 2n numbers (4 for tiny n): repeat until the result is below n */
     uint64_t left = x >> right_bits & left_mask, right = x & right_mask;
     for (uint64_t round = 0; round < 8; round += 2) {
       left ^= mix(mix(seed + round * 0x9E3779B97F4A7C15u) ^ right) & left_mask;

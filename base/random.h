@@ -9,7 +9,8 @@
 void tws_philox(uint64_t seed, uint64_t stream, uint64_t index, uint32_t out[4]);
 double tws_random_uniform(uint64_t seed, uint64_t stream, uint64_t index); /* in (0, 1) */
 double tws_random_normal(uint64_t seed, uint64_t stream, uint64_t index);  /* Box-Muller */
-/* A keyed permutation of 0 .. n-1 evaluated at i in O(1) expected (Feistel network with cycle walking). */
+/* Returns the image of i under a permutation of 0 .. n-1 that `seed` selects, in O(1) expected time (Feistel network
+ * with cycle walking). */
 uint64_t tws_random_permute(uint64_t seed, uint64_t n, uint64_t i);
 
 #endif

@@ -26,7 +26,7 @@ int tws_code_exit(tws_code code) {
   return codes[is_known(code) ? code : TWS_INTERNAL].exit_code;
 }
 
-/* Copy what fits, without cutting a UTF-8 sequence in half. */
+/* Copies as much of the text as fits, without cutting a UTF-8 sequence in half. */
 static void copy_text(char *to, size_t size, const char *from) {
   size_t length = strlen(from);
   if (length >= size) {
@@ -39,7 +39,7 @@ static void copy_text(char *to, size_t size, const char *from) {
 
 tws_code tws_fail(tws_error *err, tws_code code, const char *hint, const char *format, ...) {
   if (!err) return code;
-  /* Formatted aside, because the arguments may point into *err. */
+  /* The message is formatted in a separate buffer, because the arguments may point into *err. */
   char message[sizeof err->message + 4];
   va_list arguments;
   va_start(arguments, format);

@@ -7,7 +7,7 @@
 
 #include <stdarg.h>
 
-/* name, exit code of the program, text */
+/* Columns: name, exit code of the program, text. */
 #define TWS_CODES(X)                                                     \
   X(OK, 0, "success")                                                    \
   X(NO, 1, "the answer is no (does not fit, tolerance exceeded)")        \
@@ -32,22 +32,21 @@ typedef enum tws_code {
 
 typedef struct tws_error {
   tws_code code;
-  char message[2048]; /* what is wrong, with its position: file:line:column and key, or rank and operation; a line
-                         each where several things are wrong */
-  char hint[4096]; /* what to do about it; may be empty, or list all names that are known */
+  char message[2048]; /* the problem(s), one per line, each with file:line:column and key, or rank and operation */
+  char hint[4096]; /* remedy for the problem; may be empty, or list all known names */
 } tws_error;
 
-const char *tws_code_name(tws_code code); /* "INVALID" */
+const char *tws_code_name(tws_code code); /* such as "INVALID" */
 const char *tws_code_text(tws_code code);
-int tws_code_exit(tws_code code); /* the documented exit status of the program */
+int tws_code_exit(tws_code code); /* the documented exit status of the program for this code */
 
-/* Fill *err (if not NULL) and return `code`, so that callers write `return tws_fail(err, TWS_INVALID, "hint", ...)`.
- * hint may be NULL. Over-long text is cut, never overflows. */
+/* Fills *err (if not NULL) and returns `code`, so that callers write `return tws_fail(err, TWS_INVALID, "hint", ...)`.
+ * `hint` may be NULL. Text that is too long is truncated. */
 tws_code tws_fail(tws_error *err, tws_code code, const char *hint, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Prepends "prefix: " to the message of an error that is returned further up; returns err->code (or `code` without
- * err). */
+/* Prepends "prefix: " to the message of an error that the caller returns to its own caller; returns err->code (or
+ * `code` if err is NULL). */
 tws_code tws_fail_in(tws_error *err, tws_code code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 #define TWS_TRY(expression)                    \

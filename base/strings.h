@@ -1,4 +1,4 @@
-/* A short list of texts that it does not own. */
+/* A short list of texts; the list does not own the texts. */
 #ifndef TWS_BASE_STRINGS_H
 #define TWS_BASE_STRINGS_H
 

@@ -16,7 +16,8 @@ static int read_line(const char *path, char *line, size_t size) {
   return got;
 }
 
-/* "key: value" of a /proc file; the value without leading blanks */
+/* Reads the value of a line "key: value" of a /proc file, without leading blanks. Returns 1 if there is such a line,
+ * else 0. */
 static int read_key(const char *path, const char *key, char *value, size_t size) {
   char line[512];
   FILE *file = fopen(path, "r");
@@ -49,7 +50,7 @@ void tws_system_read(tws_system *s) {
 }
 
 int tws_system_most_processes(double *most) {
-  static const char *const files[] = {"/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"}; /* version 2, 1 */
+  static const char *const files[] = {"/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"}; /* cgroup 2; 1 */
   char text[64];
   for (size_t i = 0; i < sizeof files / sizeof *files; i++)
     if (read_line(files[i], text, sizeof text)) return tws_text_number(text, NULL, 0, 1e18, most);

@@ -14,8 +14,8 @@
 enum { SLOTS = 64, NAME_SIZE = 1024, MOST_DEPTH = 8 };
 enum { FREE, TAKEN, READY };
 
-/* A handler looks at a slot only while it is READY, which is after everything else in it was written. A child process
- * that was forked has a copy of the list, and removes nothing of its parent's. */
+/* One registered file or folder. A signal handler reads a slot only if its state is READY, which is set after all other
+ * members. A forked child process has a copy of the list, but does not remove the files of its parent. */
 typedef struct slot {
   atomic_int state;
   pid_t owner;
@@ -88,11 +88,12 @@ void tws_unfinished_remove(void) {
   }
 }
 
-/* ---- trees: readdir() allocates, which a handler may not ---- */
+/* ---- removal of trees without readdir(), which allocates and is forbidden in a signal handler ---- */
 
 static int remove_tree(int folder, const char *name, int depth);
 
-/* Removes the entries of one getdents() call; *removed counts. -1: an entry could not be removed. */
+/* Removes the entries that one getdents() call returned and counts them in *removed. Returns 0, or -1 if an entry could
+ * not be removed. */
 static int remove_found(int directory, const char *bytes, long count, int depth, int *removed) {
   int failed = 0;
   for (long at = 0; at < count;) {
@@ -112,7 +113,7 @@ static int remove_tree(int folder, const char *name, int depth) {
   if (depth > MOST_DEPTH) return -1;
   const int directory = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (directory < 0) return -1;
-  for (int removed = 1; removed > 0;) { /* again from the start: what was removed moves what is left */
+  for (int removed = 1; removed > 0;) { /* start again, because removals change the positions of other entries */
     removed = 0;
     if (lseek(directory, 0, SEEK_SET) < 0) break;
     for (;;) {

@@ -4,17 +4,17 @@
 #ifndef TWS_BASE_UNFINISHED_H
 #define TWS_BASE_UNFINISHED_H
 
-/* A loaded module has its own copy of this library. It uses the program's list, which is the only one that the
- * signal handlers read. */
+/* The list of registered files. A loaded module has its own copy of this library's code, but uses the program's list,
+ * which is the only one that the signal handlers read. */
 typedef struct tws_unfinished tws_unfinished;
 tws_unfinished *tws_unfinished_list(void);
 void tws_unfinished_use(tws_unfinished *list);
 
-/* Registers `name` in the open directory `folder`, which must stay open until the release. Returns a slot, or -1
- * where the registry is full: a signal then leaves the file, and nothing else is different. */
+/* Registers `name` in the open directory `folder`, which must stay open until the release. Returns a slot, or -1 if the
+ * registry is full, with the only consequence that a signal leaves the file. */
 int tws_unfinished_add(int folder, const char *name);
 int tws_unfinished_add_path(const char *path);
-/* The same for a folder, which is removed with its contents. */
+/* Registers a folder, which a signal removes with its contents. Returns a slot, or -1. */
 int tws_unfinished_add_folder(const char *path);
 void tws_unfinished_release(int slot); /* -1 is allowed */
 void tws_unfinished_release_path(const char *path);

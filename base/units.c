@@ -10,7 +10,7 @@
 
 #include "base/number.h"
 
-/* Three significant digits, which is what a reader compares. */
+/* Formats a value with three significant digits and the largest fitting prefix. */
 static const char *scaled(double value, double step, const char *const *prefix, int count, const char *unit,
                           char *buffer, int size) {
   int at = 0;
@@ -105,7 +105,7 @@ tws_code tws_parse_number(const char *text, const char *what, double low, double
 tws_code tws_parse_integer(const char *text, const char *what, int64_t low, int64_t high, int64_t *value,
                            tws_error *err) {
   int64_t whole;
-  if (!tws_text_integer(text, NULL, INT64_MIN, INT64_MAX, &whole)) { /* exact where a double is not */
+  if (!tws_text_integer(text, NULL, INT64_MIN, INT64_MAX, &whole)) { /* exact for integers that a double rounds */
     double number;
     TWS_TRY(tws_parse_number(text, what, -HUGE_VAL, HUGE_VAL, &number, err));
     if (number != floor(number))

@@ -1,4 +1,4 @@
-/* From what was given to the fields of tws_config. */
+/* Computes the fields of tws_config from the keys that were given. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "base/number.h"
 #include "config/store.h"
 
-/* The default as text without quotes. */
+/* Returns the default of a key as text without quotes. */
 static const char *fallback_word(const tws_key *key, char *buffer, size_t size) {
   const char *text = key->fallback ? key->fallback : "";
   size_t length = strlen(text);
@@ -37,7 +37,7 @@ static int64_t integer_of(const tws_key *key, tws_given given) {
 }
 
 static double number_of(const tws_key *key, tws_given given) {
-  const cJSON *item = cJSON_IsArray(given.item) ? given.item->child : given.item; /* one parameter group */
+  const cJSON *item = cJSON_IsArray(given.item) ? given.item->child : given.item; /* list: parameter groups */
   if (cJSON_IsNumber(item)) return item->valuedouble;
   double value = unset_value(key);
   if (key->fallback) tws_text_number(key->fallback, NULL, -HUGE_VAL, HUGE_VAL, &value);
@@ -86,7 +86,7 @@ static void apply_key(tws_config *config, const tws_key *key) {
 
 static const tws_dtype types[] = {TWS_F32, TWS_F16, TWS_BF16};
 
-/* 1 + the type that a key gives; 0: none. */
+/* Returns 1 + the tws_dtype that a key gives, or 0 if the key is not given. */
 static int communication_type(const struct tws_config_store *store, const char *path) {
   const char *text = tws_given_text(tws_store_at(store, path));
   const int index = text ? tws_key_word("fp32|fp16|bf16", text, 1) : -1;
@@ -125,7 +125,7 @@ static void apply_optimizer(tws_config *config) {
   const struct tws_config_store *store = config->store;
   const char *type = tws_given_text(tws_store_at(store, "optimizer.type"));
   const tws_optimizer_row *row = type ? tws_optimizer_find(type) : NULL;
-  if (!row || row->optimizer < 0) row = tws_optimizer_of(TWS_OPTIMIZER_ADAMW); /* resolving refuses it */
+  if (!row || row->optimizer < 0) row = tws_optimizer_of(TWS_OPTIMIZER_ADAMW); /* tws_config_resolve() refuses it */
   config->optimizer = (tws_optimizer)row->optimizer;
   if (row->decoupled) config->adam_w_mode = 1;
   config->beta1 = row->beta1;
@@ -141,7 +141,7 @@ static void apply_optimizer(tws_config *config) {
 
 static const char schedulers[] = "LRRangeTest|OneCycle|WarmupLR|WarmupDecayLR|WarmupCosineLR";
 
-/* Schedules share fields, so that only the arguments of the chosen one are read. */
+/* Reads the arguments of the chosen schedule only, because schedules share fields of tws_config. */
 static void apply_scheduler(tws_config *config) {
   const struct tws_config_store *store = config->store;
   const char *type = tws_given_text(tws_store_at(store, "scheduler.type"));
@@ -154,7 +154,7 @@ static void apply_scheduler(tws_config *config) {
         tws_key_word(tws_keys[i].owners, type, 0) >= 0)
       apply_key(config, &tws_keys[i]);
   const char *shape = tws_given_text(tws_store_at(store, "scheduler.params.warmup_type"));
-  config->schedule.warmup_linear = shape && strcmp(shape, "linear") == 0; /* an unknown shape is log, as upstream */
+  config->schedule.warmup_linear = shape && strcmp(shape, "linear") == 0; /* DeepSpeed's default for other words */
   if (config->scheduler == TWS_SCHEDULER_WARMUP_DECAY && !tws_store_has(store, "scheduler.params.warmup_max_lr"))
     config->schedule.max_lr = 1e-3;
 }
@@ -164,12 +164,13 @@ static void apply_zero(tws_config *config) {
   config->optimizer_path = tws_given_text(tws_store_at(store, "zero_optimization.offload_optimizer.nvme_path"));
   config->param_path = tws_given_text(tws_store_at(store, "zero_optimization.offload_param.nvme_path"));
   config->zenflow.on = tws_store_has(store, "zero_optimization.zenflow");
-  if (tws_given_true(tws_store_at(store, "zero_optimization"))) config->zero.stage = 1; /* the old form */
+  if (tws_given_true(tws_store_at(store, "zero_optimization"))) config->zero.stage = 1; /* deprecated: a boolean */
   if (tws_given_true(tws_store_at(store, "zero_optimization.cpu_offload"))) config->zero.offload_optimizer = 1;
   if (tws_given_true(tws_store_at(store, "zero_optimization.cpu_offload_param"))) config->zero.offload_param = 1;
 }
 
-/* The size stands in one of two places; both are a contradiction when they differ, which resolving refuses. */
+/* Reads the tensor-parallel size from either of its two keys. If both are given and differ, tws_config_resolve()
+ * refuses them. */
 static void apply_tensor_ranks(tws_config *config) {
   const struct tws_config_store *store = config->store;
   tws_given outer = tws_store_at(store, "tensor_parallel.autotp_size");

@@ -74,7 +74,7 @@ int tws_axis_order_nth(int index, tws_axis_order *order) {
   for (int i = 2; i <= count; i++) orders *= i;
   if (index < 0 || index >= orders) return 0;
   for (int i = 0; count > 0; i++, count--) {
-    orders /= count; /* that begin alike */
+    orders /= count; /* number of orders that have the same first axes */
     const int next = index / orders;
     order->axis[i] = left[next];
     memmove(left + next, left + next + 1, (size_t)(count - next - 1));

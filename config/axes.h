@@ -1,4 +1,4 @@
-/* Axes along which the ranks of a job are divided, and sets of them: the table of config/axes.def. */
+/* Axes along which the ranks of a job are divided, and sets of such axes; both are generated from config/axes.def. */
 #ifndef TWS_CONFIG_AXES_H
 #define TWS_CONFIG_AXES_H
 
@@ -13,7 +13,7 @@ typedef enum tws_axis {
   TWS_AXIS_NONE = TWS_AXIS_COUNT
 } tws_axis;
 
-/* A set of axes: one bit each. */
+/* A set of axes; axis i is in the set if bit i is set. */
 typedef uint32_t tws_axes;
 enum {
 #define AXIS(id, ...) TWS_AXES_##id = 1u << TWS_AXIS_##id,
@@ -21,7 +21,7 @@ enum {
 #undef AXIS
 };
 
-/* Quantities that the ranks along an axis divide. */
+/* The quantity that the ranks along an axis divide among them. */
 typedef enum tws_divides {
   TWS_DIVIDES_LAYERS,
   TWS_DIVIDES_SAMPLES,
@@ -30,16 +30,17 @@ typedef enum tws_divides {
 } tws_divides;
 
 const char *tws_axis_name(tws_axis axis);
-tws_axis tws_axis_find(const char *name, size_t length); /* TWS_AXIS_NONE: no axis has that name */
-tws_axis tws_axis_parent(tws_axis axis);                 /* TWS_AXIS_NONE: it is no part of another */
-tws_axis tws_axis_whole(tws_axis axis);                  /* what it is a part of in the end: itself without a parent */
-tws_axis tws_axis_reported(tws_axis axis);               /* under which reports count it */
+tws_axis tws_axis_find(const char *name, size_t length); /* TWS_AXIS_NONE: no axis has this name */
+tws_axis tws_axis_parent(tws_axis axis);                 /* TWS_AXIS_NONE: the axis is no part of another */
+tws_axis tws_axis_whole(tws_axis axis);                  /* the outermost axis that it is a part of, or itself */
+tws_axis tws_axis_reported(tws_axis axis);               /* the axis under which reports count its time */
 tws_divides tws_axis_divides(tws_axis axis);
-int tws_axis_is_ordered(tws_axis axis);          /* a job can be divided along it by its own key or by what is left */
-tws_axes tws_axes_that_divide(tws_divides what); /* without parts of others */
+int tws_axis_is_ordered(tws_axis axis);          /* returns 1 if the axis can appear in twinspeed.axis_order */
+tws_axes tws_axes_that_divide(tws_divides what); /* the axes that divide this quantity, without parts of axes */
 /* Returns 1 if `axis`, or an axis that it is a part of, is in the set. */
 int tws_axes_cover(tws_axes set, tws_axis axis);
-/* The first of the set in the order of the table; "" of none: what a group along several axes is called. */
+/* Returns the name of the set's first axis in the order of the table, which names a group along several axes; "" for
+ * the empty set. */
 const char *tws_axes_name(tws_axes set);
 
 /* The order in which the axes of a topology vary, slowest first: adjacent ranks of a node differ along the last
@@ -51,16 +52,19 @@ enum {
 #undef AXIS
 };
 typedef struct tws_axis_order {
-  uint8_t axis[TWS_ORDERED_AXES]; /* tws_axis */
+  uint8_t axis[TWS_ORDERED_AXES]; /* values of tws_axis, slowest first */
 } tws_axis_order;
 #define TWS_AXIS_ORDER_DEFAULT "pipe,data,sequence,model"
-enum { TWS_AXIS_ORDER_TEXT = 128 }; /* more than the longest text */
+enum { TWS_AXIS_ORDER_TEXT = 128 }; /* bytes; more than the longest text of an order has */
 
-/* Order number `index` of all there are, by the table's order. Returns 0 past the last. */
+/* Sets *order to number `index` of all possible orders, sorted by the table's order. Returns 0 if there are not that
+ * many. */
 int tws_axis_order_nth(int index, tws_axis_order *order);
-/* From a text as the default, which names each of these axes once: returns 0 otherwise. */
+/* Parses a text like the default "pipe,data,sequence,model", in which each of these axes must occur once. Returns 1, or
+ * 0 if the text is no such order. */
 int tws_axis_order_parse(const char *text, tws_axis_order *order);
-/* The text; returns `text`, which has TWS_AXIS_ORDER_TEXT bytes. */
+/* Writes the order as text, such as "pipe,data,sequence,model", into `text`, which has TWS_AXIS_ORDER_TEXT bytes, and
+ * returns `text`. */
 const char *tws_axis_order_text(const tws_axis_order *order, char *text);
 
 #endif

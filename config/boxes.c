@@ -10,7 +10,8 @@ static const tws_fabric_row fabrics[TWS_FABRIC_COUNT] = {
 #undef FABRIC
 };
 
-/* NCCL's processor posts one message in 1 us on Intel, 2 us on AMD (config/cluster.c). */
+/* Seconds in which NCCL's proxy thread posts one message to the network on an Intel CPU; AMD: 2 us
+ * (config/cluster.c). */
 #define INTEL 1e-6
 #define AMD 2e-6
 static const tws_box boxes[] = {
@@ -62,7 +63,7 @@ static double figure_or(const tws_box *box, const char *key, double otherwise) {
 
 void tws_box_cluster(const tws_box *box, tws_cluster *out) {
   const tws_fabric_row *intra = &fabrics[box->intra], *nic = &fabrics[box->nic];
-  /* rings of more than a pair of bridged cards pass the cards' PCIe */
+  /* more than two cards with NVLink bridges form rings that pass the cards' PCIe links */
   const double nominal =
       box->intra == TWS_FABRIC_NVLINK_BRIDGE ? box->host_GBps : figure_or(box, "intra_uni_GBps_per_gpu", 0);
   *out = (tws_cluster){.nodes = 1,

@@ -15,26 +15,27 @@ typedef enum tws_fabric {
 
 typedef struct tws_fabric_row {
   const char *word;
-  double latency_s, reached; /* of a link; share of the nominal rate that collectives reach */
+  double latency_s, reached; /* latency of a link in seconds; share of the nominal rate that is reached */
   const char *about;
 } tws_fabric_row;
 const tws_fabric_row *tws_fabric_of(int fabric);
-/* TWS_FABRIC_NONE: no such word. */
+/* Returns the fabric that the word names, or TWS_FABRIC_NONE if no fabric has that name. */
 int tws_fabric_find(const char *word);
 
 typedef struct tws_box {
   const char *name, *title, *profile;
-  int intra, nic;                    /* tws_fabric */
-  int paired;                        /* as tws_cluster.paired */
-  double host_GBps;                  /* of a device to the host, one way; 0: not known */
-  double message_s;                  /* as tws_cluster.message_s */
+  int intra, nic;                    /* tws_fabric between the devices of a node, and of the NICs */
+  int paired;                        /* as tws_cluster.paired: pairs of devices have links of their own */
+  double host_GBps;                  /* GB/s between a device and the host, one direction; 0: not known */
+  double message_s;                  /* seconds to post one message, as tws_cluster.message_s */
   const char *topology, *nics, *cpu; /* "": not known */
   const tws_figure *figures;
 } tws_box;
 
 const tws_box *tws_box_nth(int i); /* NULL after the last */
 const tws_box *tws_box_find(const char *name, size_t length);
-/* One node of it: nominal rates times what collectives reach of them (tws_fabric_row). */
+/* Fills *out with a cluster of one such node. Bandwidths are nominal rates times the share of them that collectives
+ * reach (tws_fabric_row). */
 void tws_box_cluster(const tws_box *box, tws_cluster *out);
 
 #endif

@@ -1,4 +1,5 @@
-/* Private to config/: documents of JSON that are built key by key, and their text. A failure is kept until the end. */
+/* Private to config/: builds documents of JSON key by key, and their text. A failure is recorded in the builder and
+ * reported at the end. */
 #ifndef TWS_CONFIG_BUILDER_H
 #define TWS_CONFIG_BUILDER_H
 
@@ -31,7 +32,7 @@ static inline tws_code finish_text(builder *b, tws_text *out, tws_error *err) {
   return text && !out->failed ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory");
 }
 
-/* Takes the item; replaces a member of that name. */
+/* Adds an item to an object, or replaces the object's member of that name; owns the item from then on. */
 static inline void put_item(builder *b, cJSON *object, const char *name, cJSON *item) {
   if (!item || !object) {
     b->failed = 1;
@@ -45,7 +46,7 @@ static inline void put_item(builder *b, cJSON *object, const char *name, cJSON *
     return;
   }
   if (!old || item->string) return;
-  item->string = cJSON_malloc(strlen(name) + 1); /* a replacement comes without its name */
+  item->string = cJSON_malloc(strlen(name) + 1); /* cJSON does not name the item when it replaces a member */
   if (item->string)
     strcpy(item->string, name);
   else
@@ -59,7 +60,7 @@ static inline cJSON *open_section(builder *b, cJSON *object, const char *name) {
   return cJSON_GetObjectItemCaseSensitive(object, name);
 }
 
-/* Takes the item. */
+/* Adds an item at a dotted path; owns the item from then on. */
 static inline void put_at(builder *b, const char *path, cJSON *item) {
   char copy[512];
   const char *segments[TWS_KEY_DEPTH];

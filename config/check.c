@@ -17,7 +17,7 @@ typedef struct text {
 
 static void add_range(text *t, const tws_key *key, const cJSON *item) {
   char piece[96] = "";
-  int beyond = cJSON_IsNumber(item) && item->valuedouble > key->high; /* else a huge limit only distracts */
+  int beyond = cJSON_IsNumber(item) && item->valuedouble > key->high; /* otherwise a huge limit is omitted */
   if (key->bounded && key->high >= 1e12 && !beyond)
     snprintf(piece, sizeof piece, " of at least %g", key->low);
   else if (key->bounded)
@@ -52,7 +52,7 @@ static const char *describe_wanted(const tws_key *key, const cJSON *item, text *
     return t->data;
   }
   t->used += (size_t)snprintf(t->data, sizeof t->data, "%s", words[key->type]);
-  if (key->type == TWS_KEY_INT && key->strict) /* as in 10 against 10.0 */
+  if (key->type == TWS_KEY_INT && key->strict) /* 10.0 may be given where 10 is required */
     t->used += (size_t)snprintf(t->data + t->used, sizeof t->data - t->used, " written without a point");
   add_range(t, key, item);
   return t->data;
@@ -75,7 +75,7 @@ static int is_integer(const tws_walk *walk, const tws_key *key, const cJSON *ite
   return in_range(key, (double)value) && (literal || !key->strict);
 }
 
-/* A list for the one parameter group there is. */
+/* Returns 1 if the item is a list of numbers for the only parameter group that Twinspeed supports. */
 static int is_number_list(const tws_key *key, const cJSON *item) {
   return cJSON_IsArray(item) && cJSON_GetArraySize(item) == 1 && is_number(key, item->child);
 }
@@ -133,7 +133,7 @@ static int fits_key(const tws_walk *walk, const tws_key *key, const cJSON *item)
 }
 
 static const char *hint_for(const tws_key *key, const cJSON *item, char *hint, size_t size) {
-  if (cJSON_IsString(item) && key->values) { /* a slip in a word */
+  if (cJSON_IsString(item) && key->values) { /* the word may be misspelled: suggest the closest one */
     char copy[256];
     const char *words[32];
     int n = 0;
@@ -157,23 +157,24 @@ static const char *hint_for(const tws_key *key, const cJSON *item, char *hint, s
   return hint;
 }
 
-/* ---- values in other words ---- */
+/* ---- values that DeepSpeed accepts in another form ---- */
 
 static void become_number(const cJSON *item, int type, double number) {
-  cJSON *value = (cJSON *)(uintptr_t)item; /* of a document that the configuration owns */
+  cJSON *value = (cJSON *)(uintptr_t)item; /* the configuration owns the item's document */
   if (cJSON_IsString(item)) cJSON_free(value->valuestring);
   value->valuestring = NULL;
   value->type = (value->type & (cJSON_IsReference | cJSON_StringIsConst)) | type;
   cJSON_SetNumberHelper(value, number);
 }
 
-/* Numbers for bools and texts for both, where DeepSpeed reads them so: afterwards the value is what it means. */
+/* Replaces a number given for a boolean, or a text given for a boolean or a number, by the value that it means, in
+ * sections in which DeepSpeed does so. */
 static void read_other_words(const tws_walk *walk, const tws_key *key, const cJSON *item) {
   const int checked = tws_key_checked_section(walk->segments[0]), number = cJSON_IsNumber(item);
   const char *words = checked && cJSON_IsString(item) ? item->valuestring : NULL;
   if (strcmp(walk->segments[0], "twinspeed") == 0) return;
   if (strstr(key->path, "communication_data_type") && cJSON_IsString(item) &&
-      strcasecmp(item->valuestring, "bfp16") == 0) { /* as DeepSpeed's manual spells bf16 */
+      strcasecmp(item->valuestring, "bfp16") == 0) { /* DeepSpeed's manual spells bf16 so */
     memcpy(item->valuestring, "bf16", sizeof "bf16");
   } else if (key->type == TWS_KEY_BOOL) {
     if (number && (item->valuedouble == 0 || item->valuedouble == 1))
@@ -192,13 +193,13 @@ static void read_other_words(const tws_walk *walk, const tws_key *key, const cJS
   }
 }
 
-/* Returns 1 if a wrong value is harmless: that of a key without effect, in a section that DeepSpeed does not check. */
+/* Returns 1 if a wrong value is ignored: its key has no effect, and DeepSpeed does not check its section. */
 static int is_harmless(const tws_walk *walk, const tws_key *key, const cJSON *item) {
   if (!key->reason || tws_key_checked_section(walk->segments[0])) return 0;
   return cJSON_IsNumber(item) || (cJSON_IsString(item) && key->type != TWS_KEY_BOOL && !key->values);
 }
 
-/* The value as messages name it. */
+/* Returns the given value as messages show it. */
 static const char *describe_given(const cJSON *item, char *got, size_t size) {
   const char *word = cJSON_IsString(item) ? item->valuestring : "";
   if (!tws_json_of_python(word, strlen(word))) return tws_json_describe(item, got, size);
@@ -206,7 +207,7 @@ static const char *describe_given(const cJSON *item, char *got, size_t size) {
   return got;
 }
 
-/* A path or a name that is None is none. */
+/* Returns 1 if the value of a path or a name is Python's None, which means that none is given. */
 static int is_none(const tws_key *key, const cJSON *item) {
   return key->parts && cJSON_IsString(item) && strcmp(item->valuestring, "None") == 0;
 }

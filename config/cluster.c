@@ -15,18 +15,19 @@
 
 enum { MAX_NODES = 65536, MAX_DEVICES = 1024, MAX_CORES = 65536 };
 
-/* Published figures, one direction.
+/* Published figures, in one direction.
  * NVLink per GPU: 2nd generation 6 x 25 GB/s, 3rd 12 x 25, 4th 18 x 25, 5th 18 x 50 (NVIDIA; collected in
  *   stas00/ml-engineering, network/README.md).
  * PCIe x16: 3rd generation 15.75 GB/s, 4th 31, 5th 63 (same source).
  * InfiniBand ports: EDR 100 Gbit/s, HDR 200, NDR 400; DGX-1 has 4, the others 8 for computing (NVIDIA's data sheets).
- * Latency of a ring step: ring, Simple protocol, in NCCL's tuning constants (src/graph/tuning.cc): NVLink 3.4 us,
+ * Latency of a ring's step with the Simple protocol, from NCCL's tuning constants (src/graph/tuning.cc): NVLink 3.4 us,
  *   network 14 us.
- * Messages: NCCL's processor posts one to the network in 1 us on Intel, 2 us on AMD (getNetOverhead() there).
- * Cores and memory: NVIDIA's data sheets. Memory's bandwidth: channels of both processors times their transfer rate, of
- *   the processors that the data sheets name: E5-2698 v4 2 x 4 x 19.2 GB/s, 8168 2 x 6 x 21.3, EPYC 7742 2 x 8 x 25.6,
- *   8480C 2 x 8 x 38.4, 8570 2 x 8 x 44.8 (Intel, AMD). Local disks have no published sustained rate: give them in a
- * file. */
+ * Messages: NCCL's proxy thread takes 1 us to post one to the network on an Intel CPU, 2 us on AMD (getNetOverhead()
+ *   in the same file).
+ * Cores and memory: NVIDIA's data sheets. Memory bandwidth: channels of both CPUs times their transfer rate, for the
+ * CPUs
+ *   that the data sheets name: E5-2698 v4 2 x 4 x 19.2 GB/s, 8168 2 x 6 x 21.3, EPYC 7742 2 x 8 x 25.6, 8480C 2 x 8 x
+ *   38.4, 8570 2 x 8 x 44.8 (Intel, AMD). Local disks have no published sustained rate; a cluster file can give one. */
 #define NVLINK(gb_per_s) \
   { (gb_per_s) * 1e9, 3.4e-6 }
 #define NETWORK(gbit_per_s) \
@@ -61,25 +62,25 @@ static const tws_cluster systems[] = {
     SYSTEM("dgx-h100", "h100-sxm", 8, 112, 2.0 * TB, 614.4 * GB, NVLINK(450), 0, NETWORK(400), 8, PCIE5, INTEL),
     SYSTEM("dgx-h200", "h200", 8, 112, 2.0 * TB, 614.4 * GB, NVLINK(450), 0, NETWORK(400), 8, PCIE5, INTEL),
     SYSTEM("dgx-b200", "b200", 8, 112, 2.0 * TB, 716.8 * GB, NVLINK(900), 0, NETWORK(400), 8, PCIE5, INTEL),
-    /* Racks of one domain of NVLink: 36 Grace of 72 cores and 480 GB at 512 GB/s, each with two GPUs over 450 GB/s of
-     * NVLink-C2C, a ConnectX-7 (or -8) a GPU (NVIDIA's data sheets). */
+    /* Racks with one NVLink domain: 36 Grace CPUs with 72 cores and 480 GB at 512 GB/s each, two GPUs per CPU over 450
+     * GB/s of NVLink-C2C, and one ConnectX-7 (or -8) per GPU (NVIDIA's data sheets). */
     SYSTEM("gb200-nvl72", "gb200", 72, 2592, 17.28 * TB, 18432 * GB, NVLINK(900), 0, NETWORK(400), 72, C2C, INTEL),
     SYSTEM("gb300-nvl72", "gb300", 72, 2592, 17.28 * TB, 18432 * GB, NVLINK(900), 0, NETWORK(800), 72, C2C, INTEL),
-    /* Clouds, as their pages say: 4 and 32 cards of EFA, 8 of InfiniBand. */
+    /* Cloud instances, with the figures of their providers' pages: 4 and 32 EFA cards, 8 InfiniBand NICs. */
     SYSTEM("aws-p4d", "a100-40gb", 8, 48, 1.152 * TB, 281.6 * GB, NVLINK(300), 0, NETWORK(100), 4, PCIE4, INTEL),
     SYSTEM("aws-p5", "h100-sxm", 8, 96, 2.0 * TB, 409.6 * GB, NVLINK(450), 0, NETWORK(100), 32, PCIE5, AMD),
     SYSTEM("azure-nd-a100", "a100-80gb", 8, 96, 1.7 * TB, 409.6 * GB, NVLINK(300), 0, NETWORK(200), 8, PCIE4, AMD),
-    /* One device out of such a node, with its share of the host. */
+    /* One device of such a node, with its share of the host. */
     SYSTEM("a100", "a100-80gb", 1, 16, 0.25 * TB, 51.2 * GB, NVLINK(300), 0, NETWORK(200), 1, PCIE4, AMD),
     SYSTEM("h100", "h100-sxm", 1, 14, 0.25 * TB, 76.8 * GB, NVLINK(450), 0, NETWORK(400), 1, PCIE5, INTEL),
     SYSTEM("h200", "h200", 1, 14, 0.25 * TB, 76.8 * GB, NVLINK(450), 0, NETWORK(400), 1, PCIE5, INTEL),
-    /* Cores and memory are filled in from this machine. The links are round figures for shared memory and a 10 Gbit/s
-     * network: a calibrated profile carries measured ones. */
+    /* Cores and memory are determined on this machine. The links are round figures for shared memory and a 10 Gbit/s
+     * network; a calibrated profile has measured ones. */
     SYSTEM("host", "host", 1, 1, 0, 10 * GB, NVLINK(5), 0, NETWORK(10), 1, NVLINK(10), 0),
 };
 enum { SYSTEM_COUNT = sizeof systems / sizeof *systems };
 
-/* Boxes and instances follow. */
+/* Names of built-in clusters; those of boxes and instances are appended. */
 static const char *const builtin_names[] = {"dgx1-v100", "dgx2-v100", "quad-v100",     "dgx-a100",    "dgx-a100-40gb",
                                             "dgx-h100",  "dgx-h200",  "dgx-b200",      "gb200-nvl72", "gb300-nvl72",
                                             "aws-p4d",   "aws-p5",    "azure-nd-a100", "a100",        "h100",
@@ -125,10 +126,10 @@ static int usable_cores(void) {
 static void fill_host(tws_cluster *cluster) {
   cluster->cores_per_node = cluster->devices_per_node = usable_cores();
   if (cluster->devices_per_node > MAX_DEVICES) cluster->devices_per_node = MAX_DEVICES;
-  cluster->host_memory_bytes = (double)tws_host_memory_read().total_bytes; /* within the control groups */
+  cluster->host_memory_bytes = (double)tws_host_memory_read().total_bytes; /* within the control groups' limits */
 }
 
-/* ---- NAME[:NODES[xDEVICES]] ---- */
+/* ---- specifications of the form NAME[:NODES[xDEVICES]] ---- */
 
 static int read_count(const char **text, int high, int *value) {
   return isdigit((unsigned char)**text) && tws_text_int(*text, text, 1, high, value);
@@ -142,7 +143,8 @@ static tws_code unknown_cluster(const char *spec, size_t length, tws_error *err)
   return tws_fail(err, TWS_INVALID, hint, "unknown cluster \"%.200s\"", spec);
 }
 
-/* A box of one device has no link between devices, one without NICs no network: more of them need a file. */
+/* Refuses sizes that a box's figures cannot describe: several devices if the box has no link between devices, or
+ * several nodes if it has no NICs. Such clusters need a file. */
 static tws_code check_box(const tws_cluster *c, const char *spec, tws_error *err) {
   const int alone = c->devices_per_node > 1 && !(c->intra.bandwidth > 0);
   if (!c->box || (!alone && (c->nodes < 2 || (c->inter.bandwidth > 0 && c->nics_per_node > 0)))) return TWS_OK;
@@ -183,10 +185,10 @@ static tws_code load_builtin(const char *spec, tws_cluster *out, tws_error *err)
   return check_box(out, spec, err);
 }
 
-/* ---- files ---- */
+/* ---- cluster files ---- */
 
-/* A number, or a text with a unit: 2.5e10, "25 GB/s", "512GiB". None, or a byte (a second) and more: below that times
- * have no end. */
+/* Reads a number, or a text with a unit (2.5e10, "25 GB/s", "512GiB"). The value must be 0, which means "not given", or
+ * at least 1 byte (per second): smaller rates would give unbounded times. */
 static tws_code read_quantity(const tws_json *json, const cJSON *object, const char *key, double *value,
                               tws_error *err) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -264,7 +266,7 @@ static tws_code copy_name(const tws_json *json, const cJSON *root, const char *k
   return TWS_OK;
 }
 
-/* A profile that is a path is meant relative to the cluster file. */
+/* Reads the key "profile". A profile that is a path is relative to the folder of the cluster file. */
 static tws_code read_profile(const tws_json *json, const cJSON *root, tws_cluster *out, tws_error *err) {
   char given[sizeof out->profile] = "";
   TWS_TRY(copy_name(json, root, "profile", given, sizeof given, err));

@@ -1,4 +1,4 @@
-/* Clusters as files, and the schema of such files. */
+/* Writes clusters as files, and the JSON Schema of such files. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Life of a configuration: load, default, clone, set, destroy. */
+/* Loads, clones, changes and destroys configurations. */
 #include "config/ds_config.h"
 
 #include <ctype.h>
@@ -13,9 +13,9 @@ static tws_code no_memory(tws_error *err) {
   return tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory");
 }
 
-/* ---- shared documents ---- */
+/* ---- source documents that clones share ---- */
 
-/* Takes the document, also when it fails. */
+/* Makes a source from a document, which it owns from then on; it deletes the document if it fails. */
 static tws_source *source_create(tws_json *json, int command_line) {
   tws_source *source = tws_calloc(1, sizeof *source);
   if (!source) {
@@ -62,7 +62,7 @@ static char *copy_text(const char *text) {
 
 /* ---- loading ---- */
 
-/* An old key and the one that replaced it may not disagree, so they may not both be given. */
+/* Fails if a deprecated key and the one that replaced it are both given. */
 static tws_code check_moved(const struct tws_config_store *store, tws_error *err) {
   for (size_t i = 0; i < tws_key_count; i++) {
     const tws_key *key = &tws_keys[i];
@@ -75,7 +75,7 @@ static tws_code check_moved(const struct tws_config_store *store, tws_error *err
   return TWS_OK;
 }
 
-/* Takes the document. */
+/* Makes a configuration from a document, which it owns from then on. */
 static tws_code create_from_json(tws_json *json, tws_config **out, tws_error *err) {
   *out = NULL;
   tws_source *origin = source_create(json, 0);
@@ -97,7 +97,7 @@ static tws_code create_from_json(tws_json *json, tws_config **out, tws_error *er
   tws_code code = tws_store_walk(&walk, json->root);
   const tws_code kept = tws_refusals_join(&refusals, code == TWS_OK ? err : NULL);
   if (code == TWS_OK) code = kept;
-  if (code == TWS_OK && !cJSON_IsObject(json->root)) /* a bare null */
+  if (code == TWS_OK && !cJSON_IsObject(json->root)) /* the document is null instead of an object */
     code = tws_json_fail(json, json->root, err, "an empty configuration is {}", "a configuration is one object");
   if (code == TWS_OK) code = check_moved(store, err);
   if (code != TWS_OK) {
@@ -165,7 +165,7 @@ tws_code tws_config_clone(const tws_config *config, tws_config **out, tws_error 
     *o = from->overrides[store->count];
     o->path = copy_text(o->path);
     if (!o->path) {
-      tws_config_destroy(copy); /* drops what was shared so far */
+      tws_config_destroy(copy); /* releases the sources that the copy shares already */
       return no_memory(err);
     }
     source_share(o->source);
@@ -203,7 +203,8 @@ static tws_code add_override(tws_walk *walk, const tws_key *key, const cJSON *it
   return TWS_OK;
 }
 
-/* A word that is no JSON is a string: --set optimizer.type=Adam needs no quotes. */
+/* Parses the text of an override. Text that is not valid JSON is a string: --set optimizer.type=Adam needs no
+ * quotes. */
 static tws_code parse_value(const char *path, const char *text, tws_json **out, tws_error *err) {
   tws_error why = {0};
   tws_code code = tws_json_parse(text, strlen(text), "command line", out, &why);
@@ -233,11 +234,11 @@ static tws_code set_value(tws_config *config, const char *path, tws_source *sour
   for (int i = 0; i < walk.n; i++) walk.segments[i] = tws_key_canonical(walk.segments, i + 1);
   const cJSON *value = source->json->root;
   int n = walk.n, below = 0;
-  if (n > 1 || !cJSON_IsNull(value)) TWS_TRY(tws_store_walk(&walk, value)); /* checked before any of it is set */
+  if (n > 1 || !cJSON_IsNull(value)) TWS_TRY(tws_store_walk(&walk, value)); /* check all members before any is set */
   walk.n = n;
   walk.visit = add_override;
   const tws_key *key = tws_key_find(walk.segments, n, &below);
-  if (cJSON_IsNull(value)) { /* back to the default */
+  if (cJSON_IsNull(value)) { /* null restores the default */
     if (!key || below)
       return tws_fail(err, TWS_INVALID, NULL, "command line: \"%.100s\" is a section, not a key", path);
     TWS_TRY(add_override(&walk, key, value));

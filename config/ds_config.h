@@ -1,5 +1,6 @@
-/* ds_config.json: one typed table of keys drives parsing, validation, defaults, the effective configuration, the JSON
- * Schema and the documentation. This header is what the rest of the engine reads. */
+/* Configurations (ds_config.json): one table of keys with types is the source of parsing, validation, defaults, the
+ * effective configuration, the JSON Schema and the documentation. The rest of the program reads configurations through
+ * this header. */
 #ifndef TWS_CONFIG_DS_CONFIG_H
 #define TWS_CONFIG_DS_CONFIG_H
 
@@ -11,10 +12,10 @@
 #include "config/axes.h"
 #include "config/optimizer.h"
 
-/* Algorithms of attention among ranks that share a sequence. */
+/* The algorithm by which ranks that share a sequence compute attention. */
 typedef enum tws_sequence_algorithm { TWS_SEQUENCE_ULYSSES, TWS_SEQUENCE_RING } tws_sequence_algorithm;
 
-/* twinspeed.matmul_dtype: of what enters the products of 16-bit layers. */
+/* twinspeed.matmul_dtype: the type to which operands of matrix products are cast in layers with 16-bit parameters. */
 #define TWS_MATMUL_WORDS "auto|fp8|fp8-rowwise|mxfp8|nvfp4"
 typedef enum tws_matmul_dtype {
   TWS_MATMUL_AUTO,
@@ -39,7 +40,7 @@ typedef enum tws_recomputed {
   TWS_RECOMPUTED_SUM,
   TWS_RECOMPUTED_PRODUCT,
   TWS_RECOMPUTED_ATTENTION,
-  TWS_RECOMPUTED_MLP, /* products on both sides of an activation function, and it */
+  TWS_RECOMPUTED_MLP, /* matrix products before and after an activation function, and the function */
   TWS_RECOMPUTED_COUNT
 } tws_recomputed;
 typedef enum tws_scheduler {
@@ -56,7 +57,7 @@ typedef struct tws_zero_config {
   int64_t reduce_bucket_size; /* elements */
   int overlap_comm;           /* resolved: unset means on at stage 3 only */
   int reduce_scatter, round_robin_gradients;
-  int allgather_sequential;        /* stage 3: one all-gather for each parameter */
+  int allgather_sequential;        /* stage 3: 1 issues one all-gather for each parameter */
   int multi_rank_bucket_allreduce; /* zero_optimization.use_multi_rank_bucket_allreduce */
   int64_t prefetch_bucket_size, param_persistence_threshold, model_persistence_threshold;
   int64_t max_live_parameters, max_reuse_distance, sub_group_size;
@@ -67,250 +68,252 @@ typedef struct tws_zero_config {
   int64_t secondary_ranks;              /* zero_hpz_partition_size: see tws_config_secondary_ranks() */
   int64_t shard_ranks;                  /* mics_shard_size: see tws_config_shard_ranks() */
   int hierarchical_gather;              /* mics_hierarchical_params_gather: see tws_config_gather_ranks() */
-  int by_block;                         /* twinspeed.shard_by_block: as FSDP wraps layers */
-  int offload_optimizer, offload_param; /* 0 none, 1 cpu, 2 nvme */
+  int by_block;                         /* twinspeed.shard_by_block: 1: one gather for each layer, as with FSDP */
+  int offload_optimizer, offload_param; /* 0: not offloaded, 1: to the host's memory (cpu), 2: to a disk (nvme) */
   int offload_optimizer_pinned;         /* offload_optimizer.pin_memory: page-locked */
-  int pipeline_read, pipeline_write;    /* offload_optimizer: reads and writes of the disk overlap with the update */
-  double offload_optimizer_ratio;       /* the share of sub-groups that the host updates */
+  int pipeline_read, pipeline_write;    /* offload_optimizer: 1 overlaps reads or writes of the disk with the update */
+  double offload_optimizer_ratio;       /* share of the offloaded sub-groups that the host updates */
   int offload_param_pinned;             /* offload_param.pin_memory */
-  int64_t param_buffer_count, param_buffer_size, max_in_cpu; /* offload_param, on nvme; sizes in elements */
+  int64_t param_buffer_count, param_buffer_size, max_in_cpu; /* offload_param, nvme: buffers; elements in one; in host
+                                                              * memory */
 } tws_zero_config;
 
-/* Updates in two parts (the section "zero_optimization.zenflow"); the device updates chosen columns, the host the rest.
- * Intervals are 0 where the configuration leaves them to Twinspeed: read them by tws_zenflow_*(). */
+/* Updates in two parts (the section "zero_optimization.zenflow"): the device updates selected columns of each matrix,
+ * the host all others. Intervals are 0 if the configuration leaves them to Twinspeed; read them with the functions
+ * tws_zenflow_*(). */
 typedef enum tws_zenflow_strategy { TWS_ZENFLOW_AUTO, TWS_ZENFLOW_STEP, TWS_ZENFLOW_EPOCH } tws_zenflow_strategy;
 typedef struct tws_zenflow {
-  int on;            /* the section is there */
-  double topk_ratio; /* share of the columns of a matrix */
-  int strategy;      /* what select_interval counts: tws_zenflow_strategy */
+  int on;            /* 1: the section is given */
+  double topk_ratio; /* share (0 to 1) of the columns of a matrix that the device updates */
+  int strategy;      /* unit of select_interval (tws_zenflow_strategy) */
   int64_t select_interval, update_interval, steps_per_epoch;
   int overlap_step, offload;
-  int64_t warm_up; /* full_warm_up_rounds */
+  int64_t warm_up; /* steps (the key full_warm_up_rounds) */
 } tws_zenflow;
 
-/* Parameters of reading and writing a disk (the section "aio"). */
+/* Parameters of asynchronous disk reads and writes (the section "aio"). */
 typedef struct tws_aio {
-  int64_t block_size;  /* bytes of a request */
-  int64_t queue_depth; /* requests in flight of each thread */
-  int64_t threads;     /* intra_op_parallelism */
-  int single_submit;   /* one request a call */
-  int overlap_events;  /* more are submitted while others are waited for */
+  int64_t block_size;  /* bytes per request */
+  int64_t queue_depth; /* requests in flight per thread */
+  int64_t threads;     /* the key intra_op_parallelism */
+  int single_submit;   /* 1: one request per system call */
+  int overlap_events;  /* 1: further requests are submitted while the thread waits for completed ones */
 } tws_aio;
 
 typedef struct tws_flops_section {
   int enabled, detailed;
-  int64_t profile_step, module_depth, top_modules; /* module_depth -1: all */
-  const char *output_file;                         /* in the store; NULL: standard output */
+  int64_t profile_step, module_depth, top_modules; /* module_depth -1: all levels */
+  const char *output_file;                         /* file of the report, owned by `store`; NULL: standard output */
 } tws_flops_section;
 
-/* A monitor (traces/monitor.h): files below output_path/job_name. */
+/* Settings of a monitor (traces/monitor.h), whose files are written in output_path/job_name. */
 typedef struct tws_monitor_section {
   int enabled;
-  const char *output_path, *job_name; /* in the store, or the default */
+  const char *output_path, *job_name; /* strings owned by the configuration, or the defaults */
 } tws_monitor_section;
 
 typedef struct tws_wandb_section {
   int enabled;
-  const char *group, *team, *project; /* NULL: none */
+  const char *group, *team, *project; /* NULL: not given */
 } tws_wandb_section;
 
 typedef struct tws_comet_section {
-  int enabled, online; /* online: 1 asked for, which nothing is; -1: not given */
+  int enabled, online; /* 1: an online experiment is asked for, which is not supported; -1: not given */
   int64_t samples_log_interval;
-  const char *project, *workspace, *experiment_name, *experiment_key, *mode; /* NULL: none */
+  const char *project, *workspace, *experiment_name, *experiment_key, *mode; /* NULL: not given */
 } tws_comet_section;
 
 typedef enum tws_quantization { TWS_QUANTIZATION_NONE, TWS_QUANTIZATION_INT8, TWS_QUANTIZATION_NF4 } tws_quantization;
 typedef enum tws_bind_threads { TWS_THREADS_AUTO, TWS_THREADS_SHARE, TWS_THREADS_FREE } tws_bind_threads;
 
 typedef struct tws_config {
-  /* batch triple; 0 means not given until tws_config_resolve() */
+  /* batch sizes and number of micro-batches; 0: not given, until tws_config_resolve() derives it */
   int64_t train_batch_size, micro_batch_size, accumulation_steps;
-  double gradient_clipping;       /* 0: none */
-  tws_dtype dtype;                /* from fp16.enabled, bf16.enabled */
-  tws_dtype accumulation_dtype;   /* data_types.grad_accum_dtype or dtype */
-  int communication_dtype;        /* communication_data_type: 1 + a tws_dtype, 0: not given; */
-  int sequence_communication;     /* seq_parallel_communication_data_type likewise: tws_config_communication_dtype() */
-  int bf16_masters, bf16_moments; /* read by tws_config_bf16_masters(), _moments() */
-  int dropout;                    /* twinspeed.dropout: what the model's file says of dropout is done in training */
-  int stochastic_rounding;        /* twinspeed.stochastic_rounding: of what is updated without a float32 copy */
-  struct {                        /* read when dtype is F16; config/loss_scale.h says what they do */
-    double loss_scale;            /* fixed; 0: adapted */
+  double gradient_clipping;       /* bound of the gradients' global norm; 0: gradients are not clipped */
+  tws_dtype dtype;                /* type of activations and parameters: fp16 or bf16 if enabled, else float32 */
+  tws_dtype accumulation_dtype;   /* data_types.grad_accum_dtype; dtype if that is not given */
+  int communication_dtype;        /* communication_data_type as 1 + a tws_dtype; 0: not given */
+  int sequence_communication;     /* seq_parallel_communication_data_type; see tws_config_communication_dtype() */
+  int bf16_masters, bf16_moments; /* read them with tws_config_bf16_masters() and tws_config_bf16_moments() */
+  int dropout;                    /* twinspeed.dropout: 1 applies the dropout of the model's file in training */
+  int stochastic_rounding;        /* twinspeed.stochastic_rounding: 1 for weights updated without a float32 copy */
+  struct {                        /* used if dtype is F16; see config/loss_scale.h */
+    double loss_scale;            /* a fixed loss scale; 0: dynamic */
     int64_t initial_power, window, hysteresis, minimum;
     int consecutive;
   } fp16;
   tws_zero_config zero;
-  const char *optimizer_path; /* zero_optimization.offload_optimizer.nvme_path, or NULL */
-  int cpu_checkpointing;      /* activation_checkpointing: what enters a recomputed layer waits in the host's memory */
-  int partition_activations;  /* likewise: tensor-parallel ranks share out what all of them have */
-  const char *param_path;     /* likewise of offload_param */
+  const char *optimizer_path; /* folder zero_optimization.offload_optimizer.nvme_path, or NULL */
+  int cpu_checkpointing;      /* activation_checkpointing: 1 stores the inputs of recomputed layers in host memory */
+  int partition_activations;  /* activation_checkpointing: 1 divides those inputs among the tensor-parallel ranks */
+  const char *param_path;     /* folder zero_optimization.offload_param.nvme_path, or NULL */
   tws_aio aio;
   tws_flops_section flops_profiler;
-  int wall_clock_breakdown; /* the times of the passes of each step */
-  tws_optimizer optimizer;  /* others than those of config/optimizers.def are refused by name */
+  int wall_clock_breakdown; /* 1: reports the times of the passes of each step */
+  tws_optimizer optimizer;  /* the update rule; optimizers that are not in config/optimizers.def are refused by name */
   double lr, beta1, beta2, epsilon, weight_decay, max_coeff, min_coeff;
   int adam_w_mode, bias_correction;
   tws_scheduler scheduler;
-  struct {                 /* scheduler.params, meaning by type, defaults of the specification */
-    double min_lr, max_lr; /* max_lr < 0: the optimizer's lr */
+  struct {                 /* scheduler.params: the type says which are used; defaults are those of the specification */
+    double min_lr, max_lr; /* max_lr < 0: the optimizer's learning rate */
     int64_t warmup_steps;
-    int64_t total_steps; /* 0: "auto", the length of the run: whoever trains fills it in */
-    int warmup_linear;   /* WarmupLR family: linear (1) or log (0) */
+    int64_t total_steps; /* steps; 0: "auto", the length of the run, which the training program sets */
+    int warmup_linear;   /* WarmupLR family: 1: linear warm-up, 0: logarithmic */
     double warmup_min_ratio, cos_min_ratio;
     double range_step_rate;
     int64_t range_step_size;
     int range_staircase;
     double cycle_min_lr, cycle_max_lr, cycle_decay_rate;
-    double cycle_first, cycle_second;                /* steps; second < 0: as the first */
-    int64_t cycle_first_stairs, cycle_second_stairs; /* 0: continuous; second < 0: as the first */
+    double cycle_first, cycle_second;                /* steps of the cycle's two halves; second < 0: as the first */
+    int64_t cycle_first_stairs, cycle_second_stairs; /* stairs in each half; 0: continuous; second < 0: as the first */
     int64_t cycle_decay_size;
     int cycle_momentum;
     double cycle_min_momentum, cycle_max_momentum, cycle_momentum_rate;
   } schedule;
-  int64_t steps_per_print; /* 0: every step is the program's choice */
-  /* pipeline parallelism: stages 0 or 1 is none (pipeline.stages); the rest is read when there are more */
+  int64_t steps_per_print; /* steps between printed lines; 0: the program chooses */
+  /* pipeline parallelism: 0 or 1 stages means none (pipeline.stages), and the other keys are then ignored */
   int64_t pipeline_stages;
-  int64_t virtual_stages;                 /* twinspeed.virtual_stages: chunks of layers a stage holds */
-  int pipe_partitioned, grad_partitioned; /* pipeline.*: tensor ranks each send a part of what stages exchange */
+  int64_t virtual_stages;                 /* twinspeed.virtual_stages: chunks of layers per stage */
+  int pipe_partitioned, grad_partitioned; /* pipeline.*: 1: tensor ranks each send a part of what stages exchange */
   int pipeline_schedule; /* twinspeed.pipeline_schedule: tws_pipeline_kind of plan/pipeline_schedule.h */
-  /* tensor and sequence parallelism: 0 or 1 rank is none */
+  /* tensor and sequence parallelism: 0 or 1 rank means none */
   int64_t tensor_ranks;          /* tensor_parallel.autotp_size */
   int tensor_overlap;            /* tensor_parallel.tp_overlap_comm */
-  int64_t tensor_chunks;         /* twinspeed.tensor_overlap_chunks: segments of a product whose collective is
-                                    overlapped, 2 */
-  int tensor_sequence_parallel;  /* twinspeed.tensor_sequence_parallel: tokens are split where weights are not */
+  int64_t tensor_chunks;         /* twinspeed.tensor_overlap_chunks: segments of a product to overlap collectives */
+  int tensor_sequence_parallel;  /* twinspeed.tensor_sequence_parallel: 1 splits tokens outside split layers */
   int64_t sequence_ranks;        /* sequence_parallel_size */
   int sequence_algorithm;        /* twinspeed.sequence_algorithm: tws_sequence_algorithm */
-  int64_t expert_ranks;          /* twinspeed.expert_parallel_size: of the replicas */
-  int64_t expert_node_ranks;     /* twinspeed.expert_node_ranks: that exchange first; 0, 1: one exchange among all */
-  int expert_dispatch_fp8;       /* twinspeed.expert_dispatch_fp8: activations go to experts in 8 bits */
-  double expert_capacity_factor; /* twinspeed.expert_capacity_factor, 0: every token has a slot */
-  int expert_tensor_parallel;    /* twinspeed.expert_tensor_parallel: tensor ranks split each expert */
-  int expert_dropless;           /* twinspeed.expert_dropless: the experts of a rank share their slots */
-  double expert_bound;           /* twinspeed.expert_bound: how many those are, in even shares */
-  double expert_bias_rate;       /* twinspeed.expert_bias_rate: of biases that balance experts */
-  const char *expert_load;       /* twinspeed.expert_load, in the store; NULL: uniform */
+  int64_t expert_ranks;          /* twinspeed.expert_parallel_size: replicas that share a layer's experts */
+  int64_t expert_node_ranks;     /* twinspeed.expert_node_ranks: group size of two-level all-to-alls; 0, 1: none */
+  int expert_dispatch_fp8;       /* twinspeed.expert_dispatch_fp8: 1 sends tokens to experts as 8-bit floating point */
+  double expert_capacity_factor; /* twinspeed.expert_capacity_factor; 0: slots suffice for every token */
+  int expert_tensor_parallel;    /* twinspeed.expert_tensor_parallel: 1: tensor ranks split each expert */
+  int expert_dropless;           /* twinspeed.expert_dropless: 1: the experts of a rank share its slots */
+  double expert_bound;           /* twinspeed.expert_bound: slots of a rank over those of an even distribution */
+  double expert_bias_rate;       /* twinspeed.expert_bias_rate: step size of the routing biases that balance experts */
+  const char *expert_load;       /* twinspeed.expert_load (string owned by the configuration); NULL: uniform */
   int data_before_experts;       /* use_data_before_expert_parallelism */
   tws_axis_order axis_order;     /* twinspeed.axis_order */
-  int64_t loss_tiles, mlp_tiles; /* twinspeed.loss_tiles, .mlp_tiles: chunks of a micro-batch's tokens, 0 or 1: whole */
-  int64_t linear_tile_size;      /* twinspeed.linear_tile_size: most elements of a weight gathered at once, 0: all */
+  int64_t loss_tiles, mlp_tiles; /* twinspeed.loss_tiles, .mlp_tiles: chunks of a micro-batch's tokens; 0: 1 */
+  int64_t linear_tile_size;      /* twinspeed.linear_tile_size: most weight elements gathered at once; 0: all */
   int64_t attention_chunks;      /* twinspeed.attention_chunks: 1, as chunks need an offload tier */
-  int64_t ignored_token;         /* twinspeed.ignored_token: targets with this id do not count; -1: none */
-  /* section "twinspeed", ours; DeepSpeed ignores unknown top-level sections */
+  int64_t ignored_token;         /* twinspeed.ignored_token: targets with this id add nothing to the loss; -1: none */
+  /* keys of the section "twinspeed", which DeepSpeed ignores as an unknown top-level section */
   tws_matmul_dtype matmul_dtype;
-  int matmul_keeps_wide; /* no key: software that keeps what enters narrow products in 16 bits, and casts it again */
-  int casts_assumed;     /* no key: its casts are costs of products, as another runtime has them, and not in plans */
+  int matmul_keeps_wide; /* no key: 1: the runtime saves operands of 8-bit products in 16 bits */
+  int casts_assumed;     /* no key: 1: casts are costs of products and no operations of the plan */
   tws_recompute recompute;
-  double recompute_budget;    /* of the products among them, the share whose results are kept */
-  int recompute_whole;        /* full: layers run again to their ends, whether or not anything reads what comes out */
-  int64_t recompute_every;    /* layers: 1 all, 2 every second one... */
-  int64_t sequence_length;    /* 0: the model's number of positions */
-  int64_t target_length;      /* 0: as many */
-  int64_t document_end_token; /* twinspeed.document_end_token: of packed documents; -1: a sample is one text */
-  int64_t document_length;    /* twinspeed.document_length: expected of them, 0: unknown */
+  double recompute_budget;    /* share (0 to 1) of recomputable matrix products whose results are saved instead */
+  int recompute_whole;        /* full: 1: layers are recomputed to their last operation, needed or not */
+  int64_t recompute_every;    /* recomputed layers: 1: all, 2: every second one, ... */
+  int64_t sequence_length;    /* tokens per sequence; 0: the model's number of positions */
+  int64_t target_length;      /* tokens per target sequence; 0: as sequence_length */
+  int64_t document_end_token; /* twinspeed.document_end_token: id that ends a document; -1: no packing */
+  int64_t document_length;    /* twinspeed.document_length: expected tokens per packed document; 0: unknown */
   int bind_threads;           /* twinspeed.bind_threads: tws_bind_threads */
   tws_zenflow zenflow;
-  int delayed_update;      /* twinspeed.delayed_update: the host updates one step late, overlapped with the device's
-                              work */
-  int64_t delayed_warm_up; /* twinspeed.delayed_update_warm_up: steps before which it does not */
+  int delayed_update;      /* twinspeed.delayed_update: 1: the host updates one step late, overlapped */
+  int64_t delayed_warm_up; /* twinspeed.delayed_update_warm_up: first steps, whose updates are not delayed */
   int64_t seed;
-  int threads;                 /* per host rank; 0: cores / ranks of the node, at least 1 */
-  int64_t vocabulary_multiple; /* pad the vocabulary; 1: no padding */
-  int64_t ranks;               /* 0: as launched */
-  struct {                     /* twinspeed.lora, in the words of PEFT; r 0: none */
+  int threads;                 /* threads per host rank; 0: cores / ranks of the node, at least 1 */
+  int64_t vocabulary_multiple; /* the vocabulary is padded to a multiple of this; 1: not padded */
+  int64_t ranks;               /* number of ranks; 0: as launched */
+  struct {                     /* twinspeed.lora, with PEFT's names; r 0: no adapters */
     int64_t r;
     double alpha, dropout;
     int rslora;
   } lora;
   struct {    /* twinspeed.frozen_quantization */
-    int type; /* tws_quantization */
+    int type; /* type of frozen weights (tws_quantization) */
     int64_t block, scale_block;
   } quantization;
-  struct tws_config_store *store; /* every key as given, for echo, schema and warnings */
-  /* In the store; NULL: none given. */
-  const char *pipeline_partition;         /* pipeline.partition; by parameters */
-  const char *recompute_operations;       /* names with commas; NULL: those before attention */
+  struct tws_config_store *store; /* the keys as they were given, for printing, schema and warnings */
+  /* The following belong to `store`; NULL: not given. */
+  const char *pipeline_partition;         /* pipeline.partition; NULL: layers are divided by their parameters */
+  const char *recompute_operations;       /* names separated by commas; NULL: the operations before attention */
   const struct cJSON *lora_targets;       /* twinspeed.lora.target_modules: a text or a list of them */
-  const struct cJSON *frozen_parameters;  /* patterns of names */
-  const struct cJSON *quantization_skips; /* twinspeed.frozen_quantization.skip_modules, as lora_targets */
+  const struct cJSON *frozen_parameters;  /* list of patterns of parameter names */
+  const struct cJSON *quantization_skips; /* twinspeed.frozen_quantization.skip_modules: a text or a list of texts */
   tws_monitor_section tensorboard, csv_monitor;
   tws_wandb_section wandb;
   tws_comet_section comet;
 } tws_config;
 
-/* Values that "auto" may be resolved from (specification 01 section 4). */
+/* Properties of the model from which "auto" may be resolved (specification 01 section 4). */
 typedef struct tws_auto_context {
   int64_t hidden_size;
 } tws_auto_context;
 
-/* Parse and validate. Unknown key: TWS_INVALID with file:line:column and a did-you-mean. Destroy with
- * tws_config_destroy(). tws_config_default() gives what an empty object gives. */
+/* Parse and validate a configuration, which the caller destroys with tws_config_destroy(). An unknown key fails with
+ * TWS_INVALID, file:line:column and a suggestion. tws_config_default() returns the configuration of an empty object. */
 tws_code tws_config_load(const char *path, tws_config **out, tws_error *err);
 tws_code tws_config_from_json(const tws_json *json, tws_config **out, tws_error *err);
 tws_code tws_config_default(tws_config **out, tws_error *err);
 tws_code tws_config_clone(const tws_config *config, tws_config **out, tws_error *err);
 void tws_config_destroy(tws_config *config);
 
-/* Is the key with this dotted path given, by the file or by an override? */
+/* Returns 1 if the key with this dotted path is given by the file or by an override. */
 int tws_config_gives(const tws_config *config, const char *path);
-/* Has it been said that the model is of this type, or of another? "auto" says nothing; "bf16 off" only that it
- * is not. */
+/* Returns 1 if the configuration says that the model is of this type, or that it is of another one. "auto" says
+ * neither; "bf16 off" says only that the model is not bf16. */
 int tws_config_says_dtype(const tws_config *config, tws_dtype dtype);
 
-/* Set one key by its dotted path from text, as a command-line override ("zero_optimization.stage" "3"); same
- * validation, the place is "command line". A bare word is a string; an object sets each of its members. The fields of
- * the key's whole top-level section are read anew, so set keys before changing fields by hand, and resolve after it:
- * values that an earlier tws_config_resolve() derived are derived again. */
+/* Sets one key by its dotted path from text, as a command-line override ("zero_optimization.stage" "3"), with the same
+ * validation; errors name "command line" as position. A bare word is a string; an object sets each of its members. All
+ * fields of the key's top-level section are computed again from the given keys, so set keys before changing fields
+ * directly, and call tws_config_resolve() afterwards: it derives values anew. */
 tws_code tws_config_set(tws_config *config, const char *path, const char *json_value, tws_error *err);
 
-/* Resolve "auto", the batch triple for the replicas that `ranks` ranks make (floor division, then the equality check)
- * and the interactions of specification 01 section 5. "auto" with nothing to take it from is the key's default; the
- * three ZeRO sizes need context->hidden_size (context may be NULL without them). May be called again, for other ranks.
- * TWS_INVALID: contradictory keys; TWS_UNSUPPORTED: valid, and not in Twinspeed (offload, other optimizers). */
+/* Resolves "auto", the batch keys for the number of replicas that `ranks` ranks form (floor division, then the equality
+ * check) and the interactions of specification 01 section 5. An "auto" that follows from nothing is the key's default;
+ * the three ZeRO sizes need context->hidden_size (context may be NULL without them). May be called again for other
+ * numbers of ranks. Fails with TWS_INVALID for contradictory keys, TWS_UNSUPPORTED for valid keys that Twinspeed does
+ * not support. */
 tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_context *context, tws_error *err);
-/* Checks the rules that do not depend on the number of ranks, and that some number satisfies the batch keys. */
+/* Checks the rules that do not depend on the number of ranks, and that at least one number of ranks satisfies the batch
+ * keys. */
 tws_code tws_config_check(const tws_config *config, tws_error *err);
-/* The elasticity section. TWS_INVALID: there is none, or it is not enabled. */
+/* Reads the elasticity section into *elastic; fails with TWS_INVALID if it is missing or not enabled. */
 struct tws_elastic;
 tws_code tws_config_elastic(const tws_config *config, struct tws_elastic *out, tws_error *err);
 /* Returns 1 if elasticity.enabled is true: the batch then follows from the ranks, and no batch key may be given. */
 int tws_config_is_elastic(const tws_config *config);
-/* Computes the batch that elasticity chooses for `ranks` ranks, of which each replica takes ranks / replicas.
- * TWS_INVALID: there is none, with the reason. */
+/* Computes the batch that elasticity chooses for `ranks` ranks in `replicas` replicas of ranks / replicas ranks each.
+ * Fails with TWS_INVALID and the reason if there is none. */
 tws_code tws_config_elastic_batch(const tws_config *config, int64_t ranks, int64_t replicas, int64_t *micro,
                                   int64_t *accumulation, tws_error *err);
 
-/* Ranks of a replica by axis, and the virtual stages of a pipeline stage: keys that are not given are 1. */
+/* Number of ranks of a replica along each axis, and of virtual stages per pipeline stage; 1 if the key is not given. */
 typedef struct tws_division {
   int pipeline, tensor, sequence, virtual_stages;
 } tws_division;
 tws_division tws_config_division(const tws_config *config);
 
-/* The type in which gradients are reduced among replicas, and among sequence ranks with them: the model's unless a key
- * gives another. DeepSpeed takes fp32 in place of the model's where there are sequence ranks. */
+/* Returns the type in which gradients are reduced among replicas and sequence-parallel ranks: the model's type unless a
+ * key gives another. With sequence-parallel ranks, DeepSpeed's default is fp32 instead of the model's type. */
 static inline tws_dtype tws_config_communication_dtype(const tws_config *config) {
   const int apart = config->sequence_ranks > 1 && config->sequence_communication;
   const int given = apart ? config->sequence_communication : config->communication_dtype;
   return given ? (tws_dtype)(given - 1) : config->dtype;
 }
-/* Returns 1 if activation checkpoints are kept in host memory. */
+/* Returns 1 if activation checkpoints are stored in host memory. */
 static inline int tws_config_checkpoints_on_host(const tws_config *config) {
   return config->cpu_checkpointing && config->recompute == TWS_RECOMPUTE_FULL;
 }
-/* Returns 1 if sequence ranks pass keys and values around a ring. */
+/* Returns 1 if attention among sequence-parallel ranks passes keys and values around a ring. */
 static inline int tws_config_is_ring(const tws_config *config) {
   return config->sequence_ranks > 1 && config->sequence_algorithm == TWS_SEQUENCE_RING;
 }
-/* Returns 1 if parameters of stage 3 are kept outside the device between uses. */
+/* Returns 1 if parameters (ZeRO stage 3) are stored in host memory or on disk between uses. */
 static inline int tws_config_fetches(const tws_config *config) {
   return config->zero.stage == 3 && config->zero.offload_param;
 }
-/* Returns 1 if optimizer states or parameters are kept outside the device between uses. */
+/* Returns 1 if optimizer states or parameters are stored in host memory or on disk between uses. */
 static inline int tws_config_offloads(const tws_config *config) {
   const tws_zero_config *z = &config->zero;
   return (z->stage > 0 && z->offload_optimizer) || tws_config_fetches(config);
 }
-/* The folder for swap files; NULL: nothing is offloaded to a disk, or none is given. */
+/* Returns the folder for swap files, or NULL if nothing is offloaded to a disk or no folder is given. */
 static inline const char *tws_config_disk(const tws_config *config) {
   const tws_zero_config *z = &config->zero;
   const int optimizer = z->stage > 0 && z->offload_optimizer == 2, parameters = z->stage == 3 && z->offload_param == 2;
@@ -318,8 +321,8 @@ static inline const char *tws_config_disk(const tws_config *config) {
   return parameters ? config->param_path : NULL;
 }
 
-/* The first returns 1 if the bfloat16 parameters are the only copy of the weights, the second if moments are bfloat16
- * too. */
+/* Return 1 if the bfloat16 parameters are the only copy of the weights; the second function returns 1 if the
+ * optimizer's moments are bfloat16 too. */
 static inline int tws_config_bf16_masters(const tws_config *config) {
   return config->dtype == TWS_BF16 && config->bf16_masters;
 }
@@ -327,91 +330,95 @@ static inline int tws_config_bf16_moments(const tws_config *config) {
   return tws_config_bf16_masters(config) && config->bf16_moments;
 }
 
-/* Return ZenFlow's intervals in steps, with "auto" and epochs resolved. Counted from the end of the warm-up, the host
- * updates after every tws_zenflow_update_interval()-th step, and columns are selected anew after every
- * tws_zenflow_select_interval()-th, a multiple of it. The warm-up has at least one step. */
+/* Return ZenFlow's intervals in steps, with "auto" and epochs resolved. Both are counted from the end of the warm-up:
+ * the host updates after every tws_zenflow_update_interval()-th step, and columns are selected again after every
+ * tws_zenflow_select_interval()-th step, a multiple of the update interval. The warm-up has at least one step. */
 int64_t tws_zenflow_update_interval(const tws_config *config);
 int64_t tws_zenflow_select_interval(const tws_config *config);
 int64_t tws_zenflow_warm_up(const tws_config *config);
 
-/* Ranks along an axis that a key says; 1 along others, as along "data". */
+/* Returns the number of ranks along an axis that has a key, or 1 for other axes, such as "data". */
 int tws_config_axis_ranks(const tws_config *config, tws_axis axis);
-/* Returns zero_hpz_partition_size where it has an effect: the adjacent ranks that hold a secondary partition of
- * gathered parameters; otherwise 0. */
+/* Returns zero_hpz_partition_size, the number of adjacent ranks that hold a secondary partition of gathered parameters,
+ * or 0 if the key has no effect. */
 int64_t tws_config_secondary_ranks(const tws_config *config);
-/* Returns mics_shard_size, where it has an effect: the adjacent ranks that partition the model among them; 0: all ranks
- * do. */
+/* Returns mics_shard_size, the number of adjacent ranks among which the model is partitioned, or 0 if all ranks
+ * partition it. */
 int64_t tws_config_shard_ranks(const tws_config *config);
-/* Returns how many of these are on one node and gather among themselves, after a gather between nodes; 0: all gather at
- * once. */
+/* Returns the number of ranks of such a group that are on one node and gather among themselves after a gather between
+ * nodes, or 0 if the group gathers in one step. */
 int64_t tws_config_gather_ranks(const tws_config *config);
 /* Returns 1 if training freezes some parameters. */
 int tws_config_freezes(const tws_config *config);
-/* Returns how many steps of a run of `steps` a printed line stands for: `asked` where it is above 0, else
- * steps_per_print; where neither is given, each of up to 40 steps is printed, and 20 lines of longer runs. */
+/* Returns every how many steps of a run of `steps` steps a line is printed: `asked` if it is above 0, else
+ * steps_per_print; if neither is given, 1 for up to 40 steps, and for longer runs the interval that gives 20 lines. */
 int64_t tws_config_print_interval(const tws_config *config, int64_t asked, int64_t steps);
-/* zero_quantized_weights, where it has an effect: parameters are gathered as 8-bit codes. */
+/* Returns 1 if parameters are gathered as 8-bit codes, that is, zero_quantized_weights is given and has an effect. */
 static inline int tws_config_quantizes_weights(const tws_config *config) {
   return config->zero.stage == 3 && config->zero.quantized_weights;
 }
-/* In what frozen weights are kept: twinspeed.frozen_quantization, or zero_quantized_nontrainable_weights. */
+/* Returns the type in which frozen weights are stored, from twinspeed.frozen_quantization or
+ * zero_quantized_nontrainable_weights. */
 static inline tws_quantization tws_config_frozen_type(const tws_config *config) {
   if (config->quantization.type == TWS_QUANTIZATION_NONE && config->zero.quantized_frozen && tws_config_freezes(config))
     return TWS_QUANTIZATION_INT8;
   return (tws_quantization)config->quantization.type;
 }
-/* zero_quantized_gradients likewise: gradients of matrices are reduced as 4-bit codes. */
+/* Returns 1 if gradients of matrices are reduced as 4-bit codes, that is, zero_quantized_gradients is given and has an
+ * effect. */
 static inline int tws_config_quantizes_gradients(const tws_config *config) {
   return config->zero.stage == 3 && config->zero.quantized_gradients;
 }
-/* Returns the number of adjacent ranks that ZeRO treats as a node: zero_hpz_partition_size, otherwise, for quantized
- * gradients, twinspeed.zero_node_ranks; 0: it does not distinguish nodes. */
+/* Returns the number of adjacent ranks that ZeRO treats as one node: zero_hpz_partition_size, or, for quantized
+ * gradients, twinspeed.zero_node_ranks; 0 if ZeRO does not distinguish nodes. */
 int64_t tws_config_node_ranks(const tws_config *config);
-/* Returns how many of `replicas` replicas ZeRO treats as those of a node; 0: it does not distinguish nodes. */
+/* Returns the number of the `replicas` replicas that ZeRO treats as those of one node; 0 if ZeRO does not distinguish
+ * nodes. */
 int tws_config_node_replicas(const tws_config *config, int64_t replicas);
-/* Likewise of replicas that MiCS takes together: those of a group, and of them those of a node; 0: they are not in
- * groups, and groups not in nodes. With sequence ranks a group or node may be one replica. */
+/* Return the number of replicas of one MiCS group, and the number of a group's replicas that are on one node; 0 if
+ * there are no groups, or if groups do not span nodes. With sequence-parallel ranks, a group or node may be one
+ * replica. */
 int tws_config_group_replicas(const tws_config *config, int64_t replicas);
 int tws_config_group_node_replicas(const tws_config *config);
-/* Returns 1 if ranks that share experts run two-level all-to-alls, first inside groups of
- * twinspeed.expert_node_ranks. */
+/* Returns 1 if ranks that share experts run two-level all-to-alls, whose first level is inside groups of
+ * twinspeed.expert_node_ranks ranks. */
 int tws_config_two_steps(const tws_config *config);
-/* Ranks that one replica of the model takes: those along all axes but "data". */
+/* Returns the number of ranks of one replica of the model: the product of the ranks along all axes but "data". */
 int64_t tws_config_model_ranks(const tws_config *config);
-/* Replicas that `ranks` ranks make; TWS_INVALID when the ranks of a replica do not divide them. */
+/* Computes the number of replicas that `ranks` ranks form; fails with TWS_INVALID if the ranks of a replica do not
+ * divide them. */
 tws_code tws_config_replicas(const tws_config *config, int64_t ranks, int64_t *replicas, tws_error *err);
-/* Returns the number that the padded vocabulary is a multiple of: vocabulary_multiple and the tensor ranks both divide
+/* Returns the number of which the padded vocabulary is a multiple: vocabulary_multiple and the tensor ranks both divide
  * it. */
 int64_t tws_config_vocabulary_multiple(const tws_config *config);
 
-/* Learning rate for the optimizer step with 0-based index `step`, i.e. after step calls... of the scheduler
- * (specification 06 section 5: golden k = number of step() calls; lr used by optimizer step s is that of k = s). */
+/* Returns the learning rate of the optimizer step with 0-based index k, that is, after k calls of the scheduler's
+ * step() (specification 06 section 5). */
 double tws_config_lr(const tws_config *config, int64_t k);
-/* Betas of Adam at the same k: OneCycle with cycle_momentum moves the first and makes the second 0.99, every other
- * schedule leaves them alone. */
+/* Computes Adam's betas of the optimizer step k: OneCycle with cycle_momentum varies beta1 and sets beta2 to 0.99;
+ * every other schedule leaves both unchanged. */
 void tws_config_betas(const tws_config *config, int64_t k, double *beta1, double *beta2);
 
-/* Reports into text: the effective configuration as JSON (valid ds_config.json, every honoured key), the JSON Schema of
- * all keys, and one line for each key that was given another value than its default and has no effect here, with the
- * reason, and for each unknown key. */
+/* Write reports into `out`: the effective configuration as JSON (a valid ds_config.json with every key that has an
+ * effect); the JSON Schema of all keys; and one line, with the reason, for each key that has no effect here although
+ * its value is not the default, and for each unknown key. */
 tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out, tws_error *err);
 /* Prints the keys that were given in the file or set since, without defaults, so that other programs find only keys
  * that the user chose. */
 tws_code tws_config_print_given(const tws_config *config, tws_text *out, tws_error *err);
-/* Computes the fingerprint of the keys that have an effect on what is computed, by their effective values: equal for
- * equal values. */
+/* Computes a hash of the effective values of all keys that change what is computed; equal values give equal hashes. */
 tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_error *err);
 tws_code tws_config_print_schema(tws_text *out, tws_error *err);
 tws_code tws_config_no_effect(const tws_config *config, tws_text *out, int *count, tws_error *err);
 
-/* A line for each value that is taken otherwise than it was given, a fraction of a count, and one for all keys that are
- * "auto" and have their defaults or what the model says: which these are, and the flags that set them. */
+/* Writes one line for each value that is rounded (a fraction given for a count), and one line for all keys that are
+ * "auto" and were set to their default or from the model, with the flags that set them. */
 tws_code tws_config_notes(const tws_config *config, tws_text *out, int *count, tws_error *err);
 
 const char *tws_recompute_name(tws_recompute recompute);
-/* A bit for each tws_recomputed; -1: a list of something else. */
+/* Returns the set of operations named in the list, one bit for each tws_recomputed, or -1 if a name is unknown. */
 int tws_recompute_list(const char *names);
-/* Returns 1 if whole layers or whole MLPs are recomputed. */
+/* Returns 1 if complete layers or complete MLPs are recomputed. */
 int tws_config_recomputes_blocks(const tws_config *config);
 
 #endif

@@ -37,7 +37,7 @@ static tws_code check(const tws_elastic *e, tws_error *err) {
   return TWS_OK;
 }
 
-/* The largest batch up to `cap` that is the base times a highly composite number. */
+/* Returns the largest batch up to `cap` that is `base` times a highly composite number. */
 static int64_t grow(int64_t base, int64_t cap) {
   int i = COMPOSITES - 1;
   if (base >= cap) return base;
@@ -45,7 +45,8 @@ static int64_t grow(int64_t base, int64_t cap) {
   return composites[i] * base;
 }
 
-/* Which numbers of GPUs can train a batch in some micro batch: marks in `can`, counted. */
+/* Counts the numbers of GPUs, low to high, that can train the batch with one of the micro batches, and sets can[gpus]
+ * to 1 for each of them. */
 static int count_gpus(const tws_elastic *e, int64_t batch, int64_t low, int64_t high, unsigned char *can) {
   int count = 0;
   memset(can, 0, (size_t)high + 1);
@@ -61,7 +62,8 @@ static int count_gpus(const tws_elastic *e, int64_t batch, int64_t low, int64_t 
   return count;
 }
 
-/* Version 0.1: of all batches, the one that most numbers of GPUs divide. `can` is left with them. */
+/* Returns, for version 0.1, the batch that the most numbers of GPUs can train, and sets can[gpus] to 1 for each of
+ * them. */
 static int64_t choose_batch(const tws_elastic *e, int64_t cap, int64_t low, int64_t high, unsigned char *can) {
   int64_t best = e->micro[0], together = 1;
   int most = 0;
@@ -91,7 +93,8 @@ static int64_t choose_micro(const tws_elastic *e, int64_t batch, int64_t gpus) {
   return best;
 }
 
-/* Nodes of 0.2 that are not among the numbers: the largest batch that these GPUs alone divide. */
+/* Returns, for version 0.2 and a number of GPUs that is not among the counted ones, the largest batch that this number
+ * can train. */
 static int64_t choose_for_world(const tws_elastic *e, int64_t gpus) {
   int64_t best = 0;
   for (int m = 0; m < e->micro_count; m++) {
@@ -142,7 +145,7 @@ static tws_code refuse_world(const tws_elastic_choice *choice, int64_t world, tw
 static tws_code choose(const tws_elastic *e, int64_t world, unsigned char *can, tws_elastic_choice *out,
                        tws_error *err) {
   const int nodes = e->version >= 0.2;
-  const int64_t replicas = nodes ? e->gpus_per_node / e->model_parallel : 1; /* of a node */
+  const int64_t replicas = nodes ? e->gpus_per_node / e->model_parallel : 1; /* data-parallel replicas of one node */
   int64_t low = nodes ? e->min_gpus / e->gpus_per_node : e->min_gpus;
   const int64_t high = nodes ? e->max_gpus / e->gpus_per_node : e->max_gpus;
   if (low < 1) low = 1;
@@ -197,7 +200,8 @@ tws_code tws_elastic_list(const tws_elastic *e, tws_elastic_choice *out, tws_ela
   for (int i = 0; i < out->gpu_count; i++) {
     tws_elastic_row row = {.gpus = out->gpus[i] * model, .replicas = out->gpus[i]};
     row.micro = choose_micro(e, out->batch, row.gpus);
-    /* With model parallelism DeepSpeed looks for the world, too, among the numbers of replicas. */
+    /* With model parallelism, DeepSpeed requires the number of GPUs, too, to be among the listed numbers of
+     * replicas. */
     if (!is_listed(out, row.gpus) || row.micro < 1 || out->batch % (row.micro * row.replicas) != 0) continue;
     row.accumulation = out->batch / (row.micro * row.replicas);
     (*rows)[(*count)++] = row;

@@ -51,7 +51,7 @@ void tws_figures_confidence(const tws_figure *list, char *text, size_t size) {
       used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", tws_mark_name(m));
 }
 
-/* Each word of the list's sources. */
+/* Adds each key of the space-separated list to the array. Returns 0 if memory is exhausted. */
 static int add_sources(cJSON *array, const char *words) {
   int good = 1;
   for (const char *at = words; *at; at += strspn(at, " ")) {

@@ -9,10 +9,11 @@
 
 enum { VALUE = 96 };
 
-/* ---- settings in a text of JSON or YAML ---- */
+/* ---- finding settings in JSON or YAML text without parsing it ---- */
 
-/* The value of a key, where it is a word; its place goes to *at. 0: the text does not have the key at the beginning of
- * a line, after nothing but blanks, braces and quotes. */
+/* Finds a key at the beginning of a line, after nothing but blanks, braces, commas and quotes. Copies its value, if
+ * that is a word, to `value`, sets *at to the key's position in the text, and returns 1; returns 0 if there is no such
+ * key. */
 static int find_setting(const char *text, const char *key, const char **at, char value[VALUE]) {
   const size_t length = strlen(key);
   for (const char *p = text; (p = strstr(p, key)); p += length) {
@@ -39,7 +40,7 @@ static int has_value(const char *text, const char *key, char value[VALUE]) {
 
 /* ---- accelerate ---- */
 
-/* The flags that say what a configuration of accelerate says. */
+/* Appends the command-line flags that have the same meaning as a configuration of Hugging Face's accelerate. */
 static void accelerate_flags(const char *text, tws_text *flags) {
   static const struct {
     const char *key, *flag;
@@ -73,7 +74,7 @@ static void accelerate_hint(const char *text, char *hint, size_t size) {
   tws_text_free(&flags);
 }
 
-/* ---- the programs ---- */
+/* ---- recognized files of other programs ---- */
 
 static void trainer_hint(const char *text, char *hint, size_t size) {
   char file[VALUE];
@@ -86,11 +87,11 @@ static void trainer_hint(const char *text, char *hint, size_t size) {
 }
 
 static const struct {
-  const char *keys; /* any of these */
-  int certain;      /* in any text; else in one that is no configuration of DeepSpeed's otherwise */
+  const char *keys; /* keys separated by |, any of which identifies the program */
+  int certain;      /* 1: the keys suffice in any text; 0: only in one without a key of a DeepSpeed configuration */
   const char *what;
   void (*advise)(const char *text, char *hint, size_t size);
-  const char *hint; /* without advise */
+  const char *hint; /* the hint if `advise` is NULL */
 } programs[] = {
     {"compute_environment|distributed_type", 1, "a configuration of Hugging Face's accelerate", accelerate_hint, NULL},
     {"per_device_train_batch_size|per_device_eval_batch_size", 0, "arguments of Hugging Face's Trainer", trainer_hint,
@@ -105,7 +106,7 @@ static const struct {
 };
 enum { PROGRAMS = sizeof programs / sizeof *programs };
 
-/* Has it a section or a batch that only DeepSpeed's have? */
+/* Returns 1 if the object has a section or a batch key that only configurations of DeepSpeed have. */
 static int is_deepspeeds(const cJSON *root) {
   static const char *const objects[] = {"zero_optimization", "optimizer", "scheduler", "fp16", "bf16", "twinspeed"};
   for (size_t i = 0; i < sizeof objects / sizeof *objects; i++)

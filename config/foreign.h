@@ -1,12 +1,12 @@
-/* Private to config/: files of other programs that are taken for a ds_config.json, because DeepSpeed leaves top-level
- * keys alone that it does not know. */
+/* Private to config/: recognizes files of other programs that are given in place of a ds_config.json. They would be
+ * accepted otherwise, because DeepSpeed ignores unknown top-level keys. */
 #ifndef TWS_CONFIG_FOREIGN_H
 #define TWS_CONFIG_FOREIGN_H
 
 #include "base/json.h"
 
-/* TWS_INVALID for a file of another program, with what to do with it. json: the text as it was read; NULL where it
- * could not be, as lists of YAML: the text alone is looked at then. */
+/* Fails with TWS_INVALID and a remedy if the file belongs to another program. json: the parsed text, or NULL if it is
+ * not valid JSON (such as YAML): then only the text is searched. */
 tws_code tws_config_refuse_foreign(const char *text, const char *name, const tws_json *json, tws_error *err);
 
 #endif

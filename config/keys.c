@@ -4,7 +4,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Why keys have no effect here. */
+/* Reasons why a key has no effect here. */
 #define LATER "Twinspeed does not have this technique yet: results are those without it"
 #define DIVIDED "the weight of the loss divides gradients by the number of ranks before any reduction"
 #define UPSTREAM "it has no effect in DeepSpeed either"
@@ -64,8 +64,8 @@
 #define SEED "DeepSpeed does not read it either; set twinspeed.seed"
 #define SLICES "a rank makes its own part of the parameters, never the whole"
 
-#define LARGE 1099511627776.0       /* 2^40: beyond any real batch or step, and products stay far from overflow */
-#define SCALE 1.2676506002282294e30 /* 2^100: float32 holds it, its inverse and either times some */
+#define LARGE 1099511627776.0       /* 2^40: above any real batch or step, and products do not overflow */
+#define SCALE 1.2676506002282294e30 /* 2^100: float32 represents it, its inverse and multiples of both */
 #define RANGE(low_, high_) .bounded = 1, .low = low_, .high = high_
 #define FROM(low_) RANGE(low_, 9223372036854775807.0)
 #define MEMORY TWS_KEY_MEMORY
@@ -86,7 +86,7 @@
 #define KEY(path_, type_, fallback_, doc_, ...) \
   {.path = path_, .type = TWS_KEY_##type_, .fallback = fallback_, .doc = doc_ __VA_OPT__(, ) __VA_ARGS__},
 
-/* path, type, default, documentation; then what differs from a row that has no range, no alias, no owner. */
+/* Columns: path, type, default, documentation; then members that differ from a row without range, alias and owners. */
 const tws_key tws_keys[] = {
 /* clang-format off */
 #include "config/keys_core.inc"
@@ -99,18 +99,18 @@ const size_t tws_key_count = sizeof tws_keys / sizeof *tws_keys;
 
 /* ---- matching ---- */
 
-/* Length of the segment at p. */
+/* Returns the length of the path segment at p. */
 static size_t segment_length(const char *p) {
   return strcspn(p, ".");
 }
 
-/* Does the row's segment p match the key? *exact is cleared by a placeholder. */
+/* Returns 1 if the segment p of a row's path matches the key; sets *exact to 0 if the segment is a placeholder. */
 static int segment_matches(const char *p, size_t length, const char *key, int *exact) {
   if (p[0] == '<') {
     *exact = 0;
     return 1;
   }
-  if (length > 2 && p[length - 1] == ']') length -= 2; /* name[] */
+  if (length > 2 && p[length - 1] == ']') length -= 2; /* without the [] of an array of objects */
   return strncmp(p, key, length) == 0 && !key[length];
 }
 
@@ -118,7 +118,7 @@ typedef enum match { NO_MATCH, PREFIX, PLACEHOLDER, EXACT } match;
 
 static match match_row(const char *path, const char *const *segments, int n) {
   int exact = 1;
-  if (n > 0 && path[0] != segments[0][0]) return NO_MATCH; /* most rows; none starts with a placeholder */
+  if (n > 0 && path[0] != segments[0][0]) return NO_MATCH; /* most rows; no row starts with a placeholder */
   for (int i = 0; i < n; i++) {
     if (path[0] != segments[i][0] && path[0] != '<') return NO_MATCH;
     size_t length = segment_length(path);
@@ -130,7 +130,7 @@ static match match_row(const char *path, const char *const *segments, int n) {
   return PREFIX;
 }
 
-/* Does the n-th segment of a row's path stand for an array of objects? */
+/* Returns 1 if the n-th segment of a row's path denotes an array of objects. */
 static int in_array(const char *path, int n) {
   for (int i = 1; i < n; i++) path += segment_length(path) + 1;
   return n > 0 && path[segment_length(path) - 1] == ']';
@@ -184,7 +184,7 @@ int tws_key_checked_section(const char *section) {
   return tws_key_lax_section(section) && strcmp(section, "timers") != 0;
 }
 
-/* The segment after the first n - 1, when those match the path's. */
+/* Returns the rest of a row's path after its first n - 1 segments if these match `segments`, else NULL. */
 static const char *same_section_rest(const char *path, const char *const *segments, int n) {
   int exact = 1;
   for (int i = 0; i + 1 < n; i++) {
@@ -246,7 +246,7 @@ tws_key_guess tws_key_suggest(const char *const *segments, int n, char *hint, si
   }
   const char *close = tws_closest(last, w.item, w.count);
   const int slip = close && tws_near(last, close);
-  for (size_t i = 0; i < tws_key_count && !slip && *last; i++) { /* right word, wrong place */
+  for (size_t i = 0; i < tws_key_count && !slip && *last; i++) { /* the same last segment elsewhere */
     if (strchr(tws_keys[i].path, '<') || tws_key_word("enabled|type|params", last, 0) >= 0) continue;
     size_t length = strlen(last);
     for (const char *at = tws_keys[i].path; (at = strstr(at, last)); at++) {

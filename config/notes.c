@@ -7,12 +7,13 @@
 enum { FLAG_RATE, FLAG_WARMUP, FLAG_TYPE, FLAG_SET, FLAGS };
 
 typedef struct notes {
-  tws_text *out, automatic; /* keys that are "auto", and what they are */
+  tws_text *out, automatic; /* automatic: the keys that are "auto", with their resolved values */
   cJSON *effective;
   int count, keys, flags[FLAGS];
 } notes;
 
-/* Batches and the run's length come from elsewhere, or are refused; sizes that follow from the model are no default. */
+/* Returns 1 if an "auto" of this key needs no note: batches and the run's length are derived or refused elsewhere, and
+ * sizes that follow from the model are no defaults. */
 static int comes_from_elsewhere(const char *path) {
   return tws_key_word(
              "train_batch_size|train_micro_batch_size_per_gpu|gradient_accumulation_steps|"

@@ -1,4 +1,4 @@
-/* Division of ranks among pipeline stages, replicas, sequence and tensor parallelism. */
+/* Computes the numbers of ranks along the axes: pipeline stages, replicas, sequence and tensor parallelism. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,9 +17,9 @@ tws_division tws_config_division(const tws_config *config) {
                         .virtual_stages = at_least_one(config->virtual_stages)};
 }
 
-/* Where the ranks along each axis come from. */
+/* For each axis, the field of tws_config that has its number of ranks. */
 static const struct {
-  size_t field; /* of tws_config; NO_FIELD: not from a key */
+  size_t field; /* offset in tws_config; NO_FIELD: not given by a key */
   const char *key;
 } sources[TWS_AXIS_COUNT] = {
 #define FIELD(name) offsetof(tws_config, name)
@@ -94,7 +94,7 @@ int tws_config_group_node_replicas(const tws_config *config) {
 
 int64_t tws_config_model_ranks(const tws_config *config) {
   int64_t ranks = 1;
-  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) /* parts of one are among what is left */
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) /* parts of another axis are counted in `data` */
     if (tws_axis_parent((tws_axis)axis) == TWS_AXIS_NONE) ranks *= tws_config_axis_ranks(config, (tws_axis)axis);
   return ranks;
 }
@@ -110,7 +110,8 @@ int64_t tws_config_vocabulary_multiple(const tws_config *config) {
   return pad / a * ranks;
 }
 
-/* The key that the ranks along an axis are from: of tensor parallelism one of two. */
+/* Returns the path of the key that gives the ranks along an axis; tensor parallelism has two keys, of which the given
+ * one is returned. */
 static const char *path_of(const struct tws_config_store *store, tws_axis axis) {
   static const char inner[] = "tensor_parallel.tensor_parallel.tp_size";
   const char *path = sources[axis].key;
@@ -118,8 +119,8 @@ static const char *path_of(const struct tws_config_store *store, tws_axis axis) 
   return tws_store_at(store, inner).item ? inner : path;
 }
 
-/* Writes a hint with numbers of ranks that a replica's ranks divide and, if only one axis has a key (`only`), sizes of
- * that axis. */
+/* Writes a hint that names the nearest numbers of ranks that are multiples of a replica's ranks and, if only one axis
+ * has a key (`only`), the sizes of that axis that would fit. */
 static void hint_nearest_ranks(int64_t model, int64_t ranks, const char *only, char *hint, size_t size) {
   int64_t below = ranks - ranks % model, smaller = model < ranks ? model : ranks, larger = model + 1;
   int used = below ? snprintf(hint, size, "use %lld or %lld ranks", (long long)below, (long long)(below + model))
@@ -134,14 +135,14 @@ static void hint_nearest_ranks(int64_t model, int64_t ranks, const char *only, c
   if (larger <= ranks) snprintf(hint + used, size - (size_t)used, " or %lld", (long long)larger);
 }
 
-/* A configuration made by hand has no place to name. */
+/* Fails with TWS_INVALID. A configuration that the program built itself has no position to name. */
 static tws_code refuse_degree(const tws_config *config, tws_given place, tws_error *err, const char *hint,
                               const char *message) {
   if (!config->store) return tws_fail(err, TWS_INVALID, hint, "%s", message);
   return tws_store_fail(config->store, place, TWS_INVALID, err, hint, "%s", message);
 }
 
-/* Parts of an expert group that exchange in themselves first are equal. */
+/* Checks that the groups of a two-level all-to-all of experts have equal sizes. */
 static tws_code check_steps(const tws_config *config, tws_error *err) {
   static const char path[] = "twinspeed.expert_node_ranks";
   const struct tws_config_store *store = config->store;
@@ -163,8 +164,8 @@ static tws_code check_steps(const tws_config *config, tws_error *err) {
   return refuse_degree(config, store ? tws_store_at(store, path) : (tws_given){NULL, NULL}, err, hint, text);
 }
 
-/* Checks a number of adjacent ranks that form a group, `part`: it divides the `ranks` ranks, named `what`, and each
- * group holds all ranks of its sequences. */
+/* Checks the size `part` of groups of adjacent ranks: it must divide the `ranks` ranks, which messages call `what`, and
+ * each group must contain all ranks of its sequences. */
 static tws_code check_parts(const tws_config *config, const char *path, int64_t part, int64_t ranks, const char *what,
                             tws_error *err) {
   const struct tws_config_store *store = config->store;
@@ -182,7 +183,7 @@ static tws_code check_parts(const tws_config *config, const char *path, int64_t 
   return refuse_degree(config, store ? tws_store_at(store, path) : (tws_given){NULL, NULL}, err, hint, text);
 }
 
-/* Nodes and groups of ranks, as ZeRO sees them. */
+/* Checks the numbers of ranks that ZeRO treats as a node or as a group. */
 static tws_code check_nodes(const tws_config *config, int64_t replicas, tws_error *err) {
   static const char all[] = "that share parameters", nodes[] = "twinspeed.zero_node_ranks";
   const int64_t ranks = replicas * at_least_one(config->sequence_ranks), group = tws_config_shard_ranks(config);
@@ -194,7 +195,7 @@ static tws_code check_nodes(const tws_config *config, int64_t replicas, tws_erro
                        : TWS_OK;
 }
 
-/* Replicas are shared out among the ranks of an expert group. */
+/* Checks that the number of replicas is a multiple of the expert-parallel size. */
 static tws_code check_experts(const tws_config *config, int64_t replicas, tws_error *err) {
   const struct tws_config_store *store = config->store;
   const int64_t ranks = tws_config_axis_ranks(config, TWS_AXIS_EXPERT);

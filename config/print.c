@@ -1,4 +1,4 @@
-/* Reports: the effective configuration, the keys without effect. */
+/* Prints the effective configuration and reports keys without effect. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "config/builder.h"
 #include "config/store.h"
 
-/* Integers beyond 2^53 are written out, because cJSON holds doubles. */
+/* Makes a JSON integer. Integers beyond 2^53 are written as text, because cJSON stores doubles. */
 static cJSON *integer_item(int64_t value) {
   char text[32];
   if (value > -(INT64_C(1) << 53) && value < INT64_C(1) << 53) return cJSON_CreateNumber((double)value);
@@ -18,7 +18,8 @@ static cJSON *integer_item(int64_t value) {
   return cJSON_CreateRaw(text);
 }
 
-/* The shortest text that reads back as the same double: cJSON's own is sometimes a bit off. */
+/* Makes a JSON number from the shortest text that reads back as the same double; cJSON's own text may differ in the
+ * last bits. */
 static cJSON *number_item(double value) {
   char text[40];
   for (int digits = 15; digits <= 17; digits++) {
@@ -65,7 +66,7 @@ static cJSON *field_value(const tws_config *config, const tws_key *key) {
   return NULL;
 }
 
-/* Is there a value to print (an unset field has none)? */
+/* Returns 1 if the field of the key has a value to print; an unset field has none. */
 static int is_set(const tws_config *config, const tws_key *key) {
   if (key->store == TWS_STORE_SPECIAL || key->store == TWS_STORE_NOWHERE) return 0;
   cJSON *value = field_value(config, key);
@@ -78,7 +79,7 @@ static const char *scheduler_name(tws_scheduler scheduler) {
   return names[scheduler];
 }
 
-/* 1 + a type; 0: none was given. */
+/* Adds a type, given as 1 + a tws_dtype; 0: adds nothing. */
 static void put_type(builder *b, const char *path, int given) {
   if (given)
     put_at(b, path, cJSON_CreateString(tws_dtype_name((tws_dtype)(given - 1))));
@@ -108,7 +109,7 @@ static void put_special(builder *b, const tws_config *config) {
   else
     cJSON_Delete(betas);
   put_at(b, "twinspeed.axis_order", cJSON_CreateString(tws_axis_order_text(&config->axis_order, order)));
-  drop_at(b, "tensor_parallel.tensor_parallel.tp_size"); /* it has been read into autotp_size */
+  drop_at(b, "tensor_parallel.tensor_parallel.tp_size"); /* its value was read into autotp_size */
   cJSON *inner = find_at(b, "tensor_parallel.tensor_parallel");
   if (inner && !inner->child) drop_at(b, "tensor_parallel.tensor_parallel");
   if (config->scheduler == TWS_SCHEDULER_NONE) return;
@@ -119,7 +120,8 @@ static void put_special(builder *b, const tws_config *config) {
     put_at(b, "scheduler.params.warmup_max_lr", number_item(config->lr));
 }
 
-/* Arguments are printed for the optimizer and the schedule in use, and those of loss scaling where there is some. */
+/* Returns 1 if a key is printed: arguments of the optimizer and of the schedule only for the types in use, keys of loss
+ * scaling only with fp16. */
 static int applies_here(const tws_config *config, const tws_key *key) {
   if (strncmp(key->path, "fp16.", 5) == 0) return config->dtype == TWS_F16 || key->store == TWS_STORE_SPECIAL;
   const char *argument = tws_key_optimizer_argument(key->path);
@@ -130,7 +132,7 @@ static int applies_here(const tws_config *config, const tws_key *key) {
   return !key->owners || tws_key_word(key->owners, scheduler_name(config->scheduler), 0) >= 0;
 }
 
-/* Second names become first ones. */
+/* Renames a member of an object; aliases are renamed to the preferred names. */
 static void rename_member(builder *b, cJSON *object, const char *from, const char *to) {
   cJSON *item = cJSON_IsObject(object) ? cJSON_GetObjectItemCaseSensitive(object, from) : NULL;
   if (item) put_item(b, object, to, cJSON_DetachItemViaPointer(object, item));
@@ -149,7 +151,7 @@ static void canonical_names(builder *b) {
   }
 }
 
-/* Fractions of counts become the whole numbers that are taken for them. */
+/* Replaces fractions of counts by the integers to which they are truncated. */
 static void round_counts(builder *b) {
   for (size_t i = 0; i < tws_key_count; i++) {
     const tws_given given = {tws_keys[i].rounded ? find_at(b, tws_keys[i].path) : NULL, NULL};
@@ -160,7 +162,7 @@ static void round_counts(builder *b) {
   }
 }
 
-/* "auto" of keys without effect is their default; DeepSpeed itself knows no such word. */
+/* Replaces "auto" of keys without effect by the defaults, because DeepSpeed does not know the word there. */
 static void settle_idle(builder *b) {
   for (size_t i = 0; i < tws_key_count; i++) {
     const tws_key *key = &tws_keys[i];
@@ -172,7 +174,7 @@ static void settle_idle(builder *b) {
   }
 }
 
-/* Old forms have been read into the keys that replaced them, where they have an effect. */
+/* Removes deprecated keys that have an effect; their values were read into the keys that replaced them. */
 static void drop_old(builder *b) {
   for (size_t i = 0; i < tws_key_count; i++)
     if (tws_keys[i].moved_to && tws_keys[i].parts) drop_at(b, tws_keys[i].path);
@@ -190,7 +192,7 @@ static void put_overrides(builder *b, const struct tws_config_store *store) {
   }
 }
 
-/* Sections whose mere presence switches something on: their defaults are not printed. */
+/* Returns 1 if the presence of the section enables a feature, so that the defaults of its keys must not be printed. */
 static int presence_matters(const char *path) {
   static const char *const sections[] = {"zero_optimization.zenflow", "comms_logger",    "checkpoint.writer",
                                          "sparse_attention",          "tensor_parallel", "compression_training",
@@ -256,7 +258,7 @@ tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out,
   put_monitor(&b, "csv_monitor", &config->csv_monitor);
   static const char *const batch[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
                                       "gradient_accumulation_steps"};
-  for (int i = 0; i < 3 && tws_config_is_elastic(config); i++) drop_at(&b, batch[i]); /* chosen anew where it is read */
+  for (int i = 0; i < 3 && tws_config_is_elastic(config); i++) drop_at(&b, batch[i]); /* derived again by its reader */
   if (all_keys) put_defaults(&b);
   return finish_text(&b, out, err);
 }
@@ -292,7 +294,7 @@ typedef struct report {
   int count;
 } report;
 
-/* Those of stage 3 alone, gathers in two steps, and frozen weights. */
+/* Returns why a key of stage 3, of two-level gathers or of frozen weights has no effect at this ZeRO stage, or NULL. */
 static const char *idle_at_stage(const tws_config *c, const char *path) {
   const struct {
     const char *path;
@@ -313,7 +315,7 @@ static const char *idle_at_stage(const tws_config *c, const char *path) {
   return NULL;
 }
 
-/* Returns the reason if the communication type is the one of the two that is not in use. */
+/* Returns the reason if the key gives the communication type that is not in use, or NULL. */
 static const char *idle_type(const tws_config *c, const char *path) {
   if (c->sequence_ranks < 2 && c->sequence_communication && strcmp(path, "seq_parallel_communication_data_type") == 0)
     return "it needs sequence_parallel_size above 1";
@@ -322,7 +324,8 @@ static const char *idle_type(const tws_config *c, const char *path) {
   return idle_at_stage(c, path);
 }
 
-/* Keys that go with others which are not in use. Defaults are no wish, so nothing is said of them. */
+/* Returns why a key has no effect: the feature that it configures is not in use. NULL if it has one. Only values other
+ * than the default are checked. */
 static const char *idle_reason(const tws_config *c, const char *path) {
   const int pipe = c->pipeline_stages > 1, tensor = c->tensor_ranks > 1, alone = tws_config_model_ranks(c) == 1;
   char order[TWS_AXIS_ORDER_TEXT];
@@ -332,7 +335,7 @@ static const char *idle_reason(const tws_config *c, const char *path) {
   const tws_optimizer_row *optimizer = tws_optimizer_of(c->optimizer);
   const int cycles = c->scheduler == TWS_SCHEDULER_ONE_CYCLE && c->schedule.cycle_momentum;
   const tws_aio *aio = &c->aio;
-  const int parameters = c->zero.stage == 3 ? c->zero.offload_param : 0; /* offloaded */
+  const int parameters = c->zero.stage == 3 ? c->zero.offload_param : 0; /* tier to which parameters are offloaded */
   const int memory_optimizer = c->zero.offload_optimizer != 2 || c->zero.stage == 0;
   const int memory = memory_optimizer && parameters != 2;
   static const char no_disk[] = "nothing is offloaded to a disk";
@@ -433,7 +436,7 @@ static int is_default(const tws_walk *walk, const tws_key *key, const cJSON *ite
   return same;
 }
 
-/* A default says nothing, and neither does what stands in a section that is switched off. */
+/* Returns 1 if no report is needed: the value is the default, or its section is switched off. */
 static int says_nothing(const tws_walk *walk, const tws_key *key, const cJSON *item) {
   char path[160];
   if (is_default(walk, key, item)) return 1;
@@ -442,13 +445,14 @@ static int says_nothing(const tws_walk *walk, const tws_key *key, const cJSON *i
   return tws_key_at(path) && !tws_given_true(tws_store_at(walk->store, path));
 }
 
-/* An update divides by the root of a second moment plus this: with 0, an element whose gradients are all 0 is 0/0. */
+/* Returns 1 if the epsilon of an update is 0: the update divides by the root of the second moment plus epsilon, which
+ * is 0/0 for elements whose gradients are all 0. */
 static int divides_by_zero(const tws_config *c, const char *path) {
   const tws_optimizer_row *row = tws_optimizer_of(c->optimizer);
   return strcmp(path, "optimizer.params.eps") == 0 && tws_optimizer_takes(row, "eps") && c->epsilon < (double)FLT_MIN;
 }
 
-/* Reductions in half precision of gradients that no loss scale brings into its range. */
+/* Returns 1 if gradients are reduced in half precision without a loss scale that would prevent underflow. */
 static int reduces_unscaled(const tws_config *c, const char *path) {
   const int type = strcmp(path, "communication_data_type") == 0                ? c->communication_dtype
                    : strcmp(path, "seq_parallel_communication_data_type") == 0 ? c->sequence_communication
@@ -496,7 +500,7 @@ static tws_code report_key(tws_walk *walk, const tws_key *key, const cJSON *item
   return TWS_OK;
 }
 
-/* Sections that switch something on by being there, where none of their keys was reported. */
+/* Reports sections whose presence enables a feature that Twinspeed does not have, if no key of theirs was reported. */
 static void report_sections(report *r, const tws_config *config) {
   const tws_key *first;
   const char *section;

@@ -11,7 +11,7 @@ tws_code tws_refusals_keep(tws_refusals *refusals, tws_code code, const tws_erro
   return TWS_OK;
 }
 
-/* As many whole lines as there is room for. */
+/* Copies as many complete lines as fit into `out`. */
 static void join_lines(const char *lines, int count, char *out, size_t size) {
   size_t length = strlen(lines), room = size - 32;
   if (length >= room)

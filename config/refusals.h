@@ -8,13 +8,14 @@
 typedef struct tws_refusals {
   int count;
   tws_error first;
-  tws_text lines; /* "message (hint)", one a line */
+  tws_text lines; /* texts of the form "message (hint)", one per line */
 } tws_refusals;
 
-/* Keeps an error and returns TWS_OK so that checking continues, or returns the code of an error that cannot be reported
- * with others (memory). */
+/* Records an error and returns TWS_OK so that checking continues, or returns the code of an error that must be reported
+ * alone (memory). */
 tws_code tws_refusals_keep(tws_refusals *refusals, tws_code code, const tws_error *err);
-/* One error of all: the first as it was when it is alone, else a line for each, without a hint. Frees the notes. */
+/* Fails with all recorded errors: a single one as it was recorded, several as one line each and without a hint. Frees
+ * the records. */
 tws_code tws_refusals_join(tws_refusals *refusals, tws_error *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* Resolves what depends on the number of ranks and the model: "auto", the batch keys, and the combinations of keys that
- * are refused (specification 01 sections 2 to 5). */
+/* Resolves values that depend on the number of ranks and on the model ("auto", the batch keys), and refuses
+ * combinations of keys (specification 01 sections 2 to 5). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +16,8 @@ static tws_code require_positive(int64_t value, const char *key, tws_error *err)
                   "%s is %lld and has to be greater than 0", key, (long long)value);
 }
 
-/* Writes a hint with the nearest train batch size that the ranks and the other given key (1: none) divide. */
+/* Writes a hint with the nearest train batch size that is a multiple of the ranks times the other given key (1:
+ * none). */
 static void nearest_batch(int64_t train, int64_t other, int64_t world, char *hint, size_t size) {
   int64_t unit;
   snprintf(hint, size, "leave out one of the three keys, or change the number of ranks");
@@ -28,7 +29,7 @@ static void nearest_batch(int64_t train, int64_t other, int64_t world, char *hin
     snprintf(hint, size, "use a train_batch_size of %lld or a multiple of it", (long long)unit);
 }
 
-/* The triple alone, as the golden cases state it: 0 or absent = null. */
+/* Resolves the batch triple alone, as in the cases of the specification; 0 means not given. */
 static tws_code batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation, int64_t world, tws_error *err) {
   int64_t t = *train, m = *micro, g = *accumulation, product = 0;
   if (world < 1)
@@ -73,7 +74,7 @@ static tws_code resolve_batch(tws_config *config, int64_t ranks, tws_error *err)
   struct tws_config_store *store = config->store;
   int64_t *field[3] = {&config->train_batch_size, &config->micro_batch_size, &config->accumulation_steps};
   int given[3];
-  for (int i = 0; i < 3; i++) { /* what the last call derived is derived again */
+  for (int i = 0; i < 3; i++) { /* values that the last call derived are derived again */
     if (store->derived[i] && *field[i] == store->derived[i]) *field[i] = 0;
     given[i] = *field[i] != 0;
   }
@@ -86,7 +87,7 @@ static tws_code resolve_batch(tws_config *config, int64_t ranks, tws_error *err)
   static const char *const keys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
                                      "gradient_accumulation_steps"};
   tws_given at = {NULL, store->origin};
-  for (int i = 0; i < 3 && !at.item; i++) at = tws_store_at(store, keys[i]); /* what was given, "auto" too */
+  for (int i = 0; i < 3 && !at.item; i++) at = tws_store_at(store, keys[i]); /* the first key that is given */
   if (!at.item) at.source = store->origin;
   tws_error why = *err;
   if (tws_given_auto(at) && !config->train_batch_size && !config->micro_batch_size)
@@ -95,7 +96,7 @@ static tws_code resolve_batch(tws_config *config, int64_t ranks, tws_error *err)
   return tws_store_fail(store, at, code, err, why.hint, "%s", why.message);
 }
 
-/* ---- a batch that many numbers of ranks divide ---- */
+/* ---- elasticity: a batch for many numbers of ranks ---- */
 
 static int64_t whole_at(const struct tws_config_store *store, const char *path, int64_t otherwise) {
   const tws_given given = tws_store_at(store, path);
@@ -132,7 +133,7 @@ tws_code tws_config_elastic(const tws_config *config, tws_elastic *out, tws_erro
                         enabled.item ? "elasticity is switched off" : "there is no elasticity that is enabled");
 }
 
-/* The batch triple as elasticity chooses it; derived anew for other ranks. */
+/* Resolves the batch triple as elasticity chooses it for this number of ranks. */
 static tws_code resolve_elastic(tws_config *config, int64_t ranks, int64_t replicas, tws_error *err) {
   struct tws_config_store *store = config->store;
   const tws_elastic elastic = read_elastic(store);
@@ -199,7 +200,7 @@ static tws_code resolve_auto(tws_config *config, const tws_auto_context *context
   return TWS_OK;
 }
 
-/* ---- combinations ---- */
+/* ---- combinations of keys that are refused ---- */
 
 typedef struct rules {
   const tws_config *config;
@@ -312,7 +313,7 @@ static tws_code check_reduction(const rules *r) {
   return TWS_OK;
 }
 
-/* DeepSpeed does not look at this section before it uses it, and neither do we. */
+/* Checks the section "aio", only if it is used, as DeepSpeed does. */
 static tws_code check_aio(const rules *r) {
   static const struct {
     const char *path;
@@ -338,7 +339,7 @@ static tws_code check_offload(const rules *r) {
   if (cJSON_IsNumber(ratio.item) && ratio.item->valuedouble < 1 && z->stage != 3)
     return REFUSE(r, "zero_optimization.offload_optimizer.ratio", TWS_INVALID, NULL,
                   "zero_optimization.offload_optimizer.ratio below 1 needs stage 3");
-  /* At stages that have no use for them these sections do nothing, in DeepSpeed neither: a warning says so. */
+  /* At stages without offloading these sections have no effect, as in DeepSpeed; a warning reports it. */
   const int optimizer = z->stage > 0 ? z->offload_optimizer : 0, parameters = z->stage == 3 ? z->offload_param : 0;
   if (optimizer > 1 || parameters > 1) TWS_TRY(check_aio(r));
   const char *const folder = r->config->optimizer_path, *const other = r->config->param_path;
@@ -348,7 +349,8 @@ static tws_code check_offload(const rules *r) {
   return TWS_OK;
 }
 
-/* Checks the delayed update: the host runs the whole optimizer, from its memory, while the device computes. */
+/* Checks the delayed update, with which the host runs the complete optimizer from host memory while the device
+ * computes. */
 static tws_code check_delayed(const rules *r) {
   static const char key[] = "twinspeed.delayed_update";
   const tws_config *c = r->config;
@@ -368,7 +370,7 @@ static tws_code check_delayed(const rules *r) {
   return TWS_OK;
 }
 
-/* Words in place of intervals; intervals that do not fit into each other. */
+/* Refuses unknown words in place of ZenFlow's intervals, and intervals that are not multiples of each other. */
 static tws_code check_zenflow_intervals(const rules *r) {
   static const char select[] = "zero_optimization.zenflow.select_interval";
   static const char *const keys[] = {select, "zero_optimization.zenflow.update_interval"};
@@ -395,7 +397,8 @@ static tws_code check_zenflow_intervals(const rules *r) {
                 select, (long long)chosen, (long long)updates);
 }
 
-/* ZenFlow: the device updates chosen columns, from states that the host keeps for all. */
+/* Checks ZenFlow, with which the device updates selected columns from optimizer states that the host stores for all
+ * columns. */
 static tws_code check_zenflow(const rules *r) {
   static const char key[] = "zero_optimization.zenflow";
   const tws_config *c = r->config;
@@ -437,7 +440,7 @@ static tws_code check_zenflow(const rules *r) {
   return check_zenflow_intervals(r);
 }
 
-/* Sizes of tensor and sequence parallelism that no number of ranks makes right. */
+/* Refuses sizes of tensor and sequence parallelism that are wrong for every number of ranks. */
 static tws_code check_sizes(const rules *r) {
   const tws_config *c = r->config;
   int64_t outer, inner, tokens = c->sequence_length, ranks = c->sequence_ranks;
@@ -493,7 +496,7 @@ static tws_code refuse_argument(const rules *r, const tws_key *key, const char *
                         strrchr(key->path, '.') + 1);
 }
 
-/* Arguments that the chosen optimizer does not take. */
+/* Refuses arguments that the chosen optimizer does not take. */
 static tws_code check_optimizer_arguments(const rules *r, const tws_optimizer_row *row) {
   for (size_t i = 0; i < tws_key_count; i++) {
     const char *argument = tws_key_optimizer_argument(tws_keys[i].path);
@@ -505,7 +508,7 @@ static tws_code check_optimizer_arguments(const rules *r, const tws_optimizer_ro
   return TWS_OK;
 }
 
-/* Arguments that the chosen schedule does not take. */
+/* Refuses arguments that the chosen schedule does not take. */
 static tws_code check_arguments(const rules *r, const char *section, const char *type) {
   size_t length = strlen(section);
   for (size_t i = 0; i < tws_key_count; i++) {
@@ -573,7 +576,7 @@ static tws_code check_scheduler(const rules *r) {
   return TWS_OK;
 }
 
-#define RECOMPUTED "norm|activation|sum|product|attention|mlp" /* tws_recomputed */
+#define RECOMPUTED "norm|activation|sum|product|attention|mlp" /* in the order of tws_recomputed */
 static tws_code check_recomputation(const rules *r) {
   const char *names = r->config->recompute_operations;
   if (tws_recompute_list(names) >= 0) return TWS_OK;
@@ -600,7 +603,7 @@ static tws_code check_quantization(const rules *r) {
                 (long long)group, (long long)block);
 }
 
-/* Refuses techniques that do not combine with what ZeRO++ adds to stage 3. */
+/* Refuses techniques that cannot be combined with the features that ZeRO++ adds to stage 3. */
 static tws_code check_zeropp(const rules *r) {
   static const char hpz[] = "zero_optimization.zero_hpz_partition_size";
   static const char frozen[] = "zero_optimization.zero_quantized_nontrainable_weights";
@@ -635,7 +638,7 @@ static tws_code check_zeropp(const rules *r) {
   return TWS_OK;
 }
 
-/* Groups that each have all partitions (MiCS). */
+/* Checks the groups of ranks that each hold all partitions (MiCS). */
 static tws_code check_groups(const rules *r) {
   static const char mics[] = "zero_optimization.mics_shard_size";
   const tws_config *c = r->config;
@@ -712,7 +715,7 @@ tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_co
   store->overlap_derived = zero->overlap_comm < 0 ? zero->stage == 3 : -1;
   if (zero->overlap_comm < 0) zero->overlap_comm = store->overlap_derived;
   TWS_TRY(resolve_auto(config, context, err));
-  if (zero->allgather_sequential) zero->prefetch_bucket_size = 1; /* as in DeepSpeed: always the next parameter */
+  if (zero->allgather_sequential) zero->prefetch_bucket_size = 1; /* as in DeepSpeed: one parameter at a time */
   TWS_TRY(check_rules(config, err));
   int64_t replicas;
   TWS_TRY(tws_config_replicas(config, ranks, &replicas, err));

@@ -1,5 +1,5 @@
-/* Learning rate schedules (specification 06 section 5). k counts calls of step(); i = k - 1 is the last batch
- * iteration, -1 before the first. */
+/* Computes learning rates by schedules (specification 06 section 5). k counts calls of step(); i = k - 1 is the last
+ * batch iteration, -1 before the first. */
 #include <math.h>
 
 #include "config/ds_config.h"
@@ -25,7 +25,7 @@ static cycle cycle_of(const tws_config *c) {
   return y;
 }
 
-/* Position in the cycle: 0 at its ends, 1 at the peak. */
+/* Returns the position in the cycle: 0 at both ends, 1 at the peak. */
 static double cycle_scale(const cycle *y, int64_t i) {
   double b = (double)(i + 1);
   if (y->first_stairs > 0 || y->second_stairs > 0) {
@@ -42,7 +42,7 @@ static double cycle_scale(const cycle *y, int64_t i) {
   return x <= rise ? x / rise : (x - 1) / (rise - 1);
 }
 
-/* Decay intervals after the cycle; 0 when decay is off. */
+/* Returns the number of decay intervals since the end of the cycle; 0 if decay is off. */
 static double cycle_decays(const tws_config *c, const cycle *y, int64_t i) {
   if (c->schedule.cycle_decay_size <= 0) return 0;
   return ((double)i - y->total + 1) / (double)c->schedule.cycle_decay_size;
@@ -61,7 +61,7 @@ static double warmup_length(const tws_config *c) {
   return (double)(c->schedule.warmup_steps < 2 ? 2 : c->schedule.warmup_steps);
 }
 
-/* From 0 to 1 over the warm-up; logarithmic warm-up gets there a step before linear does. */
+/* Returns the warm-up factor, which grows from 0 to 1; logarithmic warm-up reaches 1 one step earlier than linear. */
 static double warmup_gamma(const tws_config *c, int64_t i) {
   double n = warmup_length(c);
   if ((double)i >= n) return 1;
@@ -114,9 +114,9 @@ void tws_config_betas(const tws_config *config, int64_t k, double *beta1, double
   double low = config->schedule.cycle_min_momentum, high = config->schedule.cycle_max_momentum;
   cycle y = cycle_of(config);
   int64_t i = k - 1;
-  *beta2 = 0.99; /* upstream fixes it while the first beta cycles, from the first update on */
+  *beta2 = 0.99; /* DeepSpeed sets it to 0.99 from the first update on while beta1 cycles */
   if (i < 0)
-    *beta1 = low; /* though the cycle begins with the highest */
+    *beta1 = low; /* DeepSpeed has the lowest value before the first step, although the cycle begins with the highest */
   else if ((double)i < y.total)
     *beta1 = high - (high - low) * cycle_scale(&y, i);
   else

@@ -1,4 +1,4 @@
-/* The JSON Schema of all keys. */
+/* Writes the JSON Schema of all keys. */
 #include <stdio.h>
 #include <string.h>
 
@@ -105,7 +105,7 @@ static void describe_type(builder *b, cJSON *schema, const tws_key *key) {
   }
 }
 
-/* Types that are one of two. */
+/* Describes keys whose value may be of either of two types. */
 static void describe_choice(builder *b, cJSON *schema, const tws_key *key) {
   cJSON *first = cJSON_CreateObject(), *second = cJSON_CreateObject();
   if (!first || !second) b->failed = 1;
@@ -162,11 +162,11 @@ static cJSON *describe_key(builder *b, const tws_key *key) {
   return schema;
 }
 
-/* The schema of a section is made when the first key below it is met. */
+/* Returns the schema of an object, which is created when the first key below the object is added. */
 static cJSON *open_object(builder *b, cJSON *schema) {
   cJSON *type = cJSON_GetObjectItemCaseSensitive(schema, "properties");
   if (type || b->failed) return type;
-  if (schema != b->root && !cJSON_GetObjectItemCaseSensitive(schema, "anyOf")) { /* null is as good as absent */
+  if (schema != b->root && !cJSON_GetObjectItemCaseSensitive(schema, "anyOf")) { /* null: not given */
     static const char *const types[] = {"object", "null"};
     put_item(b, schema, "type", cJSON_CreateStringArray(types, 2));
   } else if (schema == b->root) {
@@ -202,7 +202,7 @@ static void add_below(builder *b, cJSON *at, const char *const *segments, int n,
   }
   cJSON *properties = open_object(b, at);
   if (n > 1) {
-    /* a placeholder's pattern also matches the named keys of the same object */
+    /* The pattern of a placeholder must not match the other, named keys of the same object. */
     cJSON *first = segments[0][0] == '<' && properties ? properties->child : NULL;
     for (cJSON *named = first; named && !b->failed; named = named->next) add_below(b, named, segments + 1, n - 1, key);
     add_below(b, open_segment(b, at, segments[0]), segments + 1, n - 1, key);
@@ -228,7 +228,7 @@ tws_code tws_config_print_schema(tws_text *out, tws_error *err) {
   put_item(&b, b.root, "$schema", cJSON_CreateString("https://json-schema.org/draft/2020-12/schema"));
   put_item(&b, b.root, "title", cJSON_CreateString("ds_config.json as Twinspeed reads it"));
   for (size_t i = 0; i < tws_key_count && !b.failed; i++) add_key(&b, &tws_keys[i]);
-  /* Sections with two names. */
+  /* Add the aliases of sections. */
   cJSON *properties = cJSON_GetObjectItemCaseSensitive(b.root, "properties");
   cJSON *bf16 = properties ? cJSON_GetObjectItemCaseSensitive(properties, "bf16") : NULL;
   if (bf16) put_item(&b, properties, "bfloat16", cJSON_Duplicate(bf16, 1));

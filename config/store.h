@@ -1,5 +1,5 @@
-/* Private to config/: what was given, as it was given. A configuration shares its source documents with its clones;
- * overrides from the command line lie on top and win. */
+/* Private to config/: the keys as they were given. A configuration shares its source documents with its clones;
+ * overrides from the command line take precedence over the file. */
 #ifndef TWS_CONFIG_STORE_H
 #define TWS_CONFIG_STORE_H
 
@@ -7,7 +7,7 @@
 #include "config/refusals.h"
 
 typedef struct tws_source {
-  int users; /* atomic */
+  int users; /* number of configurations that share this source; atomic */
   int command_line;
   tws_json *json;
 } tws_source;
@@ -23,7 +23,7 @@ struct tws_config_store {
   tws_source *origin; /* the file */
   tws_override *overrides;
   size_t count, capacity;
-  int64_t derived[3]; /* train, micro, accumulation as the last resolve derived them; 0: given */
+  int64_t derived[3]; /* train, micro, accumulation as tws_config_resolve() derived them; 0: given */
   int overlap_derived;
 };
 
@@ -33,24 +33,25 @@ typedef struct tws_given {
 } tws_given;
 
 tws_given tws_store_get(const struct tws_config_store *store, const tws_key *key);
-tws_given tws_store_at(const struct tws_config_store *store, const char *path); /* the same by exact path */
-/* Is the path, a key or a section, given in any form? */
+tws_given tws_store_at(const struct tws_config_store *store, const char *path); /* without aliases */
+/* ignores aliases */
 int tws_store_has(const struct tws_config_store *store, const char *path);
 int tws_given_auto(tws_given given);
 int tws_given_true(tws_given given);
-/* The string given, or NULL. */
+/* Returns the given string, or NULL if no string is given. */
 const char *tws_given_text(tws_given given);
-/* 1 and *value where an integer is given, or for a rounded key a fraction, of which the whole part is taken. */
+/* Returns 1 and sets *value if an integer is given, or a fraction for a rounded key, which is truncated; else 0. */
 int tws_given_integer(const tws_key *key, tws_given given, int64_t *value);
-/* Is it a fraction that a rounded key takes the whole part of? */
+/* Returns 1 if a fraction is given for a rounded key, which truncates it. */
 int tws_given_fraction(const tws_key *key, tws_given given);
 
-/* TWS_INVALID, or `code`, with the place of what was given (or the name of the file) in front. */
+/* Fails with TWS_INVALID, or with `code`, and a message that begins with the position of the given value (or with the
+ * name of the file). */
 tws_code tws_store_fail(const struct tws_config_store *store, tws_given given, tws_code code, tws_error *err,
                         const char *hint, const char *format, ...) __attribute__((format(printf, 6, 7)));
 
-/* Visit every key below `item`, which stands at `segments`, in document order. Refuses what is no key, unless DeepSpeed
- * would not look at it and it is no slip of one; the visitor may refuse more. */
+/* Visits every key below `item`, whose path is `segments`, in document order. An unknown key is refused, unless
+ * DeepSpeed ignores it and it is not a misspelling of a known key; the visitor may refuse more. */
 typedef struct tws_walk {
   const struct tws_config_store *store;
   const tws_source *source;
@@ -58,26 +59,26 @@ typedef struct tws_walk {
   const char *segments[TWS_KEY_DEPTH];
   int n;
   tws_code (*visit)(struct tws_walk *walk, const tws_key *key, const cJSON *item);
-  /* called for unknown keys that DeepSpeed ignores; NULL: not called */
+  /* called for unknown keys that DeepSpeed ignores; may be NULL */
   tws_code (*ignored)(struct tws_walk *walk, const cJSON *item, const char *hint);
-  int unknown;            /* unknown keys so far */
-  tws_refusals *refusals; /* collects refusals, and the walk continues; NULL: the walk ends at the first */
+  int unknown;            /* number of unknown keys found until now */
+  tws_refusals *refusals; /* collects errors, and the walk continues; NULL: the walk ends at the first error */
   void *user;
 } tws_walk;
 tws_code tws_store_walk(tws_walk *walk, const cJSON *item);
-/* The same over everything given: the file without what is overridden, then the overrides. */
+/* Visits all given keys: those of the file that no override replaces, then the overrides. */
 tws_code tws_store_walk_all(tws_walk *walk);
 
-/* Why a key with an effect has none, given another value than its default: what it goes with is not in use. NULL: it
- * has one. */
+/* Returns why a key that usually has an effect has none here although its value is not the default: a feature that it
+ * depends on is not in use. NULL if it has an effect. */
 const char *tws_key_unmet(const tws_config *config, const tws_key *key);
-/* The index-th section that switches something on by being there, which Twinspeed does not have, or NULL; `first` is a
- * key of it, with the reason. */
+/* Returns the index-th section whose presence enables a feature that Twinspeed does not have, or NULL; *first is a key
+ * of the section, whose row has the reason. */
 const char *tws_section_switch(int index, const tws_key **first);
-/* Is the path such a section, or in one? */
+/* Returns 1 if the path is such a section or lies in one. */
 int tws_section_switches(const char *path);
 
-/* Fields from what was given: those of one top-level section, or all (NULL). */
+/* Computes fields of *config from the given keys: those of one top-level section, or all if `section` is NULL. */
 void tws_config_apply(tws_config *config, const char *section);
 
 #endif

@@ -8,23 +8,23 @@
 
 #include "base/number.h"
 
-/* ---- NCCL's XML: elements nested as the devices are, all said by attributes ---- */
+/* ---- NCCL's XML: elements are nested like the devices, and attributes have the figures ---- */
 
 enum { MAX_DEPTH = 64, MAX_WORD = 64, MOST_NVLINKS = 1024, MOST_MEMORY_NODES = 4096, MOST_AFFINITIES = 64 };
 
 typedef struct element {
   char name[MAX_WORD];
-  int devices;                    /* below it */
-  double pcie;                    /* of a pci: bytes/s of its link */
-  int links, to_devices, targets; /* of a gpu: NVLinks; of them those to other GPUs; how many of these */
+  int devices;                    /* number of GPUs inside this element */
+  double pcie;                    /* element "pci": bytes/s of its link */
+  int links, to_devices, targets; /* element "gpu": NVLinks; NVLinks to other GPUs; number of those GPUs */
 } element;
 
 typedef struct reader {
   tws_node_description *out;
   element stack[MAX_DEPTH];
   int depth;
-  const char *attributes, *end; /* of the tag at hand */
-  const char *bad_at;           /* the first tag with a number that is none; NULL: there is none */
+  const char *attributes, *end; /* attributes of the present tag, and their end */
+  const char *bad_at;           /* the first tag with an invalid number; NULL: none */
   const char *bad_key;
   char bad[MAX_WORD];
   double bad_most;
@@ -53,7 +53,7 @@ static void remember(reader *r, const char *key, const char *value, double most)
   snprintf(r->bad, sizeof r->bad, "%s", value);
 }
 
-/* A whole number from 0 to `most`; 0 where the attribute is absent. */
+/* Returns an attribute that is an integer from 0 to `most`, or 0 if it is absent. */
 static int count(reader *r, const char *key, int most) {
   char value[MAX_WORD];
   int64_t whole = 0;
@@ -64,7 +64,7 @@ static int count(reader *r, const char *key, int most) {
   return (int)whole;
 }
 
-/* The number that an attribute begins with ("16.0 GT/s PCIe"); 0 where none is said: "", "Unknown". */
+/* Returns the number at the beginning of an attribute ("16.0 GT/s PCIe"), or 0 if there is none ("", "Unknown"). */
 static double quantity(reader *r, const char *key, double most) {
   char value[MAX_WORD];
   const char *unit;
@@ -74,7 +74,7 @@ static double quantity(reader *r, const char *key, double most) {
   return number;
 }
 
-/* Bytes/s of a lane: 2.5 and 5 GT/s with 8 of 10 bits, later ones with 128 of 130. */
+/* Returns the bytes/s of one PCIe lane: 2.5 and 5 GT/s transmit 8 data bits in 10, higher rates 128 in 130. */
 static double lane(double transfers) {
   return transfers * 1e9 / 8 * (transfers < 6 ? 0.8 : 128.0 / 130);
 }
@@ -103,9 +103,9 @@ static void read_link(reader *r) {
   }
 }
 
-/* Those of the fastest kind: slower ones are a node's ways to its files and to its users. */
+/* Reads a NIC. Only the fastest NICs count: slower ones connect the node to file systems and users. */
 static void read_nic(reader *r) {
-  const double bandwidth = quantity(r, "speed", 1e9) * 1e6 / 8; /* of Mbit/s */
+  const double bandwidth = quantity(r, "speed", 1e9) * 1e6 / 8; /* the attribute is in Mbit/s */
   if (bandwidth > r->out->nic_bandwidth) {
     r->out->nic_bandwidth = bandwidth;
     r->out->nics = 0;
@@ -199,13 +199,14 @@ tws_code tws_topology_read_xml(const char *text, const char *name, tws_node_desc
   return TWS_OK;
 }
 
-/* ---- nvidia-smi topo -m: a row for each device, followed by its cores and its NUMA node ---- */
+/* ---- output of nvidia-smi topo -m: one row per device, with its cores and NUMA node at the end ---- */
 
-/* The next word of a line; 0 at its end. Marks of terminals are left out. */
+/* Copies the next word of a line and returns 1, or returns 0 at the line's end. Escape sequences of terminals are
+ * skipped. */
 static int next_word(const char **at, char *word, size_t size) {
   size_t length = 0;
   for (;; (*at)++) {
-    if (**at == 27) { /* ESC [ ... letter */
+    if (**at == 27) { /* an escape sequence: ESC [ ... letter */
       while (**at && **at != '\n' && !isalpha((unsigned char)**at)) (*at)++;
       if (!**at || **at == '\n') break;
       continue;
@@ -226,14 +227,14 @@ static int is_numbered(const char *word, const char *kind) {
   return strncmp(word, kind, length) == 0 && isdigit((unsigned char)word[length]);
 }
 
-/* A matrix: its columns are devices first, then NICs. */
+/* The matrix of nvidia-smi, whose columns are first the devices, then the NICs. */
 typedef struct matrix {
   int devices, nics;
-  int has_node;                             /* a column says each device's part of the memory */
-  int most_node;                            /* the largest of these */
-  char affinity[MOST_AFFINITIES][MAX_WORD]; /* cores of devices, those that differ */
+  int has_node;                             /* 1: a column has each device's NUMA node */
+  int most_node;                            /* the highest number of a NUMA node */
+  char affinity[MOST_AFFINITIES][MAX_WORD]; /* the distinct CPU affinities of the devices */
   int affinities;
-  int sharers; /* devices at one PCIe switch: PIX between them, or with the same NIC */
+  int sharers; /* number of devices at one PCIe switch: PIX between them, or to the same NIC */
   int at_nic[MOST_AFFINITIES];
 } matrix;
 
@@ -250,14 +251,14 @@ static int read_header(const char *line, matrix *m) {
   return *devices > 0;
 }
 
-/* Devices with the same cores are of one part of the memory. */
+/* Records the CPU affinity of a device. Devices with equal affinities are at one NUMA node. */
 static void add_affinity(matrix *m, const char *cores) {
   for (int i = 0; i < m->affinities; i++)
     if (strcmp(m->affinity[i], cores) == 0) return;
   if (m->affinities < MOST_AFFINITIES) snprintf(m->affinity[m->affinities++], MAX_WORD, "%s", cores);
 }
 
-/* NULL, or the word that is no number it could be. */
+/* Reads one row; returns NULL, or the word that should be a number but is not. */
 static const char *read_row(const char *line, matrix *m, tws_node_description *out, char word[MAX_WORD]) {
   const int devices = m->devices, nics = m->nics;
   int links = 0, most = 0, least = 1 << 20, sharers = 1;
@@ -274,7 +275,7 @@ static const char *read_row(const char *line, matrix *m, tws_node_description *o
     if (each > most) most = each;
     if (each < least) least = each;
   }
-  enum { MOST_LINKS = 18 }; /* of a device: more in sum are the same ones, on the way to a switch */
+  enum { MOST_LINKS = 18 }; /* NVLinks of a device; a larger sum counts the same links to a switch several times */
   const int switched = links > MOST_LINKS;
   const int own = switched ? most : links;
   if (own > out->links) {
@@ -283,7 +284,7 @@ static const char *read_row(const char *line, matrix *m, tws_node_description *o
   }
   if (sharers > m->sharers) m->sharers = sharers;
   int node;
-  const char *rest; /* "0-1": several */
+  const char *rest; /* "0-1" lists several NUMA nodes */
   if (!next_word(&line, word, MAX_WORD)) return NULL;
   if (!m->has_node && isdigit((unsigned char)word[0])) add_affinity(m, word);
   if (!m->has_node || !next_word(&line, word, MAX_WORD) || !isdigit((unsigned char)word[0])) return NULL;
@@ -313,7 +314,7 @@ tws_code tws_topology_read_matrix(const char *text, const char *name, tws_node_d
   out->nics = m.nics;
   out->processors = m.has_node ? m.most_node + 1 : m.affinities;
   out->sharers = m.sharers;
-  out->sm = out->links == 6 ? 70 : out->links == 12 ? 80 : 0; /* 18: Hopper and Blackwell */
+  out->sm = out->links == 6 ? 70 : out->links == 12 ? 80 : 0; /* 18 links: Hopper or Blackwell */
   conclude(out);
   return TWS_OK;
 }
@@ -323,7 +324,7 @@ tws_code tws_topology_read(const char *text, const char *name, tws_node_descript
                                                          : tws_topology_read_matrix(text, name, out, err);
 }
 
-/* ---- a cluster file ---- */
+/* ---- writing a cluster file ---- */
 
 static void add_link(cJSON *root, const char *key, double bandwidth, double latency_s) {
   cJSON *link = cJSON_AddObjectToObject(root, key);
@@ -342,7 +343,7 @@ cJSON *tws_topology_cluster(const tws_node_description *n, const char *name, con
   cJSON_AddNumberToObject(root, "devices_per_node", n->devices);
   cJSON_AddNumberToObject(root, "numa_nodes", n->processors);
   if (n->links > 0)
-    add_link(root, "intra", n->links * n->link_bandwidth, 3.4e-6); /* latencies: config/cluster.c */
+    add_link(root, "intra", n->links * n->link_bandwidth, 3.4e-6); /* latency of NVLink as in config/cluster.c */
   else
     add_link(root, "intra", pcie, 5.7e-6);
   if (n->paired) cJSON_AddNumberToObject(root, "paired", 1);

@@ -1,5 +1,5 @@
-/* A node as other tools describe it, as a cluster file: what NCCL writes to NCCL_TOPO_DUMP_FILE (XML), and what
- * `nvidia-smi topo -m` prints. */
+/* Converts another tool's description of a node to a cluster file: the XML that NCCL writes to NCCL_TOPO_DUMP_FILE, and
+ * the output of `nvidia-smi topo -m`. */
 #ifndef TWS_CONFIG_TOPOLOGY_IMPORT_H
 #define TWS_CONFIG_TOPOLOGY_IMPORT_H
 
@@ -7,22 +7,23 @@
 #include "base/status.h"
 
 typedef struct tws_node_description {
-  int devices, nics, processors, sm; /* sm: 80 for A100; 0: not said */
-  int links, paired;     /* NVLinks of a device; of which each other device has an equal part, without a switch */
-  int sharers;           /* devices at one PCIe switch */
-  double link_bandwidth; /* of one NVLink, bytes/s */
-  double pcie_bandwidth; /* of a device, bytes/s; 0: not said */
-  double nic_bandwidth;  /* bytes/s; 0: not said */
+  int devices, nics, processors, sm; /* sm: compute capability times 10, such as 80; 0: not known */
+  int links, paired;     /* NVLinks of a device; paired: 1: no switch, an equal part to each other device */
+  int sharers;           /* number of devices at one PCIe switch */
+  double link_bandwidth; /* bytes/s of one NVLink */
+  double pcie_bandwidth; /* bytes/s of one device; 0: not known */
+  double nic_bandwidth;  /* bytes/s of one NIC; 0: not known */
   int amd;
-  char profile[64]; /* that such a device has, "": not known */
+  char profile[64]; /* profile of such devices; "": not known */
 } tws_node_description;
 
-/* `name`: of the file, for messages. TWS_INVALID when it describes no GPU. */
+/* Reads NCCL's XML. name: the file's name, for messages. Fails with TWS_INVALID if the text describes no GPU. */
 tws_code tws_topology_read_xml(const char *text, const char *name, tws_node_description *out, tws_error *err);
 tws_code tws_topology_read_matrix(const char *text, const char *name, tws_node_description *out, tws_error *err);
-/* As one of these two, whichever it is. */
+/* Reads the text as NCCL's XML or as output of nvidia-smi, whichever it is. */
 tws_code tws_topology_read(const char *text, const char *name, tws_node_description *out, tws_error *err);
-/* A cluster file of `nodes` such nodes; profile: instead of the one that it knows, or NULL. NULL without memory. */
+/* Makes a cluster file of `nodes` such nodes. profile: replaces the profile in *node, or NULL. Returns NULL if memory
+ * is exhausted. */
 cJSON *tws_topology_cluster(const tws_node_description *node, const char *name, const char *profile, int nodes);
 
 #endif

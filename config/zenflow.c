@@ -1,8 +1,9 @@
-/* ZenFlow's intervals. DeepSpeed decides some of them while it trains: "auto" updates when what waits has become as
- * large as what was chosen, and counts epochs by its data loader. A static plan has fixed ones. */
+/* Computes ZenFlow's intervals. DeepSpeed determines some of them during training: "auto" updates when the accumulated
+ * gradients of the other columns have become as large as those of the selected ones, and epochs are counted by its data
+ * loader. A static plan needs fixed intervals. */
 #include "config/ds_config.h"
 
-enum { UPDATES = 4, SELECTS = 4 }; /* steps of an update, updates of a choice, where "auto" leaves them to us */
+enum { UPDATES = 4, SELECTS = 4 }; /* "auto": steps per host update, updates per selection */
 
 int64_t tws_zenflow_update_interval(const tws_config *config) {
   return config->zenflow.update_interval > 0 ? config->zenflow.update_interval : UPDATES;
@@ -16,7 +17,7 @@ int64_t tws_zenflow_select_interval(const tws_config *config) {
   if (!epochs) return steps > 0 ? steps : updates * SELECTS;
   if (__builtin_mul_overflow(steps > 0 ? steps : 1, z->steps_per_epoch, &steps) || steps > INT64_MAX - updates)
     return INT64_MAX / updates * updates;
-  return (steps + updates - 1) / updates * updates; /* epochs end behind an update */
+  return (steps + updates - 1) / updates * updates; /* so that an epoch ends with an update */
 }
 
 int64_t tws_zenflow_warm_up(const tws_config *config) {

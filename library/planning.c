@@ -1,4 +1,5 @@
-/* The library's planning: jobs are opened, estimated, verified and simulated through the folders below. */
+/* The planning functions of the library: they open jobs, and estimate, verify and simulate them through the other
+ * folders. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@ _Static_assert((int)TWINSPEED_TIERS == TWS_TIER_COUNT && (int)TWINSPEED_CATEGORI
 
 struct twinspeed_job {
   tws_job *job;
-  char *notes; /* of twinspeed_job_notes(); NULL before the first call */
+  char *notes; /* text returned by twinspeed_job_notes(); NULL before its first call */
 };
 
 /* ---- options ---- */
@@ -28,7 +29,8 @@ void twinspeed_options_init(twinspeed_options *options) {
   *options = (twinspeed_options){.size = sizeof *options, .stage = -1, .seed = -1};
 }
 
-/* Copies as many bytes as the caller's version of the structure has; members that it does not know keep defaults. */
+/* Copies as many bytes as the structure has in the version for which the caller was compiled; members that the caller's
+ * version does not have get their defaults. */
 static twinspeed_status read_options(const twinspeed_options *given, twinspeed_options *out, tws_error *why) {
   twinspeed_options_init(out);
   if (given->size == 0 || given->size > sizeof *out)
@@ -270,7 +272,7 @@ static tws_code search(tws_job *job, const twinspeed_tune_options *how, twinspee
   tws_tune_result *result;
   request.space.axes =
       how->axes > 0 || (how->axes < 0 && tws_config_model_ranks(job->config) == 1 && tws_tune_needs_axes(&request));
-  if (tws_sim_load(&request.sim, NULL) != TWS_OK) request.sim = NULL; /* the longest path decides */
+  if (tws_sim_load(&request.sim, NULL) != TWS_OK) request.sim = NULL; /* candidates are ranked by longest paths */
   TWS_TRY(tws_tune(&request, &result, why));
   const int wanted = result->fits < how->best ? result->fits : how->best;
   *candidates = wanted > 0 ? calloc((size_t)wanted, sizeof **candidates) : NULL;

@@ -38,21 +38,21 @@ extern "C" {
 
 typedef enum twinspeed_status {
   TWINSPEED_OK,
-  TWINSPEED_NO,          /* the answer is no: it does not fit */
-  TWINSPEED_USAGE,       /* arguments that do not go together, or that are missing */
+  TWINSPEED_NO,          /* the answer is no: for example, the job does not fit */
+  TWINSPEED_USAGE,       /* arguments contradict each other, or are missing */
   TWINSPEED_INVALID,     /* a file or a value is wrong */
-  TWINSPEED_UNSUPPORTED, /* valid, and not supported */
+  TWINSPEED_UNSUPPORTED, /* valid input that the library does not support */
   TWINSPEED_IO,
   TWINSPEED_MEMORY,
-  TWINSPEED_ENVIRONMENT, /* something is missing, such as the simulator's module */
+  TWINSPEED_ENVIRONMENT, /* something is missing on the machine, such as the simulator's module */
   TWINSPEED_RANK,        /* a rank of a training failed */
-  TWINSPEED_INTERNAL     /* a fault of the library */
+  TWINSPEED_INTERNAL     /* an internal error of the library */
 } twinspeed_status;
 
 typedef struct twinspeed_error {
   twinspeed_status status;
-  char message[2048]; /* what is wrong, with its place: file:line:column and key */
-  char hint[4096];    /* what to do; may be empty */
+  char message[2048]; /* the problem, with its position: file:line:column and key */
+  char hint[4096];    /* the remedy; may be empty */
 } twinspeed_error;
 
 TWINSPEED_API const char *twinspeed_version(void); /* "0.1.0" */
@@ -61,33 +61,34 @@ TWINSPEED_API const char *twinspeed_status_name(twinspeed_status status);
 
 /* ---- jobs: a model, a configuration, a cluster and a number of ranks ---- */
 
-/* Texts are read by twinspeed_open() alone. NULL, 0 or -1 (stage, seed) mean "not given". Names and files are those of
- * the command line: `twinspeed estimate --help`. New members are added at the end, which `size` tells apart. */
+/* Options of a job. The strings are only read by twinspeed_open(). NULL, 0 or -1 (stage, seed) mean "not given". Names
+ * and files are those of the command line: see `twinspeed estimate --help`. New versions of the library append members;
+ * `size` says which version the caller was compiled for. */
 typedef struct twinspeed_options {
-  size_t size;            /* twinspeed_options_init() sets it */
-  const char *model;      /* a name such as "gpt2", or a Hugging Face config.json */
-  const char *config;     /* a ds_config.json */
-  const char *cluster;    /* "dgx-h100:4", a device's name, or a cluster file; NULL: this machine */
-  const char *profile;    /* of the devices: a name or a file; NULL: the cluster's */
-  const char *runtime;    /* whose memory and time: "twinspeed", "deepspeed", "megatron" ... */
+  size_t size;            /* sizeof the structure, set by twinspeed_options_init() */
+  const char *model;      /* a built-in name such as "gpt2", or the path of a Hugging Face config.json */
+  const char *config;     /* path of a ds_config.json */
+  const char *cluster;    /* "dgx-h100:4", a device's name, or the path of a cluster file; NULL: this machine */
+  const char *profile;    /* profile of the devices: a name or a file; NULL: the cluster's */
+  const char *runtime;    /* software whose memory and time are predicted: "twinspeed", "deepspeed", ... */
   const char *dtype;      /* "float32", "bf16", "fp16", "fp8" */
   const char *recompute;  /* "none", "selective", "full" */
-  const char *schedule;   /* of a pipeline: "1f1b", "gpipe", "interleaved", "zb-h1" ... */
-  const char *const *set; /* settings "KEY=VALUE" of the configuration, after its file */
+  const char *schedule;   /* pipeline schedule: "1f1b", "gpipe", "interleaved", "zb-h1" ... */
+  const char *const *set; /* settings "KEY=VALUE", applied after the configuration file */
   size_t set_count;
   int64_t ranks, sequence_length, micro_batch, accumulation;
   int64_t pipeline_ranks, tensor_ranks, sequence_ranks, expert_ranks;
-  int64_t stage; /* of ZeRO: 0 to 3 */
+  int64_t stage; /* ZeRO stage, 0 to 3 */
   int64_t seed;
 } twinspeed_options;
 
 typedef struct twinspeed_job twinspeed_job;
 
 TWINSPEED_API void twinspeed_options_init(twinspeed_options *options);
-/* Loads, validates and resolves a job. The caller closes *job; it is NULL after a failure. */
+/* Loads, validates and resolves a job. The caller closes *job with twinspeed_close(); it is NULL after a failure. */
 TWINSPEED_API twinspeed_status twinspeed_open(const twinspeed_options *options, twinspeed_job **job,
                                               twinspeed_error *error);
-/* NULL is allowed. */
+/* Frees a job; NULL is allowed. */
 TWINSPEED_API void twinspeed_close(twinspeed_job *job);
 
 typedef struct twinspeed_job_facts {
@@ -97,72 +98,73 @@ typedef struct twinspeed_job_facts {
   char model[128], runtime[64], dtype[16], cluster[128];
 } twinspeed_job_facts;
 TWINSPEED_API void twinspeed_job_describe(const twinspeed_job *job, twinspeed_job_facts *facts);
-/* Returns what is remarkable: values that were assumed, keys without effect, notes of model and configuration, a line
- * each ("" if there is nothing). The text lives until the next call for this job, or until it is closed. NULL without
- * memory. */
+/* Returns notes on the job, one per line ("" if there are none): values that were assumed, keys without effect, remarks
+ * on model and configuration. The text lives until the next call for this job, or until the job is closed. Returns NULL
+ * if memory is exhausted. */
 TWINSPEED_API const char *twinspeed_job_notes(twinspeed_job *job);
 
-/* ---- answers ---- */
+/* ---- results ---- */
 
 enum { TWINSPEED_TIERS = 4, TWINSPEED_CATEGORIES = 16, TWINSPEED_PHASES = 8 };
 
 typedef enum twinspeed_verdict { TWINSPEED_DOES_NOT_FIT, TWINSPEED_TIGHT, TWINSPEED_FITS } twinspeed_verdict;
 
 typedef struct twinspeed_estimate {
-  twinspeed_verdict verdict;       /* tight: measured peaks of the runtime reach beyond the device */
-  double device_need, device_have; /* of one device: what the rank's arena and the libraries take */
-  double node_need, node_have;     /* host memory of one node, all its ranks; have 0: not known */
-  double disk_need, disk_have;     /* disks of one node */
-  /* the rank that needs the most, at its peak, by tier and category */
+  twinspeed_verdict verdict;       /* tight: the prediction fits, but measured peaks of the runtime may not */
+  double device_need, device_have; /* bytes of one device, needed (arena and libraries) and existing */
+  double node_need, node_have;     /* bytes of host memory of a node, for all its ranks; have 0: not known */
+  double disk_need, disk_have;     /* bytes of the disks of one node */
+  /* peak bytes of the rank that needs the most memory, by tier and category */
   double bytes[TWINSPEED_TIERS][TWINSPEED_CATEGORIES];
   double step_s, tokens_per_s, model_flops, mfu;
-  double communication_s;                     /* not overlapped with computation */
-  double bubble_s;                            /* waiting for other pipeline stages */
-  double host_s, copies_s, disk_s, loading_s; /* not overlapped: the host's optimizer, copies, disks, samples */
-  double phase_s[TWINSPEED_PHASES];           /* computing, by phase */
-  char bottleneck[256];                       /* in words */
+  double communication_s;                     /* seconds of communication that are not overlapped with computation */
+  double bubble_s;                            /* seconds of waiting for other pipeline stages */
+  double host_s, copies_s, disk_s, loading_s; /* seconds not overlapped: host optimizer, copies, disks, samples */
+  double phase_s[TWINSPEED_PHASES];           /* seconds of computation by phase */
+  char bottleneck[256];                       /* a sentence that names the bottleneck */
 } twinspeed_estimate;
-/* Return the names of the indices above, such as "device", "parameters" and "forward"; NULL after the last one. */
+/* Return the name of an index of the arrays above, such as "device", "parameters" and "forward"; NULL after the last
+ * one. */
 TWINSPEED_API const char *twinspeed_tier_name(int tier);
 TWINSPEED_API const char *twinspeed_category_name(int category);
 TWINSPEED_API const char *twinspeed_phase_name(int phase);
 
-/* Estimates memory and time of a step from its plan. A job that does not fit is no failure: see verdict. */
+/* Estimates memory and time of a step from its plan. A job that does not fit is no failure: its verdict says so. */
 TWINSPEED_API twinspeed_status twinspeed_estimate_job(const twinspeed_job *job, twinspeed_estimate *answer,
                                                       twinspeed_error *error);
 
 typedef struct twinspeed_check {
   int ranks, ranks_verified;
-  double operations; /* that were verified */
+  double operations; /* number of verified operations */
 } twinspeed_check;
-/* Verifies the plans of the ranks together: memory, order, collectives, messages, deadlocks. max_ranks 0: as many as
- * take a few seconds. */
+/* Verifies the plans of the ranks together: memory, order, collectives, messages and deadlocks. max_ranks: most ranks
+ * to verify; 0: as many as a few seconds suffice for. */
 TWINSPEED_API twinspeed_status twinspeed_check_job(const twinspeed_job *job, int max_ranks, twinspeed_check *answer,
                                                    twinspeed_error *error);
 
 typedef struct twinspeed_simulation {
   double step_s, tokens_per_s, mfu, exposed_s;
-  double bubble; /* share of the step in which the average rank waits for others */
+  double bubble; /* share (0 to 1) of the step in which the average rank waits for others */
   double events;
 } twinspeed_simulation;
-/* Executes the plans in the simulator. fidelity: "analytic", "flow", "message" or "simgrid"; NULL: analytic.
- * TWINSPEED_ENVIRONMENT: its module is not there. */
+/* Executes the plans in the simulator. fidelity: "analytic", "flow", "message" or "simgrid"; NULL: analytic. Fails with
+ * TWINSPEED_ENVIRONMENT if the simulator's module is not installed. */
 TWINSPEED_API twinspeed_status twinspeed_simulate_job(const twinspeed_job *job, const char *fidelity,
                                                       twinspeed_simulation *answer, twinspeed_error *error);
 
 /* ---- search ---- */
 
 typedef struct twinspeed_tune_options {
-  size_t size;          /* twinspeed_tune_options_init() sets it */
-  int64_t global_batch; /* sequences a step; 0: free */
-  int axes;             /* 1: tensor, pipeline, sequence and expert ranks too; 0: no; -1: where needed */
+  size_t size;          /* sizeof the structure, set by twinspeed_tune_options_init() */
+  int64_t global_batch; /* sequences per step; 0: not fixed */
+  int axes;             /* 1: also tensor, pipeline, sequence and expert ranks; 0: not; -1: if needed */
   int workers;          /* processes that the search starts; 0: one for each core */
-  int best;             /* how many candidates are wanted, at most */
-  double budget_s;      /* 0: no limit */
+  int best;             /* most candidates to return */
+  double budget_s;      /* time limit of the search in seconds; 0: none */
 } twinspeed_tune_options;
 
 typedef struct twinspeed_candidate {
-  char name[256]; /* "z3_r8_mb4_..." */
+  char name[256]; /* such as "z3_r8_mb4_..." */
   int zero_stage, ranks, pipeline_ranks, tensor_ranks, sequence_ranks, expert_ranks;
   int64_t micro_batch, accumulation;
   char recompute[16];
@@ -170,9 +172,9 @@ typedef struct twinspeed_candidate {
 } twinspeed_candidate;
 
 TWINSPEED_API void twinspeed_tune_options_init(twinspeed_tune_options *options);
-/* Searches for the configurations that train fastest. *count of them, best first, are in *candidates, which the caller
- * frees with twinspeed_free(); 0 if nothing fits. Batch keys and the ZeRO stage of `options` are replaced by those of
- * each point. */
+/* Searches for the configurations that train fastest. *candidates receives *count of them, best first, or none if
+ * nothing fits; the caller frees it with twinspeed_free(). Each candidate replaces the batch keys and the ZeRO stage of
+ * `options` by its own. */
 TWINSPEED_API twinspeed_status twinspeed_tune(const twinspeed_options *options, const twinspeed_tune_options *how,
                                               twinspeed_candidate **candidates, int *count, twinspeed_error *error);
 TWINSPEED_API void twinspeed_free(void *memory);
@@ -183,17 +185,18 @@ typedef struct twinspeed_zero_memory {
   double cpu_bytes, gpu_bytes, largest_layer_bytes;
 } twinspeed_zero_memory;
 typedef struct twinspeed_zero_request {
-  double parameters, largest_layer_parameters; /* the second for stage 3 alone */
+  double parameters, largest_layer_parameters; /* largest_layer_parameters: used by stage 3 only */
   int gpus_per_node, nodes;
   int cpu_offload, cpu_offload_params, zero_init;
-  double factor;    /* additional buffer factor: 1.5 */
-  int deepspeed_03; /* 1: stage 2 as DeepSpeed 0.3 had it */
+  double factor;    /* DeepSpeed's "additional_buffer_factor": 1.5 */
+  int deepspeed_03; /* 1: stage 2 as DeepSpeed 0.3 computed it */
 } twinspeed_zero_request;
-/* estimate_zero2_model_states_mem_needs() and its zero3 sibling. */
+/* Return the results of DeepSpeed's estimate_zero2_model_states_mem_needs() and
+ * estimate_zero3_model_states_mem_needs(). */
 TWINSPEED_API twinspeed_zero_memory twinspeed_zero2(const twinspeed_zero_request *request);
 TWINSPEED_API twinspeed_zero_memory twinspeed_zero3(const twinspeed_zero_request *request);
-/* The tables that they print, to the letter; stage 2 or 3. The caller frees the text with twinspeed_free(); NULL
- * without memory. */
+/* Returns the table that DeepSpeed's memory estimator of stage 2 or 3 prints, character by character; NULL if memory is
+ * exhausted. The caller frees the text with twinspeed_free(). */
 TWINSPEED_API char *twinspeed_zero_table(int stage, const twinspeed_zero_request *request);
 
 #ifdef __cplusplus

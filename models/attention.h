@@ -1,5 +1,5 @@
-/* Which keys a query of ATTENTION sees, its linear biases and its dropout: for hosts and devices alike, which have to
- * agree. */
+/* Which keys a query of the kernel ATTENTION sees, its linear biases and its dropout. Hosts and devices compile this
+ * file, so that both compute the same. */
 #ifndef TWS_MODELS_ATTENTION_H
 #define TWS_MODELS_ATTENTION_H
 
@@ -8,31 +8,31 @@
 #include "models/kernel.h"
 
 typedef struct tws_attention_form {
-  int64_t seq, kv_seq, window; /* queries and keys of a sequence; window 0: none */
-  int64_t offset;              /* query i is at the position of key i + offset */
+  int64_t seq, kv_seq, window; /* queries and keys per sequence; window: most keys seen, 0: no limit */
+  int64_t offset;              /* query i has the position of key i + offset */
   int32_t bidirectional, alibi;
-  float slope;            /* factor of linear biases */
-  int32_t plain;          /* causal over equal lengths, and nothing else */
-  int32_t ordinary;       /* nothing else but dropout */
-  float scale, cap;       /* cap: of scores; 0: none */
-  uint32_t dropped_below; /* dropout: probabilities whose random word is below it; 0: none */
-  float kept;             /* factor of the others */
+  float slope;            /* factor of the linear biases (ALiBi) */
+  int32_t plain;          /* 1: causal, equal lengths, and no other feature */
+  int32_t ordinary;       /* 1: as plain, but possibly with dropout */
+  float scale, cap;       /* factor of scores; bound of scores (soft cap), 0: none */
+  uint32_t dropped_below; /* dropout: drops probabilities whose random word is below this; 0: none */
+  float kept;             /* dropout: factor of the probabilities that are not dropped */
   uint64_t seed, step_bits;
-  int64_t first_sequence, first_head, heads; /* heads: of all ranks */
-  int64_t buckets, max_distance;             /* of the table of relative biases; 0: there is none */
+  int64_t first_sequence, first_head, heads; /* numbers of the first sequence and head; heads of all ranks */
+  int64_t buckets, max_distance;             /* rows of the relative bias table and their reach; 0: no table */
 } tws_attention_form;
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* arguments: TWS_ARGUMENTS of them. step_bits is the caller's to set where dropped_below is not 0: the bits of
- * hyper[STEP]. */
+/* Returns the form of a work. arguments: TWS_ARGUMENTS numbers. If dropped_below is not 0, the caller sets step_bits to
+ * the bits of hyper[STEP]. */
 tws_attention_form tws_attention_form_of(const tws_work *work, const double *arguments);
 #ifdef __cplusplus
 }
 #endif
 
-/* Keys [*begin, *end) are what query i sees of a sequence that has `length` of them. */
+/* Computes the range [*begin, *end) of keys that query i sees in a sequence of `length` keys. */
 TWS_HOST_AND_DEVICE static inline void tws_attention_keys(const tws_attention_form *f, int64_t i, int64_t length,
                                                           int64_t *begin, int64_t *end) {
   const int64_t position = i + f->offset;
@@ -44,8 +44,8 @@ TWS_HOST_AND_DEVICE static inline void tws_attention_keys(const tws_attention_fo
   *end = last > first ? last : first;
 }
 
-/* Clips these keys to the document of query i. documents: for each token of a sequence, the first token of its document
- * and the one after its last; documents follow each other. NULL: a single document. */
+/* Restricts the range of keys to the document of query i. documents: for each token of the sequence, the first token of
+ * its document and the one after its last; NULL: the sequence is one document. */
 TWS_HOST_AND_DEVICE static inline void tws_attention_within(const int32_t *documents, int64_t i, int64_t *begin,
                                                             int64_t *end) {
   if (!documents) return;
@@ -54,8 +54,9 @@ TWS_HOST_AND_DEVICE static inline void tws_attention_within(const int32_t *docum
   if (*end < *begin) *end = *begin;
 }
 
-/* The bias of head h is -slope |distance|, times a factor. Press et al. 2022, section 3; heads that are no power of two
- * take every other slope of twice as many, as the authors' code does. */
+/* Returns the slope m of head h, whose linear bias is -m |distance|: f->slope times a factor by head (Press et al.
+ * 2022, section 3). If the number of heads is no power of two, the remaining heads use every other slope of twice as
+ * many heads, as in the authors' code. */
 TWS_HOST_AND_DEVICE static inline float tws_attention_slope(const tws_attention_form *f, int64_t h) {
   if (!f->alibi) return 0;
   int64_t power = 1;
@@ -65,9 +66,10 @@ TWS_HOST_AND_DEVICE static inline float tws_attention_slope(const tws_attention_
   return f->slope * exp2f(-4.0F * (float)(2 * (h - power) + 1) / (float)power);
 }
 
-/* Returns the row of the table of relative biases for a key `distance` after the query, or before it. Raffel et al.
- * 2020, section 2.1: a distance each for half of the rows, then ever more of them up to max_distance, which shares the
- * last row with all beyond; if attention is bidirectional, half of the rows are for keys after the query. */
+/* Returns the row of the table of relative biases for a key that is `distance` after the query, or before it if
+ * negative. Raffel et al. 2020, section 2.1: half of the rows are for one distance each, the others for ranges that
+ * grow logarithmically up to max_distance; the last row is for all larger distances. If attention is bidirectional,
+ * half of all rows are for keys after the query. */
 TWS_HOST_AND_DEVICE static inline int64_t tws_attention_bucket(const tws_attention_form *f, int64_t distance) {
   int64_t rows = f->buckets, first = 0, away = distance < 0 ? -distance : 0;
   if (f->bidirectional) {
@@ -76,13 +78,13 @@ TWS_HOST_AND_DEVICE static inline int64_t tws_attention_bucket(const tws_attenti
   }
   const int64_t single = rows / 2;
   if (away < single) return first + away;
-  /* whole numbers must not fall short of themselves by rounding */
+  /* The epsilon ensures that rounding does not reduce an integral result to the integer below it. */
   const double beyond = log((double)away / (double)single) / log((double)f->max_distance / (double)single);
   const int64_t row = single + (int64_t)(beyond * (double)(rows - single) + 1e-6);
   return first + (row < rows ? row : rows - 1);
 }
 
-/* The first block of random bits of query i of a head. */
+/* Returns the number of the first block of random bits of query i of a head. */
 TWS_HOST_AND_DEVICE static inline uint64_t tws_attention_block(const tws_attention_form *f, int64_t batch, int64_t h,
                                                                int64_t i) {
   const int64_t head = (f->first_sequence + batch) * f->heads + f->first_head + h;

@@ -1,5 +1,6 @@
-/* Disentangled attention (He et al. 2021, "DeBERTa", section 3; log buckets as the authors' second version has them):
- * what its work says, and which row of the positions a distance has. For hosts and devices alike. */
+/* Disentangled attention (He et al. 2021, "DeBERTa", section 3; logarithmic buckets as in the authors' second version):
+ * the sizes of its work, and the row of the table of positions for each distance. Hosts and devices compile this
+ * file. */
 #ifndef TWS_MODELS_DISENTANGLED_H
 #define TWS_MODELS_DISENTANGLED_H
 
@@ -7,9 +8,9 @@
 #include "models/attention.h"
 
 typedef struct tws_disentangled {
-  int64_t batch, seq, heads, positions, head; /* head: elements of one */
+  int64_t batch, seq, heads, positions, head; /* head: elements of one head */
   int64_t parts, max_distance;
-  int64_t query_part, key_part; /* of a row of positions: -1 where the score does not have it */
+  int64_t query_part, key_part; /* index of the part in a row of positions; -1: the score does not use it */
   float scale;
 } tws_disentangled;
 
@@ -25,7 +26,7 @@ static inline tws_disentangled tws_disentangled_of(const tws_work *work) {
   return s;
 }
 
-/* As of attention in both directions: dropout and its random bits. */
+/* Returns the form that bidirectional attention has with these arguments: dropout and its random bits. */
 static inline tws_attention_form tws_disentangled_form(const tws_work *work, const double *arguments) {
   tws_work attention = *work;
   attention.d[5] = attention.d[6] = attention.d[7] = 0;
@@ -35,22 +36,23 @@ static inline tws_attention_form tws_disentangled_form(const tws_work *work, con
   return tws_attention_form_of(&attention, arguments);
 }
 
-/* Returns the row for a query that is `distance` after its key. The half of the rows that has one sign is `span`; with
- * a max_distance distances beyond span / 2 share rows, ever more of them, so that max_distance - 1 has the last but
- * one; what is farther away than the rows reach has the outermost. */
+/* Returns the row of the table of positions for a query that is `distance` after its key. `span` rows are for each sign
+ * of the distance. With max_distance, distances beyond span / 2 share rows logarithmically, so that max_distance - 1
+ * has the last row but one; larger distances have the outermost row. */
 TWS_HOST_AND_DEVICE static inline int64_t tws_disentangled_row(int64_t positions, int64_t max_distance,
                                                                int64_t distance) {
   const int64_t span = positions / 2, single = span / 2;
   int64_t away = distance < 0 ? -distance : distance;
   if (max_distance > 0 && away > single) {
     const double share = log((double)away / (double)single) / log((double)(max_distance - 1) / (double)single);
-    away = single + (int64_t)ceil(share * (double)(single - 1) - 1e-9); /* whole numbers stay themselves */
+    away = single + (int64_t)ceil(share * (double)(single - 1) - 1e-9); /* integral results are not rounded up */
   }
   const int64_t row = distance < 0 ? span - away : span + away;
   return row < 0 ? 0 : row < positions ? row : positions - 1;
 }
 
-/* The first row that distances of a sequence reach, and how many do. */
+/* Computes the first row of the table of positions that occurs for distances of one sequence, and the number of such
+ * rows. */
 TWS_HOST_AND_DEVICE static inline int64_t tws_disentangled_reach(const tws_disentangled *s, int64_t *first) {
   *first = tws_disentangled_row(s->positions, s->max_distance, 1 - s->seq);
   return tws_disentangled_row(s->positions, s->max_distance, s->seq - 1) - *first + 1;

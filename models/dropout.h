@@ -1,4 +1,5 @@
-/* Which numbers dropout drops: for hosts and devices alike, which have to draw the same bits. */
+/* Which elements dropout sets to zero. Hosts and devices compile this file, so that both generate the same random
+ * bits. */
 #ifndef TWS_MODELS_DROPOUT_H
 #define TWS_MODELS_DROPOUT_H
 
@@ -7,20 +8,20 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* The word below which a share of random words lies. */
+/* Returns the 32-bit word below which a random word lies with this probability. */
 uint32_t tws_dropout_threshold(double probability);
 #ifdef __cplusplus
 }
 #endif
 
-/* The probability of key j for query i of a head takes word j % 4 of block number j / 4 after the row's first one
- * (models/attention.h); of DROPOUT element e takes word e % 4 of block e / 4. The stream is that of the step, given as
- * the bits of hyper[STEP]. */
+/* Elements per block of random bits. The probability of key j for query i of a head uses word j % 4 of block number j /
+ * 4 after the query's first block (models/attention.h); element e of DROPOUT uses word e % 4 of block e / 4. The stream
+ * is that of the step, whose number is given as the bits of hyper[STEP]. */
 enum { TWS_DROPOUT_GROUP = 4 };
 TWS_HOST_AND_DEVICE static inline uint64_t tws_dropout_stream(uint64_t step_bits) {
   return (uint64_t)1 << 62 | step_bits;
 }
-/* Returns the factor of an element: from 1 - jitter to 1 + jitter. */
+/* Returns the jitter's factor of an element: between 1 - jitter and 1 + jitter. */
 TWS_HOST_AND_DEVICE static inline float tws_jitter_factor(uint32_t word, float jitter) {
   return 1.0F + jitter * (((float)(word >> 9) + 0.5F) * (1.0F / 4194304.0F) - 1.0F);
 }

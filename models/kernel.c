@@ -22,10 +22,10 @@ const char *tws_kernel_flag_name(int bit) {
   return bit >= 0 && bit < TWS_KERNEL_FLAGS ? names[bit] : NULL;
 }
 
-/* Convolutions: models/windows.h. Attention: on the host what workspace.c says; on CUDA only backward, a float32
- * accumulator of dq [tokens, q heads x head size], and with 16-bit types what cuDNN needs in addition on any device: as
- * much again, and where heads share keys once more for the gradients of all heads (as cuDNN 9.19 answers; less on newer
- * devices). */
+/* Returns bytes of workspace. Convolutions: see models/windows.h. Attention: on the host as computed in workspace.c; on
+ * CUDA only the backward pass needs any: a float32 accumulator of dq, [tokens, q heads x head size]; with 16-bit types
+ * a second one of that size for cuDNN on any device; with heads that share keys a third one, for the gradients of keys
+ * and values of all heads (measured with cuDNN 9.19, which needs less on newer devices). */
 size_t tws_work_workspace(const tws_work *work, tws_backend_kind backend, int threads) {
   if (work->kind != 0) return 0;
   if (tws_is_convolution(work)) return tws_convolution_workspace(work, backend);

@@ -1,10 +1,9 @@
-/* The kernels: the only arithmetic the program knows. A plan's compute operation names one of them with a shape;
- * models/hardware says what it costs, real/host and real/cuda do it, and one table of cases tests them all. What each
- * of them computes, its sizes, parameters and operands stand in models/operators.def, for readers in docs/operators.md.
- *
- * All tensors are row-major and contiguous. "tokens" is micro batch x sequence length. Arithmetic is float32 or better
- * whatever the storage type; reductions run in an order that depends on the shape and the number of threads only, so
- * the same work gives the same bits twice. */
+/* The kernels, which do all arithmetic of the program. A plan's compute operation names a kernel with a shape;
+ * models/hardware predicts its time, real/host and real/cuda execute it, and one table of cases tests all of them.
+ * models/operators.def defines what each kernel computes, its sizes, parameters and operands; docs/operators.md is
+ * generated from it. All tensors are row-major and contiguous. "tokens" is micro batch x sequence length. Arithmetic
+ * is float32 or better for all storage types; reductions run in an order that depends only on the shape and the number
+ * of threads, so that equal work gives equal bits. */
 #ifndef TWS_MODELS_KERNEL_H
 #define TWS_MODELS_KERNEL_H
 
@@ -27,126 +26,125 @@ typedef enum tws_collective {
 const char *tws_collective_name(tws_collective collective);
 
 enum {
-  TWS_ACCUMULATE = 1,       /* add to the gradient output */
+  TWS_ACCUMULATE = 1,       /* add to the gradient output instead of writing it */
   TWS_ACCUMULATE_PARAM = 2, /* NORM_GRAD: add to dweight, dbias and sums; LINEAR_GRAD_INPUT: to sums */
-  TWS_BIAS = 4,             /* LINEAR, LINEAR_GRAD_WEIGHT, NORM, NORM_GRAD: the bias operand is there; ROUTER: of
-                               experts */
+  TWS_BIAS = 4,             /* LINEAR, LINEAR_GRAD_WEIGHT, NORM, NORM_GRAD: there is a bias; ROUTER: of experts */
   TWS_RMS = 8,
   TWS_L2 = 16,
-  TWS_SCALED = 32, /* CROSS_ENTROPY, VOCABULARY_LOSS, CLIP: the hyperparameters are one more operand, for the loss scale
-                      in them */
-  TWS_NARROW = 32, /* LINEAR: what enters is also kept in 8 bits; LINEAR_GRAD_WEIGHT: and read so */
+  TWS_SCALED = 32, /* CROSS_ENTROPY, VOCABULARY_LOSS, CLIP: an operand has the hyperparameters (loss scale) */
+  TWS_NARROW = 32, /* LINEAR: also saves the input in 8 bits; LINEAR_GRAD_WEIGHT: reads it so */
   TWS_GELU = 64,   /* LINEAR, LINEAR_GRAD_INPUT: the activation after a layer, or its gradient, is fused */
-  TWS_RESIDUAL = 128,     /* NORM: of a sum, which is kept */
-  TWS_HALF_WEIGHTS = 256, /* updates of weights: the 16-bit parameters are the only weights */
-  TWS_HALF_MOMENTS = 512, /* and their states */
-  TWS_STOCHASTIC = 1024,  /* updates: 16-bit results are rounded at random */
+  TWS_RESIDUAL = 128,     /* NORM: of the sum of two inputs; the sum is an output too */
+  TWS_HALF_WEIGHTS = 256, /* weight updates: there is no float32 copy of the weights */
+  TWS_HALF_MOMENTS = 512, /* weight updates: the optimizer states have 16 bits */
+  TWS_STOCHASTIC = 1024,  /* weight updates: stochastic rounding of 16-bit results */
   /* ATTENTION and ATTENTION_GRAD: */
   TWS_BIDIRECTIONAL = 2048, /* queries see later keys too */
-  TWS_ALIBI = 4096,         /* linear biases */
-  TWS_DROPOUT = 8192,       /* of probabilities */
-  TWS_LENGTHS = 16384,      /* an operand says how many keys each sequence has */
-  TWS_Q_KV = 32768,         /* queries are one operand, keys and values another */
-  TWS_Q_K_V = 65536,        /* queries, keys and values are three */
-  TWS_RUNNING = 131072,     /* BATCH_NORM: running statistics follow; ROPE, ROPE_GRAD: factors of the frequencies */
+  TWS_ALIBI = 4096,         /* linear biases are added to scores */
+  TWS_DROPOUT = 8192,       /* dropout of attention probabilities */
+  TWS_LENGTHS = 16384,      /* an operand has the number of keys of each sequence */
+  TWS_Q_KV = 32768,         /* queries are one operand, keys and values a second one */
+  TWS_Q_K_V = 65536,        /* queries, keys and values are three operands */
+  TWS_RUNNING = 131072,     /* BATCH_NORM: updates running statistics; ROPE, ROPE_GRAD: divisors of frequencies */
   TWS_SIGMOID = 262144,     /* ROUTER, ROUTER_GRAD: scores are sigmoids of the logits, not their softmax */
   TWS_INTERLEAVED = 524288, /* ROPE and ROPE_GRAD: pairs are adjacent elements */
-  TWS_TOGETHER = 1048576,   /* HEADS_NORM and HEADS_NORM_GRAD: all heads as one */
-  TWS_RELATIVE = 2097152,   /* ATTENTION and ATTENTION_GRAD: biases of a table, by head and distance */
+  TWS_TOGETHER = 1048576,   /* HEADS_NORM and HEADS_NORM_GRAD: one norm over all heads */
+  TWS_RELATIVE = 2097152,   /* ATTENTION and ATTENTION_GRAD: a table of biases by head and distance */
   TWS_PLAIN = 8388608,      /* NORM, NORM_GRAD: no weight, no bias */
-  TWS_Z_LOSS = 4194304,     /* ROUTER, ROUTER_GRAD: an operand has the logarithms of the softmax's sums */
-  TWS_COUNTED = TWS_Z_LOSS, /* CROSS_ENTROPY, VOCABULARY_LOSS: how many targets are ignored is known before */
-  TWS_FP8 = 16777216,       /* LINEAR and its gradients: what enters has 8 bits, with a scale for each operand */
-  /* QUANTIZE, with bits that ATTENTION has otherwise: */
-  TWS_ROWS = TWS_Q_KV,     /* what comes out lies as what enters, */
-  TWS_COLUMNS = TWS_Q_K_V, /* and transposed */
-  TWS_SUMS = 33554432, /* LINEAR_GRAD_INPUT, NORM_GRAD: the sums of dx over the tokens, a bias' gradient, go with it */
+  TWS_Z_LOSS = 4194304,     /* ROUTER, ROUTER_GRAD: an operand has the log-sum-exp of the logits */
+  TWS_COUNTED = TWS_Z_LOSS, /* CROSS_ENTROPY, VOCABULARY_LOSS: an operand has the number of ignored targets */
+  TWS_FP8 = 16777216,       /* LINEAR and its gradients: operands have 8 bits and a scale each */
+  /* QUANTIZE, which reuses bits of ATTENTION: */
+  TWS_ROWS = TWS_Q_KV,     /* an output in the input's layout */
+  TWS_COLUMNS = TWS_Q_K_V, /* an output that is transposed */
+  TWS_SUMS = 33554432, /* LINEAR_GRAD_INPUT, NORM_GRAD: also sum dx over the tokens (a bias gradient) */
   TWS_DOCUMENTS =
       67108864, /* ATTENTION, ROPE, LATENT and their gradients: an operand says where documents begin and end
                              */
 };
 
-/* The flags' names in profiles, by bit, TWS_KERNEL_FLAGS of them; NULL: costs do not depend on it. */
+/* Names of the flags in profiles, by bit; NULL: costs do not depend on the flag. */
 enum { TWS_KERNEL_FLAGS = 27 };
 const char *tws_kernel_flag_name(int bit);
 
 enum { TWS_WORK_DIMS = 8, TWS_WORK_PARAMETERS = 6 };
 
-/* The work of one operation, without the locations of its operands. Plans store equal works once, and each is costed
- * once. */
+/* The work of one operation, without the locations of its operands. Plans store equal works once, and each work is
+ * costed once. */
 typedef struct tws_work {
   uint8_t kind;   /* tws_op_kind of plan/plan.h */
   uint8_t code;   /* tws_kernel, or tws_collective */
-  uint8_t dtype;  /* storage type of activations and parameters (updates: of the gradient) */
-  uint8_t dtype2; /* storage type of gradient accumulation, or of the other side (CAST, updates: 16-bit p or F32) */
+  uint8_t dtype;  /* storage type of activations and parameters (weight updates: of the gradient) */
+  uint8_t dtype2; /* storage type of gradient accumulation, or of the other operand (CAST, weight updates) */
   uint32_t flags;
   uint16_t group;           /* collectives: index into the plan's groups; else 0 */
-  uint8_t place;            /* tws_place of plan/plan.h: where it runs is part of what it costs */
+  uint8_t place;            /* tws_place of plan/plan.h: the place of execution affects the cost */
   uint8_t tiers;            /* COPY: from tier x TWS_TIER_COUNT + to tier; else 0 */
-  uint32_t segments;        /* collectives: pieces coalesced into one call */
-  int64_t d[TWS_WORK_DIMS]; /* collectives: d[0] = bytes of the whole (the full tensor a ring would reduce or gather) */
+  uint32_t segments;        /* collectives: number of segments coalesced into one call */
+  int64_t d[TWS_WORK_DIMS]; /* sizes; collectives: d[0] = bytes of the whole tensor that a ring reduces or gathers */
   double f[TWS_WORK_PARAMETERS];
 } tws_work;
 
-/* Constants of one operation: they change what it computes, and neither its operands' sizes nor what it costs, so that
- * ranks and layers which differ in nothing else have equal works. What they are stands in models/operators.def; whole
- * numbers up to 2^53 are exact. */
+/* Constants of one operation. They change what it computes, but neither its operands' sizes nor its cost, so that ranks
+ * and layers that differ only in them have equal works. models/operators.def lists them; integers up to 2^53 are
+ * exact. */
 enum { TWS_ARGUMENTS = 6 };
 typedef struct tws_arguments {
   double a[TWS_ARGUMENTS];
 } tws_arguments;
 extern const tws_arguments tws_no_arguments; /* all 0 */
 
-/* Counts of one execution, by formula (multiply-add = 2 flops). bytes: compulsory reads and writes of operands. */
+/* Return the flops (multiply-add = 2) and the bytes (compulsory reads and writes of operands) of one execution, by
+ * formula. */
 double tws_work_flops(const tws_work *work);
 double tws_work_bytes(const tws_work *work);
 
-/* Scratch memory that the backend needs for this kernel; part of the plan's arena. */
+/* Returns the bytes of scratch memory, part of the plan's arena, that the kernel needs with this backend. */
 typedef enum tws_backend_kind { TWS_BACKEND_HOST, TWS_BACKEND_CUDA } tws_backend_kind;
 size_t tws_work_workspace(const tws_work *work, tws_backend_kind backend, int threads);
 
-/* The host's share of it: ATTENTION and ATTENTION_GRAD, for a backend of at most `threads` threads; the floats
- * of one. */
+/* The workspace of ATTENTION and ATTENTION_GRAD on the host: bytes for at most `threads` threads, and floats of one
+ * thread. */
 enum { TWS_HOST_ATTENTION_TILE = 64 };
 size_t tws_host_attention_workspace(const tws_work *work, int threads);
 size_t tws_host_attention_thread_floats(const tws_work *work);
-/* Floats of a head's relative biases by distance, of which the first is that of the largest backwards; and of the
- * gradients of all heads' tables, which stand before the threads' scratch. */
+/* Return the number of floats of one head's relative biases by distance, beginning with the largest distance backwards,
+ * and the number of gradient tables of all heads, which precede the threads' scratch memory. */
 enum { TWS_HOST_ATTENTION_LEAD = 16 };
 size_t tws_host_attention_distances(const tws_work *work);
 size_t tws_attention_bias_parts(const tws_work *work, tws_backend_kind backend);
-/* DISENTANGLED and DISENTANGLED_GRAD: of a thread on the host; on a device a float32 sum for each query backward. */
+/* Returns the floats of scratch memory of DISENTANGLED and DISENTANGLED_GRAD: per thread on the host; on a device the
+ * backward pass needs one float32 sum per query. */
 size_t tws_host_disentangled_thread_floats(const tws_work *work);
 size_t tws_disentangled_workspace(const tws_work *work, tws_backend_kind backend, int threads);
 
-/* Slots of the two small buffers every plan has: hyper (float32, written by the executor before each step) and
+/* Indices in the two small buffers that every plan has: hyper (float32, written by the executor before each step) and
  * metrics (float64, zeroed by the executor before each step, read after it). */
 enum {
   TWS_HYPER_LR,
   TWS_HYPER_BIAS1, /* 1 - beta1^t, or 1 */
   TWS_HYPER_BIAS2,
-  TWS_HYPER_SCALE, /* the loss scale */
-  TWS_HYPER_STEP,  /* number of the update, modulo 2^24: random bits differ from step to step */
-  TWS_HYPER_BETA1, /* of this step: schedules may move them */
+  TWS_HYPER_SCALE, /* factor of the loss */
+  TWS_HYPER_STEP,  /* number of the update modulo 2^24, from which random bits are generated */
+  TWS_HYPER_BETA1, /* Adam's betas of this step, which schedules may change */
   TWS_HYPER_BETA2,
-  TWS_HYPER_REST1, /* 1 - beta1, from the float64 beta1 */
+  TWS_HYPER_REST1, /* 1 - beta1, computed from the float64 beta1 */
   TWS_HYPER_REST2,
   TWS_HYPER_COUNT
 };
-enum { TWS_LOSS_HEADS = 2 }; /* losses of a network, at most */
+enum { TWS_LOSS_HEADS = 2 }; /* most losses of a network */
 enum {
   TWS_METRIC_LOSS,
-  TWS_METRIC_IGNORED, /* share of the step's tokens whose target is ignored */
+  TWS_METRIC_IGNORED, /* share (0 to 1) of the step's tokens whose target is ignored */
   TWS_METRIC_SQUARES,
   TWS_METRIC_NORM,
   TWS_METRIC_CLIP,
-  TWS_METRIC_OVERFLOW, /* with TWS_SCALED: 1 when the loss or a gradient is not finite, and updates do nothing */
-  TWS_METRIC_HEADS,    /* with several losses: of each its mean, and the share of its targets that is ignored */
-  TWS_METRIC_AUXILIARY = TWS_METRIC_HEADS + 2 * TWS_LOSS_HEADS, /* of routers: the weighted loss that balances experts;
-                                                                   it is not part of TWS_METRIC_LOSS */
-  TWS_METRIC_DROPPED,                                           /* and the share of their routes that were dropped */
-  /* the number of metrics; routes to each expert follow them, router by router of the whole network. Ranks reduce all
-   * counts of routers at once, from TWS_METRIC_AUXILIARY on */
+  TWS_METRIC_OVERFLOW, /* TWS_SCALED: 1: the loss or a gradient is not finite, and updates do nothing */
+  TWS_METRIC_HEADS,    /* networks with several losses: mean and share of ignored targets of each */
+  TWS_METRIC_AUXILIARY = TWS_METRIC_HEADS + 2 * TWS_LOSS_HEADS, /* routers' weighted balancing losses, not in LOSS */
+  TWS_METRIC_DROPPED,                                           /* share of the routers' routes that were dropped */
+  /* The number of metrics. The number of routes to each expert follow them, router by router of the whole network.
+   * Ranks reduce all metrics of routers at once, from TWS_METRIC_AUXILIARY on. */
   TWS_METRIC_COUNT
 };
 

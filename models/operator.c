@@ -1,4 +1,5 @@
-/* The table of operators, read four times: as texts and constants, as flops, as bytes, and as a list of operands. */
+/* The table of operators, which is included four times: as texts and constants, as flops, as bytes, and as a list of
+ * operands. */
 #include "models/operator.h"
 #include "models/routing.h"
 
@@ -6,7 +7,7 @@
 #include <string.h>
 
 #define UNUSED __attribute__((unused))
-enum { GELU_FLOPS = 9, GELU_GRAD_FLOPS = 16 }; /* of one element */
+enum { GELU_FLOPS = 9, GELU_GRAD_FLOPS = 16 }; /* flops per element */
 
 /* ---- texts and constants ---- */
 
@@ -145,47 +146,50 @@ static inline double least_of(double a, double b) {
   return a < b ? a : b;
 }
 
-/* Returns the number of segments of at most `size` into which `count` is divided. */
+/* Returns the number of segments of at most `size` elements into which `count` elements are divided. */
 static inline double pieces(double count, double size) {
   return ceil(count / size);
 }
 
-/* Key heads of all ranks together, copies counted. */
+/* Returns the number of key heads of all ranks together; a head of which several ranks have a copy counts several
+ * times. */
 static inline double packed(double kv_heads, double ranks) {
   return kv_heads > 0 && kv_heads < ranks ? ranks : kv_heads;
 }
 
-/* Keys of a sequence of ATTENTION. */
+/* Returns the number of keys of a sequence of ATTENTION. */
 static inline double keys(double seq, double kv_seq) {
   return kv_seq > 0 ? kv_seq : seq;
 }
 
-/* Slots of an expert that a source fills. */
+/* Returns the expected number of slots of an expert that one source rank fills. */
 static inline double filled(double expected, double capacity) {
   return expected > 0 ? expected : capacity;
 }
 
-/* Sum of the whole numbers up to `last`, none below 0 or above `top`. */
+/* Returns the sum of the integers up to `last`, each clamped to the range from 0 to `top`. */
 static inline double clamped_sum(double last, double top) {
   return last <= 0 ? 0 : last <= top ? last * (last + 1) / 2 : top * (top + 1) / 2 + (last - top) * top;
 }
 
-/* Pairs of a query and a key that it sees: tws_attention_keys() over all queries of a head. */
+/* Returns the number of pairs of a query of one head and a key that it sees, as tws_attention_keys() determines
+ * them. */
 static inline double pairs(double seq, double kv_seq, double window, int bidirectional) {
-  const double all = keys(seq, kv_seq), first = all - seq; /* the first query's position */
+  const double all = keys(seq, kv_seq), first = all - seq; /* first: position of the first query */
   double end = bidirectional ? window : 1, ends = seq * all, begins = 0;
   if (!bidirectional || window > 0) ends = clamped_sum(first + seq - 1 + end, all) - clamped_sum(first - 1 + end, all);
   if (window > 0) begins = clamped_sum(first + seq - window, all) - clamped_sum(first - window, all);
   return ends - begins;
 }
 
-/* The same of documents one after another, each as long as is expected; document 0: of one that is the sequence. */
+/* Returns the same number of pairs for a sequence that consists of documents of `document` tokens each; 0: of one
+ * document. */
 static inline double seen_pairs(double seq, double kv_seq, double window, double document, int bidirectional) {
   if (document <= 0 || document >= seq) return pairs(seq, kv_seq, window, bidirectional);
   return seq / document * pairs(document, 0, window < document ? window : 0, bidirectional);
 }
 
-/* Windows along one side of a picture, as tws_windows_of() counts them. */
+/* Returns the length of a window along one side of a picture, as in tws_windows_of(). */
 static inline double window(double extent, double side) {
   return side > 0 ? side : extent;
 }
@@ -194,7 +198,7 @@ static inline double windows(double extent, double side, double stride, double p
   return side <= 0 ? 1 : room < 0 ? 0 : floor(room / (stride > 0 ? stride : 1)) + 1;
 }
 
-/* Numbers that one number of a convolution is a sum of. */
+/* Returns the number of products that are summed for one output element of a convolution. */
 static inline double taps(double side, double in, double groups) {
   return (side > 0 ? side * side : 1) * in / (groups > 0 ? groups : 1);
 }
@@ -251,7 +255,7 @@ double tws_work_elements(const tws_work *work) {
 #define HOLDS(content_) .content = TWS_HOLDS_##content_
 #define IDS(content_, first_, count_) HOLDS(content_), .first = (first_), .below = (count_)
 
-/* As tws_dtype_bytes, but known to the compiler where the type is. */
+/* Returns the bytes of an element; unlike in tws_dtype_bytes(), the compiler can evaluate it for a constant type. */
 static inline double element_bytes(tws_dtype dtype) {
 #define X(name, bytes, text) [TWS_##name] = bytes,
   static const unsigned char sizes[TWS_DTYPE_COUNT] = {TWS_DTYPES(X)};
@@ -259,7 +263,7 @@ static inline double element_bytes(tws_dtype dtype) {
   return (unsigned)dtype < TWS_DTYPE_COUNT ? sizes[dtype] : 0;
 }
 
-/* Compulsory traffic of one operand: once in, once out. */
+/* Returns the compulsory traffic of one operand in bytes: each element is read or written once. */
 static inline double operand_bytes(tws_kernel_operand o) {
   if (o.absent) return 0;
   const double passes = o.adds || o.access == TWS_OPERAND_UPDATE ? 2 : 1;
@@ -269,7 +273,7 @@ static inline double operand_bytes(tws_kernel_operand o) {
 double tws_work_bytes(const tws_work *work) {
   if (work->kind != 0) return (double)work->d[0];
   const tws_dtype dtype UNUSED = (tws_dtype)work->dtype, dtype2 UNUSED = (tws_dtype)work->dtype2;
-  const tws_arguments *const arguments = NULL; /* of no operation: bytes do not depend on them */
+  const tws_arguments *const arguments = NULL; /* no operation is given, because bytes do not depend on arguments */
   double bytes = 0;
   switch ((tws_kernel)work->code) {
 #define EACH(operand_) bytes += operand_bytes operand_;

@@ -1,7 +1,7 @@
 #include "models/windows.h"
 
-/* Patches of more bytes than this are made for some pictures after the other: a processor's caches hold them until they
- * are read, a device has products that fill it. */
+/* If patches take more bytes than this, they are built for a few pictures at a time. A processor's caches hold that
+ * many bytes until they are read, and on a device the products are large enough. */
 static const int64_t most_bytes[] = {[TWS_BACKEND_HOST] = 4 << 20, [TWS_BACKEND_CUDA] = 128 << 20};
 
 int tws_is_convolution(const tws_work *work) {
@@ -66,7 +66,7 @@ size_t tws_convolution_workspace(const tws_work *work, tws_backend_kind backend)
   const tws_windows w = tws_windows_of(work);
   const tws_patches p = tws_patches_of(work, backend);
   const int is_weight = work->code == TWS_KERNEL_CONVOLUTION_GRAD_WEIGHT;
-  int64_t floats = 1; /* an operand is never empty */
+  int64_t floats = 1; /* at least one, because an operand is never empty */
   if (w.groups > 1)
     floats = tws_windows_weights(&w) * (is_weight && backend == TWS_BACKEND_CUDA ? TWS_CONVOLUTION_PARTS : 1);
   else if (is_weight && work->dtype2 != TWS_F32 && p.samples < w.samples)

@@ -1,6 +1,6 @@
-/* Scratch of the host's attention: float32 copies of one key and value head, laid out for its tiles, and the tiles
- * themselves, for each thread. Linear in the sequence length. real/host/kernels/attention.c uses exactly this much.
- * Below, the same of disentangled attention, whose products are the library's. */
+/* Scratch memory of attention on the host: for each thread, float32 copies of one key and value head in the layout of
+ * the tiles, and the tiles. Its size is linear in the sequence length, and real/host/kernels/attention.c uses exactly
+ * this size. Below, the same for disentangled attention, whose products are computed by a library. */
 #include "models/disentangled.h"
 #include "models/kernel.h"
 
@@ -8,13 +8,14 @@ static int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-/* Rows and columns of tiles reach beyond the sequences. */
+/* Returns the number of distances between queries and keys, with lengths rounded up to whole tiles. */
 size_t tws_host_attention_distances(const tws_work *work) {
   const int64_t keys = round_up(work->d[5] > 0 ? work->d[5] : work->d[1], TWS_HOST_ATTENTION_TILE);
   return work->flags & TWS_RELATIVE ? (size_t)round_up(work->d[1] + keys + 2 * TWS_HOST_ATTENTION_LEAD, 16) : 0;
 }
 
-/* One for each sequence and head; on a device for each tile of queries. */
+/* Returns the floats of the partial gradients of the bias table: a table for each sequence and head, and on a device
+ * for each tile of queries. */
 size_t tws_attention_bias_parts(const tws_work *work, tws_backend_kind backend) {
   const int64_t tiles = backend == TWS_BACKEND_CUDA ? (work->d[1] + 31) / 32 : 1;
   if (work->code != TWS_KERNEL_ATTENTION_GRAD || !(work->flags & TWS_RELATIVE)) return 0;
@@ -35,15 +36,16 @@ size_t tws_host_attention_thread_floats(const tws_work *work) {
 }
 
 size_t tws_host_attention_workspace(const tws_work *work, int threads) {
-  const int64_t items = work->d[0] * work->d[3]; /* a thread owns whole key-value heads */
+  const int64_t items = work->d[0] * work->d[3]; /* a thread processes complete key-value heads */
   const int64_t used = items < threads ? items : threads;
   return ((size_t)(used > 0 ? used : 1) * tws_host_attention_thread_floats(work) +
           tws_attention_bias_parts(work, TWS_BACKEND_HOST)) *
          sizeof(float);
 }
 
-/* Q, K, V, O; what is read of both parts of the positions; products of a tile of queries with these, of these with
- * all keys; scores of a tile; a row for each distance. Backward as much again, and a sum for each query. */
+/* Returns the floats of one thread: Q, K, V, O; the parts of the position table that are read; products of a tile of
+ * queries with these, and of these with all keys; scores of a tile; a row for each distance. The backward pass needs
+ * twice as many, and a sum for each query. */
 size_t tws_host_disentangled_thread_floats(const tws_work *work) {
   const tws_disentangled s = tws_disentangled_of(work);
   int64_t first;

@@ -1,5 +1,6 @@
-/* Characters whose class is another one for Hugging Face's BertNormalizer and BertPreTokenizer, which go by the classes
- * of Unicode 8: most were assigned later. Found by running the library on every character. */
+/* Characters that Hugging Face's BertNormalizer and BertPreTokenizer classify differently from today's Unicode, because
+ * they use the classes of Unicode 8; most of these characters were assigned later. The list was found by running the
+ * library on every character. */
 #include "tokens/internal.h"
 
 typedef struct range {
@@ -36,7 +37,7 @@ static const range punctuation[] = {
     {0x12ff1, 0x12ff2}, {0x16e97, 0x16e9a}, {0x16fe2, 0x16fe2}, {0x1e95e, 0x1e95f}};
 
 static int is_among(const range *ranges, size_t count, int32_t c) {
-  size_t low = 0, high = count; /* the first that ends at c or after it */
+  size_t low = 0, high = count; /* search the first range that ends at c or after c */
   while (low < high) {
     const size_t middle = (low + high) / 2;
     if (ranges[middle].last < c)

@@ -1,10 +1,10 @@
-/* Byte-pair encoding: of all adjacent pairs of a word's symbols, the pair with the lowest rank is merged, the leftmost
- * first, until no pair has a rank. */
+/* Byte-pair encoding: repeatedly merges the adjacent pair of a word's symbols that has the lowest rank (of equal ranks
+ * the leftmost), until no pair has a rank. */
 #include <string.h>
 
 #include "tokens/internal.h"
 
-enum { MOST_DECORATION = 64 }; /* bytes; every character of a word gets it */
+enum { MOST_DECORATION = 64 }; /* bytes added to every character of a word */
 
 /* ---- reading ---- */
 
@@ -35,7 +35,7 @@ static tws_code add_merge(const tws_json *json, const cJSON *item, tws_token_mod
   return tws_pair_add(&m->merges, (uint32_t)left, (uint32_t)right, rank, both, err);
 }
 
-/* "a b", or ["a", "b"]. */
+/* Reads the list of merges; each is "a b" or ["a", "b"]. */
 static tws_code read_merges(const tws_json *json, const cJSON *list, tws_token_model *m, tws_error *err) {
   const cJSON *one;
   int32_t rank = 0;
@@ -103,7 +103,7 @@ static tws_bpe_merge pop(tws_token_model *m) {
   return top;
 }
 
-/* The pair that begins at a symbol, if it has a rank. */
+/* Adds the pair that begins at a symbol to the heap if the pair has a rank. */
 static tws_code push_pair(tws_token_model *m, int32_t at, tws_error *err) {
   const int32_t next = at >= 0 ? m->symbols[at].next : -1;
   if (next < 0) return TWS_OK;
@@ -139,7 +139,7 @@ static tws_code merge_all(tws_token_model *m, size_t count, tws_error *err) {
 typedef struct symbols {
   tws_token_model *model;
   size_t count;
-  int pending; /* unknown characters that are not there yet */
+  int pending; /* 1: unknown characters are not added yet */
 } symbols;
 
 static tws_code add_symbol(symbols *list, int32_t id, tws_error *err) {
@@ -149,7 +149,8 @@ static tws_code add_symbol(symbols *list, int32_t id, tws_error *err) {
   return TWS_OK;
 }
 
-/* A character with what is written around it in the vocabulary; 0: as it is. */
+/* Writes a character to m->word with the prefix or suffix that it has in the vocabulary and returns 1; returns 0 if it
+ * has neither. */
 static int decorate(tws_token_model *m, const char *at, size_t length, int is_first, int is_last) {
   const int prefix = m->prefix && !is_first, suffix = m->suffix && is_last;
   if (!prefix && !suffix) return 0;
@@ -160,7 +161,7 @@ static int decorate(tws_token_model *m, const char *at, size_t length, int is_fi
   return 1;
 }
 
-/* A character that is no token: its bytes, or the unknown token, or nothing. */
+/* Adds a character that is not in the vocabulary: as its bytes, as the unknown token, or not at all. */
 static tws_code add_unknown(symbols *list, const char *text, size_t length, tws_error *err) {
   tws_token_model *m = list->model;
   int known = m->byte_fallback;

@@ -17,12 +17,12 @@
 typedef struct writer {
   char path[PATH_MAX], index[PATH_MAX];
   tws_new_file to;
-  FILE *file; /* on a descriptor of its own for `to`; of a stream, whose header is known last, in memory */
+  FILE *file; /* writes to a duplicate of to.fd, or to memory for a stream, whose header is known only at the end */
   char *kept;
   size_t kept_bytes;
-  int megatron, bytes; /* of a token: 1 (Megatron), 2 or 4 */
+  int megatron, bytes; /* bytes per token: 2 or 4 */
   int64_t tokens;
-  int32_t *sizes; /* of documents, for Megatron */
+  int32_t *sizes; /* [document] tokens, for Megatron's index */
   size_t documents, capacity;
 } writer;
 
@@ -47,7 +47,7 @@ static tws_code writer_open(writer *w, const char *path, int megatron, int64_t v
   return TWS_OK;
 }
 
-/* Little-endian, as everywhere where this program runs. */
+/* Writes token ids, little-endian as on every machine on which this program runs. */
 static tws_code writer_add(writer *w, const int32_t *id, size_t count, tws_error *err) {
   for (size_t i = 0; i < count; i++)
     if (fwrite(&id[i], (size_t)w->bytes, 1, w->file) != 1) return cannot_write(w, err);
@@ -60,11 +60,12 @@ static tws_code writer_add(writer *w, const int32_t *id, size_t count, tws_error
   return TWS_OK;
 }
 
-/* Magic, version, type, numbers of sequences and of document bounds, sizes, places in bytes, bounds. */
+/* Writes Megatron's index: magic number, version, type, numbers of sequences and of document bounds, sizes, offsets in
+ * bytes, and bounds. */
 static tws_code write_index(const writer *w, tws_error *err) {
   tws_text out = {0};
   const uint64_t version = 1, documents = w->documents, bounds = documents + 1;
-  const char type = w->bytes == 2 ? 8 : 4; /* uint16, int32 */
+  const char type = w->bytes == 2 ? 8 : 4; /* uint16 or int32 */
   uint64_t at = 0;
   tws_text_add_bytes(&out, "MMIDIDX\0\0", 9);
   tws_text_add_bytes(&out, (const char *)&version, 8);
@@ -97,8 +98,8 @@ static tws_code writer_finish(writer *w, tws_error *err) {
 
 static void writer_close(writer *w) {
   if (w->file) fclose(w->file);
-  free(w->kept);                                  /* open_memstream()'s */
-  (void)tws_new_file_close(&w->to, TWS_IO, NULL); /* where it was not finished */
+  free(w->kept);                                  /* allocated by open_memstream() */
+  (void)tws_new_file_close(&w->to, TWS_IO, NULL); /* removes an unfinished file */
   tws_free(w->sizes);
 }
 
@@ -108,7 +109,7 @@ typedef struct converter {
   const tws_corpus_request *request;
   tws_corpus_result *result;
   writer to, eval;
-  tws_token_list tokens; /* of a document */
+  tws_token_list tokens; /* tokens of one document */
 } converter;
 
 static tws_code tokenize(converter *c, const char *text, size_t length, tws_error *err) {
@@ -174,7 +175,7 @@ static tws_code read_lines(converter *c, tws_error *err) {
   for (int64_t number = 1; code == TWS_OK && (length = getline(&line, &room, file)) >= 0; number++)
     if (strspn(line, " \t\r\n") != (size_t)length) code = read_line(c, line, (size_t)length, number, err);
   if (code == TWS_OK && ferror(file)) code = tws_fail(err, TWS_IO, NULL, "%s: cannot be read", c->request->from);
-  free(line); /* getline()'s */
+  free(line); /* allocated by getline() */
   fclose(file);
   if (code == TWS_OK && c->result->documents == 0)
     code = tws_fail(err, TWS_INVALID, NULL, "%s: no line has a document", c->request->from);

@@ -46,16 +46,16 @@ tws_code tws_decoders_read(const tws_json *json, const cJSON *item, tws_token_st
   return tws_steps_read(json, item, "decoders", names, read_decoder, steps, err);
 }
 
-/* ---- steps: a list of texts becomes another ---- */
+/* ---- steps, each of which changes a list of texts ---- */
 
 typedef struct decoder {
   const tws_token_step *step;
   tws_texts *texts;
   tws_arena *arena;
-  tws_growth growth; /* made: by this step */
+  tws_growth growth; /* growth.made: bytes made by this step */
 } decoder;
 
-/* A text of the arena in place of text i. */
+/* Replaces text i by a copy of `made` in the arena. */
 static tws_code put(const decoder *d, size_t i, const tws_text *made, tws_error *err) {
   char *copy = tws_arena_alloc(d->arena, made->length + 1, 1);
   if (!copy || made->failed) return tws_no_token_memory(err);
@@ -64,7 +64,7 @@ static tws_code put(const decoder *d, size_t i, const tws_text *made, tws_error 
   return TWS_OK;
 }
 
-/* All as one; nothing stays nothing. */
+/* Replaces all texts by a single one; an empty list stays empty. */
 static tws_code put_one(decoder *d, tws_text *made, tws_error *err) {
   tws_code code = d->texts->count ? put(d, 0, made, err) : TWS_OK;
   tws_text_free(made);
@@ -81,7 +81,7 @@ static void characters_to_bytes(const struct tws_text_range *text, tws_text *out
     const int byte = n ? tws_character_byte(c) : -1;
     if (byte < 0) {
       if (out->data) out->length = before;
-      tws_text_add_bytes(out, text->at, text->length); /* as it is */
+      tws_text_add_bytes(out, text->at, text->length); /* unchanged */
       return;
     }
     const char value = (char)byte;
@@ -106,7 +106,7 @@ static tws_code fuse(decoder *d, tws_error *err) {
   return put_one(d, &text, err);
 }
 
-/* "<0x0A>"; -1: something else. */
+/* Returns the byte of a token such as "<0x0A>", or -1 if the token has another form. */
 static int byte_of(const struct tws_text_range *text) {
   static const char digits[] = "0123456789ABCDEF";
   const char *at = text->at;
@@ -117,7 +117,7 @@ static int byte_of(const struct tws_text_range *text) {
   return a && b ? (int)(16 * (a - digits) + (b - digits)) : -1;
 }
 
-/* A run of bytes is the text that it is, or a replacement character for each of them. */
+/* Converts a run of bytes to text if they are valid UTF-8, else to one replacement character for each byte. */
 static tws_code flush_bytes(const decoder *d, tws_text *run, size_t *count, tws_error *err) {
   if (run->length == 0) return run->failed ? tws_no_token_memory(err) : TWS_OK;
   const size_t bytes = run->length;
@@ -189,7 +189,7 @@ static void strip_all(decoder *d) {
   }
 }
 
-/* Blanks again; those of the first text were put there. */
+/* Replaces the marks of blanks by blanks, and removes the blanks that encoding added before the first text. */
 static tws_code metaspace(decoder *d, tws_error *err) {
   const char *mark = d->step->content;
   const size_t size = strlen(mark);
@@ -225,7 +225,7 @@ static void replace_word(tws_text *text, const char *from, const char *to) {
   *text = made;
 }
 
-/* A blank before each token that begins a word; without those before marks where the file asks for it. */
+/* Adds a blank before each token that begins a word; if the file says so, removes blanks before punctuation. */
 static tws_code word_pieces(decoder *d, tws_error *err) {
   static const char *const cleaned[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
                                            {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},

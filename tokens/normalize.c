@@ -15,7 +15,7 @@ static const char *const names[] = {
 #undef X
         NULL};
 
-/* ---- reading: also what the three kinds of steps share ---- */
+/* ---- reading; some functions serve all three kinds of steps ---- */
 
 tws_code tws_step_flag(const tws_json *json, const cJSON *item, const char *key, int fallback, int *value,
                        tws_error *err) {
@@ -85,7 +85,8 @@ static int digit_of(char c) {
   return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-/* base64 of: how many bytes the trie has, the trie, and texts that end with a zero. */
+/* Reads a precompiled map, which is base64 of: the number of bytes of the trie, the trie, and zero-terminated
+ * strings. */
 static tws_code read_map(const tws_json *json, const cJSON *item, tws_token_step *s, tws_error *err) {
   const char *text = NULL;
   size_t length = 0;
@@ -142,7 +143,7 @@ tws_code tws_normalizers_read(const tws_json *json, const cJSON *item, tws_token
   return tws_steps_read(json, item, "normalizers", names, read_normalizer, steps, err);
 }
 
-/* ---- running ---- */
+/* ---- normalizing ---- */
 
 static tws_code to_form(const char *text, size_t length, utf8proc_option_t options, tws_text *out, tws_error *err) {
   utf8proc_uint8_t *made = NULL;
@@ -151,13 +152,13 @@ static tws_code to_form(const char *text, size_t length, utf8proc_option_t optio
   if (n == UTF8PROC_ERROR_NOMEM) return tws_no_token_memory(err);
   if (n < 0) return tws_fail(err, TWS_INVALID, NULL, "a text cannot be normalized: %s", utf8proc_errmsg(n));
   tws_text_add_bytes(out, (const char *)made, (size_t)n);
-  free(made); /* utf8proc's */
+  free(made); /* allocated by utf8proc */
   return TWS_OK;
 }
 
 static void add_lower(int32_t c, tws_text *out) {
   char text[4];
-  if (c == 0x130) { /* the one whose small letter is two characters */
+  if (c == 0x130) { /* the only character whose lower case has two characters */
     tws_text_add_bytes(out, "i\xcc\x87", 3);
     return;
   }
@@ -165,7 +166,7 @@ static void add_lower(int32_t c, tws_text *out) {
   tws_text_add_bytes(out, text, n);
 }
 
-/* Character by character: lower case, or without marks. */
+/* Maps each character to lower case, or removes marks. */
 static void map_characters(enum kind kind, const char *text, size_t length, tws_text *out) {
   int32_t c;
   int bad;
@@ -196,7 +197,8 @@ static void strip(const tws_token_step *s, const char *text, size_t length, tws_
   if (begin < end) tws_text_add_bytes(out, text + begin, end - begin);
 }
 
-/* No more than `most` bytes, and then one too many: the caller sees it. */
+/* Replaces all matches. Stops with `most` + 1 bytes if the result is longer than `most` bytes, which the caller
+ * checks. */
 static tws_code replace(const tws_token_step *s, const char *text, size_t length, size_t most, tws_text *out,
                         tws_error *err) {
   const size_t size = strlen(s->content);
@@ -210,8 +212,8 @@ static tws_code replace(const tws_token_step *s, const char *text, size_t length
   return TWS_OK;
 }
 
-/* The text that the shortest prefix in the trie leads to; NULL: none. Darts' double array: a unit has a label, whether
- * a leaf follows and where. */
+/* Returns the string to which the shortest prefix of `key` in the trie maps, or NULL. The trie is a double array as in
+ * Darts: a unit has a label, a bit for a leaf, and the offset of its children. */
 static const char *look_up(const tws_token_step *s, const char *key, size_t length) {
   const uint32_t *units = s->units;
   size_t node = 0;
@@ -233,8 +235,8 @@ static const char *look_up(const tws_token_step *s, const char *key, size_t leng
   return NULL;
 }
 
-/* Short graphemes are looked up as a whole, as the library does, which takes the first prefix for all of it; others
- * character by character. */
+/* Maps a grapheme. Short ones are looked up as a whole, and the first prefix found replaces the whole grapheme, as in
+ * the library; others are mapped character by character. */
 static void map_grapheme(const tws_token_step *s, const char *text, size_t length, size_t most, tws_text *out) {
   const char *mapped = length < 6 ? look_up(s, text, length) : NULL;
   if (mapped) {
@@ -269,7 +271,7 @@ static void map_graphemes(const tws_token_step *s, const char *text, size_t leng
   if (begin < length) map_grapheme(s, text + begin, length - begin, most, out);
 }
 
-/* ---- BERT's: without control characters, ideographs apart, without accents, in small letters ---- */
+/* ---- BertNormalizer: removes control characters, separates ideographs, strips accents, lower-cases ---- */
 
 static int is_ideograph(int32_t c) {
   return (c >= 0x4e00 && c <= 0x9fff) || (c >= 0x3400 && c <= 0x4dbf) || (c >= 0x20000 && c <= 0x2a6df) ||
@@ -301,7 +303,7 @@ static void clean(const tws_token_step *s, const char *text, size_t length, tws_
   }
 }
 
-/* Accents alone: combining marks that take no room. */
+/* Removes accents only: combining marks that are non-spacing. */
 static void strip_accents(const char *text, size_t length, tws_text *out) {
   int32_t c;
   int bad;

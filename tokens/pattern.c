@@ -1,6 +1,6 @@
-/* Patterns of tokenizer.json, which are Oniguruma's, for PCRE2. Two things are written otherwise: \s, which is
- * Unicode's White_Space there and has one character more here, and classes inside classes, which are unions there and
- * unknown here. */
+/* Converts patterns of tokenizer.json, which are in Oniguruma's syntax, to PCRE2's. Two things differ: \s, which is
+ * Unicode's White_Space in Oniguruma and has one more character in PCRE2, and nested classes, which are unions in
+ * Oniguruma and unknown in PCRE2. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <string.h>
@@ -14,7 +14,7 @@ struct tws_pattern {
 
 #define SPACES "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 
-/* Inside a class: *depth > 0. Returns how much of the expression was taken. */
+/* Converts one element of an expression; *depth > 0 inside a class. Returns the number of characters read. */
 static size_t rewrite_one(const char *at, int *depth, tws_text *out) {
   if (at[0] == '\\' && at[1]) {
     if (at[1] == 's')
@@ -25,11 +25,11 @@ static size_t rewrite_one(const char *at, int *depth, tws_text *out) {
       tws_text_add_bytes(out, at, 2);
     return 2;
   }
-  if (at[0] == '[' && *depth && at[1] != ':') { /* a class inside a class */
+  if (at[0] == '[' && *depth && at[1] != ':') { /* a nested class */
     ++*depth;
     return 1;
   }
-  if (at[0] == '[' && *depth) { /* [:alpha:] */
+  if (at[0] == '[' && *depth) { /* a class such as [:alpha:] */
     const char *end = strstr(at, ":]");
     const size_t length = end ? (size_t)(end - at) + 2 : 1;
     tws_text_add_bytes(out, at, length);
@@ -72,7 +72,7 @@ static tws_code compile(const char *text, size_t length, uint32_t options, tws_p
   p->code = pcre2_compile((PCRE2_SPTR)text, length, options | PCRE2_UTF, &number, &place, NULL);
   if (p->code) p->match = pcre2_match_data_create_from_pattern(p->code, NULL);
   if (p->match) {
-    pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); /* without it, it is only slower */
+    pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); /* without it, matching is only slower */
     *out = p;
     return TWS_OK;
   }

@@ -1,4 +1,4 @@
-/* Pre-tokenizers: a text is cut into words. */
+/* Pre-tokenizers, which split a text into words. */
 #include <string.h>
 
 #include "tokens/internal.h"
@@ -14,9 +14,9 @@ static const char *const names[] = {
 #undef X
         NULL};
 
-/* GPT-2's (https://github.com/openai/gpt-2, encoder.py). */
+/* The pattern of GPT-2 (https://github.com/openai/gpt-2, encoder.py). */
 static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-/* \w+|[^\w\s]+, where \w is alphabetic characters, marks, digits and connectors. */
+/* The pattern \w+|[^\w\s]+, where \w means alphabetic characters, marks, digits and connectors. */
 #define WORD                                                                                       \
   "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}" \
   "\\x{1f170}-\\x{1f189}\\x{200c}\\x{200d}"
@@ -39,7 +39,7 @@ static tws_code read_behavior(const tws_json *json, const cJSON *item, tws_behav
   return tws_json_fail(json, item, err, NULL, "unknown behavior \"%.40s\"", word);
 }
 
-/* Older files say "add_prefix_space" for what is "prepend_scheme" now. */
+/* Reads Metaspace; older files have "add_prefix_space" instead of "prepend_scheme". */
 static tws_code read_metaspace(const tws_json *json, const cJSON *item, tws_token_step *s, tws_error *err) {
   const char *scheme = NULL;
   int adds = 1;
@@ -68,7 +68,7 @@ static tws_code read_split(const tws_json *json, const cJSON *item, tws_token_st
       return tws_pattern_read(json, cJSON_GetObjectItemCaseSensitive(item, "pattern"), &s->pattern, err);
     case SPLIT_Metaspace:
       return read_metaspace(json, item, s, err);
-    case SPLIT_Whitespace: /* what matches stays */
+    case SPLIT_Whitespace: /* matches are the words */
       s->invert = 1;
       return tws_pattern_of(words, &s->pattern, err);
     case SPLIT_Digits:
@@ -85,7 +85,7 @@ static tws_code read_split(const tws_json *json, const cJSON *item, tws_token_st
   return TWS_OK;
 }
 
-/* Each makes two bytes of one. */
+/* Reads the pre-tokenizers. Each may make two bytes of one. */
 tws_code tws_splits_read(const tws_json *json, const cJSON *item, tws_token_steps *steps, tws_error *err) {
   enum { MOST = 2 };
   int doubling = 0;
@@ -100,10 +100,10 @@ tws_code tws_splits_read(const tws_json *json, const cJSON *item, tws_token_step
 
 typedef struct cutter {
   tws_token_steps *steps;
-  int step; /* whose pieces these are */
+  int step; /* index of the step that makes these words */
   const char *text;
-  size_t length, begin, end; /* the piece that may still grow; begin == end: none */
-  int first, matched;        /* the piece before was a separator */
+  size_t length, begin, end; /* begin, end: the pending word, which may still grow; equal: none */
+  int first, matched;        /* matched: 1: the previous range was a separator */
   tws_word_user word;
   void *user;
 } cutter;
@@ -115,8 +115,8 @@ static tws_code flush(cutter *c, tws_error *err) {
   return tws_split(c->steps, c->step + 1, c->text + begin, end - begin, c->first && begin == 0, c->word, c->user, err);
 }
 
-/* Adds the range [begin, end) of the text, which is a separator or not; ranges are added in order. Of a run of
- * separators only the one adjacent to other text is merged with it. */
+/* Adds the range [begin, end) of the text, a separator if `separates` is 1; ranges are added in order. Of several
+ * successive separators, only the one adjacent to other text is merged with that text. */
 static tws_code add_piece(cutter *c, size_t begin, size_t end, int separates, tws_behavior behavior, tws_error *err) {
   const int before = c->matched, held = c->end > c->begin;
   if (begin == end) return TWS_OK;
@@ -147,7 +147,7 @@ static tws_code cut_by_pattern(cutter *c, const tws_token_step *s, tws_error *er
   return flush(c, err);
 }
 
-/* Blanks are left out, and marks are words of their own. */
+/* Splits at blanks, which are removed; punctuation characters are words of their own. */
 static tws_code cut_words(cutter *c, tws_error *err) {
   int32_t value;
   int bad;
@@ -185,7 +185,7 @@ static tws_code cut_by_class(cutter *c, int (*is)(int32_t), tws_behavior behavio
   return flush(c, err);
 }
 
-/* ---- those that change the text ---- */
+/* ---- pre-tokenizers that change the text ---- */
 
 typedef struct byte_user {
   tws_token_steps *steps;
@@ -229,8 +229,8 @@ static tws_code byte_level(tws_token_steps *steps, int at, const char *text, siz
   return code;
 }
 
-/* Every call builds its own text, because the ranges that it returns point into it and are the input of the next
- * step. */
+/* Applies Metaspace. Every call builds its own text, because the ranges that it returns point into the text and are the
+ * input of the next step. */
 static tws_code metaspace(cutter *c, const tws_token_step *s, tws_error *err) {
   const size_t size = strlen(s->content);
   const int begins = c->length >= size && memcmp(c->text, s->content, size) == 0;

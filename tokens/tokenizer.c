@@ -6,7 +6,7 @@
 /* A token whose text is matched literally, before the model splits the rest of the text. */
 typedef struct added_token {
   const char *content;
-  char *owned; /* its content where that was normalized */
+  char *owned; /* the normalized content; NULL: it is not normalized */
   size_t length;
   int32_t id;
   int special, normalized, single_word, strip_left, strip_right;
@@ -15,17 +15,17 @@ typedef struct added_token {
 enum { MOST_AROUND = 16 };
 
 struct tws_tokenizer {
-  tws_json *json; /* texts of the vocabulary are its */
+  tws_json *json; /* owns the strings of the vocabulary */
   tws_token_model model;
   tws_token_steps normalizers, splits, decoders;
   int no_decoder;
   added_token *added;
   size_t added_count, added_room;
-  unsigned char starts[256]; /* what added tokens begin with */
-  const char **text;         /* of each token; NULL: none */
+  unsigned char starts[256]; /* 1 for each byte with which an added token begins */
+  const char **text;         /* [id] text of the token; NULL: none */
   unsigned char *special;
   int64_t vocabulary;
-  int32_t before[MOST_AROUND], behind[MOST_AROUND]; /* what the post-processor puts around a text */
+  int32_t before[MOST_AROUND], behind[MOST_AROUND]; /* ids that the post-processor adds before and after a text */
   int before_count, behind_count;
   tws_text normalized;
 };
@@ -41,7 +41,7 @@ static tws_code read_model(tws_tokenizer *t, tws_error *err) {
   if (!cJSON_IsObject(item))
     return tws_json_fail(t->json, t->json->root, err, "give a tokenizer.json of Hugging Face's tokenizers",
                          "there is no \"model\" object");
-  /* The oldest files do not say which. */
+  /* The oldest files do not name the type of the model. */
   const char *name = cJSON_IsString(type)                               ? type->valuestring
                      : cJSON_GetObjectItemCaseSensitive(item, "merges") ? "BPE"
                                                                         : "Unigram";
@@ -76,7 +76,7 @@ static tws_code read_added(tws_tokenizer *t, tws_error *err) {
   return TWS_OK;
 }
 
-/* Those that are looked for in normalized text are normalized themselves. */
+/* Normalizes the added tokens that are searched in normalized text. */
 static tws_code normalize_added(tws_tokenizer *t, tws_error *err) {
   for (size_t i = 0; i < t->added_count; i++) {
     added_token *a = &t->added[i];
@@ -148,7 +148,7 @@ static tws_code read_processor(tws_tokenizer *t, const cJSON *item, tws_error *e
   return tws_json_fail(t->json, item, err, NULL, "a post-processor \"%.40s\" is not known", type);
 }
 
-/* The texts of all tokens, by number, and the bytes among them. */
+/* Lists the texts of all tokens by id, and the ids of bytes. */
 static tws_code list_tokens(tws_tokenizer *t, tws_error *err) {
   const tws_vocabulary *v = &t->model.vocabulary;
   for (size_t i = 0; i < v->room; i++)
@@ -185,7 +185,7 @@ static tws_code read_all(tws_tokenizer *t, tws_error *err) {
   TWS_TRY(tws_decoders_read(t->json, decoder, &t->decoders, err));
   TWS_TRY(read_processor(t, member(t, "post_processor"), err));
   t->no_decoder = !decoder || cJSON_IsNull(decoder);
-  TWS_TRY(list_tokens(t, err)); /* by the names in the file */
+  TWS_TRY(list_tokens(t, err)); /* ids by the names in the file */
   return normalize_added(t, err);
 }
 
@@ -240,7 +240,7 @@ void tws_tokenizer_close(tws_tokenizer *t) {
   tws_free(t);
 }
 
-/* ---- what it has ---- */
+/* ---- properties ---- */
 
 int64_t tws_tokenizer_vocabulary(const tws_tokenizer *t) {
   return t->vocabulary;
@@ -287,7 +287,7 @@ tws_code tws_add_bytes(const tws_token_model *m, const char *text, size_t length
 typedef struct encoder {
   tws_tokenizer *t;
   tws_token_list *list;
-  tws_growth growth; /* of all of the text */
+  tws_growth growth; /* sizes of the complete text */
 } encoder;
 
 static tws_code encode_word(void *user, const char *word, size_t length, tws_error *err) {
@@ -303,7 +303,7 @@ static int is_word(int32_t c) {
          (c >= 128 && !tws_is_space(c) && !tws_is_punctuation(c));
 }
 
-/* The character that ends before `end`, or that begins at it. */
+/* Returns the character that ends before `end`; the function below returns the character that begins at `at`. */
 static int32_t character_before(const char *text, size_t end) {
   int32_t c = ' ';
   int bad;
@@ -320,7 +320,7 @@ static int32_t character_at(const char *text, size_t length, size_t at) {
   return c;
 }
 
-/* The longest added token of a kind at a place; NULL: none. */
+/* Returns the longest added token of this kind at a position, or NULL. */
 static const added_token *added_at(const tws_tokenizer *t, const char *text, size_t length, size_t at, int normalized) {
   const added_token *best = NULL;
   if (!t->starts[(unsigned char)text[at]]) return NULL;
@@ -338,7 +338,7 @@ static int stands_alone(const added_token *a, const char *text, size_t length, s
          (at + a->length == length || !is_word(character_at(text, length, at + a->length)));
 }
 
-/* Cuts a text at added tokens: `between` takes what is not one, with its place. */
+/* Splits a text at added tokens; calls `between` with each part that is no added token, and its position. */
 static tws_code find_added(encoder *e, const char *text, size_t length, int normalized, int first,
                            tws_code (*between)(encoder *, const char *, size_t, int first, tws_error *),
                            tws_error *err) {
@@ -410,7 +410,7 @@ tws_code tws_tokenizer_decode(tws_tokenizer *t, const int32_t *id, size_t count,
     code = tws_no_token_memory(err);
   for (size_t i = 0; i < count && code == TWS_OK; i++) {
     const char *one = id[i] >= 0 && id[i] < t->vocabulary ? t->text[id[i]] : NULL;
-    if (!one || (skip_special && t->special[id[i]])) continue; /* as the library does */
+    if (!one || (skip_special && t->special[id[i]])) continue; /* skipped, as in the library */
     texts.item[texts.count++] = (struct tws_text_range){one, strlen(one)};
   }
   if (code == TWS_OK) code = check_lengths(&texts, err);

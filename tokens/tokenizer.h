@@ -1,9 +1,9 @@
-/* Tokenizers: text to tokens and back, as Hugging Face's `tokenizers` library does it, read from its tokenizer.json
- * (https://huggingface.co/docs/tokenizers/components).
+/* Tokenizers, which convert text to tokens and back as Hugging Face's `tokenizers` library does, from its
+ * tokenizer.json (https://huggingface.co/docs/tokenizers/components).
  *
- * Models: byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909), with byte fallback, and unigram language models
- * (Kudo 2018, arXiv:1804.10959). Normalizers, pre-tokenizers, post-processors and decoders are those that are listed in
- * tokens/internal.h. What a file asks for that is not among them is refused, never left out. */
+ * Models: byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909), with byte fallback, WordPiece, and unigram
+ * language models (Kudo 2018, arXiv:1804.10959). tokens/internal.h lists the supported normalizers, pre-tokenizers,
+ * post-processors and decoders. A file that needs another one is refused. */
 #ifndef TWS_TOKENS_TOKENIZER_H
 #define TWS_TOKENS_TOKENIZER_H
 
@@ -13,16 +13,17 @@
 
 typedef struct tws_tokenizer tws_tokenizer;
 
-/* TWS_INVALID with file and place, TWS_UNSUPPORTED with what is not known. */
+/* Reads a tokenizer.json. Fails with TWS_INVALID and the position, or with TWS_UNSUPPORTED and the unsupported
+ * feature. */
 tws_code tws_tokenizer_open(const char *path, tws_tokenizer **out, tws_error *err);
 tws_code tws_tokenizer_parse(const char *text, size_t length, const char *name, tws_tokenizer **out, tws_error *err);
 void tws_tokenizer_close(tws_tokenizer *tokenizer); /* NULL is allowed */
 
-int64_t tws_tokenizer_vocabulary(const tws_tokenizer *tokenizer); /* one more than the largest token */
-/* -1: there is no such token. With added tokens such as "<|endoftext|>". */
+int64_t tws_tokenizer_vocabulary(const tws_tokenizer *tokenizer); /* 1 + the largest token id */
+/* Returns the id of a token, which may be an added one such as "<|endoftext|>", or -1 if there is none. */
 int64_t tws_tokenizer_find(const tws_tokenizer *tokenizer, const char *token);
-/* The token that ends a document: the first of "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>" and "[SEP]" that
- * there is; -1: none. */
+/* Returns the id of the token that ends a document: the first existing one of "<|endoftext|>", "<|end_of_text|>",
+ * "</s>", "<eos>" and "[SEP]"; -1: none. */
 int64_t tws_tokenizer_end(const tws_tokenizer *tokenizer);
 
 typedef struct tws_token_list {
@@ -32,12 +33,13 @@ typedef struct tws_token_list {
 tws_code tws_token_add(tws_token_list *list, int64_t id, tws_error *err);
 void tws_token_free(tws_token_list *list);
 
-/* Adds the tokens of a text to the list. `special`: with those that the file's post-processor puts around a text.
- * TWS_INVALID: the text is not UTF-8 (the message says where). A tokenizer is used by one thread at a time. */
+/* Appends the tokens of a text to the list. `special`: 1: also those that the file's post-processor adds around a text.
+ * Fails with TWS_INVALID, naming the position, if the text is not UTF-8. Only one thread at a time may use a
+ * tokenizer. */
 tws_code tws_tokenizer_encode(tws_tokenizer *tokenizer, const char *text, size_t length, int special,
                               tws_token_list *list, tws_error *err);
-/* The text of tokens, zero-terminated, the caller's to free (tws_free). Special tokens are left out where asked. Bytes
- * that are no UTF-8 become U+FFFD. */
+/* Decodes tokens to a zero-terminated text, which the caller frees (tws_free). skip_special: 1 leaves special tokens
+ * out. Invalid UTF-8 becomes U+FFFD. */
 tws_code tws_tokenizer_decode(tws_tokenizer *tokenizer, const int32_t *id, size_t count, int skip_special, char **text,
                               size_t *length, tws_error *err);
 

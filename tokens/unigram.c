@@ -1,4 +1,5 @@
-/* Unigram language models: of all ways to cut a word into tokens the one with the largest sum of log probabilities. */
+/* Unigram language models: of all ways to split a word into tokens, the one with the largest sum of log probabilities
+ * is chosen. */
 #include <float.h>
 #include <string.h>
 
@@ -52,7 +53,7 @@ static void offer(struct tws_unigram_node *to, double score, int32_t id, size_t 
   *to = (struct tws_unigram_node){score, id, (uint32_t)from};
 }
 
-/* The cost of a character that is not in the vocabulary: the least probable token's, plus this penalty. */
+/* The score of an unknown character is that of the least probable token minus this penalty. */
 static const double PENALTY = 10.0;
 
 static tws_code search(tws_token_model *m, const char *word, size_t length, tws_error *err) {
@@ -84,7 +85,7 @@ static tws_code search(tws_token_model *m, const char *word, size_t length, tws_
   return TWS_OK;
 }
 
-/* A run of unknown characters is one token, or its bytes. */
+/* Adds a run of unknown characters as one unknown token, or as its bytes. */
 static tws_code add_unknown(tws_token_model *m, const char *text, size_t length, tws_token_list *list, tws_error *err) {
   int added = 0;
   const int32_t id = tws_vocabulary_find(&m->vocabulary, text, length);
@@ -96,7 +97,7 @@ static tws_code add_unknown(tws_token_model *m, const char *text, size_t length,
 tws_code tws_unigram_encode(tws_token_model *m, const char *word, size_t length, tws_token_list *list, tws_error *err) {
   if (length >= UINT32_MAX) return tws_fail(err, TWS_INVALID, "cut the text into documents", "a word is too long");
   TWS_TRY(search(m, word, length, err));
-  /* The way back, turned round in place: `from` of a node becomes where the next piece ends. */
+  /* Reverse the path in place: `from` of a node becomes the end of the next token. */
   uint32_t next = UINT32_MAX;
   for (uint32_t at = (uint32_t)length; at != UINT32_MAX && at > 0;) {
     const uint32_t from = m->best[at].from;

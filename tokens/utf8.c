@@ -9,8 +9,8 @@ int tws_utf8_length(const char *at) {
   return lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
 }
 
-/* Which bytes may follow: table 3-7 of the Unicode standard. What begins like a character belongs to it as far as it is
- * one. */
+/* Checks each byte by table 3-7 of the Unicode standard. An invalid sequence includes the bytes up to the first that
+ * cannot continue it. */
 int tws_utf8_read(const char *text, size_t left, int32_t *value, int *bad) {
   const unsigned char *at = (const unsigned char *)text;
   *bad = 1;
@@ -67,7 +67,7 @@ void tws_utf8_repair(const char *text, size_t length, tws_text *out) {
   tws_text_add_bytes(out, text + done, length - done);
 }
 
-/* ---- classes ---- */
+/* ---- character classes ---- */
 
 int tws_is_space(int32_t c) {
   return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
@@ -90,7 +90,7 @@ int tws_is_mark(int32_t c) {
   return k >= UTF8PROC_CATEGORY_MN && k <= UTF8PROC_CATEGORY_ME;
 }
 
-/* ---- bytes as characters ---- */
+/* ---- GPT-2's characters for bytes ---- */
 
 static struct {
   char text[256][4];

@@ -58,7 +58,7 @@ int32_t tws_vocabulary_find(const tws_vocabulary *v, const char *text, size_t le
   return slot->text ? slot->id : -1;
 }
 
-/* ---- pairs ---- */
+/* ---- map of pairs ---- */
 
 static uint64_t key_of(uint32_t a, uint32_t b) {
   return ((uint64_t)a << 32 | b) + 1;

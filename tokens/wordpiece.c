@@ -1,5 +1,5 @@
-/* WordPiece (Wu et al. 2016, arXiv:1609.08144, as BERT has it): a word is cut into the longest tokens from its
- * beginning on, and a word that cannot be cut is the unknown token. */
+/* WordPiece (Wu et al. 2016, arXiv:1609.08144, as in BERT): a word is split into the longest possible tokens from its
+ * beginning on; a word that cannot be split is the unknown token. */
 #include <string.h>
 
 #include "tokens/internal.h"
@@ -29,7 +29,7 @@ tws_code tws_wordpiece_read(const tws_json *json, const cJSON *item, tws_token_m
   return TWS_OK;
 }
 
-/* The longest token that begins at `at`; -1: none. *end: where it ends. */
+/* Returns the longest token that begins at `at`, or -1; sets *end to the offset at which it ends. */
 static int32_t longest_at(tws_token_model *m, const char *word, size_t length, size_t at, size_t *end) {
   const size_t prefix = at > 0 ? strlen(m->prefix) : 0;
   if (m->longest < prefix) return -1;
@@ -38,7 +38,7 @@ static int32_t longest_at(tws_token_model *m, const char *word, size_t length, s
   tws_text_add_bytes(&m->word, m->prefix, prefix);
   tws_text_add_bytes(&m->word, word + at, size);
   for (; size > 0 && !m->word.failed; size--) {
-    if (at + size < length && ((unsigned char)word[at + size] & 0xc0) == 0x80) continue; /* within a character */
+    if (at + size < length && ((unsigned char)word[at + size] & 0xc0) == 0x80) continue; /* inside a character */
     const int32_t id = tws_vocabulary_find(&m->vocabulary, m->word.data, prefix + size);
     *end = at + size;
     if (id >= 0) return id;

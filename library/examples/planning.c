@@ -1,4 +1,4 @@
-/* What a training step of a model needs on a cluster: `planning gpt2 dgx-a100`. */
+/* Prints what a training step of a model needs on a cluster: `planning gpt2 dgx-a100`. */
 #include <stdio.h>
 #include <twinspeed.h>
 

@@ -1,5 +1,5 @@
-/* Built-in hardware profiles: published peak rates and constants fitted to published runs; docs/profiles.md has the
- * sources. memory_bytes is what CUDA reports to a program, below the size on the box. */
+/* Built-in hardware profiles: published peak rates, and constants fitted to published runs; docs/profiles.md has the
+ * sources. memory_bytes is what CUDA reports to a program, which is less than the advertised size. */
 #include <string.h>
 #include "models/hardware/devices.h"
 #include "models/hardware/profile_internal.h"
@@ -18,9 +18,9 @@
 #define GPU(...) GPU_AT("0.76", "", __VA_ARGS__)
 #define V100(...) GPU_AT("0.83", "", __VA_ARGS__) /* 750 of 900 GB/s: Jia et al., 2018 */
 
-/* nccl-tests on one node of eight A100 with NVSwitch, out of place, as published with vTrain
- * (github.com/VIA-Research/vTrain, trace/a100); reduce-scatter and all-gather are given half of an all-reduce, as the
- * two halves of a ring. */
+/* Measurements of nccl-tests on one node of eight A100 with NVSwitch, out of place, as published with vTrain
+ * (github.com/VIA-Research/vTrain, trace/a100). Reduce-scatter and all-gather are assumed to take half of an
+ * all-reduce, as the two halves of a ring. */
 #define COLLECTIVE(kind, ranks, samples) "{\"collective\":\"" kind "\",\"ranks\":" ranks ",\"samples\":[" samples "]}"
 #define A100_WHOLE_2                                                                           \
   "[1048576,4.421e-05],[2097152,5.343e-05],[4194304,6.118e-05],[8388608,8.69e-05],[16777216,0" \
@@ -82,7 +82,7 @@ static const struct {
                       "108", "0.88", "0.44")},
     {"a100-80gb", GPU("a100-80gb", "ampere", DATASHEET("A100 SXM4"), "84990000000", "1073741824", A100_PEAKS, "2039e9",
                       "108", "0.88", "0.44")},
-    /* the same with collectives measured over NVSwitch, which links and formulas overrate */
+    /* a100-40gb with measured collectives over NVSwitch, which are slower than links and formulas predict */
     {"a100-40gb-nccl",
      GPU_WITH(A100_NVSWITCH, "a100-40gb-nccl", "ampere", DATASHEET("A100 SXM4") "; nccl-tests on eight", "42290000000",
               "1073741824", A100_PEAKS, "1555e9", "108", "0.88", "0.44")},
@@ -95,8 +95,8 @@ static const struct {
                  "0.80", "0.375")},
     {"b200", GPU("b200", "blackwell", DATASHEET("B200 SXM"), "191500000000", "1610612736", B200_PEAKS, "8000e9", "148",
                  "0.65", "0.58")},
-    /* The part of 500 W that torchtitan's runs name: 96 GB of HBM2e; its clocks under load are 0.75 of the 700 W
-       part's. */
+    /* The 500 W part named in torchtitan's runs, with 96 GB of HBM2e. Its clocks under load are 0.75 of those of the
+     * 700 W part. */
     {"h100-96gb-500w", GPU("h100-96gb-500w", "hopper", DATASHEET("H100, 96 GB HBM2e, 500 W (torchtitan, 2024-12)"),
                            "100900000000", "1610612736", H100_PEAKS, "2400e9", "132", "0.60", "0.28")},
     {"h100-pcie", GPU("h100-pcie", "hopper", DATASHEET("H100 PCIe"), "84930000000", "1610612736", H100_PCIE_PEAKS,

@@ -1,4 +1,5 @@
-/* Seconds of communication: measured tables of the profile, else closed formulas of rings over the cluster's links. */
+/* Seconds of communication: from the profile's measured tables if it has them, else from closed formulas of rings over
+ * the cluster's links. */
 #include <math.h>
 #include "models/collective.h"
 #include "models/hardware/nccl.h"
@@ -6,19 +7,19 @@
 
 static const tws_traffic every_piece = {1, 1, 1};
 
-/* Returns the share of a leaf switch's NICs over which the rings of all its devices leave it: those of one node, since
- * a ring visits the nodes of a leaf in succession. */
+/* Returns the share of a leaf switch's NICs over which rings of all its devices leave the leaf switch: the NICs of one
+ * node, because a ring visits the nodes of a leaf switch in succession. */
 static double leaves_of_ring(const tws_cluster *cluster) {
   return cluster->leaf_nodes > 0 ? 1.0 / cluster->leaf_nodes : 0;
 }
 
-/* Returns the share of a rank's data for other nodes that goes to other leaf switches. */
+/* Returns the share of the data that a rank sends to other nodes which goes to other leaf switches. */
 static double leaves_of_pairs(const tws_cluster *cluster, int nodes) {
   return nodes > cluster->leaf_nodes && nodes > 1 ? (double)(nodes - cluster->leaf_nodes) / (nodes - 1) : 0;
 }
 
-/* The narrowest link of a ring through `per_node` ranks of every node. A node's NICs are shared by the rings of its
- * other devices: groups of the same kind run side by side, devices / per_node of them. */
+/* Returns the narrowest link of a ring through `per_node` ranks of every node. The ring shares a node's NICs with the
+ * rings of the node's other devices: devices / per_node groups of the same kind run concurrently. */
 static tws_link ring_link(const tws_cluster *cluster, int ranks, int per_node) {
   const double port = tws_cluster_port(cluster, ranks < per_node ? ranks : per_node);
   if (ranks <= per_node) return (tws_link){port, cluster->intra.latency_s};
@@ -31,17 +32,18 @@ static tws_link ring_link(const tws_cluster *cluster, int ranks, int per_node) {
   return link;
 }
 
-/* Returns the mean latency of an edge of a chain, of which one in per_node leaves the node. */
+/* Returns the mean latency of the edges of a chain, one in per_node of which leaves the node. */
 static double hop_latency(const tws_cluster *cluster, int ranks, int per_node) {
   if (ranks <= per_node) return cluster->intra.latency_s;
   return (cluster->inter.latency_s + (per_node - 1) * cluster->intra.latency_s) / per_node;
 }
 
-/* Every rank sends a segment to every other one: within its node through its port, to other nodes through its share of
- * the node's NICs, at the same time. If only the root sends or receives, its time is that of the collective. */
+/* Times of an all-to-all: every rank sends a segment to every other rank, inside its node through its port, and
+ * concurrently to other nodes through its share of the node's NICs. If only the root sends or receives, the root's time
+ * is that of the collective. */
 typedef struct pairs_time {
-  double moving;  /* of the bytes, through the port or the NIC, whichever takes longer */
-  double posting; /* until the last message for another node is posted and has left */
+  double moving;  /* seconds of the transfers, through the port or the NIC, whichever takes longer */
+  double posting; /* seconds until the last message for another node is posted and sent */
 } pairs_time;
 
 static pairs_time pairs_of(const tws_cluster *cluster, const tws_traffic *traffic, const tws_collective_row *row,
@@ -65,8 +67,8 @@ static double pairs_seconds(const tws_cluster *cluster, const tws_traffic *traff
          tws_collective_steps(collective, ranks) * ring_link(cluster, ranks, per_node).latency_s;
 }
 
-/* Every rank sends all data to the next one: the last rank of a node through a NIC, which it uses alone unless the node
- * has fewer NICs than groups that do the same concurrently. */
+/* Returns the seconds in which every rank sends all data to the next rank. The last rank of a node uses a NIC, alone
+ * unless the node has fewer NICs than groups that do the same concurrently. */
 static double shift_seconds(const tws_cluster *cluster, int ranks, int per_node, double bytes) {
   const tws_link port = {tws_cluster_port(cluster, 2), cluster->intra.latency_s}, nic = cluster->inter;
   const int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
@@ -85,11 +87,11 @@ static int rings_of(const tws_cluster *cluster, int per_node) {
   return rings < 1 ? 1 : rings > per_node ? per_node : rings;
 }
 
-/* Returns the time of `steps` steps of a ring of which one edge in per_node leaves the node. The last segment arrives
- * along the critical path: at each step it advances by one edge, or waits while the narrowest link transfers another
- * segment. A pass through all edges of a node takes longer than as many waits, or less; the remaining steps are edges
- * inside the node, or waits. Inside a node the other rings take their share of a port for the fraction of time in which
- * they load it (processor sharing). */
+/* Returns the seconds of `steps` steps of a ring of which one edge in per_node leaves the node. The last segment
+ * arrives along the critical path: at each step it advances by one edge, or waits while the narrowest link transfers
+ * another segment. Passing all edges of a node takes longer or shorter than the same number of waits, and the longer
+ * one counts; the remaining steps are edges inside the node, or waits. Inside a node, the other rings use their share
+ * of a port during the fraction of time in which they load it (processor sharing). */
 static double ring_seconds(const tws_cluster *cluster, int ranks, int per_node, int steps, double piece) {
   const tws_link link = ring_link(cluster, ranks, per_node);
   const double narrowest = link.bandwidth > 0 ? piece / link.bandwidth : 0;
@@ -123,7 +125,8 @@ static double formula_seconds(const tws_cluster *cluster, const tws_traffic *tra
   return hops;
 }
 
-/* Measured seconds for any number of ranks between two measured ones; < 0 outside. */
+/* Returns the measured seconds, interpolated for a number of ranks between two measured ones; < 0 if there is no
+ * measurement on both sides. */
 static double table_seconds(const tws_profile *profile, tws_collective collective, int ranks, double bytes) {
   const tws_collective_table *below = NULL, *above = NULL;
   for (size_t i = 0; i < profile->collective_count; i++) {
@@ -139,7 +142,8 @@ static double table_seconds(const tws_profile *profile, tws_collective collectiv
   return low * pow(high / low, log((double)ranks / below->ranks) / log((double)above->ranks / below->ranks));
 }
 
-/* Returns 1 and the choice of NCCL's model if the cluster asks for it; measured tables take precedence. */
+/* Returns 1 and the choice of NCCL's model if the cluster asks for NCCL's algorithms. Measured tables of the profile
+ * take precedence: 0. */
 static int chosen(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective, int ranks,
                   int per_node, double bytes, tws_nccl_choice *choice) {
   if (!cluster->nccl || profile == NULL) return 0;
@@ -152,7 +156,7 @@ static double collective_seconds(const tws_cluster *cluster, const tws_profile *
   if (per_node < 1) per_node = 1;
   if (bytes < 0) bytes = 0;
   double start = profile != NULL ? profile->launch_s : 0;
-  /* Pieces coalesced into one call share its latency; each costs a start of its own. */
+  /* Segments coalesced into one call share its latency, but each costs a start of its own. */
   double pieces = segments > 1 ? (segments - 1) * start : 0;
   if (profile != NULL && ranks <= per_node) {
     double measured = table_seconds(profile, collective, ranks, bytes);
@@ -185,9 +189,10 @@ double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *pro
   return whole_seconds(cluster, profile, &every_piece, collective, ranks, per_node, bytes, segments);
 }
 
-/* ---- tokens that experts get ---- */
+/* ---- tokens that are routed to experts ---- */
 
-/* Expected parts among `parts` equal ones of `experts` that a token's `choices` touch. */
+/* Returns the expected number of parts to which a token is sent: `experts` experts are divided equally among `parts`
+ * parts, and the token chooses `choices` experts at random. */
 static double touched(double parts, double experts, int64_t choices) {
   double missed = 1;
   for (int64_t i = 0; i < choices; i++)
@@ -195,14 +200,15 @@ static double touched(double parts, double experts, int64_t choices) {
   return parts * (1 - missed);
 }
 
-/* With choices out of some groups of experts alone no more parts than these groups lie in. */
+/* Returns the expected number of parts to which a token is sent. If a token chooses experts only from some groups of
+ * experts, it is at most the number of parts in which these groups lie. */
 static double parts_of_a_token(const tws_work *work, int parts) {
   const double all = touched(parts, (double)work->d[2], work->d[3]);
   return work->d[4] > parts ? fmin(all, touched(parts, (double)work->d[4], work->d[5]))
                             : fmin(all, work->d[4] > 0 ? (double)(parts * work->d[5]) / (double)work->d[4] : all);
 }
 
-/* Returns the share of the exchanged bytes that is sent after casts. */
+/* Returns the share of the exchanged bytes that remains after casts to a smaller type. */
 static double share_on_the_way(const tws_work *work) {
   return work->d[6] > 0 && work->d[0] > 0 ? (double)work->d[6] / (double)work->d[0] : 1;
 }
@@ -211,7 +217,7 @@ static int sends_tokens(const tws_profile *profile, const tws_work *work, int ra
   return profile && profile->runtime && profile->runtime->sends_once && work->d[0] > 0 && work->d[1] > 0 && ranks > 1;
 }
 
-/* Of the bytes on the way. */
+/* Returns the load of an all-to-all, with casts taken into account. */
 static tws_traffic traffic_of(const tws_profile *profile, const tws_work *work, int ranks, int per_node) {
   const double piece = (double)work->d[0] / ranks, tokens = (double)work->d[1];
   const int near = per_node < ranks ? per_node : ranks;
@@ -219,7 +225,8 @@ static tws_traffic traffic_of(const tws_profile *profile, const tws_work *work, 
   if (profile->experts_overlap) return (tws_traffic){0};
   const double *reached = profile->runtime->dispatch_reached;
   tws_traffic traffic = {.inside = 1, .outside = 1};
-  /* what a token's rank does not keep, and what the rank that passes it on in its node does not */
+  /* Inside: parts of a token other than its own rank's, and other than that of the rank that forwards it in its
+   * node. */
   if (near > 1) traffic.inside = tokens * parts_of_a_token(work, ranks) / (near * piece) / reached[0];
   if (ranks > near) {
     const double nodes = (double)ranks / near, leaving = parts_of_a_token(work, (int)nodes) * (nodes - 1) / nodes;
@@ -236,8 +243,8 @@ tws_traffic tws_traffic_of(const tws_profile *profile, const tws_work *work, int
   return traffic;
 }
 
-/* Returns the seconds of casts before and after: read in one type and written in the other, for all slots or for the
- * data that are sent and received. */
+/* Returns the seconds of the casts before and after an all-to-all. They read one type and write the other, for all
+ * slots or only for the data that are sent and received. */
 static double casts_seconds(const tws_profile *profile, const tws_work *work, int ranks) {
   const double share = share_on_the_way(work);
   if (!profile || work->d[6] <= 0 || ranks < 2) return 0;

@@ -1,15 +1,15 @@
-/* Seconds of one kernel: from what was measured where there is something, else from published figures. */
+/* Seconds of one kernel: from measurements of the profile if there are any, else from published figures. */
 #include <math.h>
 #include <string.h>
 #include "models/hardware/profile_internal.h"
 #include "models/hardware/runtime.h"
 
-/* A batch of matrix products as in LINEAR, tokens x out x in. A convolution is one with a matrix of patches, a row per
- * window, for each group of channels. */
+/* A batch of matrix products as in LINEAR, tokens x out x in. A convolution is one product for each group of channels,
+ * with a matrix of patches that has a row for each window. */
 typedef struct matrix_product {
   double m, n, k, times;
   enum { FORWARD, OF_INPUT, OF_WEIGHT } result;
-  int aligned; /* 16 bytes of 16-bit numbers */
+  int aligned; /* 1: rows begin at multiples of 16 bytes of 16-bit numbers */
 } matrix_product;
 
 static int product_of(const tws_work *work, matrix_product *p) {
@@ -53,15 +53,17 @@ static int is_forward(const tws_work *work) {
   return work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_DISENTANGLED;
 }
 
-/* Pairs of a query and a key, of all heads; disentangled attention counts as the plain one with as many products. */
+/* Returns the number of pairs of a query and a key, summed over all heads. Disentangled attention is counted as plain
+ * attention with the same number of matrix products. */
 static double attention_pairs(const tws_work *work) {
   const int products = is_forward(work) ? 2 : 5;
   return tws_work_flops(work) / (2 * products * fmax((double)work->d[4], 1));
 }
 
-/* The product of one expert's layer, and how many of them EXPERT_LINEAR and its gradients do at once. On a device the
- * rows that an expert gets of all sources are one product, as DeepSpeed-MoE's and Megatron's grouped ones are: it reads
- * the weights once, and few rows of a source do not make it slow where there are many sources. */
+/* Makes the work of one product of an expert's layer, and returns how many of these EXPERT_LINEAR or its gradient
+ * executes. On a device, the rows that an expert receives from all sources are one product, as in the grouped products
+ * of DeepSpeed-MoE and Megatron: it reads the weights once, and does not become slow if many sources send few rows
+ * each. */
 static double expert_products(const tws_profile *profile, const tws_work *work, tws_work *one) {
   static const uint8_t codes[] = {TWS_KERNEL_LINEAR, TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_KERNEL_LINEAR_GRAD_WEIGHT};
   const int64_t *d = work->d, rows = d[5] > 0 ? d[5] : d[2];
@@ -97,7 +99,7 @@ int tws_shape_of(const tws_work *work, tws_shape *shape) {
   if (product_of(work, &p)) {
     double sizes[3] = {p.m, p.n, p.k};
     for (int i = 0; i < 3; i++) shape->log_size[i] = log(fmax(sizes[i], 1));
-    /* Variants lie closer together than a doubling of a size. */
+    /* The coordinate makes variants closer to each other than shapes of twice the size. */
     shape->log_size[3] =
         (work->flags & (TWS_BIAS | TWS_SUMS) ? 0.25 : 0) + (work->flags & TWS_ACCUMULATE ? 0.5 : 0) + log(p.times);
     double costs[TWS_SURFACE_COSTS] = {2 * p.m * p.n * p.k, 1, p.n * p.k, p.m * p.n, p.m * p.k};
@@ -108,7 +110,7 @@ int tws_shape_of(const tws_work *work, tws_shape *shape) {
     double heads = (double)d[0] * (double)d[2], seq = (double)d[1], head = (double)d[4];
     double sizes[TWS_SURFACE_DIMS] = {heads, seq, head, (double)d[3] / (double)(d[2] > 0 ? d[2] : 1) * 64};
     for (int i = 0; i < TWS_SURFACE_DIMS; i++) shape->log_size[i] = log(fmax(sizes[i], 1));
-    /* products, start, exponentials, rows, traffic of q, k, v and o */
+    /* costs of products, launch, exponentials, rows, and traffic of q, k, v and o */
     double costs[TWS_SURFACE_COSTS] = {tws_work_flops(work), 1, attention_pairs(work), heads * seq,
                                        tws_work_bytes(work)};
     for (int j = 0; j < TWS_SURFACE_COSTS; j++) shape->cost[j] = costs[j];
@@ -117,19 +119,21 @@ int tws_shape_of(const tws_work *work, tws_shape *shape) {
   return 0;
 }
 
-/* ---- measured ---- */
+/* ---- from measurements ---- */
 
-/* Two 16-bit types move the same bytes and are nearer to each other than to float32. */
+/* Returns the distance of two types. Two 16-bit types are closer to each other than to float32, because they move the
+ * same bytes. */
 static double type_mismatch(uint8_t a, uint8_t b) {
   if (a == b) return 0;
   return (a == TWS_BF16 || a == TWS_F16) && (b == TWS_BF16 || b == TWS_F16) ? 0.25 : 1;
 }
 
-/* Two kernels in one are costed from what was measured as one, or from the two (tws_kernel_seconds). */
+/* A fused kernel is costed from measurements of the fused kernel, or as the sum of its two kernels
+ * (tws_kernel_seconds). */
 enum { FUSED = TWS_GELU | TWS_RESIDUAL };
 
-/* Returns the distance of a family's work from the given one; infinity: another kernel. like: of the work's operator,
- * an equal kind of traffic. */
+/* Returns the distance of a family's work from the given work; infinity if it is another kernel. like: a kernel with
+ * the same kind of traffic, whose measurements may stand in (of the work's row). */
 static double mismatch(const tws_family *family, const tws_work *work, int like) {
   double far = 0;
   if (family->work.code != work->code) {
@@ -163,7 +167,8 @@ static double family_seconds(const tws_profile *profile, const tws_family *famil
       seconds *= from / narrow;
     else if (family->work.dtype != work->dtype && from > 0 && to > 0)
       seconds *= from / to;
-    /* Adding to the output reads it, where no sample says what that costs. (A host's caches read it in any case.) */
+    /* Accumulating into the output reads it, which is added if no sample measures it. (On a host, caches read the
+     * output in any case.) */
     if (work->flags & TWS_ACCUMULATE && !family->accumulates && profile->backend == TWS_BACKEND_CUDA) {
       tws_work plain = *work;
       plain.flags &= ~(uint32_t)TWS_ACCUMULATE;
@@ -179,11 +184,12 @@ static double family_seconds(const tws_profile *profile, const tws_family *famil
 static double measured_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
   tws_work one;
   const double products = expert_products(profile, work, &one);
-  if (products > 0) { /* a launch for all of them */
+  if (products > 0) { /* one launch for all products */
     const double seconds = measured_seconds(profile, &one, threads, busy);
     return seconds < 0 ? seconds : products * fmax(seconds - profile->launch_s, 0) + profile->launch_s;
   }
-  /* The best match by kernel and variant, then by threads; among those, the numbers of busy ranks on either side. */
+  /* Find the best match by kernel and variant, then by threads; of equal ones, those with the closest numbers of busy
+   * ranks below and above. */
   const int like = tws_operator_of((tws_kernel)work->code)->like;
   double best = INFINITY;
   for (size_t i = 0; i < profile->family_count; i++) {
@@ -210,14 +216,15 @@ static double measured_seconds(const tws_profile *profile, const tws_work *work,
 
 /* ---- from published figures ---- */
 
-/* Volta's tensor cores take 16 bits alone; of later ones float32 is asked for as float32, not as TF32. */
+/* Returns 1 if the product runs on tensor cores. Volta's support only 16-bit types; on later GPUs, float32 products are
+ * assumed to be computed in float32 and not in TF32. */
 static int runs_on_cores(const tws_profile *profile, const tws_work *work) {
   return work->dtype == TWS_F32 && profile->generation > TWS_GENERATION_NONE;
 }
 
-/* `batch` matrix products [m, k] x [k, n] on a GPU, computing alone: the best tile and split of k, in whole waves over
- * the multiprocessors, with a fixed cost a wave that grows with the tile, and tiles' own inefficiency. Constants fitted
- * to published runs; see docs/profiles.md. */
+/* Returns the seconds of `batch` matrix products [m, k] x [k, n] on a GPU, without memory traffic: the best choice of
+ * tile and split of k, in whole waves over the multiprocessors, with a fixed cost per wave that grows with the tile,
+ * and an efficiency that depends on the tile. The constants are fitted to published runs; see docs/profiles.md. */
 static double tiled_seconds(const tws_profile *profile, double batch, double m, double n, double k, double rate,
                             double bandwidth, double feed) {
   static const int tiles[][2] = {{256, 128}, {128, 256}, {256, 64}, {64, 256},
@@ -226,31 +233,31 @@ static double tiled_seconds(const tws_profile *profile, double batch, double m, 
   for (size_t t = 0; t < sizeof tiles / sizeof tiles[0]; t++) {
     double tm = tiles[t][0], tn = tiles[t][1];
     for (int split = 1; split <= 8; split *= 2) {
-      double part = split > 1 ? fmax(k / split, 256) : k; /* shorter parts do not fill the pipeline */
+      double part = split > 1 ? fmax(k / split, 256) : k; /* shorter parts of k do not fill the pipeline */
       double waves = ceil(batch * ceil(m / tm) * ceil(n / tn) * split / profile->multiprocessors);
       double wave = 2 * tm * tn * part * tws_profile_tiled(tm, tn, feed) / rate +
                     profile->tile_overhead_s * sqrt(tm * tn / 32768);
-      double partial = split > 1 ? 8.0 * split * batch * m * n / bandwidth : 0; /* float32 partial sums, out and in */
+      double partial = split > 1 ? 8.0 * split * batch * m * n / bandwidth : 0; /* float32 partial sums */
       best = fmin(best, waves * wave + partial);
     }
   }
   return best;
 }
 
-/* Returns the time of reading a tile's operands relative to its products, over (1/m + 1/n): tensor cores wait for them,
- * the eight times slower cores of float32 do not. Those reach 0.93 of the peak. */
+/* Returns the time of reading a tile's operands relative to the time of its products, divided by (1/m + 1/n). Tensor
+ * cores wait for operands; float32 cores, which are eight times slower, do not, and reach 0.93 of the peak. */
 static double feed_of(const tws_profile *profile, const tws_work *work) {
   return runs_on_cores(profile, work) ? 0 : TWS_TILE_FEED;
 }
 
-/* Of one multiprocessor */
+/* Returns the flop/s of one multiprocessor. */
 static double gpu_rate(const tws_profile *profile, const tws_work *work, double peak, int aligned) {
   const double share = runs_on_cores(profile, work) ? 0.93 : profile->matmul_efficiency;
   const double rate = share * peak / profile->multiprocessors;
   return work->dtype != TWS_F32 && !aligned ? rate * profile->misaligned : rate;
 }
 
-/* `count` equal products in one launch. */
+/* Returns the seconds of `count` equal matrix products in one launch. */
 static double gpu_matmul_seconds(const tws_profile *profile, const tws_work *work, const matrix_product *p,
                                  double count, double peak, double bandwidth) {
   double m = p->m, n = p->n, k = p->k;
@@ -269,7 +276,8 @@ static double gpu_matmul_seconds(const tws_profile *profile, const tws_work *wor
               count * tws_work_bytes(work) / bandwidth);
 }
 
-/* Patches are taken to be read where they are, as libraries do; a measured profile has what our own kernels take. */
+/* Returns the seconds of matrix products. Convolutions are assumed to read patches directly from the input, as
+ * libraries do; measured profiles contain the time of the kernels of this program. */
 static double matmul_seconds(const tws_profile *profile, const tws_work *work, const matrix_product *p, double count,
                              double peak, double bandwidth) {
   if (profile->backend == TWS_BACKEND_CUDA && profile->multiprocessors > 0) {
@@ -277,21 +285,23 @@ static double matmul_seconds(const tws_profile *profile, const tws_work *work, c
   }
   const double computing = tws_work_flops(work) / (profile->matmul_efficiency * peak),
                moving = tws_work_bytes(work) / bandwidth;
-  /* what a device of another kind reaches was measured with its memory; a host's cores wait for theirs */
+  /* Efficiencies of devices on which no engine runs were measured with their memory traffic, so the larger time
+   * counts; a host's cores wait for memory, so the times add up. */
   return count * (profile->other ? fmax(computing, moving) : computing + moving);
 }
 
-/* Attention that keeps its scores in memory: batched products of whole squares, which compute while they read and then
- * write, and kernels over the scores between them (mask, softmax, dropout). Backward has four products, one of which
- * writes scores; where scores are not kept between the passes, it makes them again first. */
+/* Returns the seconds of attention that stores its scores in memory: batched products of complete squares, which
+ * compute while they read and then write, and kernels over the scores between the products (mask, softmax, dropout).
+ * The backward pass has four products, one of which writes scores; if scores are not saved for the backward pass, it
+ * recomputes them first. */
 static double unfused_seconds(const tws_profile *profile, const tws_work *work, double peak, double bandwidth) {
   const int64_t kv_seq = work->d[5] > 0 ? work->d[5] : work->d[1];
   double batch = (double)work->d[0] * (double)work->d[2], seq = (double)work->d[1], head = (double)work->d[4];
   double element = (double)tws_dtype_bytes((tws_dtype)work->dtype), key_seq = (double)kv_seq;
   double scores = batch * seq * key_seq, rows = batch * (seq + key_seq) / 2 * head;
   double rate = gpu_rate(profile, work, peak, work->d[1] % 8 == 0 && kv_seq % 8 == 0), feed = feed_of(profile, work);
-  /* Batched products whose rows do not begin at 16 bytes run without tensor cores: 14 TFLOP/s on an A100 (BLOOM's heads
-   * of 150), 0.72 of its float32 rate. */
+  /* Batched products whose rows do not begin at multiples of 16 bytes run without tensor cores: at 14 TFLOP/s on an
+   * A100 (BLOOM's heads of 150 elements), which is 0.72 of its float32 peak. */
   if (work->dtype != TWS_F32 && work->d[4] % 8 != 0)
     rate = fmin(rate, 0.72 * profile->peak[TWS_F32] / profile->multiprocessors);
   double writes =
@@ -308,7 +318,7 @@ static double unfused_seconds(const tws_profile *profile, const tws_work *work, 
 
 static double attention_seconds(const tws_profile *profile, const tws_work *work, double peak, double bandwidth) {
   if (profile->attention_unfused) return unfused_seconds(profile, work, peak, bandwidth);
-  /* of the causal sequence whose queries see as many keys on average */
+  /* rows: those of a causal sequence in which the average query sees the same number of keys. */
   const double rows = (double)work->d[0] * (double)work->d[2] * (double)work->d[1];
   double seq = fmax(2 * attention_pairs(work) / fmax(rows, 1) - 1, 1),
          rate = profile->attention_efficiency * peak * seq / (seq + profile->attention_half_length);
@@ -317,11 +327,12 @@ static double attention_seconds(const tws_profile *profile, const tws_work *work
   return fmax(tws_work_flops(work) / rate, tws_work_bytes(work) / bandwidth);
 }
 
-/* Before products in 8 bits, Transformer Engine reads what enters them in 16 bits and writes it twice, as it lies and
- * transposed for the weight's gradient: 4 bytes an element of the input forward, of the output's gradient backward. */
+/* Returns the bytes moved by casts before 8-bit products: Transformer Engine reads an operand in 16 bits and writes it
+ * twice, row-major and transposed (for the weight's gradient). That is 4 bytes per element of the input in the forward
+ * pass, and of the output's gradient in the backward pass. */
 static double cast_bytes(const tws_profile *profile, const tws_work *work) {
   tws_work one;
-  if (work->flags & TWS_FP8 || !(tws_profile_matmul_peak(profile, work) > 0)) return 0; /* FP8: in the plan */
+  if (work->flags & TWS_FP8 || !(tws_profile_matmul_peak(profile, work) > 0)) return 0; /* FP8: the plan has casts */
   const double experts = expert_products(profile, work, &one);
   if (experts > 0) return experts * cast_bytes(profile, &one);
   const double each = tws_profile_cast_bytes(profile, 0);
@@ -332,8 +343,8 @@ static double cast_bytes(const tws_profile *profile, const tws_work *work) {
   return 0;
 }
 
-/* Returns the bytes that software moves in addition to the plan to add bf16 gradients of weights and of an embedding to
- * float32 ones. */
+/* Returns the bytes that other software moves in addition to the plan to add bf16 gradients of weights and of an
+ * embedding to float32 ones. */
 static double accumulated_bytes(const tws_profile *profile, const tws_work *work) {
   tws_work one;
   matrix_product p;
@@ -345,9 +356,10 @@ static double accumulated_bytes(const tws_profile *profile, const tws_work *work
   return profile->accumulates_bytes * fmax(experts, 1) * p.times * p.n * p.k;
 }
 
-/* Tokens to slots and back as products with matrices of tokens x slots, which are 0 but for a token's slots. Bytes of
- * each of its numbers, as DeepSpeed's layer moves them: forward it is made in float32, compared with 0, cast and read,
- * and cast once more for the way back; backward the weights' gradient is one too, in 16 bits, cast and read twice. */
+/* Returns the seconds of dispatch and combine as matrix products with one-hot matrices of tokens x slots, as
+ * DeepSpeed's layer implements them. Forward, such a matrix is computed in float32, compared with 0, cast and read, and
+ * cast again for the combine; backward, the gradient of the weights is such a matrix too, in 16 bits, cast and read
+ * twice. */
 static double one_hot_seconds(const tws_profile *profile, const tws_work *work, double peak, double bandwidth) {
   static const struct {
     tws_kernel of;
@@ -369,7 +381,8 @@ static double one_hot_seconds(const tws_profile *profile, const tws_work *work, 
   return seconds + ways[at].bytes * tokens * slots / bandwidth;
 }
 
-/* Returns the seconds that routing tokens to experts and back takes in addition to a plan's kernels. */
+/* Returns the seconds that other software needs to route tokens to experts and back, in addition to the plan's
+ * kernels. */
 static double routed_seconds(const tws_profile *profile, const tws_work *work, double bandwidth) {
   const tws_runtime *runtime = tws_profile_runtime(profile);
   const int code = work->code, begins = code == TWS_KERNEL_DISPATCH || code == TWS_KERNEL_COMBINE_GRAD;
@@ -378,7 +391,7 @@ static double routed_seconds(const tws_profile *profile, const tws_work *work, d
   return runtime->routed_bytes[narrow] * tws_work_elements(work) / bandwidth + (begins ? runtime->route_s : 0);
 }
 
-/* From published figures, one kernel. */
+/* Returns the seconds of one kernel from published figures. */
 static double published_seconds(const tws_profile *profile, const tws_work *work, int threads, double bandwidth) {
   double peak = tws_profile_peak_flops(profile, (tws_dtype)work->dtype) * threads;
   const double narrow_peak = tws_profile_matmul_peak(profile, work);
@@ -402,7 +415,8 @@ static double published_seconds(const tws_profile *profile, const tws_work *work
   return seconds + added / bandwidth + profile->launch_s + one_hot_seconds(profile, work, peak, bandwidth);
 }
 
-/* Splits a fused kernel: returns its main kernel; *other: the second kernel of a program without the fusion. */
+/* Splits a fused kernel: returns its main kernel and sets *other to the second kernel, as a program without the fusion
+ * would run them. */
 static tws_work without_other(const tws_work *work, tws_work *other) {
   tws_work alone = *work;
   alone.flags &= ~(uint32_t)FUSED;
@@ -420,7 +434,7 @@ static double kernel_seconds(const tws_profile *profile, const tws_work *work, i
   if (busy < 1 || profile->backend == TWS_BACKEND_CUDA) busy = 1;
   const tws_operator *row = tws_operator_of((tws_kernel)work->code);
   for (int i = 0; i < row->dims; i++) {
-    if (work->d[i] < row->least[i]) return profile->launch_s; /* nothing but to start */
+    if (work->d[i] < row->least[i]) return profile->launch_s; /* an empty work costs only its launch */
   }
   double measured = profile->unfused && work->flags & FUSED ? -1 : measured_seconds(profile, work, threads, busy);
   if (measured >= 0) return measured;
@@ -430,7 +444,8 @@ static double kernel_seconds(const tws_profile *profile, const tws_work *work, i
   if (!(work->flags & FUSED)) return published_seconds(profile, work, threads, bandwidth);
   tws_work other, alone = without_other(work, &other);
   double seconds = kernel_seconds(profile, &alone, threads, busy);
-  /* A GPU saves the other's launch and what goes through memory between the two; a processor has that in its caches. */
+  /* On a GPU, fusion saves the second kernel's launch and the traffic between both kernels; on a host that data is in
+   * caches. */
   if (profile->unfused || profile->backend == TWS_BACKEND_HOST)
     return seconds + kernel_seconds(profile, &other, threads, busy);
   return seconds + (tws_work_bytes(work) - tws_work_bytes(&alone)) / bandwidth;

@@ -8,7 +8,7 @@ static int by_bytes(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Geometric mean of points with equal bytes; returns how many are left. */
+/* Replaces points with equal bytes by their geometric mean; returns the number of remaining points. */
 static size_t merge_equal(double (*points)[2], size_t n) {
   size_t kept = 0;
   for (size_t i = 0; i < n;) {
@@ -23,8 +23,8 @@ static size_t merge_equal(double (*points)[2], size_t n) {
   return kept;
 }
 
-/* Pool adjacent violators (Barlow et al., 1972): the closest non-decreasing sequence, in logarithms. x and y hold the
- * logarithms already; weight is scratch. */
+/* Replaces y, which holds logarithms, by the closest non-decreasing sequence: pools adjacent violators (Barlow et al.,
+ * 1972). weight is scratch memory. */
 static void make_monotone(double *y, double *weight, size_t n) {
   size_t blocks = 0; /* y[b] and weight[b] describe blocks while pooling */
   for (size_t i = 0; i < n; i++) {
@@ -37,7 +37,7 @@ static void make_monotone(double *y, double *weight, size_t n) {
     y[blocks] = value;
     weight[blocks++] = count;
   }
-  for (size_t i = n; blocks > 0; blocks--) { /* spread the blocks out again, last first */
+  for (size_t i = n; blocks > 0; blocks--) { /* expand the blocks, last first */
     double value = y[blocks - 1];
     for (size_t left = (size_t)(weight[blocks - 1] + 0.5); left > 0; left--) y[--i] = value;
   }
@@ -57,7 +57,7 @@ tws_code tws_curve_create(tws_arena *arena, double (*points)[2], size_t n, tws_c
   if (x == NULL || y == NULL || scratch == NULL) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a curve");
   *curve = (tws_curve){.count = n, .x = x, .y = y};
   if (n < 2) return TWS_OK;
-  gsl_error_handler_t *handler = gsl_set_error_handler_off(); /* the default one aborts */
+  gsl_error_handler_t *handler = gsl_set_error_handler_off(); /* GSL's default handler would call abort() */
   curve->interp = gsl_interp_alloc(n > 2 ? gsl_interp_steffen : gsl_interp_linear, n);
   int failed = curve->interp == NULL || gsl_interp_init(curve->interp, x, y, n) != GSL_SUCCESS;
   gsl_set_error_handler(handler);

@@ -42,8 +42,9 @@ static double figure_or(const tws_device *d, const char *key, double otherwise) 
   return isnan(value) ? otherwise : value;
 }
 
-/* Searches over shapes find more than the median of large products: where both are published (A100, H100, B300) 0.93 to
- * 0.90 of the best is the median. No median exceeds the peak of the data sheet, as the best of some GeForce do. */
+/* Factor from the best product of a search over shapes to the median of large products: both are published for A100,
+ * H100 and B300, and their ratio is 0.90 to 0.93. The result is bounded by the peak of the data sheet, which the best
+ * product of some GeForce cards exceeds. */
 #define OF_BEST 0.9
 
 double tws_device_products(const tws_device *device, const char *type, const char **what) {
@@ -62,8 +63,8 @@ double tws_device_products(const tws_device *device, const char *type, const cha
 
 /* ---- profiles ---- */
 
-/* Where no product was measured: as the generation's parts that were fitted to training runs, others as the profile's
- * default; attention likewise. */
+/* Computes efficiencies of matrix products and attention if no product was measured: those of parts of the same
+ * generation that were fitted to training runs, or else the profile's defaults. */
 static void assumed_rates(const tws_device *d, double *products, double *attention) {
   static const struct {
     const char *chip;
@@ -78,7 +79,8 @@ static void assumed_rates(const tws_device *d, double *products, double *attenti
     }
 }
 
-/* nvidia-smi's total is more than CUDA reports: 0.99 of it is the median of the devices with both. */
+/* Returns the device memory that CUDA reports: 0.99 of nvidia-smi's total, the median ratio of the devices for which
+ * both are known. */
 static double memory_bytes(const tws_device *d) {
   const double each = tws_figure_value(d->figures, "per_device_cuda_total_mib");
   if (!isnan(each)) return floor(each * 1048576);
@@ -100,7 +102,8 @@ static int multiprocessors_of(const tws_device *d) {
   return !is_gpu(d) ? 0 : (int)(!isnan(each) ? each : figure_or(d, "sms", 0) / d->parts);
 }
 
-/* Float32 where no rate is published: six products of 16 bits make one. */
+/* Adds the peak rates. Without a published rate, float32 is 1/6 of the 16-bit rate, because six 16-bit products make
+ * one float32 product. */
 static void add_peaks(const tws_device *d, cJSON *root) {
   static const char *const types[] = {"fp32", "bf16", "fp16", "fp8", "fp4"};
   cJSON *peaks = cJSON_AddObjectToObject(root, "peak_flops");
@@ -125,7 +128,7 @@ static void add_products(const tws_device *d, cJSON *root) {
   cJSON_AddNumberToObject(matmul, "efficiency", measured > 0 ? fmin(1, measured * shape) : assumed);
   if (fp8 > 0) cJSON_AddNumberToObject(matmul, "fp8_efficiency", fmin(1, fp8 * shape));
   if (fp4 > 0) cJSON_AddNumberToObject(matmul, "fp4_efficiency", fmin(1, fp4 * shape));
-  if (multiprocessors > 0) { /* tiles and tensor cores */
+  if (multiprocessors > 0) { /* GPU with tensor cores: add the tile model */
     cJSON_AddNumberToObject(matmul, "tile_overhead_s", 1.65e-6);
     cJSON_AddNumberToObject(matmul, "multiprocessors", multiprocessors);
     cJSON_AddNumberToObject(matmul, "misaligned", 0.41);

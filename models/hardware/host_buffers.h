@@ -1,34 +1,36 @@
-/* Host memory of other software on a node, in addition to or in place of a plan's, as rows of host_buffers.def. */
+/* Host memory per node that other software needs in addition to, or in place of, the memory of a plan; the rows are in
+ * host_buffers.def. */
 #ifndef TWS_MODELS_HOST_BUFFERS_H
 #define TWS_MODELS_HOST_BUFFERS_H
 
 typedef enum tws_host_software { TWS_HOST_AS_PLANNED, TWS_HOST_DEEPSPEED } tws_host_software;
 
-/* Whose offloading asks for a buffer: that of parameters, of the optimizer; at which ZeRO stages; only where a step has
- * several micro-batches. */
+/* The condition under which software allocates a buffer: offloading of parameters or of the optimizer, at which ZeRO
+ * stages, and for some buffers only if a step has several micro-batches. */
 typedef enum tws_host_of {
   TWS_HOST_PARAMETERS_OF_3,
   TWS_HOST_OPTIMIZER,
   TWS_HOST_OPTIMIZER_OF_3,
-  TWS_HOST_OPTIMIZER_OF_2, /* and of stage 1 */
+  TWS_HOST_OPTIMIZER_OF_2, /* also at stage 1 */
   TWS_HOST_ACCUMULATION_OF_2
 } tws_host_of;
 
 typedef enum tws_host_pinned {
   TWS_PINNED_NEVER,
   TWS_PINNED_ALWAYS,
-  TWS_PINNED_KEPT,     /* where the offloaded parameters are to be page-locked; else it is freed */
-  TWS_PINNED_OPTIMIZER /* where the optimizer's are */
+  TWS_PINNED_KEPT,     /* page-locked if the offloaded parameters are, else freed */
+  TWS_PINNED_OPTIMIZER /* page-locked if the offloaded optimizer is */
 } tws_host_pinned;
 
-/* The unit of one allocation, which is rounded up if it is pinned: all of a rank, the weights that decay and those that
- * do not apart (two groups, as Hugging Face's Trainer makes them), a sub-group of the optimizer, or a parameter. */
+/* The unit of one allocation, which is rounded up if it is page-locked: all elements of a rank, one of the two
+ * parameter groups that Hugging Face's Trainer makes (weights with and without weight decay), a sub-group of the
+ * optimizer, or a parameter. */
 typedef enum tws_host_unit { TWS_HOST_WHOLE, TWS_HOST_GROUP, TWS_HOST_SUB_GROUP, TWS_HOST_PARAMETER } tws_host_unit;
 
 typedef struct tws_host_buffer {
   tws_host_software software;
   const char *what;
-  double bytes; /* of a rank's element */
+  double bytes; /* bytes per element of a rank */
   tws_host_of of;
   tws_host_pinned pinned;
   tws_host_unit unit;

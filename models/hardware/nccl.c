@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-/* Figures of NCCL's source: ncclTunerConstantsDefaults in src/graph/tuning.cc, bandwidths of NVLinks in
- * src/graph/topo.h. Microseconds and GB/s there. By protocol: LL, LL128, Simple. */
+/* Constants of NCCL's source code: ncclTunerConstantsDefaults in src/graph/tuning.cc, and the bandwidths of NVLinks in
+ * src/graph/topo.h, in microseconds and GB/s as there. Arrays are by protocol: LL, LL128, Simple. */
 enum { NODES_1, NODES_2, NODES_MORE, NODE_CLASSES };
 
 static const double base_us[TWS_NCCL_ALGORITHMS][TWS_NCCL_PROTOCOLS] = {
@@ -14,15 +14,15 @@ static const double network_us[TWS_NCCL_ALGORITHMS][TWS_NCCL_PROTOCOLS] = {
     {5.0, 8.5, 14.0}, {2.7, 4.0, 14.0}, {0, 0, 18}, {0, 0, 20.9}, {0, 0, 14.0}};
 
 typedef struct constants {
-  double link;                     /* of a link of NVLink what its data sheet's rate reaches */
-  double ll_max[NODE_CLASSES];     /* all channels of LL; between nodes by processor, below */
-  double ring_ll128[NODE_CLASSES]; /* a channel */
+  double link;                     /* GB/s of one NVLink that are usable */
+  double ll_max[NODE_CLASSES];     /* GB/s of LL, all channels together; between nodes see ll_max() below */
+  double ring_ll128[NODE_CLASSES]; /* GB/s of one channel with LL128 */
   double tree_ll128[NODE_CLASSES];
   double tree[NODE_CLASSES];
   double nvls_tree[NODE_CLASSES];
-  double nvls;    /* of a port; 0: its switches do not reduce */
-  int channels;   /* inside a node, as NCCL's log counts them ("coll channels") */
-  double plateau; /* of the latency of rings between nodes */
+  double nvls;    /* GB/s of a port with NVLS; 0: the switches cannot reduce */
+  int channels;   /* channels inside a node, as NCCL's log has them ("coll channels") */
+  double plateau; /* factor of the latency of full rings between nodes */
 } constants;
 
 static const constants table[TWS_GENERATION_COUNT] = {
@@ -43,19 +43,19 @@ static const constants table[TWS_GENERATION_COUNT] = {
         {40.1 / 50, {282, 90, 70}, {40, 40, 40}, {55.6, 31.67, 20}, {70, 42.8, 24}, {0, 96, 80}, 0.74, 32, 1.4},
 };
 
-/* Trees reach less of their bandwidth at sizes between: powers of two from 64 bytes. */
+/* Share of its bandwidth that a tree reaches, for sizes of powers of two from 64 bytes on. */
 static const double tree_reaches[TWS_NCCL_PROTOCOLS][24] = {
     {1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9, 1, 1, 1, 1, 1},
     {1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9, 1, 1, 1},
     {.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9, .9}};
 
-/* Who takes part, and what links reach; bytes/s. */
+/* A group of ranks and the bandwidths of its links in bytes/s. */
 typedef struct group {
   const tws_cluster *cluster;
   const constants *of;
   int ranks, nodes, per_node, class;
   int channels;
-  double port, network; /* a device's port; the NICs that the ranks of a node use, all together */
+  double port, network; /* port of a device; all NICs that the ranks of a node use */
   int reduces_all;
 } group;
 
@@ -84,18 +84,18 @@ static int make_group(const tws_cluster *cluster, int generation, tws_collective
                                ? tws_cluster_crowding(cluster, 1.0 / cluster->leaf_nodes)
                                : 1),
                .reduces_all = collective == TWS_COLLECTIVE_ALL_REDUCE};
-  /* between nodes two for each NIC that the ranks have */
+  /* Between nodes: two channels for each NIC of the ranks. */
   const int between = (int)ceil(2 * nics * per_node / devices);
   g->channels = nodes == 1 || between > g->of->channels ? g->of->channels : between < 2 ? 2 : between;
   return 1;
 }
 
-/* Bytes/s of rings and trees, before their protocol. */
+/* Returns the bus bandwidth in bytes/s of rings and trees, before the factor of their protocol. */
 static double bus(const group *g) {
   return g->nodes == 1 ? g->port : g->per_node == 1 ? g->network : fmin(g->port, g->network);
 }
 
-/* LL between nodes is bound by the processor: Intel's posts faster (getNetOverhead()). */
+/* Returns the bound of LL. Between nodes it is limited by the CPU, and Intel's post faster (getNetOverhead()). */
 static double ll_max(const group *g) {
   const int amd = g->cluster->message_s > 1.5e-6;
   return 1e9 * (g->nodes == 1 ? g->of->ll_max[NODES_1]
@@ -120,8 +120,9 @@ static double tree_bandwidth(const group *g, tws_nccl_protocol protocol) {
   return bandwidth / 2;
 }
 
-/* A port passes all that a device has to the switch and all sums back, and in addition the n-th part that it asks for:
- * n / (n + 1) of what it reaches. NCCL takes 2 (n - 1) / n over 2 (c - 1) / c channels, about the same. */
+/* Returns the bandwidth of NVLS. A port transmits all data of the device to the switch and all sums back, and in
+ * addition the n-th part that it requests: n / (n + 1) of its bandwidth. NCCL uses 2 (n - 1) / n over 2 (c - 1) / c
+ * channels, which is about the same. */
 static double nvls_bandwidth(const group *g, tws_nccl_algorithm algorithm) {
   const double inside = g->port * g->of->nvls * g->per_node / (g->per_node + 1);
   if (algorithm == TWS_NCCL_NVLS) return inside;
@@ -164,7 +165,7 @@ static int runs(const group *g, tws_nccl_algorithm algorithm, tws_nccl_protocol 
       return 1;
     case TWS_NCCL_TREE:
       return g->reduces_all;
-    case TWS_NCCL_NVLS: /* of ports on a switch */
+    case TWS_NCCL_NVLS: /* latency of ports at a switch */
       return g->reduces_all && g->of->nvls > 0 && g->nodes == 1 && g->ranks > 2 && !g->cluster->paired;
     case TWS_NCCL_NVLS_TREE:
       return g->reduces_all && g->of->nvls > 0 && g->nodes > 1 && g->per_node > 2 && !g->cluster->paired;

@@ -1,6 +1,6 @@
-/* NCCL's choice of algorithm for a collective, and its predicted time: its own model (NVIDIA/nccl, src/graph/tuning.cc,
- * of June 2026: ncclTopoTuneModel(), ncclTopoGetAlgoTime()), with its constants and without any of ours. A cluster asks
- * for it by "collectives": "nccl"; others run rings of the Simple protocol. */
+/* NCCL's choice of algorithm for a collective and the predicted time, by NCCL's own model (NVIDIA/nccl, src/graph/
+ * tuning.cc of June 2026: ncclTopoTuneModel(), ncclTopoGetAlgoTime()) with only NCCL's constants. A cluster asks for it
+ * by "collectives": "nccl"; other clusters run rings of the Simple protocol. */
 #ifndef TWS_MODELS_NCCL_H
 #define TWS_MODELS_NCCL_H
 
@@ -12,8 +12,8 @@ typedef enum tws_nccl_algorithm {
   TWS_NCCL_TREE, /* double binary trees between nodes, chains inside */
   TWS_NCCL_RING,
   TWS_NCCL_NVLS,      /* the switch of a node reduces and multicasts */
-  TWS_NCCL_NVLS_TREE, /* the same inside nodes, trees between them */
-  TWS_NCCL_PAT,       /* parallel aggregated trees, of one rank a node */
+  TWS_NCCL_NVLS_TREE, /* NVLS inside nodes, trees between them */
+  TWS_NCCL_PAT,       /* parallel aggregated trees, with one rank per node */
   TWS_NCCL_ALGORITHMS
 } tws_nccl_algorithm;
 
@@ -23,12 +23,12 @@ typedef struct tws_nccl_choice {
   tws_nccl_algorithm algorithm;
   tws_nccl_protocol protocol;
   int channels;
-  double latency_s, bandwidth; /* bytes/s of the whole tensor */
+  double latency_s, bandwidth; /* seconds; bytes/s of the whole tensor */
   double seconds;
 } tws_nccl_choice;
 
-/* The fastest of what it has for this many bytes, among `ranks` ranks with `per_node` of them on a node. 0: it chooses
- * between nothing here (broadcasts, messages; a generation without constants). */
+/* Returns 1 and the fastest algorithm that NCCL has for this many bytes among `ranks` ranks, `per_node` of them on each
+ * node. Returns 0 if NCCL has no choice (broadcasts, messages), or if constants of the GPU's generation are missing. */
 int tws_nccl_choose(const tws_cluster *cluster, int generation, tws_collective collective, int ranks, int per_node,
                     double bytes, tws_nccl_choice *choice);
 

@@ -8,17 +8,17 @@
 #include "models/collective.h"
 #include "models/hardware/profile_internal.h"
 
-/* The columns of a row, by the header line above it. Logs until 2021 have a column of roots, and one of sums, only for
- * tests that have them. */
+/* The columns of a row; the header line before it gives their order. Logs from before 2021 have columns of roots and of
+ * reduction operations only for tests that have them. */
 enum column { SIZE, COUNT, TYPE, REDOP, ROOT, TIME, COLUMNS };
 enum { MOST_WORDS = 32 };
 typedef struct row {
   double bytes, count, us;
   char type[24], redop[16];
-  int root; /* -1: none */
+  int root; /* rank of the root; -1: none */
 } row;
 
-/* The next word of this line, cut to its room. */
+/* Copies the next word of the line, truncated to `size`. */
 static int read_word(const char **at, char *word, size_t size) {
   const char *from = *at + strspn(*at, " \t");
   const size_t length = strcspn(from, " \t\r\n");
@@ -27,13 +27,13 @@ static int read_word(const char **at, char *word, size_t size) {
   return length > 0;
 }
 
-/* "#       size         count      type   redop    root     time   algbw   busbw #wrong ...": the first time is that of
- * the test out of place. Absent columns become -1. */
+/* Reads a header such as "# size count type redop root time algbw busbw #wrong ..." and sets at[] to the positions of
+ * the columns, -1 if absent. The first column "time" is that of the out-of-place test. */
 static int read_header(const char *line, int at[COLUMNS]) {
   static const char *const names[COLUMNS] = {"size", "count", "type", "redop", "root", "time"};
   int found[COLUMNS] = {-1, -1, -1, -1, -1, -1};
   char word[24];
-  line++; /* # */
+  line++; /* skips the '#' */
   for (int i = 0; i < MOST_WORDS && read_word(&line, word, sizeof word); i++)
     for (int c = 0; c < COLUMNS; c++)
       if (found[c] < 0 && strcmp(word, names[c]) == 0) found[c] = i;
@@ -42,7 +42,7 @@ static int read_header(const char *line, int at[COLUMNS]) {
   return 1;
 }
 
-/* 1: a row of these columns; 0: another line; -1: a row whose words are not what the header says. */
+/* Returns 1 if the line is a row of these columns, 0 if it is another line, -1 if its words do not fit the header. */
 static int read_row(const char *line, const int at[COLUMNS], row *r) {
   char words[MOST_WORDS][24];
   int count = 0, good = 1;
@@ -77,7 +77,7 @@ static double width_of(const char *type) {
   return 4;
 }
 
-/* Returns 1 if `count` is the number of elements per rank. */
+/* Returns 1 if `count` is the number of elements per rank, not of the whole tensor. */
 static int is_parted(const row *r) {
   return r->count > 0 && r->bytes / r->count > 1.5 * width_of(r->type);
 }
@@ -104,7 +104,8 @@ static int named(const char *text, tws_collective *collective) {
   return 0;
 }
 
-/* "#  Rank  0 Group  0 Pid   1234 on      host device  0 [0x07] NVIDIA A100-SXM4-80GB" */
+/* Reads the host's name from a line such as "# Rank 0 Group 0 Pid 1234 on host device 0 [0x07] NVIDIA
+ * A100-SXM4-80GB". */
 static int read_rank(const char *line, char *host, size_t size) {
   int rank;
   const char *on = strstr(line, " on "), *at = line + 1 + strspn(line + 1, " \t"), *rest;
@@ -113,8 +114,8 @@ static int read_rank(const char *line, char *host, size_t size) {
   return read_word(&on, host, size);
 }
 
-/* Rows and ranks of a log. *last is its last row, *hosts whether it is of several nodes, and *bare the number of the
- * first row that no header line is over; 0: none. */
+/* Reads the rows and ranks of a log. *last is the last row, *hosts is 1 if the log is of several nodes, and *bare is
+ * the number of the first row before any header line, or 0. */
 static tws_code read_lines(const char *text, const char *name, tws_nccl_log *out, row *last, int *hosts, int *bare,
                            tws_error *err) {
   char first[64] = "", host[64];
@@ -173,7 +174,7 @@ tws_code tws_nccl_tests_read(const char *text, const char *name, tws_nccl_log *o
   return TWS_OK;
 }
 
-/* ---- into a profile ---- */
+/* ---- adding a log to a profile ---- */
 
 static void drop_same(cJSON *tables, const tws_nccl_log *log) {
   for (int i = cJSON_GetArraySize(tables) - 1; i >= 0; i--) {
@@ -221,7 +222,7 @@ tws_code tws_nccl_tests_into(const tws_nccl_log *log, const char *name, const ch
   tws_profile *check;
   *out = NULL;
   TWS_TRY(tws_profile_open(profile, &json, err));
-  tws_code code = tws_profile_from_json(json, &check, err); /* of something that is a profile */
+  tws_code code = tws_profile_from_json(json, &check, err); /* check that the result is a valid profile */
   if (code == TWS_OK) tws_profile_destroy(check);
   cJSON *root = code == TWS_OK ? cJSON_Duplicate(json->root, 1) : NULL;
   tws_json_destroy(json);

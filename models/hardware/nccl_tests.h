@@ -9,15 +9,15 @@ enum { TWS_NCCL_TESTS_ROWS = 256 };
 typedef struct tws_nccl_log {
   tws_collective collective;
   int ranks, count;
-  double samples[TWS_NCCL_TESTS_ROWS][2]; /* bytes of the whole tensor; seconds, out of place */
+  double samples[TWS_NCCL_TESTS_ROWS][2]; /* bytes of the whole tensor; seconds (out of place) */
 } tws_nccl_log;
 
-/* The collective is the one that the log names, or what its columns say: sums or none, a root or none, and whether an
- * element is counted once or for each rank. TWS_INVALID for a log without results, of one rank, of several nodes (a
- * profile's tables are of one), or of a test that a profile has no table of. */
+/* Reads a log. The collective is named in the log or inferred from its columns: reduction operations or none, roots or
+ * none, and elements counted once or for each rank. Fails with TWS_INVALID for a log without results, of one rank, of
+ * several nodes (a profile's tables are for one node), or of a test for which profiles have no table. */
 tws_code tws_nccl_tests_read(const char *text, const char *name, tws_nccl_log *out, tws_error *err);
-/* Puts the log into a profile (a built-in name or a file), in place of what it has of that collective and number of
- * ranks. *out is the new file's root; the caller deletes it. */
+/* Adds the log to a profile (a built-in name or a file), and replaces the profile's table of that collective and number
+ * of ranks. *out is the new profile's JSON, which the caller deletes. */
 tws_code tws_nccl_tests_into(const tws_nccl_log *log, const char *name, const char *profile, cJSON **out,
                              tws_error *err);
 /* The same into a profile's object that has been checked; `by` names the tool in its provenance ("nccl-tests"). */

@@ -1,12 +1,12 @@
-/* A cluster file from a node's description by another tool, completed by what the profile of its devices says. */
+/* Makes a cluster file from another tool's description of a node and the profile of the node's devices. */
 #ifndef TWS_MODELS_HARDWARE_NODE_IMPORT_H
 #define TWS_MODELS_HARDWARE_NODE_IMPORT_H
 
 #include "config/topology_import.h"
 
-/* Reads the file `from` (NCCL's XML, or what `nvidia-smi topo -m` prints) and makes a cluster of `nodes` such nodes.
- * profile: of the devices, by name or file; NULL: the one that the file names, TWS_USAGE if it names none. The caller
- * deletes *cluster. */
+/* Reads the file `from` (NCCL's XML, or the output of `nvidia-smi topo -m`) and makes a cluster of `nodes` such nodes.
+ * profile: name or file of the devices' profile; NULL: the one that the file names; fails with TWS_USAGE if it names
+ * none. The caller deletes *cluster. */
 tws_code tws_topology_import(const char *from, const char *profile, int nodes, tws_node_description *node,
                              cJSON **cluster, tws_error *err);
 

@@ -25,7 +25,8 @@ static const char *collective_word(int i) {
   return tws_collective_name((tws_collective)i);
 }
 
-/* A member that is a word of a fixed list; `fallback` < 0: required. */
+/* Reads a member that must be a word of a fixed list, and sets *value to its index; `fallback` < 0: the member is
+ * required. */
 static tws_code read_word(const tws_json *json, const cJSON *object, const char *key, const char *(*name)(int),
                           int count, int fallback, int *value, tws_error *err) {
   const char *word = NULL;
@@ -41,7 +42,7 @@ static tws_code read_word(const tws_json *json, const cJSON *object, const char 
                        key, word);
 }
 
-/* An optional member that must be an array (or object); *item is NULL when it is absent. */
+/* Reads an optional member that must be an array (or object); *item is NULL if it is absent. */
 static tws_code read_child(const tws_json *json, const cJSON *object, const char *key, int array, const cJSON **item,
                            tws_error *err) {
   *item = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -60,7 +61,7 @@ static tws_code read_cell(const tws_json *json, const cJSON *item, int zero_allo
                        zero_allowed ? "non-negative" : "positive");
 }
 
-/* [[bytes, seconds], ...] */
+/* Reads a list [[bytes, seconds], ...] into a curve. */
 static tws_code read_curve(const tws_json *json, const cJSON *list, tws_profile *profile, tws_curve *curve,
                            tws_error *err) {
   int count = cJSON_GetArraySize(list), i = 0;
@@ -115,14 +116,14 @@ static tws_code read_flags(const tws_json *json, const cJSON *object, uint32_t *
   return TWS_OK;
 }
 
-enum { MAX_ENTRIES = 16384, MAX_SAMPLES = 16384 }; /* costs grow with the square */
+enum { MAX_ENTRIES = 16384, MAX_SAMPLES = 16384 }; /* the cost of fits grows with the square of these */
 
-/* Append the rows of one entry to its family. */
+/* Appends the samples of one entry to its family. */
 static tws_code read_samples(const tws_json *json, const cJSON *list, uint32_t flags, tws_family *family,
                              tws_error *err) {
   const tws_operator *operator= tws_operator_of((tws_kernel)family->work.code);
   const int dims = operator->dims;
-  int least_sizes = dims; /* the last ones that may be 0 may be left out */
+  int least_sizes = dims; /* trailing dimensions that may be 0 may be omitted */
   while (least_sizes > 0 && operator->least[least_sizes - 1] == 0) least_sizes--;
   size_t need = family->count + (size_t)cJSON_GetArraySize(list);
   if (need > MAX_SAMPLES)
@@ -158,7 +159,7 @@ static tws_code read_samples(const tws_json *json, const cJSON *list, uint32_t f
   return TWS_OK;
 }
 
-/* The family that an entry belongs to, made when there is none. The array has room for one a entry. */
+/* Returns the family of an entry, and creates it if there is none. The array has room for one family per entry. */
 static tws_family *find_family(tws_profile *profile, const tws_family *entry) {
   for (size_t i = 0; i < profile->family_count; i++) {
     tws_family *f = &profile->families[i];
@@ -341,7 +342,7 @@ static tws_code read_constants(const tws_json *json, tws_profile *profile, tws_e
   static const char *const attention_known[] = {"efficiency", "half_length", "backward", "unfused", NULL};
   const cJSON *root = json->root, *object = NULL;
   int64_t multiprocessors = 0;
-  profile->matmul_efficiency = 0.8; /* what most devices sustain: see docs/profiles.md */
+  profile->matmul_efficiency = 0.8; /* share that most devices reach: see docs/profiles.md */
   profile->misaligned = 1;
   profile->attention_efficiency = 0.4;
   profile->attention_backward = 1;
@@ -463,7 +464,7 @@ static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_err
   }
   TWS_TRY(tws_json_only(json, json->root, known, err));
   const cJSON *details = NULL;
-  TWS_TRY(read_child(json, json->root, "details", 0, &details, err)); /* free texts for people */
+  TWS_TRY(read_child(json, json->root, "details", 0, &details, err)); /* texts for readers, which are not interpreted */
   TWS_TRY(read_figures(json, profile, err));
   TWS_TRY(tws_json_bool(json, json->root, "unfused", 0, 0, &profile->unfused, err));
   TWS_TRY(read_added_bytes(json, profile, err));
@@ -579,5 +580,5 @@ int tws_profile_serial_streams(const tws_profile *profile) {
 
 double tws_profile_peak_flops(const tws_profile *profile, tws_dtype dtype) {
   if ((unsigned)dtype < TWS_DTYPE_COUNT && profile->peak[dtype] > 0) return profile->peak[dtype];
-  return profile->peak[TWS_F32]; /* 16-bit types without units of their own are computed in float32 */
+  return profile->peak[TWS_F32]; /* 16-bit types without a peak of their own are computed in float32 */
 }

@@ -207,7 +207,7 @@ static void add_kernels(const tws_profile_builder *b, tws_text *out) {
     const kernel_sample *first = &b->kernels[i];
     size_t before = 0;
     while (before < i && !same_family(&b->kernels[before], first)) before++;
-    if (before < i) continue; /* written with the first of its family */
+    if (before < i) continue; /* already written with the first entry of its family */
     tws_text_add(out, "%s\n    {\"kernel\": \"%s\", \"dtype\": \"%s\", \"dtype2\": \"%s\", \"flags\": [", separator,
                  tws_kernel_name((tws_kernel)first->work.code), tws_dtype_name((tws_dtype)first->work.dtype),
                  tws_dtype_name((tws_dtype)first->work.dtype2));
@@ -291,7 +291,7 @@ tws_code tws_profile_builder_finish(const tws_profile_builder *builder, tws_prof
 }
 
 tws_code tws_profile_builder_write(const tws_profile_builder *builder, const char *path, tws_error *err) {
-  tws_profile *profile = NULL; /* what is written must be readable */
+  tws_profile *profile = NULL; /* check that the text is a valid profile */
   TWS_TRY(tws_profile_builder_finish(builder, &profile, err));
   tws_profile_destroy(profile);
   tws_text text = {0};

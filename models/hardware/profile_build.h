@@ -1,5 +1,5 @@
-/* Writing a measured hardware profile: a benchmark adds medians of what it timed, the builder writes the JSON that
- * tws_profile_load() reads (docs/profiles.md). Samples are kept as measured; fits happen when the file is read.
+/* Writes a measured hardware profile: a benchmark adds medians of what it timed, the builder writes the JSON that
+ * tws_profile_load() reads (docs/profiles.md). Samples are stored as measured; fits are computed when the file is read.
  *
  *   tws_profile_builder *b = tws_profile_builder_create("this-machine", TWS_BACKEND_HOST);
  *   tws_profile_builder_provenance(b, "measured 2025-06-01 on ...");
@@ -18,32 +18,36 @@ typedef struct tws_profile_builder tws_profile_builder;
 tws_profile_builder *tws_profile_builder_create(const char *name, tws_backend_kind backend); /* NULL: no memory */
 void tws_profile_builder_destroy(tws_profile_builder *builder);                              /* NULL is allowed */
 
-/* Plain facts; texts are copied. Failed allocations are remembered and reported by text(), write() and finish(). */
+/* Record plain facts; texts are copied. A failed allocation is recorded and reported by text(), write() and
+ * finish(). */
 void tws_profile_builder_provenance(tws_profile_builder *builder, const char *line);
 void tws_profile_builder_detail(tws_profile_builder *builder, const char *key,
-                                const char *text); /* "cpu", "blas", ... */
-/* Relative: the median spread of a sample, the drift of what was measured again and again. */
+                                const char *text); /* key such as "cpu" or "blas" */
+/* Records relative noise: the median spread of a sample, and the drift of a measurement that was repeated over time. */
 void tws_profile_builder_noise(tws_profile_builder *builder, double spread, double drift);
 void tws_profile_builder_node(tws_profile_builder *builder, int cores, double memory_bytes, double overhead_bytes);
-/* Sustained flop/s of one device; host: of one core (one thread). TWS_E4M3: of products in 8 bits. */
+/* Records the sustained flop/s of one device; host: of one core (one thread). TWS_E4M3: of 8-bit products. */
 void tws_profile_builder_peak(tws_profile_builder *builder, tws_dtype dtype, double flops_per_s);
-/* Bytes/s that one busy rank reaches, and all ranks of a node together (0: ranks do not share memory bandwidth). */
+/* Records the bytes/s that one busy rank reaches, and that all ranks of a node reach together (0: ranks do not share
+ * memory bandwidth). */
 void tws_profile_builder_bandwidth(tws_profile_builder *builder, double one_rank, double whole_node);
-/* Fixed seconds of starting one kernel. */
+/* Records the fixed seconds of launching one kernel. */
 void tws_profile_builder_launch(tws_profile_builder *builder, double seconds);
 
-/* One timed kernel. `work` as in a plan (kind compute, dtypes, flags and d[] set); `busy` ranks ran the same work at
- * the same time, with `threads` threads each; `seconds` is the median of one execution. Equal shapes are averaged when
- * the file is read. TWS_INVALID: not a kernel, non-positive sizes or seconds. TWS_MEMORY. */
+/* Adds one timed kernel. `work` is as in a plan (kind compute; types, flags and d[] set); `busy` ranks ran the same
+ * work at the same time, with `threads` threads each; `seconds` is the median of one execution. Equal shapes are
+ * averaged when the file is read. Fails with TWS_INVALID if the work is no kernel, or sizes or seconds are not
+ * positive; TWS_MEMORY. */
 tws_code tws_profile_builder_kernel(tws_profile_builder *builder, const tws_work *work, int threads, int busy,
                                     double seconds, tws_error *err);
-/* One timed collective among `ranks` ranks of one node; `bytes` of the whole tensor, as in tws_work.d[0]. */
+/* Adds one timed collective among `ranks` ranks of one node; `bytes` is the size of the whole tensor, as in
+ * tws_work.d[0]. */
 tws_code tws_profile_builder_collective(tws_profile_builder *builder, tws_collective collective, int ranks,
                                         double bytes, double seconds, tws_error *err);
-/* One timed message between two ranks of one node (one way). */
+/* Adds one timed message (one way) between two ranks of one node. */
 tws_code tws_profile_builder_p2p(tws_profile_builder *builder, double bytes, double seconds, tws_error *err);
 
-tws_code tws_profile_builder_text(const tws_profile_builder *builder, tws_text *out, tws_error *err); /* JSON */
+tws_code tws_profile_builder_text(const tws_profile_builder *builder, tws_text *out, tws_error *err); /* writes JSON */
 tws_code tws_profile_builder_write(const tws_profile_builder *builder, const char *path, tws_error *err);
 tws_code tws_profile_builder_finish(const tws_profile_builder *builder, tws_profile **out, tws_error *err);
 

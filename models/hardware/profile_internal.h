@@ -1,4 +1,4 @@
-/* Insides of a hardware profile; private to models/hardware. */
+/* Private to models/hardware: the members of a hardware profile. */
 #ifndef TWS_MODELS_PROFILE_INTERNAL_H
 #define TWS_MODELS_PROFILE_INTERNAL_H
 
@@ -7,48 +7,51 @@
 #include "models/hardware/runtime.h"
 #include "models/operator.h"
 
-/* Seconds as a function of bytes: measured points, monotone, interpolated (Steffen) in the logarithms of both. */
+/* Seconds as a function of bytes: measured points, made monotone and interpolated (Steffen) in the logarithms of
+ * both. */
 typedef struct tws_curve {
   size_t count;
-  double *x, *y; /* ln bytes, ln seconds; the arena's */
+  double *x, *y; /* ln bytes and ln seconds of the points, in the arena */
   gsl_interp *interp;
 } tws_curve;
 
-/* n > 0 points with positive coordinates, in any order; changes them. Equal bytes are averaged; points that would make
- * more bytes faster are pooled (noise). */
+/* Makes a curve from n > 0 points with positive coordinates in any order, which are changed. Points with equal bytes
+ * are averaged; points at which more bytes would be faster are pooled as noise. */
 tws_code tws_curve_create(tws_arena *arena, double (*points)[2], size_t n, tws_curve *curve, tws_error *err);
 void tws_curve_destroy(tws_curve *curve);
-/* Above the largest point time grows with bytes; below the smallest it falls with bytes down to `floor_s`. */
+/* Returns the seconds for a number of bytes. Above the largest point, seconds grow in proportion to bytes; below the
+ * smallest they decrease in proportion, but not below `floor_s`. */
 double tws_curve_seconds(const tws_curve *curve, double bytes, double floor_s);
 
-/* Seconds over shapes of several dimensions: a fit by least squares of the relative error to a sum of costs with
- * non-negative coefficients, times a correction interpolated from the measured shapes by inverse distance in the
- * logarithms of the sizes (Shepard, 1968). Exact at measured shapes; far from them the fit alone. */
+/* Seconds over shapes of several dimensions: a least-squares fit (of the relative error) of a sum of costs with
+ * non-negative coefficients, times a correction that is interpolated from the measured shapes by inverse distance in
+ * the logarithms of the sizes (Shepard, 1968). It is exact at measured shapes, and approaches the fit far from them. */
 enum { TWS_SURFACE_DIMS = 4, TWS_SURFACE_COSTS = 5 };
 typedef struct tws_shape {
   double log_size[TWS_SURFACE_DIMS];
-  double cost[TWS_SURFACE_COSTS]; /* flops, 1, then others in falling importance; 0 where not used */
+  double cost[TWS_SURFACE_COSTS]; /* flops, 1, then others by importance; 0: not used */
 } tws_shape;
 typedef struct tws_surface {
   size_t count;
   tws_shape *shapes;
-  double *seconds, *residual; /* residual = ln(seconds / fit) */
+  double *seconds, *residual; /* residual: ln(seconds / fit) of each sample */
   double coefficient[TWS_SURFACE_COSTS];
 } tws_surface;
-/* seconds of shape i in samples[i][1] */
+/* Fits a surface to shapes; samples[i][1] are the seconds of shape i. */
 tws_code tws_surface_create(tws_arena *arena, const tws_shape *shapes, double (*samples)[2], size_t n,
                             tws_surface *surface, tws_error *err);
 double tws_surface_seconds(const tws_surface *surface, const tws_shape *shape);
 
-/* One measured family: a kernel with its types, for one number of threads and of busy ranks. Variants of a matrix
- * product (added bias, adding to the output) are one family, told apart by a coordinate; others have one per flags. */
+/* One family of measurements: a kernel with its types, for one number of threads and of busy ranks. The variants of a
+ * matrix product (added bias, accumulated output) are one family, in which a coordinate distinguishes them; other
+ * kernels have a family for each combination of flags. */
 typedef struct tws_family {
-  tws_work work; /* kernel, types; flags of a curve */
+  tws_work work; /* kernel and types; for a curve also flags */
   int threads, busy;
-  int is_surface, accumulates; /* some sample of a surface adds to its output */
+  int is_surface, accumulates; /* accumulates: 1: a sample of the surface adds to its output */
   tws_curve curve;
   tws_surface surface;
-  double (*points)[2]; /* bytes, seconds: while the file is read */
+  double (*points)[2]; /* bytes, seconds; only while the file is read */
   tws_shape *shapes;
   size_t count, point_capacity, shape_capacity;
 } tws_family;
@@ -59,7 +62,7 @@ typedef struct tws_collective_table {
   tws_curve curve;
 } tws_collective_table;
 
-/* Types of products alone, not of what plans hold. */
+/* Types that only matrix products have, and no tensors of plans. */
 typedef enum tws_narrow { TWS_NARROW_FP8, TWS_NARROW_FP4, TWS_NARROW_COUNT } tws_narrow;
 const char *tws_narrow_name(int narrow);
 
@@ -69,19 +72,19 @@ struct tws_profile {
   tws_backend_kind backend;
   int cores, serial_streams;
   double memory_bytes, overhead_bytes;
-  double spread, drift; /* of the measurements */
-  double disk[2];       /* bytes/s of a node's disk, read and written; 0: not measured */
+  double spread, drift; /* relative noise of the measurements */
+  double disk[2];       /* bytes/s of a node's disk, for reads and writes; 0: not measured */
   double peak[TWS_DTYPE_COUNT];
   double bandwidth, node_bandwidth, bandwidth_efficiency, launch_s;
   double matmul_efficiency, fp8_efficiency, fp4_efficiency, tile_overhead_s, misaligned;
   tws_rates rates;
-  int other; /* the engines cannot run on it; planned as a GPU */
+  int other; /* 1: no engine runs on it; planned as a GPU */
   int multiprocessors;
   double attention_efficiency, attention_half_length, attention_backward;
-  int unfused;                              /* GELU and residual sums are kernels of their own */
-  int attention_unfused, scores_recomputed; /* scores are in memory; between forward and backward they are not kept */
-  int masks_kept;                           /* of dropout, between forward and backward */
-  double score_bytes[2];                    /* of kernels between the products, for each score: forward, backward */
+  int unfused;                              /* 1: GELU and residual sums are separate kernels */
+  int attention_unfused, scores_recomputed; /* 1: attention stores scores in memory; 1: backward recomputes them */
+  int masks_kept;                           /* 1: dropout masks are saved for backward */
+  double score_bytes[2];                    /* bytes per score that kernels between products move: forward, backward */
   int generation;                           /* tws_generation */
   double narrow_peak[TWS_NARROW_COUNT];     /* of products; 0: none */
   tws_matmul_dtype matmul_dtype;            /* of what enters products of 16-bit layers */
@@ -106,15 +109,18 @@ struct tws_profile {
   double scale[TWS_SCALE_COUNT];         /* tws_profile_rescale(); 0: 1 */
 };
 
-/* Coordinates and costs of a matrix product or attention; 0 for kernels that are costed by bytes alone. */
+/* Computes the coordinates and costs of a matrix product or attention. Returns 1, or 0 for kernels that are costed by
+ * bytes alone. */
 int tws_shape_of(const tws_work *work, tws_shape *shape);
-const char *tws_profile_builtin(const char *name); /* JSON text of those in builtin.c, or NULL */
-/* A built-in profile, whatever it is made from, or a file. */
+const char *tws_profile_builtin(const char *name); /* JSON text of a profile in builtin.c, or NULL */
+/* Opens a built-in profile of any kind, or a file, as JSON. */
 tws_code tws_profile_open(const char *spec, tws_json **out, tws_error *err);
-/* TWS_INVALID with all names; `or_file` ends the sentence "... is neither a built-in hardware profile". */
+/* Fails with TWS_INVALID and a hint of all names; `or_file` ends the sentence "... is neither a built-in hardware
+ * profile". */
 tws_code tws_profile_unknown(const char *spec, const char *or_file, tws_error *err);
 
-/* By how much longer a tile of tm x tn takes than its products alone, `feed` of reading its operands. */
+/* Returns by which factor a tile of tm x tn takes longer than its products alone; `feed` is the cost of reading its
+ * operands. */
 static inline double tws_profile_tiled(double tm, double tn, double feed) {
   return 1 + feed * (1 / tm + 1 / tn);
 }
@@ -123,9 +129,11 @@ static inline double tws_profile_scale(const tws_profile *profile, tws_scale sca
 }
 #define TWS_TILE_FEED 15.0 /* of tensor cores */
 
-/* runtime.c. Of a work's products in the type that the profile was told; 0: that of the work. */
+/* Returns the peak flop/s of a work's products in the narrow type that the profile was given (runtime.c); 0: the
+ * products have the type of the work. */
 double tws_profile_matmul_peak(const tws_profile *profile, const tws_work *work);
-/* Bytes that casts before such a product move for each element of its input, or of its weight. */
+/* Returns the bytes that casts before such a product move for each element of its input, or of its weight if `weight`
+ * is 1. */
 double tws_profile_cast_bytes(const tws_profile *profile, int weight);
 
 #endif

@@ -1,4 +1,4 @@
-/* The JSON Schema of profile files. Names of kernels, types and collectives come from their tables. */
+/* Writes the JSON Schema of profile files. Names of kernels, types and collectives are taken from their tables. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@
 #define OBJECT(required, properties) \
   "{\"type\":\"object\",\"additionalProperties\":false,\"required\":[" required "],\"properties\":{" properties "}}"
 #define LIST(items) "{\"type\":\"array\",\"items\":" items "}"
-#define NAMED "{\"type\":\"object\",\"additionalProperties\":false,\"properties\":{}}" /* filled from tables */
+#define NAMED "{\"type\":\"object\",\"additionalProperties\":false,\"properties\":{}}" /* filled from the tables */
 #define SHARE(about) NUMBER("0.001", "1", about)
 #define SAMPLES LIST("{\"type\":\"array\",\"items\":{\"type\":\"number\",\"minimum\":0,\"maximum\":1e18}}")
 #define WORD "{\"type\":\"string\",\"enum\":[]}"
@@ -83,7 +83,7 @@ static const char *collective_word(int i) {
   return tws_collective_name((tws_collective)i);
 }
 
-/* The item at a path of members, "properties.matmul"; NULL: none. */
+/* Returns the item at a path of members, such as "properties.matmul"; NULL: there is none. */
 static cJSON *at(cJSON *root, const char *path) {
   while (root && *path) {
     char name[48];

@@ -4,7 +4,8 @@
 #include <gsl/gsl_multifit.h>
 #include "models/hardware/profile_internal.h"
 
-/* Beyond this distance in natural logarithms (a factor of about 4 in one size) the fit outweighs the nearest sample. */
+/* At a larger distance in natural logarithms (a factor of about 4 in one size), the fit outweighs the nearest
+ * sample. */
 static const double reach = 1.4;
 
 static double distance2(const tws_shape *a, const tws_shape *b) {
@@ -22,8 +23,8 @@ static double fitted(const tws_surface *surface, const tws_shape *shape) {
   return sum;
 }
 
-/* Least squares of sum_j c_j cost_j / seconds = 1 over the costs in `use`. Costs are scaled so that the largest ratio
- * is 1: flops and bytes differ by many orders of magnitude. Returns 0 on success. */
+/* Solves the least-squares problem sum_j c_j cost_j / seconds = 1 over the costs in `use`. Costs are scaled so that the
+ * largest ratio is 1, because flops and bytes differ by many orders of magnitude. Returns 0 on success. */
 static int solve_patch(const tws_surface *surface, const int *use, int used, double *coefficient) {
   size_t n = surface->count, p = (size_t)used;
   gsl_matrix *x = gsl_matrix_alloc(n, p), *covariance = gsl_matrix_alloc(p, p);
@@ -53,8 +54,8 @@ static int solve_patch(const tws_surface *surface, const int *use, int used, dou
   return failed;
 }
 
-/* Non-negative coefficients by leaving out the worst offender until none is negative: a cost never makes
- * work faster. */
+/* Fits non-negative coefficients, because a cost never makes work faster: leaves out the most negative cost until none
+ * is negative. */
 static int fit_surface(tws_surface *surface) {
   size_t n = surface->count;
   int limit = n < 3 ? 1 : n < 6 ? 2 : n < 10 ? 3 : TWS_SURFACE_COSTS;
@@ -84,7 +85,7 @@ static int fit_surface(tws_surface *surface) {
   return -1;
 }
 
-/* Copy the points, equal shapes averaged. */
+/* Copies the points; equal shapes are averaged. */
 static void gather_samples(tws_surface *surface, const tws_shape *shapes, double (*samples)[2], size_t n) {
   for (size_t i = 0; i < n; i++) {
     size_t same = 0;
@@ -92,7 +93,7 @@ static void gather_samples(tws_surface *surface, const tws_shape *shapes, double
     if (same == surface->count) {
       surface->shapes[same] = shapes[i];
       surface->seconds[same] = samples[i][1];
-      surface->residual[same] = 1; /* how many, until the residuals are known */
+      surface->residual[same] = 1; /* number of samples averaged, until the residuals are computed */
       surface->count++;
     } else {
       double count = surface->residual[same]++;

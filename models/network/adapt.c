@@ -19,7 +19,7 @@ static tws_code no_memory(tws_error *err) {
   return tws_fail(err, TWS_MEMORY, NULL, "no memory for the parts of a model that are trained");
 }
 
-/* ---- lists of texts in the configuration ---- */
+/* ---- configuration keys that are lists of texts ---- */
 
 enum { MOST_TEXTS = 256 };
 typedef struct texts {
@@ -34,7 +34,7 @@ static tws_code read_texts(const cJSON *from, const char *key, texts *out, tws_e
   memset(out->fitted, 0, sizeof out->fitted);
   if (!from || cJSON_IsNull(from)) return TWS_OK;
   for (item = cJSON_IsArray(from) ? from->child : from; item; item = cJSON_IsArray(from) ? item->next : NULL) {
-    if (!cJSON_IsString(item)) continue; /* the configuration has refused it */
+    if (!cJSON_IsString(item)) continue; /* the configuration has refused such a list */
     if (out->count == MOST_TEXTS)
       return tws_fail(err, TWS_INVALID, "use patterns that fit more", "%s has more than %d names", key, MOST_TEXTS);
     out->item[out->count++] = item->valuestring;
@@ -49,7 +49,7 @@ static tws_code check_fitted(const texts *list, const char *key, const char *hin
   return TWS_OK;
 }
 
-/* The tensors of one parameter in the model's files. */
+/* Lists the tensors that one parameter has in the model's files. */
 static tws_code tensors_of(const tws_network *network, const tws_param *param, tws_arena *arena,
                            tws_hf_tensor **tensors, uint32_t *count, tws_error *err) {
   const tws_hf_request one = {.architecture = network->architecture ? network->architecture : "",
@@ -88,7 +88,8 @@ static tws_code freeze_by_name(tws_network *network, texts *patterns, tws_arena 
   return TWS_OK;
 }
 
-/* One kernel finds the gradients of a module's weight and bias. */
+/* Fails if a module's weight and bias are not both frozen or both trained, because one kernel computes both
+ * gradients. */
 static tws_code check_modules(const tws_network *network, tws_error *err) {
   for (uint32_t i = 0; i < network->module_count; i++) {
     const tws_module *m = &network->modules[i];
@@ -118,18 +119,19 @@ static tws_code freeze(tws_network *network, const cJSON *list, tws_arena *arena
 /* ---- adapters ---- */
 
 typedef struct adapter {
-  tws_network *net; /* with new arrays */
+  tws_network *net; /* the network, with larger arrays */
   const tws_config *config;
   texts targets;
   int all_linear;
   tws_arena *scratch;
-  uint32_t *stands_for;       /* per value: what its readers read now */
-  const tws_low_rank *shapes; /* the last one made */
-  int count;                  /* of layers with adapters */
+  uint32_t *stands_for;       /* [value]: the value that its readers read instead */
+  const tws_low_rank *shapes; /* the most recently made ones, which equal layers share */
+  int count;                  /* number of layers with adapters */
   tws_error *err;
 } adapter;
 
-/* "q_proj" is the last word of a module's name, or all of it. */
+/* Returns 1 if a target of the configuration names the tensor: "q_proj" matches a module whose name is that or ends
+ * with ".q_proj". */
 static int fits(adapter *a, const char *tensor) {
   static const char weight[] = ".weight";
   const size_t length = strlen(tensor) - (sizeof weight - 1);
@@ -143,7 +145,8 @@ static int fits(adapter *a, const char *tensor) {
   return found;
 }
 
-/* Which parts of a layer's output have adapters; returns how many. */
+/* Determines the width of each part of a layer's output and whether it has an adapter; returns the number of parts that
+ * have one. */
 static int parts_of(adapter *a, const tws_module *m, tws_low_rank *shape, tws_code *code) {
   const tws_param *weight = &a->net->params[m->param[0]];
   tws_hf_tensor *tensors;
@@ -201,7 +204,7 @@ static uint32_t add_param(adapter *a, const tws_module *of, const char *suffix, 
   return index;
 }
 
-/* Joined parts are joined in the adapter's parameters too, without those that have none. */
+/* Sets the fused rows of an adapter's parameter as in the weight, without the parts that have no adapter. */
 static void join_parts(tws_param *param, const tws_param *weight, const tws_low_rank *shape, int of_a) {
   const int apart = shape->width[1] > 0;
   for (int i = 0; i < 3 && apart; i++)
@@ -217,7 +220,7 @@ double tws_lora_scale(const tws_config *config) {
   return config->lora.alpha / (config->lora.rslora ? sqrt(r) : r);
 }
 
-/* Adds an adapter after the linear layer `base`, which is the last module. */
+/* Adds an adapter after the linear layer `base`, the module added last. */
 static tws_code add_adapter(adapter *a, uint32_t base, const tws_low_rank *shape, int parts) {
   tws_network *net = a->net;
   const tws_module linear = net->modules[base];
@@ -273,7 +276,7 @@ static tws_code copy_modules(adapter *a, const tws_module *old, uint32_t count) 
   return TWS_OK;
 }
 
-/* Arrays with room for four more modules and two more parameters of each linear layer. */
+/* Allocates arrays with room for four more modules and two more parameters per linear layer. */
 static tws_code make_room(adapter *a, tws_error *err) {
   tws_network *net = a->net;
   uint32_t linear = 0;
@@ -322,9 +325,9 @@ static tws_code add_adapters(adapter *a, tws_error *err) {
                                  "twinspeed.lora: the model has no linear layers in its layers");
 }
 
-/* ---- frozen weights in few bits ---- */
+/* ---- quantized frozen weights ---- */
 
-/* Weights of linear layers and of nothing else. */
+/* Marks the parameters that only linear layers use, as weights. */
 static void find_weights(const tws_network *network, uint8_t *weights) {
   for (uint32_t m = 0; m < network->module_count; m++)
     if (network->modules[m].type == TWS_MODULE_LINEAR) weights[network->modules[m].param[0]] = 1;
@@ -370,7 +373,7 @@ static tws_code quantize(tws_network *network, const tws_config *config, tws_are
                               "twinspeed.frozen_quantization: no weight of a linear layer is frozen");
 }
 
-/* Which values depend on what is trained. */
+/* Marks the values that depend on no trained parameter. */
 static tws_code mark_constants(tws_network *network, tws_arena *scratch, tws_error *err) {
   uint8_t *needed = tws_arena_alloc(scratch, network->value_count + 1u, 1);
   if (!needed) return no_memory(err);

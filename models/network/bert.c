@@ -6,10 +6,11 @@
 typedef struct bert {
   tws_encoder encoder;
   int64_t segments;
-  double dropout; /* of the classifier's input */
+  double dropout; /* probability of dropout of the classifier's input */
 } bert;
 
-/* The marks of two texts in one: ids of Google's vocabularies, or the last ones of a small one before the mask. */
+/* Sets the ids of the tokens that mark two texts in one sample: those of Google's vocabularies, or the last ones before
+ * the mask of a small vocabulary. */
 static tws_code read_sentences(tws_network_builder *b, int64_t segments, tws_error *err) {
   enum { CLASS = 101, SEPARATOR = 102, SMALL = 1000 };
   tws_network *net = b->net;
@@ -31,7 +32,7 @@ static tws_code read_sentences(tws_network_builder *b, int64_t segments, tws_err
 }
 
 static tws_code read_keys(tws_network_builder *b, bert *m, tws_error *err) {
-  /* Google's Chinese and multilingual files: of its own program, whose pooler is the class's */
+  /* Keys of Google's Chinese and multilingual files that its own program wrote, whose pooler is the class's. */
   static const char *const also[] = {
       "max_predictions_per_seq", "directionality",       "pooler_fc_size", "pooler_num_attention_heads",
       "pooler_num_fc_layers",    "pooler_size_per_head", "pooler_type",    NULL};

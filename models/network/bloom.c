@@ -37,7 +37,7 @@ tws_code tws_build_bloom(tws_network_builder *b, tws_error *err) {
   tws_decoder d = {.drops = &drops,
                    .names = &names,
                    .keys = &keys,
-                   .positions = TWS_MAX_WIDTH, /* any */
+                   .positions = TWS_MAX_WIDTH, /* no limit, because ALiBi has no table of positions */
                    .inner = 4,
                    .activation = "gelu_new",
                    .ungated = 1,

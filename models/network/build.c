@@ -35,7 +35,8 @@ uint32_t tws_build_module(tws_network_builder *b, tws_module_type type, int laye
   return index;
 }
 
-/* Values are named after their module, without Hugging Face's outermost prefix: "h.3.ln_1.y". */
+/* Adds a value to a module. Values are named after the module, without Hugging Face's outermost prefix:
+ * "h.3.ln_1.y". */
 uint32_t tws_build_value(tws_network_builder *b, uint32_t module, int slot, const char *suffix, const tws_dim *row,
                          int row_dims, int64_t per_row, tws_value_kind kind) {
   tws_network *net = b->net;
@@ -58,7 +59,7 @@ uint32_t tws_build_value(tws_network_builder *b, uint32_t module, int slot, cons
 
 static const tws_dim token_rows[2] = {{.kind = TWS_DIM_SAMPLES}, {.kind = TWS_DIM_SEQUENCE}};
 
-/* Rows as those of what the module reads, or tokens. */
+/* Adds a value whose rows are those of the module's first input, or tokens if it has none. */
 static uint32_t add_value(tws_network_builder *b, uint32_t module, int slot, const char *suffix, int64_t per_row,
                           tws_value_kind kind) {
   const uint32_t in = b->net->modules[module].in[0];
@@ -70,7 +71,7 @@ static uint32_t add_value(tws_network_builder *b, uint32_t module, int slot, con
 uint32_t tws_build_param(tws_network_builder *b, uint32_t module, int slot, const char *name, int64_t rows,
                          int64_t columns, tws_init init) {
   tws_network *net = b->net;
-  int64_t elements = rows * columns; /* dimensions are bounded: see TWS_MAX_WIDTH */
+  int64_t elements = rows * columns; /* cannot overflow: see TWS_MAX_WIDTH */
   if (elements > TWS_MAX_PARAMS - b->params)
     b->too_large = 1;
   else
@@ -95,7 +96,7 @@ uint32_t tws_build_input(tws_network_builder *b, const char *name, tws_input_con
   return net->input_count++;
 }
 
-/* The network's input with this content, one for each token; the same one when it is asked for again. */
+/* Returns the network's input with this content, with one element per token; adds it if there is none. */
 static uint32_t token_input(tws_network_builder *b, const char *name, tws_input_content content) {
   const uint32_t found = tws_network_input_of(b->net, content);
   return found != TWS_NONE ? found : tws_build_input(b, name, content, token_rows, 2);
@@ -370,7 +371,7 @@ void tws_build_loss(tws_network_builder *b, uint32_t logits) {
   const int64_t classes = net->classes > 0 ? net->classes : net->vocabulary;
   tws_build_loss_of(b, net->objective == TWS_OBJECTIVE_SENTENCES ? "masked tokens" : "loss", logits,
                     token_input(b, "targets", TWS_INPUT_TARGETS),
-                    net->objective == TWS_OBJECTIVE_SPANS ? 0 : classes); /* 0: as many classes as tokens */
+                    net->objective == TWS_OBJECTIVE_SPANS ? 0 : classes); /* 0: the tokens are the classes */
 }
 
 /* ---- configuration helpers ---- */
@@ -546,7 +547,7 @@ static int asks_for_nothing(const cJSON *item) {
   return cJSON_IsNull(item) || cJSON_IsFalse(item) || (holds && item->child == NULL);
 }
 
-/* Under whatever name, to drop a share of 0 is to drop nothing. */
+/* Returns 1 if the value of a dropout key means that nothing is dropped. */
 static int drops_nothing(const cJSON *item) {
   const int share = strstr(item->string, "dropout") != NULL || strstr(item->string, "pdrop") != NULL;
   return share && cJSON_IsNumber(item) && !(item->valuedouble > 0) && !(item->valuedouble < 0);

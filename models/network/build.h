@@ -4,7 +4,8 @@
 
 #include "models/network/network.h"
 
-/* Bounds of one dimension: products of two fit an int64_t with room to spare, rows of activations fit a uint32_t. */
+/* Bounds of one dimension, so that products of two dimensions fit an int64_t, and rows of activations fit a
+ * uint32_t. */
 enum { TWS_MAX_LAYERS = 16384, TWS_MAX_HEADS = 65536, TWS_MAX_WIDTH = 1 << 26, TWS_MAX_VOCABULARY = 1 << 28 };
 enum { TWS_MAX_EXPERTS = 4096, TWS_MAX_CHOICES = 64 };
 #define TWS_MAX_PARAMS ((int64_t)1 << 50)
@@ -13,12 +14,12 @@ typedef struct tws_network_builder {
   tws_network *net;
   const tws_json *json;
   tws_text notes;
-  int64_t params;            /* elements so far */
-  int failed;                /* out of memory */
-  int too_large;             /* more than TWS_MAX_PARAMS elements */
+  int64_t params;            /* number of parameter elements added until now */
+  int failed;                /* 1: memory is exhausted */
+  int too_large;             /* 1: more than TWS_MAX_PARAMS elements */
   const cJSON *unknown;      /* the first key of the file that no builder reads; it is refused when the graph is
                                 complete */
-  const char *spellings[24]; /* of keys that tws_build_known_keys() was given */
+  const char *spellings[24]; /* keys given to tws_build_known_keys() */
   int spelling_count;
 } tws_network_builder;
 
@@ -26,10 +27,10 @@ typedef struct tws_init {
   float std, value;
 } tws_init;
 
-/* Reserve arrays for this many modules; values and parameters follow from it. */
+/* Reserves arrays for this number of modules; the numbers of values and parameters follow from it. */
 tws_code tws_build_reserve(tws_network_builder *b, int64_t modules, tws_error *err);
 
-/* Primitives that the other builders use. A module has neither values nor parameters at first; `slot` is the index of a
+/* Primitives that the other builders use. A new module has neither values nor parameters; `slot` is the index of a
  * value or parameter in its module. Names are not copied; `row` is. */
 uint32_t tws_build_module(tws_network_builder *b, tws_module_type type, int layer, const char *name);
 uint32_t tws_build_value(tws_network_builder *b, uint32_t module, int slot, const char *suffix, const tws_dim *row,
@@ -39,60 +40,65 @@ uint32_t tws_build_param(tws_network_builder *b, uint32_t module, int slot, cons
 uint32_t tws_build_input(tws_network_builder *b, const char *name, tws_input_content content, const tws_dim *dim,
                          int dims);
 
-/* Each adds one module and returns its (first) output value; `x` is the input. Names are copied. */
+/* Each of the following adds one module and returns its (first) output value; `x` is its input value. Names are
+ * copied. */
 uint32_t tws_build_embedding(tws_network_builder *b, const char *name, const char *wte, const char *wpe, float std);
-/* The same of a table alone: rows of any width, by TWS_INPUT_TOKENS or TWS_INPUT_POSITIONS. */
+/* Adds an embedding with a single table, whose rows may have any width, selected by TWS_INPUT_TOKENS or
+ * TWS_INPUT_POSITIONS. */
 uint32_t tws_build_rows(tws_network_builder *b, const char *name, const char *table, tws_input_content content,
                         int64_t rows, int64_t width, float std);
-/* Adds to the embedding that was built last a table of segments, by an input of its own. */
+/* Adds a table of segments, selected by an input of its own, to the embedding that was added last. */
 void tws_build_segments(tws_network_builder *b, const char *table, int64_t rows, float std);
 uint32_t tws_build_norm(tws_network_builder *b, int layer, const char *name, uint32_t x, int rms, double epsilon);
 typedef struct tws_norm_kind {
-  int rms, bias, plain;   /* plain: no parameters */
-  double epsilon, offset; /* offset: added to weights, which begin at 1 - offset */
+  int rms, bias, plain;   /* plain: 1: no parameters */
+  double epsilon, offset; /* offset: added to the weights, whose initial value is 1 - offset */
 } tws_norm_kind;
 uint32_t tws_build_norm_of(tws_network_builder *b, int layer, const char *name, uint32_t x, const tws_norm_kind *kind);
-/* Adds a norm of queries and keys, of each head separately or of all heads together; parameters are "<name>.<part>",
- * those of queries first. */
+/* Adds a norm of queries and keys, of each head separately or over all heads; parameters are named "<name>.<part>",
+ * that of the queries first. */
 uint32_t tws_build_heads_norm(tws_network_builder *b, int layer, const char *name, const char *const part[2],
                               uint32_t qkv, const tws_norm_kind *kind, int together);
-/* fused: NULL, or rows of up to three parts; tied: TWS_NONE, or the parameter used as weight */
+/* Adds a linear layer. fused: NULL, or the rows of up to three parts; tied: TWS_NONE, or the parameter used as
+ * weight. */
 uint32_t tws_build_linear(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t in, int64_t out,
                           float std, int bias, const int64_t *fused, uint32_t tied);
-/* Sets the layout in files of the fused rows of the last linear module: tws_param.groups. */
+/* Sets the file layout (tws_param.groups) of the fused rows of the linear module that was added last. */
 void tws_build_group(tws_network_builder *b, int64_t groups);
-/* Rows of the last embedding's table of positions before that of the first token; they are more than the positions. */
+/* Sets the number of rows of the last embedding's table of positions that precede the row of the first token; the table
+ * has these rows in addition to the positions. */
 void tws_build_first_position(tws_network_builder *b, int64_t rows);
-/* A table of constants for modules' `running`, in the network's arena; those who give the same one share it. */
+/* Returns a table of constants for modules' `running`, in the network's arena; modules that give the same values share
+ * one table. */
 uint32_t tws_build_constants(tws_network_builder *b, const float *values, int64_t rows, int64_t columns);
 uint32_t tws_build_rope(tws_network_builder *b, int layer, const char *name, uint32_t qkv,
                         const double rope[TWS_ROPE_PARAMETERS]);
 uint32_t tws_build_attention(tws_network_builder *b, int layer, const char *name, uint32_t qkv);
-/* Rows of a table of parameters, as many whatever the job. */
+/* Returns the rows of a table of parameters as a value whose number of rows does not depend on the job. */
 uint32_t tws_build_table(tws_network_builder *b, int layer, const char *name, int64_t rows, float std);
-/* Returns x with dropout; x itself stays, since other modules read it too. share 0: returns x. */
+/* Returns x with dropout in a new value, because other modules read x too; with share 0 returns x. */
 uint32_t tws_build_dropped(tws_network_builder *b, int layer, const char *name, uint32_t x, double share);
-/* Builds attention of contents to contents and to positions, which are rows of `parts` parts. kinds:
- * models/operators.def. */
+/* Adds disentangled attention of contents to contents and to positions. Positions are rows of `parts` parts; kinds: set
+ * of scores (models/operators.def). */
 uint32_t tws_build_disentangled(tws_network_builder *b, int layer, const char *name, uint32_t qkv, uint32_t positions,
                                 int parts, int kinds);
-/* x, to the first and the third of whose up to three parts a bias is added; `bias` names the parameter. */
+/* Adds a bias to the first and the third of up to three parts of x; `bias` names the parameter. */
 uint32_t tws_build_part_bias(tws_network_builder *b, int layer, const char *name, const char *bias, uint32_t x,
                              int parts);
-/* Concatenates each token with its adjacent ones, `side` in all, for a linear layer that is a convolution. lengths: an
- * input. */
+/* Concatenates each token with adjacent tokens, `side` tokens in all; a linear layer of the result is a convolution.
+ * lengths: an input of the network. */
 uint32_t tws_build_neighbours(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t side,
                               uint32_t lengths);
-/* Adds attention of queries to the keys and values of another sequence, which are in one row. */
+/* Adds attention of queries to another sequence, whose keys and values are in the same rows. */
 uint32_t tws_build_cross_attention(tws_network_builder *b, int layer, const char *name, uint32_t q, uint32_t kv);
 uint32_t tws_build_pointwise(tws_network_builder *b, int layer, const char *name, tws_module_type type, uint32_t x,
                              int64_t width);
-/* factor x, in place, so x has no other reader; cap tanh(x / cap) */
+/* Return factor x, computed in place (so x has no other reader), and cap tanh(x / cap). */
 uint32_t tws_build_scale(tws_network_builder *b, int layer, const char *name, uint32_t x, double factor);
 uint32_t tws_build_softcap(tws_network_builder *b, int layer, const char *name, uint32_t x, double cap);
 uint32_t tws_build_add(tws_network_builder *b, int layer, const char *name, uint32_t residual, uint32_t branch);
-/* Experts. A router makes three values of logits, one for each token and expert; the others take them. `routing` is
- * copied. fused: as of a linear layer, rows of one expert. */
+/* Layers of experts. A router computes three values from the logits (tws_routes), which the other modules read.
+ * `routing` is copied. fused: as of a linear layer, for the rows of one expert. */
 typedef struct tws_routes {
   const tws_routing *routing;
   uint32_t routes, weights, counts;
@@ -103,41 +109,44 @@ uint32_t tws_build_dispatch(tws_network_builder *b, int layer, const char *name,
 uint32_t tws_build_expert_linear(tws_network_builder *b, int layer, const char *name, uint32_t slots,
                                  const tws_routes *of, int64_t out, float std, int bias, const int64_t *fused);
 uint32_t tws_build_combine(tws_network_builder *b, int layer, const char *name, uint32_t slots, const tws_routes *from);
-/* x by one gate of each of its rows, or by the share of one of two. */
+/* Multiplies each row of x by its gate; second = 1: by the second's share of two gates. */
 uint32_t tws_build_gate(tws_network_builder *b, int layer, const char *name, uint32_t x, uint32_t gates, int second);
-/* Rows of x by the numbers in an input of the network. */
+/* Returns the rows of x whose numbers are in an input of the network. */
 uint32_t tws_build_gather(tws_network_builder *b, int layer, const char *name, uint32_t x, uint32_t input);
-/* The first `kept` elements of each of a row's blocks. */
+/* Returns the first `kept` elements of each of the `blocks` blocks of a row. */
 uint32_t tws_build_part(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t blocks, int64_t kept);
-/* Rows for an attention of the network's heads; `latent` is copied. */
+/* Returns rows of queries, keys and values for the network's heads in latent attention; `latent` is copied. */
 uint32_t tws_build_latent(tws_network_builder *b, int layer, const char *name, uint32_t q, uint32_t compressed,
                           uint32_t kv, const tws_latent *latent);
 void tws_build_loss(tws_network_builder *b, uint32_t logits);
-/* One of several losses, by what it is called; targets: an input. */
+/* Adds one of several losses under this name; targets: an input of the network. */
 void tws_build_loss_of(tws_network_builder *b, const char *name, uint32_t logits, uint32_t targets, int64_t classes);
-/* Returns 1 if the class in the file ends with `ending`, such as "ForMaskedLM"; a file without one means the family's
- * first class. */
+/* Returns 1 if the class named in the file ends with `ending`, such as "ForMaskedLM"; a file without a class means the
+ * family's first one. */
 int tws_build_is_class(const tws_network_builder *b, const char *ending);
-/* Heads of texts and of tokens (heads.c). num_labels, or how many id2label has: into net->classes; and the padding of
- * texts. TWS_UNSUPPORTED: a loss that is not cross-entropy. Only where tws_build_objective() is one of classes. */
+/* Heads that classify texts or tokens (heads.c). The first function returns the objective that the file's class has.
+ * The second, only for objectives with classes, reads num_labels, or the number of entries of id2label, into
+ * net->classes, and the padding token of texts; it fails with TWS_UNSUPPORTED for a loss that is not cross-entropy. */
 tws_objective tws_build_objective(const tws_network_builder *b);
 tws_code tws_build_read_classes(tws_network_builder *b, tws_error *err);
-/* One row of each sample, which the input says. */
+/* Returns one row of x for each sample, which an input of the network selects. */
 uint32_t tws_build_sample_rows(tws_network_builder *b, const char *name, uint32_t x);
-/* Scores of each token as the start and as the end of an answer, and their loss: the mean over samples and ends of
- * cross-entropies over the tokens of a sample that count. */
+/* Adds the scores of each token as the start and as the end of an answer, and their loss: the mean over samples and
+ * both ends of the cross-entropy over the tokens of a sample that are no padding. */
 void tws_build_spans(tws_network_builder *b, const char *name, uint32_t x, double range, uint32_t lengths);
-/* Scores of net->classes, and their loss. */
+/* Adds the scores of net->classes classes, and their loss. */
 void tws_build_class_scores(tws_network_builder *b, const char *name, uint32_t x, double range, int bias);
 
-/* Text in the network's arena for a name; "" (and b->failed) without memory. */
+/* Formats a name in the network's arena; returns "" and sets b->failed if memory is exhausted. */
 const char *tws_build_name(tws_network_builder *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* In-place dropout: x has no other reader; probability 0: returns x. */
-/* x times numbers from 1 - jitter to 1 + jitter, drawn like dropout, in training; x itself with 0. */
+/* tws_build_dropout() applies dropout in place, so x has no other reader; with probability 0 it returns x. */
+/* Multiplies x by random numbers from 1 - jitter to 1 + jitter, generated like dropout, in training; with 0 returns
+ * x. */
 uint32_t tws_build_jitter(tws_network_builder *b, int layer, const char *name, uint32_t x, double jitter);
 uint32_t tws_build_dropout(tws_network_builder *b, int layer, const char *name, uint32_t x, double probability);
-/* Pictures: `x` has pixels as rows (TWS_DIM_PIXELS). Those of the network are an input, and x TWS_NONE. */
+/* Layers of networks on pictures: the rows of `x` are pixels (TWS_DIM_PIXELS). The network's own pictures are an input;
+ * x is TWS_NONE then. */
 typedef struct tws_convolution {
   int64_t out, side, stride, padding, groups;
   float std;
@@ -148,37 +157,40 @@ uint32_t tws_build_convolution(tws_network_builder *b, int layer, const char *na
                                const tws_convolution *convolution);
 uint32_t tws_build_batch_norm(tws_network_builder *b, int layer, const char *name, uint32_t x, double epsilon,
                               double momentum);
-/* side 0: over the whole picture, whose rows then are samples */
+/* Adds pooling. side 0: over the whole picture, so that the result has one row per sample. */
 uint32_t tws_build_pool(tws_network_builder *b, int layer, const char *name, tws_module_type type, uint32_t x,
                         int64_t side, int64_t stride, int64_t padding);
 
-/* Configuration helpers. */
-/* Notes that a key has no effect, and why, where it is there and asks for something: null, false and 0 do not. */
+/* Functions that read configurations. */
+/* Notes that a key has no effect, and why, if it is given and not null, false or 0. */
 void tws_build_note_unused(tws_network_builder *b, const char *key, const char *why);
-/* A size may be spelled with either key; both with different values contradict each other. */
+/* Reads a size that either key may give; fails if both are given and differ. */
 tws_code tws_build_size(tws_network_builder *b, const char *key, const char *alias, int required, int64_t high,
                         int64_t fallback, int64_t *value, tws_error *err);
-/* A number above 0; null, where the key is there, is 0. */
+/* Reads a number above 0; a null value is read as 0. */
 tws_code tws_build_optional_number(tws_network_builder *b, const char *key, double fallback, double *value,
                                    tws_error *err);
-/* A key whose value is modelled only when it equals `expected`. */
+/* Fails if the key has another value than `expected`, the only one that is modelled. */
 tws_code tws_build_expect_bool(tws_network_builder *b, const char *key, int expected, const char *hint, tws_error *err);
-/* Dropout probabilities are read and remarked upon: nothing is dropped there. */
+/* Reads dropout probabilities that have no effect here, and notes that nothing is dropped. */
 tws_code tws_build_dropouts(tws_network_builder *b, const char *const *keys, tws_error *err);
-/* A share of what is dropped in training; a file that does not have the key drops nothing. */
+/* Reads a dropout probability; 0 if the file does not have the key. */
 tws_code tws_build_dropout_share(tws_network_builder *b, const char *key, double *share, tws_error *err);
-/* Registers keys that typing errors are compared with, "|" between two spellings of one; they are not copied. */
+/* Registers keys for suggestions on misspelled ones, with "|" between two spellings of one key; the strings are not
+ * copied. */
 void tws_build_known_keys(tws_network_builder *b, const char *spellings);
-/* Members that are in neither list (the second may be NULL), nor known otherwise, nor plain metadata, are refused: they
- * may change the arithmetic. Those that are null, false or empty ask for nothing, and are remarked upon. */
+/* Refuses members of the file that are in neither list (the second may be NULL), nor otherwise known, nor plain
+ * metadata, because they may change the arithmetic. Members that are null, false or empty request nothing and are only
+ * noted. */
 void tws_build_unknown_keys(tws_network_builder *b, const char *const *known, const char *const *also);
 
-/* Keys that any configuration may have and that change nothing here, those of its parts too; ends with NULL. */
+/* Returns the keys, also of nested objects, that any configuration may have and that change nothing here; NULL ends the
+ * list. */
 const char *const *tws_build_metadata(void);
 #define ARCHITECTURE(name, ...) tws_code tws_build_##name(tws_network_builder *b, tws_error *err);
 #include "models/network/architectures.def"
 
-/* JSON text of a built-in model, or NULL. */
+/* Returns the JSON text of a built-in model, or NULL. */
 const char *tws_network_builtin(const char *name);
 
 #endif

@@ -1,5 +1,6 @@
-/* Built-in models: Hugging Face config.json texts, cut down to the keys that matter, so that there is one constructor.
- * Sources: the models' own config.json files (openai-community/gpt2*, meta-llama/Llama-*). */
+/* Built-in models: texts of Hugging Face's config.json, reduced to the keys that matter, so that built-in models and
+ * files have one constructor. Sources: the models' own config.json files (openai-community/gpt2*,
+ * meta-llama/Llama-*). */
 #include <string.h>
 #include "models/network/build.h"
 
@@ -39,7 +40,7 @@ static const struct {
     {"llama-3-8b", LLAMA(32, 4096, 14336, 32, 8, 128256, 8192, BRAIN ",\"rope_theta\":500000")},
     {"llama-3-70b", LLAMA(80, 8192, 28672, 64, 8, 128256, 8192, BRAIN ",\"rope_theta\":500000")},
     {"llama-3.1-405b", LLAMA(126, 16384, 53248, 128, 8, 128256, 131072, BRAIN LLAMA3_ROPE(8))},
-    {"llama-3-405b", LLAMA(126, 16384, 53248, 128, 8, 128256, 131072, BRAIN LLAMA3_ROPE(8))}, /* the same model */
+    {"llama-3-405b", LLAMA(126, 16384, 53248, 128, 8, 128256, 131072, BRAIN LLAMA3_ROPE(8))}, /* as the model above */
     {"llama-3.2-1b", LLAMA(16, 2048, 8192, 32, 8, 128256, 131072,
                            BRAIN LLAMA3_ROPE(32) ",\"head_dim\":64,\"tie_word_embeddings\":true")},
     {"mixtral-8x7b", MIXTRAL(32, 4096, 14336, 32, 8, 8, 2, 32000, 32768, BRAIN ",\"rope_theta\":1e6")},

@@ -38,7 +38,7 @@ tws_code tws_build_cohere(tws_network_builder *b, tws_error *err) {
   return finish(b, known, &d, err);
 }
 
-/* Checks that keys which published files have, and the class does not read, agree with the graph. */
+/* Checks keys that published files have and Hugging Face's class does not read: they must agree with the graph. */
 static tws_code expect_usual(tws_network_builder *b, tws_error *err) {
   static const struct {
     const char *key, *word;
@@ -78,7 +78,7 @@ tws_code tws_build_cohere2(tws_network_builder *b, tws_error *err) {
   const tws_decoder_keys keys = cohere_keys();
   tws_decoder d = cohere(&keys, 10000);
   int64_t period = 4;
-  if (window == NULL || !cJSON_IsNull(window)) /* null is none; a file without the key has the class's 4096 */
+  if (window == NULL || !cJSON_IsNull(window)) /* null means no window; without the key the class's default is 4096 */
     TWS_TRY(tws_build_size(b, "sliding_window", NULL, 0, TWS_MAX_WIDTH, 4096, &d.window, err));
   TWS_TRY(
       tws_build_size(b, "sliding_window_pattern", "_sliding_window_pattern", 0, TWS_MAX_LAYERS, period, &period, err));

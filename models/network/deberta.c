@@ -1,8 +1,8 @@
-/* DeBERTa (He et al., 2021; keys as in Hugging Face's DebertaConfig and DebertaV2Config): BERT's layers, whose scores
- * are of contents with contents, of contents with how far apart tokens are, and the other way round. One table of such
- * positions is for all layers; each makes keys and queries of it, with its own projections or with those of the tokens.
- * The first version has no bias of keys. Large models of the second add to what the first layer makes a convolution of
- * what it read. */
+/* DeBERTa (He et al., 2021; keys as in Hugging Face's DebertaConfig and DebertaV2Config): BERT's layers with
+ * disentangled attention: scores of contents with contents, of contents with relative positions, and of relative
+ * positions with contents. All layers share one table of relative positions, from which each layer projects keys and
+ * queries, with projections of its own or those of the tokens. The first version has no bias of keys. Large models of
+ * the second version add a convolution of the first layer's input to its output. */
 #include <math.h>
 #include <string.h>
 #include <strings.h>
@@ -10,14 +10,14 @@
 #include "models/network/encoder.h"
 
 typedef struct deberta {
-  tws_encoder encoder; /* first: layers are given this one */
+  tws_encoder encoder; /* must be the first member, because layer builders receive a pointer to it */
   int64_t segments, rows, max_distance;
   int first_version, has_positions, relative, shares, kinds, scores, norms_positions;
-  int64_t convolved; /* tokens that the convolution reads; 0: there is none */
+  int64_t convolved; /* width of the convolution in tokens; 0: no convolution */
   tws_module_type convolved_by;
-  double before, behind; /* what the head of texts drops */
+  double before, behind; /* probabilities of dropout in the head that classifies texts */
   tws_module_type pooled;
-  uint32_t positions; /* value */
+  uint32_t positions; /* the table of relative positions (value) */
 } deberta;
 
 enum { CONTENT_TO_POSITION = 1, POSITION_TO_CONTENT = 2 };
@@ -47,7 +47,7 @@ static tws_code add_kind(const tws_network_builder *b, const char *word, size_t 
   return TWS_OK;
 }
 
-/* "p2c|c2p", or a list of such words. */
+/* Reads the kinds of scores, which are "p2c|c2p" or a list of such words. */
 static tws_code read_kinds(const tws_network_builder *b, int *kinds, tws_error *err) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(b->json->root, "pos_att_type"), *word;
   *kinds = 0;
@@ -119,12 +119,12 @@ static tws_code read_head(tws_network_builder *b, deberta *m, tws_error *err) {
   return tws_build_read_classes(b, err);
 }
 
-/* Behind the first layer. */
+/* Reads the keys of the convolution that is added after the first layer. */
 static tws_code read_convolution(tws_network_builder *b, deberta *m, tws_error *err) {
   const tws_json *json = b->json;
   const char *activation = NULL;
   int64_t groups = 1;
-  const int64_t most = TWS_MAX_WIDTH / b->net->hidden; /* of a product's columns */
+  const int64_t most = TWS_MAX_WIDTH / b->net->hidden; /* most tokens: a product has at most TWS_MAX_WIDTH columns */
   TWS_TRY(tws_json_int(json, json->root, "conv_kernel_size", 0, 0, most, 0, &m->convolved, err));
   TWS_TRY(tws_json_int(json, json->root, "conv_groups", 0, 1, TWS_MAX_WIDTH, 1, &groups, err));
   TWS_TRY(tws_json_string(json, json->root, "conv_act", 0, "tanh", &activation, err));
@@ -139,7 +139,7 @@ static tws_code read_convolution(tws_network_builder *b, deberta *m, tws_error *
                                          : tws_encoder_read_activation(b, "conv_act", "tanh", &m->convolved_by, err);
 }
 
-/* Reads the keys that the first version lacks. */
+/* Reads the keys that only the second version has. */
 static tws_code read_second_version(tws_network_builder *b, deberta *m, tws_error *err) {
   static const char *const keys[] = {
       "share_att_key", "position_buckets", "norm_rel_ebd", "conv_kernel_size", "conv_groups", "conv_act", NULL};
@@ -156,7 +156,7 @@ static tws_code read_keys(tws_network_builder *b, deberta *m, tws_error *err) {
                                      "attention_head_size",    "legacy",
                                      "max_relative_positions", NULL};
   tws_network *net = b->net;
-  const int64_t masks[2] = {128000, 50264}; /* of the published vocabularies, by version */
+  const int64_t masks[2] = {128000, 50264}; /* mask token of the published vocabularies, by version */
   TWS_TRY(tws_encoder_read_shared(b, &m->encoder, &m->segments, err));
   if (!cJSON_HasObjectItem(b->json->root, "layer_norm_eps")) m->encoder.epsilon = 1e-7;
   TWS_TRY(tws_build_size(b, "max_position_embeddings", NULL, 0, TWS_MAX_WIDTH, 512, &net->positions, err));
@@ -176,7 +176,7 @@ static tws_code read_keys(tws_network_builder *b, deberta *m, tws_error *err) {
 
 /* ---- the graph ---- */
 
-/* The first version's: queries have a bias, keys have none. */
+/* Projects queries with a bias and keys without one, as in the first version. */
 static uint32_t project_unevenly(tws_network_builder *b, const deberta *m, int layer, const char *self, uint32_t x,
                                  int *parts) {
   const int64_t hidden = b->net->hidden, both[3] = {hidden, hidden, 0};
@@ -191,8 +191,8 @@ static uint32_t project_unevenly(tws_network_builder *b, const deberta *m, int l
                              tws_build_name(b, "%s.pos_q_proj.bias", self), x, 2);
 }
 
-/* Rows of positions as a layer sees them: of its own projections queries and keys, or what its projections of tokens
- * make of them, values and all. */
+/* Projects the table of positions as a layer needs it: to queries and keys by projections of its own, or to queries,
+ * keys and values by the projections of tokens. */
 static uint32_t project_positions(tws_network_builder *b, const deberta *m, int layer, const char *self, int *parts) {
   tws_network *net = b->net;
   const int64_t hidden = net->hidden, both[3] = {hidden, hidden, 0};
@@ -255,7 +255,7 @@ static uint32_t convolve(tws_network_builder *b, const tws_encoder *e, int layer
 #undef NAME
 }
 
-/* Modules that make of a layer's input what attention adds. */
+/* Returns the number of modules of a layer's attention, from the layer's input to the sum. */
 static uint32_t attention_modules(const deberta *m) {
   const int biases = m->first_version, joined = biases && m->scores == 3;
   return (uint32_t)(m->relative ? 3 + (m->encoder.dropout > 0) + biases + joined : 2 + biases);
@@ -268,7 +268,7 @@ static tws_code build(tws_network_builder *b, int first_version, tws_error *err)
                                              .norm = "cls.predictions.transform.LayerNorm",
                                              .scores = "cls.predictions.decoder",
                                              .tied_scores = "cls.predictions"};
-  enum { AROUND = 24 }; /* modules before and after the layers, and of a convolution */
+  enum { AROUND = 24 }; /* modules before and after the layers, and of the convolution */
   deberta m = {.encoder = {.names = &names, .attend = attend, .joins = convolve},
                .first_version = first_version,
                .positions = TWS_NONE};

@@ -1,8 +1,8 @@
-/* Layers of experts of decoders, and the keys that several architectures have for them. */
+/* Adds layers of experts to decoders, and reads the keys that several architectures have for them. */
 #include "models/network/decoder.h"
 
-/* Experts of a token, of a layer, and the loss that balances them, which the reference adds only where
- * output_router_logits is on. */
+/* Reads the number of experts of a layer, the number chosen per token, and the coefficient of the load-balancing loss,
+ * which Transformers adds to the loss only if output_router_logits is true. */
 tws_code tws_decoder_read_routing(tws_network_builder *b, const char *count, int64_t experts, int64_t choices,
                                   double auxiliary, tws_decoder *d, tws_error *err) {
   const tws_json *json = b->json;
@@ -34,7 +34,8 @@ static tws_code read_dense_layers(tws_network_builder *b, int64_t first, tws_dec
   return TWS_OK;
 }
 
-/* Biases that balance experts are 0 here, and the loss for the token after the next is left out. */
+/* Reads the keys of experts as in DeepSeek-V3. Biases that balance experts stay 0 in this program, and multi-token
+ * prediction is left out. */
 tws_code tws_decoder_read_scored(tws_network_builder *b, const tws_decoder_scored *usual, tws_decoder *d,
                                  tws_error *err) {
   const tws_json *json = b->json;
@@ -44,7 +45,7 @@ tws_code tws_decoder_read_scored(tws_network_builder *b, const tws_decoder_score
   d->routing.sigmoid = d->routing.biased = 1;
   TWS_TRY(tws_json_bool(json, json->root, "norm_topk_prob", 0, usual->renormalizes, &d->routing.renormalizes, err));
   TWS_TRY(tws_json_number(json, json->root, "routed_scaling_factor", 0, 0, 1e6, usual->scale, &d->routing.scale, err));
-  TWS_TRY(tws_json_int(json, json->root, "n_group", 0, 1, 1, 1, &one, err)); /* published models have one */
+  TWS_TRY(tws_json_int(json, json->root, "n_group", 0, 1, 1, 1, &one, err)); /* published models have one group */
   TWS_TRY(tws_json_int(json, json->root, "topk_group", 0, 1, 1, 1, &one, err));
   tws_build_note_unused(b, "num_nextn_predict_layers", "the next token alone is predicted");
   TWS_TRY(read_dense_layers(b, usual->dense_layers, d, err));
@@ -59,7 +60,7 @@ tws_code tws_decoder_read_scored(tws_network_builder *b, const tws_decoder_score
   return TWS_OK;
 }
 
-/* An inner part: gate and up in one product, SwiGLU, down. */
+/* Adds an MLP: gate and up in one product, SwiGLU, down. */
 static uint32_t add_shared(tws_network_builder *b, const tws_decoder *d, int layer, const char *name, uint32_t x) {
   const int64_t hidden = b->net->hidden, inner = d->shared_inner, rows[3] = {inner, inner, 0};
   const float std = (float)d->range;
@@ -69,8 +70,8 @@ static uint32_t add_shared(tws_network_builder *b, const tws_decoder *d, int lay
   return tws_build_linear(b, layer, tws_build_name(b, "%s.down_proj", name), y, inner, hidden, std, 0, NULL, TWS_NONE);
 }
 
-/* Experts are inner parts like that of a layer without them, side by side. What tensor parallelism does not split comes
- * first: the inner part for all tokens takes their memory over. */
+/* Adds the experts of a layer, MLPs of which a token passes some. The modules that tensor parallelism does not split
+ * come first, so that the shared expert can reuse the memory of their values. */
 uint32_t tws_decoder_add_experts(tws_network_builder *b, const tws_decoder *d, int layer, uint32_t x) {
   const int64_t hidden = b->net->hidden, inner = d->expert_inner, rows[3] = {inner, inner, 0};
   const float std = (float)d->range;

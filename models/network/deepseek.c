@@ -9,9 +9,9 @@
 #include "models/routing.h"
 
 typedef struct deepseek {
-  tws_decoder d; /* its experts and what they share with other decoders */
+  tws_decoder d; /* routing, and the features shared with other decoders */
   tws_latent latent;
-  int64_t query_rank; /* 0: queries are made at once */
+  int64_t query_rank; /* width of compressed queries; 0: queries are not compressed */
   int third;
 } deepseek;
 
@@ -95,7 +95,7 @@ static tws_code read_sizes(tws_network_builder *b, deepseek *s, tws_error *err) 
   return TWS_OK;
 }
 
-/* The pair that turns `turns` times in the original length. */
+/* Returns the index of the pair that makes `turns` rotations over the original length. */
 static double yarn_pair(const tws_latent *l, double original, double turns) {
   return (double)l->rope * log(original / (turns * 2 * M_PI)) / (2 * log(l->theta));
 }
@@ -140,7 +140,8 @@ static tws_code read_rope(tws_network_builder *b, tws_latent *l, tws_error *err)
                        type);
 }
 
-/* V2: softmax, of all experts ("greedy") or of some groups; V3: sigmoids, of some groups. */
+/* Reads the router's keys. V2 uses softmax over all experts ("greedy") or over some groups, V3 sigmoids over some
+ * groups. */
 static tws_code read_routing(tws_network_builder *b, deepseek *s, tws_error *err) {
   const tws_json *json = b->json;
   const cJSON *root = json->root;
@@ -154,7 +155,7 @@ static tws_code read_routing(tws_network_builder *b, deepseek *s, tws_error *err
     return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(root, "router_z_loss_coef"), err,
                          "leave it out: deepseek_v2 can have one", "the z-loss is of a softmax, not of sigmoids");
   TWS_TRY(tws_json_bool(json, root, "norm_topk_prob", 0, s->third, &r->renormalizes, err));
-  if (!s->third && r->renormalizes) { /* the reference does not read it */
+  if (!s->third && r->renormalizes) { /* Transformers does not read norm_topk_prob in V2 */
     tws_text_add(&b->notes, "norm_topk_prob has no effect: weights are not divided by their sum\n");
     r->renormalizes = 0;
   }

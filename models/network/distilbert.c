@@ -33,7 +33,7 @@ static tws_code read_keys(tws_network_builder *b, tws_encoder *e, tws_class_head
   TWS_TRY(tws_encoder_read_mask_token(b, err));
   TWS_TRY(tws_build_dropout_share(b, "dropout", &e->dropout, err));
   TWS_TRY(tws_build_dropout_share(b, "attention_dropout", &e->attention_dropout, err));
-  head->behind = 0.2; /* what the reference library takes */
+  head->behind = 0.2; /* Transformers' default */
   head->spans = 0.1;
   head->tokens = e->dropout;
   if (cJSON_HasObjectItem(b->json->root, "seq_classif_dropout"))

@@ -7,7 +7,7 @@ static tws_code read_window(tws_network_builder *b, tws_decoder *d, tws_error *e
   const tws_json *json = b->json;
   const cJSON *window = cJSON_GetObjectItemCaseSensitive(json->root, "sliding_window");
   const cJSON *types = cJSON_GetObjectItemCaseSensitive(json->root, "layer_types");
-  if (window == NULL || !cJSON_IsNull(window)) /* null is none; a file without the key has the class's 4096 */
+  if (window == NULL || !cJSON_IsNull(window)) /* null means no window; without the key the class's default is 4096 */
     TWS_TRY(tws_build_size(b, "sliding_window", NULL, 0, TWS_MAX_WIDTH, 4096, &d->window, err));
   TWS_TRY(tws_json_int(json, json->root, "max_window_layers", 0, 0, TWS_MAX_LAYERS, 62, &d->window_layer, err));
   if (types == NULL || cJSON_IsNull(types)) return TWS_OK;
@@ -27,7 +27,7 @@ tws_code tws_build_dots1(tws_network_builder *b, tws_error *err) {
                                            .scale = 1};
   tws_decoder d = {.positions = 2048, .kv_heads = 32, .head_norms = TWS_HEADS_APART};
   int64_t each;
-  TWS_TRY(tws_json_int(b->json, b->json->root, "moe_layer_freq", 0, 1, 1, 1, &each, err)); /* published: 1 */
+  TWS_TRY(tws_json_int(b->json, b->json->root, "moe_layer_freq", 0, 1, 1, 1, &each, err)); /* published models have 1 */
   TWS_TRY(tws_json_bool(b->json, b->json->root, "attention_bias", 0, 0, &d.qkv_bias, err));
   d.output_bias = d.qkv_bias;
   TWS_TRY(read_window(b, &d, err));

@@ -1,6 +1,6 @@
-/* ELECTRA (Clark et al., 2020; keys as in Hugging Face's ElectraConfig): BERT's layers; texts, tokens and answers, or
- * masked tokens as the generator predicts them. What tells replaced tokens from others (ElectraForPreTraining) and
- * embeddings of another size than the layers' are not modelled. */
+/* ELECTRA (Clark et al., 2020; keys as in Hugging Face's ElectraConfig): BERT's layers; classifies texts and tokens,
+ * finds answers, or predicts masked tokens as the generator does. The discriminator of replaced tokens
+ * (ElectraForPreTraining) and embeddings of another width than the layers' are not modelled. */
 #include "models/network/encoder.h"
 
 static tws_code read_keys(tws_network_builder *b, tws_encoder *e, int64_t *segments, double *dropout, tws_error *err) {

@@ -37,7 +37,7 @@ uint32_t tws_encoder_stride(const tws_encoder *e) {
   return 8 + attends + (e->dropout > 0 ? 2 - (uint32_t)e->keeps_attended : 0);
 }
 
-/* A branch joins the residual stream; the norm of the sum. */
+/* Adds a branch to the residual stream and returns the norm of the sum. */
 static uint32_t join(tws_network_builder *b, const tws_encoder *e, int layer, const char *name, const char *norm,
                      uint32_t x, uint32_t branch, double dropout) {
   branch = tws_build_dropout(b, layer, tws_build_name(b, "%s.dropout", name), branch, dropout);
@@ -105,7 +105,7 @@ static void encoder_add_masked_head(tws_network_builder *b, const tws_encoder *e
   tws_build_loss(b, x);
 }
 
-/* Builds the pooled output, from the first token, that class scores read. */
+/* Builds the pooled output of the first token, which the class scores read. */
 static uint32_t pooled(tws_network_builder *b, const tws_encoder *e, const tws_class_head *head, uint32_t x) {
   const int64_t hidden = b->net->hidden;
   x = tws_build_sample_rows(b, "first_token", x);

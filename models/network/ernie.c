@@ -1,5 +1,5 @@
 /* ERNIE 4.5, dense (Baidu, 2025; keys as in Hugging Face's Ernie4_5Config): Llama with rotary positions on adjacent
- * elements of a head, and one key for all biases. */
+ * elements of a head, and one key that switches all biases. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_ernie(tws_network_builder *b, tws_error *err) {

@@ -1,11 +1,13 @@
 /* EXAONE 4.0 (LG AI Research, 2025; keys as in Hugging Face's Exaone4Config): norms after both branches and of each
- * query and key head; if layers with and without a window alternate, those without have no positions. K-EXAONE
- * (ExaoneMoeConfig) has norms before both branches and, after a few layers without, experts that sigmoids choose. */
+ * query and key head; if layers with and without a window alternate, layers without a window have no positions.
+ * K-EXAONE (ExaoneMoeConfig) has norms before both branches and, except in the first few layers, experts with a sigmoid
+ * router. */
 #include <string.h>
 
 #include "models/network/decoder.h"
 
-/* null, which is none; a number; or in addition to layer_types a word like "LLLG", which repeats them. */
+/* Reads the period of layers without a window: null (none), a number, or a word such as "LLLG", which is given in
+ * addition to layer_types and repeats it. */
 static tws_code read_period(tws_network_builder *b, int64_t *period, tws_error *err) {
   const cJSON *types = cJSON_GetObjectItemCaseSensitive(b->json->root, "layer_types");
   const cJSON *pattern = cJSON_GetObjectItemCaseSensitive(b->json->root, "sliding_window_pattern");
@@ -18,7 +20,7 @@ static tws_code read_period(tws_network_builder *b, int64_t *period, tws_error *
 static tws_code read_windows(tws_network_builder *b, tws_decoder *d, tws_error *err) {
   const cJSON *window = cJSON_GetObjectItemCaseSensitive(b->json->root, "sliding_window");
   int64_t period;
-  if (window == NULL || !cJSON_IsNull(window)) /* null is none; a file without the key has the class's 4096 */
+  if (window == NULL || !cJSON_IsNull(window)) /* null means no window; without the key the class's default is 4096 */
     TWS_TRY(tws_build_size(b, "sliding_window", NULL, 0, TWS_MAX_WIDTH, 4096, &d->window, err));
   TWS_TRY(read_period(b, &period, err));
   TWS_TRY(tws_decoder_read_layer_types(b, period, d, err));
@@ -35,7 +37,7 @@ tws_code tws_build_exaone4(tws_network_builder *b, tws_error *err) {
   return tws_decoder_build(b, &d, err);
 }
 
-/* Which layers have experts, where a file says it layer by layer. */
+/* Reads which layers have experts if the file lists it for each layer. */
 static tws_code read_inner_types(tws_network_builder *b, tws_decoder *d, tws_error *err) {
   const cJSON *types = cJSON_GetObjectItemCaseSensitive(b->json->root, "mlp_layer_types"), *type;
   int64_t layers = 0, layer = 0;

@@ -1,4 +1,4 @@
-/* Layers of experts, and how they route. */
+/* Modules of layers of experts, and the routing of tokens. */
 #include "models/network/build.h"
 
 #include <string.h>
@@ -46,7 +46,7 @@ tws_routes tws_build_router(tws_network_builder *b, int layer, const char *name,
   return r;
 }
 
-/* A value of all experts' slots. */
+/* Adds a value with a row for each slot of all experts. */
 static uint32_t add_slots(tws_network_builder *b, uint32_t module, const tws_routing *routing, int64_t width) {
   const tws_dim row[2] = {{.kind = TWS_DIM_FIXED, .size = routing->experts}, routing->slots};
   b->net->modules[module].out_features = width;

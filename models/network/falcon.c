@@ -1,6 +1,6 @@
-/* Falcon (Almazrouei et al., 2023; keys as in Hugging Face's FalconConfig): attention and inner part side by side; one
- * key head (7B), or with new_decoder_architecture some, and a norm each (40B); files deal the joined projection by key
- * heads. Falcon-RW has linear biases, which are scaled as scores are. */
+/* Falcon (Almazrouei et al., 2023; keys as in Hugging Face's FalconConfig): attention and MLP in parallel; one key head
+ * (7B), or with new_decoder_architecture several key heads and a norm for each branch (40B); files group the joined
+ * projection by key heads. Falcon-RW has linear biases, which are scaled like scores. */
 #include "models/network/decoder.h"
 
 typedef struct falcon {
@@ -18,7 +18,7 @@ static tws_code read_form(tws_network_builder *b, falcon *f, tws_error *err) {
   return tws_json_bool(json, json->root, "alibi", 0, 0, &f->alibi, err);
 }
 
-/* Says again how wide the inner part is; the reference builds it by ffn_hidden_size. */
+/* Checks that the width factor of the MLP agrees with ffn_hidden_size, which Transformers reads instead. */
 static tws_code check_factor(tws_network_builder *b, tws_error *err) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(b->json->root, "ff_factor");
   int64_t factor = 0;

@@ -1,5 +1,5 @@
-/* FlexOlmo (Shi et al., 2025; keys as in Hugging Face's FlexOlmoConfig): OLMo 2's norms after both branches and of all
- * queries and all keys, OLMoE's experts. */
+/* FlexOlmo (Shi et al., 2025; keys as in Hugging Face's FlexOlmoConfig): norms after both branches and over all queries
+ * and all keys, as in OLMo 2, and experts as in OLMoE. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_flex_olmo(tws_network_builder *b, tws_error *err) {

@@ -1,4 +1,4 @@
-/* Model flops: what the products of a network take, forward and in training. */
+/* Model flops: the flops of a network's matrix products, in the forward pass and in training. */
 #include <math.h>
 
 #include "models/kernel.h"
@@ -8,7 +8,7 @@ typedef struct lengths {
   int64_t seq, target;
 } lengths;
 
-/* Rows of a value for each token. */
+/* Returns the number of rows of a value per token. */
 static double rows_per_token(const tws_network *network, uint32_t value, lengths of) {
   const tws_value *v = &network->values[value];
   const int64_t tokens = of.seq > 0 ? of.seq : 1;
@@ -20,26 +20,27 @@ static double rows_per_token(const tws_network *network, uint32_t value, lengths
   return (double)tws_dims_count(row, v->row_dims, 1, tokens) / (double)tokens;
 }
 
-/* FLOPs per token of attention between one sequence's queries and all of its keys. */
+/* Returns the flops per token of attention between one sequence's queries and all of its keys. */
 static double square_flops(const tws_network *network, const tws_module *m, lengths of, int causal_halved) {
   const uint32_t keys = m->type == TWS_MODULE_CROSS_ATTENTION ? m->in[1] : m->in[0];
   const double tokens = (double)(of.seq > 0 ? of.seq : 1), queries = rows_per_token(network, m->in[0], of) * tokens,
                seen = rows_per_token(network, keys, of) * tokens, window = (double)m->window;
   double square = 4 * queries / tokens * seen * (double)m->heads * (double)m->head_size;
-  if (m->window > 0 && window < seen) /* the pairs seen, of those that there would be without it */
+  if (m->window > 0 && window < seen) /* correct for the pairs outside the window */
     square *= window * (2 * seen - window + 1) / (seen * (seen + 1));
   if (m->document > 0 && (double)m->document < seen) square *= (double)m->document / seen;
   const int halved = causal_halved && !(m->flags & TWS_BIDIRECTIONAL) && m->type == TWS_MODULE_ATTENTION;
   return halved ? square / 2 : square;
 }
 
-/* FLOPs per token of products of contents with the rows of relative positions that occur in one sequence. */
+/* Returns the flops per token of products of contents with the rows of relative positions that occur in one
+ * sequence. */
 static double position_flops(const tws_module *m, lengths of) {
   const double tokens = (double)(of.seq > 0 ? of.seq : 1), rows = fmin((double)m->buckets, 2 * tokens - 1);
   return (m->kinds > 2 ? 4 : 2) * rows * (double)m->heads * (double)m->head_size;
 }
 
-/* FLOPs per token of a module's forward pass. */
+/* Returns the flops per token of a module's forward pass. */
 static double module_flops(const tws_network *network, const tws_module *m, lengths of, int causal_halved) {
   const double rows = rows_per_token(network, m->out[0], of);
   switch (m->type) {
@@ -91,8 +92,9 @@ static int needs_gradient(const tws_network *network, uint32_t value) {
   return value != TWS_NONE && !network->values[value].constant;
 }
 
-/* Products of its backward pass, each as large as the one of its forward pass: of a layer with a weight the gradients
- * of its input and of its weight, of attention those of both factors of its products. */
+/* Returns the number of matrix products of a module's backward pass, each of which is as large as one of its forward
+ * pass: for a layer with a weight, the gradients of its input and of its weight; for attention, the gradients of both
+ * factors of its products. */
 static int backward_products(const tws_network *network, const tws_module *m) {
   switch (m->type) {
     case TWS_MODULE_ATTENTION:

@@ -30,9 +30,9 @@ tws_code tws_build_gemma(tws_network_builder *b, tws_error *err) {
                                       "hidden_act", NULL};
   tws_decoder_keys keys = tws_llama_keys;
   tws_decoder d = gemma(NULL, &keys);
-  const char *also = "gelu_pytorch_tanh", *word = also; /* older files say it twice */
+  const char *also = "gelu_pytorch_tanh", *word = also; /* older files have the activation under two keys */
   TWS_TRY(tws_json_string(b->json, b->json->root, "hidden_act", 0, word, &word, err));
-  if (strcmp(word, "gelu") == 0) keys.activation = NULL; /* so Google's files call what GemmaConfig takes as tanh's */
+  if (strcmp(word, "gelu") == 0) keys.activation = NULL; /* Google's files mean the tanh approximation by "gelu" */
   TWS_TRY(tws_json_string(b->json, b->json->root, "hidden_activation", 0, also, &also, err));
   if (strcmp(also, d.activation) != 0)
     return tws_json_fail(b->json, cJSON_GetObjectItemCaseSensitive(b->json->root, "hidden_activation"), err,
@@ -51,7 +51,7 @@ static const char *const known_later[] = {"attention_bias",
                                           "rope_local_base_freq",
                                           "attn_logit_softcapping",
                                           "final_logit_softcapping",
-                                          "hidden_act", /* the class reads hidden_activation alone */
+                                          "hidden_act", /* the class reads hidden_activation only */
                                           NULL};
 
 static tws_code build_later(tws_network_builder *b, int64_t period, double score_cap, double logit_cap, tws_decoder *d,
@@ -70,7 +70,7 @@ static tws_code build_later(tws_network_builder *b, int64_t period, double score
   return finish(b, known_later, d, err);
 }
 
-/* Gemma 2 and 3 have a norm on both sides of each half. */
+/* Returns the names of norms of Gemma 2 and 3, which have norms before and after each branch. */
 static tws_decoder_names later_names(void) {
   tws_decoder_names names = tws_llama_names;
   names.norm[2] = "pre_feedforward_layernorm";
@@ -90,7 +90,8 @@ tws_code tws_build_gemma2(tws_network_builder *b, tws_error *err) {
   return build_later(b, 2, 50, 30, &d, err);
 }
 
-/* Gemma 2 without norms after the branches, trained under differential privacy (Sinha et al., 2025). */
+/* Builds VaultGemma: Gemma 2 without norms after the branches, trained with differential privacy (Sinha et al.,
+ * 2025). */
 tws_code tws_build_vaultgemma(tws_network_builder *b, tws_error *err) {
   const tws_decoder_names names = later_names();
   const tws_decoder_keys keys = later_keys();

@@ -1,6 +1,6 @@
 /* GLM-4 9B and GLM-Edge (Team GLM, 2024; keys as in Hugging Face's GlmConfig): Llama with biases of queries, keys and
  * values, rotary positions on adjacent elements of half of each head, gate and up in one tensor. GLM-4 of April 2025,
- * 9B and 32B, and GLM-Z1 (Glm4Config): the same with norms before and after both branches. */
+ * 9B and 32B, and GLM-Z1 (Glm4Config) have norms before and after both branches in addition. */
 #include "models/network/decoder.h"
 
 static tws_code build(tws_network_builder *b, const tws_decoder_names *names, tws_decoder_order order, tws_error *err) {

@@ -105,7 +105,7 @@ uint32_t tws_gpt2_add_inner(tws_network_builder *b, const tws_gpt2 *g, int layer
   return tws_build_linear(b, layer, NAME("mlp.c_proj"), y, g->inner, hidden, g->residual_std, 1, NULL, TWS_NONE);
 }
 
-/* 0: as usual */
+/* Returns the factor of attention scores; 0: the usual 1 / sqrt(head size). */
 static double score_scale(const tws_network *net, const tws_gpt2 *g, int layer) {
   if (g->scaled && !g->scaled_by_layer) return 0;
   const double scale = g->scaled ? 1 / sqrt((double)net->head_size) : 1;

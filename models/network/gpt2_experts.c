@@ -1,6 +1,6 @@
-/* GPT-2 with experts as DeepSpeed-MoE has them (Rajbhandari et al. 2022; keys after the arguments of its Megatron): in
- * each expert_interval-th layer num_experts inner parts, or in each such layer as many as a list says (a pyramid);
- * "mlp_type": "residual" adds the inner part that all tokens go through, by the two's softmax. */
+/* GPT-2 with experts as in DeepSpeed-MoE (Rajbhandari et al. 2022; keys as the arguments of its Megatron). Each
+ * expert_interval-th layer has num_experts MLPs, or a list gives the number for each such layer (a pyramid).
+ * "mlp_type": "residual" adds an MLP that all tokens pass; both outputs are weighted by a softmax of two gates. */
 #include "models/network/gpt2.h"
 
 #include <string.h>
@@ -59,7 +59,7 @@ tws_code tws_gpt2_read_experts(tws_network_builder *b, tws_gpt2 *g, tws_error *e
 
 static tws_routing routing_of(const tws_gpt2 *g, int layer) {
   tws_routing r = tws_routing_like_deepspeed(g->experts[layer], (int32_t)g->choices, g->capacity, g->least_slots, 1);
-  if (g->capacity < 0) r.slots.factor = -(double)g->choices; /* what the configuration says */
+  if (g->capacity < 0) r.slots.factor = -(double)g->choices; /* the configuration's factor */
   if (g->samples) r.sampled = 1;
   r.auxiliary = g->auxiliary;
   return r;

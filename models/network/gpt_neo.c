@@ -1,10 +1,11 @@
-/* GPT-Neo (Black et al., 2021; keys as in Hugging Face's GPTNeoConfig): GPT-2 with every other layer's attention local,
- * and scores that are not scaled. */
+/* GPT-Neo (Black et al., 2021; keys as in Hugging Face's GPTNeoConfig): GPT-2 with local attention in every other
+ * layer, and scores without a scale. */
 #include <string.h>
 
 #include "models/network/decoder.h"
 
-/* attention_layers says it layer by layer; attention_types is a list of [words, repetitions]. */
+/* Reads which layers have local attention: attention_layers lists it for each layer; attention_types is a list of
+ * [words, repetitions]. */
 static tws_code read_layers(tws_network_builder *b, tws_decoder *d, tws_error *err) {
   const tws_json *json = b->json;
   const cJSON *types = cJSON_GetObjectItemCaseSensitive(json->root, "attention_types"), *type, *word;

@@ -36,6 +36,6 @@ tws_code tws_build_gptj(tws_network_builder *b, tws_error *err) {
   TWS_TRY(tws_build_expect_bool(b, "rotary", 1, "set it to true", err));
   TWS_TRY(tws_build_expect_bool(b, "scale_attn_weights", 1, "set it to true", err));
   TWS_TRY(tws_decoder_read(b, known, &d, err));
-  b->net->open_positions = 0; /* the reference has a table of its sines */
+  b->net->open_positions = 0; /* Transformers precomputes a sine table, so positions are limited */
   return tws_decoder_build(b, &d, err);
 }

@@ -29,7 +29,7 @@ tws_code tws_build_granite(tws_network_builder *b, tws_error *err) {
   return tws_decoder_build(b, &d, err);
 }
 
-/* Layers are attention, and nothing chooses experts. */
+/* Checks that all layers are attention and that there are no experts. */
 static tws_code expect_dense(tws_network_builder *b, tws_error *err) {
   const tws_json *json = b->json;
   const cJSON *types = cJSON_GetObjectItemCaseSensitive(json->root, "layer_types"), *type;
@@ -52,7 +52,7 @@ static tws_code expect_dense(tws_network_builder *b, tws_error *err) {
 tws_code tws_build_granite_hybrid(tws_network_builder *b, tws_error *err) {
   static const char *const known[] = {FACTOR_KEYS,
                                       "attention_bias",
-                                      "intermediate_size", /* of experts */
+                                      "intermediate_size", /* width of experts */
                                       "num_local_experts",
                                       "num_experts_per_tok",
                                       "output_router_logits",

@@ -1,5 +1,5 @@
-/* Heads other than the vocabulary's: they classify a text, by one of its tokens, or each token. The end of the class's
- * name in the file says which. */
+/* Heads other than that of the vocabulary: they classify a text, by one of its tokens, or each token. The end of the
+ * class name in the file determines the head. */
 #include <string.h>
 
 #include "models/network/build.h"
@@ -20,7 +20,7 @@ tws_objective tws_build_objective(const tws_network_builder *b) {
                                                             : TWS_OBJECTIVE_NEXT_TOKEN;
 }
 
-/* The reference library takes another loss for numbers and for several classes at once. */
+/* Refuses problem types for which Transformers uses another loss: regression and several classes per sample. */
 static tws_code check_problem(tws_network_builder *b, tws_error *err) {
   static const char known[] = "single_label_classification";
   const char *problem = NULL;
@@ -41,7 +41,7 @@ static tws_code check_problem(tws_network_builder *b, tws_error *err) {
   return TWS_UNSUPPORTED;
 }
 
-/* The reference library cannot split other numbers of scores into starts and ends. */
+/* Refuses numbers of scores other than 2, which Transformers cannot split into starts and ends. */
 static tws_code wrong_ends(tws_network_builder *b, tws_error *err) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(b->json->root, "num_labels");
   return tws_json_fail(b->json, item ? item : cJSON_GetObjectItemCaseSensitive(b->json->root, "id2label"), err,
@@ -59,7 +59,7 @@ tws_code tws_build_read_classes(tws_network_builder *b, tws_error *err) {
   tws_build_known_keys(b, "num_labels");
   if (objective == TWS_OBJECTIVE_NEXT_TOKEN) return TWS_OK;
   net->objective = objective;
-  net->tied = 0; /* nothing else scores the vocabulary */
+  net->tied = 0; /* no other layer uses the embedding's weights */
   TWS_TRY(tws_build_size(b, "num_labels", NULL, 0, TWS_MAX_VOCABULARY, labels > 0 ? labels : 2, &net->classes, err));
   if (objective == TWS_OBJECTIVE_SPANS && net->classes != SPAN_ENDS) return wrong_ends(b, err);
   if (padding && !cJSON_IsNull(padding))

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Replacements for the word of a fused parameter's name in the names of its parts. */
+/* By what the word of a fused parameter's name is replaced in the names of its parts. */
 static const struct {
   const char *joined, *parts[3];
 } joined_names[] = {
@@ -20,7 +20,7 @@ static const struct {
     {"attention.attention.qkv", {"attention.attention.query", "attention.attention.key", "attention.attention.value"}},
     {"wi_01", {"wi_0", "wi_1", NULL}}};
 
-/* Experts are tensors of their own, in Mixtral by other words. */
+/* Names of the experts' tensors: each expert is a tensor of its own, and Mixtral uses other words. */
 static const struct {
   const char *joined, *parts[3], *mixtral[3];
 } expert_names[] = {{".experts.gate_up_proj", {"gate_proj", "up_proj", NULL}, {"w1", "w3", NULL}},
@@ -50,7 +50,7 @@ static const char *part_name(tws_arena *arena, const char *name, int part) {
   return NULL;
 }
 
-/* The linear layers of GPT-2 but for its head. */
+/* Returns 1 for the weights that GPT-2's files store transposed: those of its linear layers but the head. */
 static int is_transposed(const tws_hf_request *r, const tws_param *param) {
   static const char *const layers[] = {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"};
   for (size_t i = 0; i < sizeof layers / sizeof *layers && strcmp(r->architecture, "gpt2") == 0; i++)
@@ -58,7 +58,8 @@ static int is_transposed(const tws_hf_request *r, const tws_param *param) {
   return 0;
 }
 
-/* One row, but of a gate, of a table of segments and of an adapter, which are matrices. */
+/* Returns 1 if the tensor in files is a vector: the parameter has one row and is no gate, table of segments or adapter,
+ * which are matrices. */
 static int is_vector(const tws_param *param) {
   return param->rows == 1 && !strstr(param->name, ".shared_expert_gate.weight") &&
          !strstr(param->name, ".token_type_embeddings.weight") && !strstr(param->name, ".lora_");
@@ -68,7 +69,8 @@ static tws_code name_unknown(const tws_param *param, tws_error *err) {
   return tws_fail(err, TWS_UNSUPPORTED, NULL, "it is not known what the parts of %.200s are called", param->name);
 }
 
-/* Expert by expert, and its parts one below the other. */
+/* Adds the tensors of a parameter of experts: expert by expert, and for each the parts, whose rows follow each
+ * other. */
 static tws_code add_experts(const tws_hf_request *r, uint32_t p, tws_arena *arena, tws_hf_tensor *to, uint32_t *count,
                             tws_error *err) {
   const tws_param *param = &r->params[p];
@@ -79,7 +81,7 @@ static tws_code add_experts(const tws_hf_request *r, uint32_t p, tws_arena *aren
       part.name = expert_part_name(arena, r->architecture, param->name, e, i);
       part.rows = param->fused[i] > 0 ? param->fused[i] : rows;
       if (!part.name) return name_unknown(param, err);
-      if (param->rows == param->experts) { /* a vector of each expert */
+      if (param->rows == param->experts) { /* one vector per expert */
         part.rows = param->columns;
         part.columns = part.dims = 1;
       }
@@ -112,7 +114,7 @@ static tws_code add_param(const tws_hf_request *r, uint32_t p, tws_arena *arena,
     return TWS_OK;
   }
   for (int i = 0; i < 3; i++) {
-    if (param->fused[i] == 0) continue; /* a part without adapter */
+    if (param->fused[i] == 0) continue; /* a part without an adapter */
     whole.name = part_name(arena, param->name, i);
     whole.rows = param->fused[i];
     if (!whole.name) return name_unknown(param, err);

@@ -1,8 +1,7 @@
-/* Which tensors of a Hugging Face model a network's parameters are made of.
- *
- * A parameter has the name of its tensor, except where several are one here: query, key and value, or gate and up,
- * whose rows lie one below the other (tws_param.fused), expert by expert where it has experts. GPT-2's linear layers
- * are kept [in, out] there (Conv1D) and [out, in] here. Rows that padding adds to the vocabulary are in no file. */
+/* Maps a network's parameters to the tensors of a Hugging Face model. A parameter has the name of its tensor.
+ * Exceptions are parameters that join several tensors: query, key and value, or gate and up, whose rows follow each
+ * other (tws_param.fused), and experts, which follow each other. GPT-2's linear layers are stored as [in, out] in files
+ * (Conv1D) and as [out, in] here. Files do not contain the rows that padding adds to the vocabulary. */
 #ifndef TWS_MODELS_NETWORK_HUGGINGFACE_H
 #define TWS_MODELS_NETWORK_HUGGINGFACE_H
 
@@ -11,25 +10,26 @@
 typedef struct tws_hf_tensor {
   const char *name; /* "model.layers.0.self_attn.k_proj.weight" */
   uint32_t param;
-  int64_t first_row, rows, columns; /* of the parameter; a vector's elements are its rows, in one column */
-  int transposed;                   /* the file has [columns, rows] */
-  int dims;                         /* in the file: of a vector 1 */
-  int64_t shape[4];                 /* in the file, where it has others than these two; or 0 */
-  int64_t groups, fused[3];         /* tws_param's, where the file has the rows in more than one group */
+  int64_t first_row, rows, columns; /* part of the parameter; a vector's elements are rows of one column */
+  int transposed;                   /* 1: the file has [columns, rows] */
+  int dims;                         /* number of dimensions in the file; 1 for a vector */
+  int64_t shape[4];                 /* dimensions in the file if they are not rows and columns; else 0 */
+  int64_t groups, fused[3];         /* as in tws_param, if the file has the rows in several groups */
 } tws_hf_tensor;
 
 typedef struct tws_hf_request {
-  const char *architecture; /* "gpt2", "llama" */
+  const char *architecture; /* such as "gpt2", "llama" */
   const tws_param *params;
   uint32_t param_count;
   int64_t vocabulary, padded_vocabulary;
 } tws_hf_request;
 
-/* Its dimensions in files; returns how many. */
+/* Writes the tensor's dimensions in files into `shape`; returns their number. */
 int tws_hf_shape(const tws_hf_tensor *tensor, int64_t shape[4]);
-/* Which row of the file's tensor the row is. */
+/* Returns the row of the file's tensor that corresponds to this row of the parameter. */
 int64_t tws_hf_row(const tws_hf_tensor *tensor, int64_t row);
-/* *tensors is in the arena, by parameter and row. TWS_UNSUPPORTED: parts whose names are not known. */
+/* Lists the tensors of all parameters in *tensors (in the arena), sorted by parameter and row. Fails with
+ * TWS_UNSUPPORTED if names of parts are not known. */
 tws_code tws_hf_tensors(const tws_hf_request *request, tws_arena *arena, tws_hf_tensor **tensors, uint32_t *count,
                         tws_error *err);
 

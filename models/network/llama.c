@@ -1,4 +1,4 @@
-/* Llama; keys as in Hugging Face's LlamaConfig: no biases unless asked for. */
+/* Llama (keys as in Hugging Face's LlamaConfig), whose biases are off by default. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_llama(tws_network_builder *b, tws_error *err) {

@@ -1,11 +1,11 @@
-/* Mistral (Jiang et al., 2023; keys as in Hugging Face's MistralConfig): a token sees those of a sliding window. */
+/* Mistral (Jiang et al., 2023; keys as in Hugging Face's MistralConfig): Llama with a sliding window. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_mistral(tws_network_builder *b, tws_error *err) {
   static const char *const known[] = {"sliding_window", NULL};
   const cJSON *window = cJSON_GetObjectItemCaseSensitive(b->json->root, "sliding_window");
   tws_decoder d = {.positions = 131072, .kv_heads = 8};
-  if (window == NULL || !cJSON_IsNull(window)) /* null is none; a file without the key has the class's 4096 */
+  if (window == NULL || !cJSON_IsNull(window)) /* null means no window; without the key the class's default is 4096 */
     TWS_TRY(tws_build_size(b, "sliding_window", NULL, 0, TWS_MAX_WIDTH, 4096, &d.window, err));
   TWS_TRY(tws_decoder_read(b, known, &d, err));
   return tws_decoder_build(b, &d, err);

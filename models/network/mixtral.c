@@ -1,5 +1,5 @@
 /* Mixtral (Jiang et al., 2024; keys as in Hugging Face's MixtralConfig): Mistral with a layer of experts in place of
- * each inner part; a token's experts are weighted by the softmax over them alone. */
+ * each MLP; the softmax that weights a token's experts is over the chosen experts only. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_mixtral(tws_network_builder *b, tws_error *err) {

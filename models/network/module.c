@@ -73,7 +73,7 @@ void tws_module_clear(tws_module *module, tws_module_type type, const char *name
   module->type = type;
   module->name = name;
   module->layer = layer;
-  memset(module->in, 0xff, sizeof module->in); /* TWS_NONE */
+  memset(module->in, 0xff, sizeof module->in); /* sets all of them to TWS_NONE */
   memset(module->out, 0xff, sizeof module->out);
   memset(module->param, 0xff, sizeof module->param);
   memset(module->input, 0xff, sizeof module->input);
@@ -86,7 +86,7 @@ uint32_t tws_network_input_of(const tws_network *network, tws_input_content cont
   return TWS_NONE;
 }
 
-/* As DeepSpeed computes it, in float32. */
+/* Returns the number of slots of an expert, computed in float32 as in DeepSpeed. */
 static int64_t slots_of(const tws_dim *dim, int64_t tokens) {
   if (dim->factor <= 0) return tokens;
   const int64_t slots = (int64_t)ceilf((float)((double)tokens / dim->parts) * (float)dim->factor);

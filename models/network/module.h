@@ -1,4 +1,4 @@
-/* The rows of models/network/modules.def. */
+/* Types of the rows of models/network/modules.def, and functions on these rows. */
 #ifndef TWS_MODELS_NETWORK_MODULE_H
 #define TWS_MODELS_NETWORK_MODULE_H
 
@@ -32,13 +32,13 @@ typedef struct tws_binding {
   uint8_t source, index;
 } tws_binding;
 
-/* Programs that a kernel is part of. */
+/* The programs (training, evaluation) that contain a kernel. */
 enum { TWS_IN_TRAINING = 1, TWS_IN_EVALUATION = 2, TWS_IN_ALL = 3 };
 
 enum { TWS_BINDINGS = 20 };
 typedef struct tws_module_kernel {
-  uint8_t kernel, programs;          /* tws_kernel; TWS_IN_* */
-  tws_binding binding[TWS_BINDINGS]; /* operand by operand of the kernel's row, then TWS_BIND_END */
+  uint8_t kernel, programs;          /* a tws_kernel; the programs TWS_IN_* */
+  tws_binding binding[TWS_BINDINGS]; /* bindings of the kernel's operands in order, then TWS_BIND_END */
 } tws_module_kernel;
 
 typedef struct tws_module_row {
@@ -49,14 +49,14 @@ typedef struct tws_module_row {
 
 const tws_module_row *tws_module_row_of(tws_module_type type);
 
-/* A parameter of ROPE, for sequences of that length: "dynamic" scaling has another theta for those that are longer than
- * the original (as Hugging Face's modeling_rope_utils computes it). */
+/* Returns a parameter of ROPE for sequences of this length: "dynamic" scaling uses another theta for sequences longer
+ * than the original length (as Hugging Face's modeling_rope_utils computes it). */
 double tws_module_rope(const tws_module *m, int64_t sequence, int parameter);
 
-/* Properties of a type for the memory of its values. */
+/* The use that a module type makes of the memory of its values. */
 typedef struct tws_module_memory {
-  int8_t taken;        /* the input whose memory output 0 takes over, or -1 */
-  uint8_t saved_count; /* values that its gradient reads: inputs and outputs */
+  int8_t taken;        /* index of the input whose memory output 0 overwrites, or -1 */
+  uint8_t saved_count; /* number of values (inputs and outputs) that the gradient reads */
   tws_binding saved[TWS_MODULE_INS + TWS_MODULE_OUTS];
 } tws_module_memory;
 tws_module_memory tws_module_memory_of(tws_module_type type);

@@ -1,7 +1,8 @@
 /* MPT (MosaicML, 2023; keys as in Hugging Face's MptConfig): ALiBi, LayerNorm without biases, joined projections. */
 #include "models/network/decoder.h"
 
-/* Newer versions of transformers save the attention's part as a configuration of its own, with what all have. */
+/* Checks the keys of the nested attention configuration, in which newer versions of Transformers also save the keys
+ * that all configurations have. */
 static tws_code check_keys(tws_network_builder *b, const cJSON *object, const char *const *known, tws_error *err) {
   enum { MOST = 160 };
   const char *all[MOST];
@@ -26,7 +27,7 @@ static tws_code check_attention(tws_network_builder *b, tws_decoder *d, tws_erro
   if (object == NULL || cJSON_IsNull(object)) return TWS_OK;
   TWS_TRY(check_keys(b, object, known, err));
   TWS_TRY(tws_json_number(json, object, "attn_pdrop", 0, 0, 0.999, 0, &share, err));
-  d->attention_dropout = d->attended_dropout = d->inner_dropout = share; /* one key for all three */
+  d->attention_dropout = d->attended_dropout = d->inner_dropout = share; /* one key gives all three */
   TWS_TRY(tws_json_bool(json, object, "alibi", 0, 1, &alibi, err));
   TWS_TRY(tws_json_number(json, object, "alibi_bias_max", 0, 0, 1e6, 8, &most, err));
   if (!alibi || most != 8)

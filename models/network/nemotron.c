@@ -1,5 +1,5 @@
 /* Nemotron 3 and 4, Minitron (Parmar et al., 2024; keys as in Hugging Face's NemotronConfig): LayerNorm that adds one
- * to its weights, squared ReLU without a gate, a part of each head turned. */
+ * to its weights, squared ReLU without a gate, rotary positions on a part of each head. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_nemotron(tws_network_builder *b, tws_error *err) {

@@ -39,7 +39,7 @@ static const char *list_architectures(const char *word, char *hint, size_t size)
   return hint;
 }
 
-/* The row of the class, or of the type whose classes are other ones the first. */
+/* Returns the index of the row of the class, or of the first class of the type, or -1. */
 static int find_architecture(const char *type, const char *class_name) {
   int first = -1;
   for (int i = 0; i < ARCHITECTURES; i++) {
@@ -50,7 +50,8 @@ static int find_architecture(const char *type, const char *class_name) {
   return first;
 }
 
-/* A model without a head is taken with the one that it is trained with; another head is another loss. */
+/* Checks the class in the file. A model without a head is built with the head that it is pre-trained with; an unknown
+ * head is refused, because it means another loss. */
 static tws_code check_class(tws_network_builder *b, int chosen, const char *class_name, tws_error *err) {
   const char *modelled = architectures[chosen].class_name, *prefix = architectures[chosen].prefix;
   const size_t length = strlen(prefix);
@@ -108,7 +109,7 @@ static tws_code read_vocabulary(tws_network_builder *b, const char *architecture
   }
   const cJSON *classes = cJSON_GetObjectItemCaseSensitive(b->json->root, "id2label");
   const int labels = cJSON_IsObject(classes) ? cJSON_GetArraySize(classes) : 2;
-  if (strcmp(architecture, "vit") == 0) /* what is predicted are classes */
+  if (strcmp(architecture, "vit") == 0) /* the head predicts classes */
     TWS_TRY(
         tws_build_size(b, "num_labels", NULL, 0, TWS_MAX_VOCABULARY, labels > 1 ? labels : 2, &net->vocabulary, err));
   else
@@ -139,7 +140,7 @@ static tws_code read_dtype(tws_network_builder *b, tws_error *err) {
   return TWS_OK;
 }
 
-/* Returns 1 if the member is what bitsandbytes writes for a model that it quantized to 4 bits. */
+/* Returns 1 if the member has the form that bitsandbytes writes for a model quantized to 4 bits. */
 static int is_nf4(const cJSON *item) {
   const cJSON *type = cJSON_GetObjectItemCaseSensitive(item, "bnb_4bit_quant_type");
   return strcmp(item->string, "quantization_config") == 0 && cJSON_IsString(type) &&
@@ -211,7 +212,7 @@ tws_code tws_network_from_json(const tws_json *json, int64_t vocabulary_multiple
   return code;
 }
 
-/* A name that is neither built in nor a file: say what could have been meant. */
+/* Fails for a name that is neither built in nor a file, and suggests similar names. */
 static tws_code unknown_model(const char *spec, tws_error *err) {
   const char *const *names = tws_network_builtin_names();
   size_t count = 0;
@@ -235,7 +236,7 @@ tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_net
     int folder = 0;
     if (strcmp(spec, "-") != 0) {
       if (stat(spec, &status) != 0) {
-        const size_t size = strlen(spec); /* a path that does not exist, or an unknown name */
+        const size_t size = strlen(spec); /* a missing path, or an unknown name */
         if (strchr(spec, '/') || (size > 5 && strcmp(spec + size - 5, ".json") == 0))
           return tws_fail(err, TWS_IO,
                           spec[0] != '/' && spec[0] != '.' && strchr(spec, '/')
@@ -269,14 +270,14 @@ int tws_linear_scores_words(const tws_network *network, const tws_module *m) {
   return m->type == TWS_MODULE_LINEAR && m->layer == -2 && m->out_features == network->padded_vocabulary;
 }
 
-/* Returns the elements of a parameter that exist only because of padding. */
+/* Returns the number of a parameter's elements that exist only because the vocabulary is padded. */
 static int64_t padding_of(const tws_network *network, uint32_t index) {
   const tws_param *param = &network->params[index];
   const tws_module *m = &network->modules[param->module];
   const int64_t padding = network->padded_vocabulary - network->vocabulary;
   if (m->type == TWS_MODULE_EMBEDDING ? m->param[0] != index : !tws_linear_scores_words(network, m)) return 0;
   if (param->rows == network->padded_vocabulary) return padding * param->columns;
-  return param->columns == network->padded_vocabulary ? padding : 0; /* a bias */
+  return param->columns == network->padded_vocabulary ? padding : 0; /* a bias of the vocabulary's scores */
 }
 
 int64_t tws_network_params(const tws_network *network, int without_padding) {
@@ -306,7 +307,7 @@ static int64_t largest_part(const tws_param *param) {
   int64_t rows = 0;
   for (int i = 0; i < 3 && param->groups == 0; i++) rows = param->fused[i] > rows ? param->fused[i] : rows;
   if (rows == 0) return tws_param_numel(param) / (param->experts > 0 ? param->experts : 1);
-  return param->rows == 1 ? rows : rows * param->columns; /* a fused bias is a row of its parts */
+  return param->rows == 1 ? rows : rows * param->columns; /* a fused bias is one row */
 }
 
 int64_t tws_network_largest_layer(const tws_network *network) {

@@ -1,5 +1,6 @@
 /* OPT (Zhang et al., 2022; keys as in Hugging Face's OPTConfig): learned positions, whose table has two unused rows
- * first, LayerNorm, ReLU, biases. OPT-350m has its norms after the sums, and a narrower embedding. */
+ * first, LayerNorm, ReLU, biases. OPT-350m has its norms after the residual sums, and an embedding that is narrower
+ * than the layers. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_opt(tws_network_builder *b, tws_error *err) {

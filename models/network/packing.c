@@ -2,7 +2,8 @@
 
 #include "models/kernel.h"
 
-/* Returns the part of a module's computation that crosses documents; NULL if none does. */
+/* Returns the name of a computation of the module that would mix tokens of different documents, or NULL if there is
+ * none. */
 static const char *crosses(const tws_module *m) {
   switch (m->type) {
     case TWS_MODULE_DISENTANGLED:
@@ -11,7 +12,7 @@ static const char *crosses(const tws_module *m) {
       return "attention to another sequence";
     case TWS_MODULE_NEIGHBOURS:
       return "a convolution over tokens";
-    case TWS_MODULE_ROPE: /* which of the documents' lengths would it be? */
+    case TWS_MODULE_ROPE: /* its parameters depend on a sequence length, which differs by document */
       if (m->dynamic_rope) return "rotary positions that follow the length of a text (dynamic)";
       return m->flags & TWS_RUNNING ? "rotary positions that follow the length of a text (longrope)" : NULL;
     default:

@@ -21,7 +21,7 @@ tws_code tws_build_phi3(tws_network_builder *b, tws_error *err) {
     TWS_TRY(tws_build_size(b, "sliding_window", NULL, 0, TWS_MAX_WIDTH, 2047, &d.window, err));
   TWS_TRY(tws_build_expect_bool(b, "attention_bias", 0, "set it to false", err));
   TWS_TRY(tws_build_expect_bool(b, "mlp_bias", 0, "set it to false", err));
-  TWS_TRY(tws_json_int(json, json->root, "full_attn_mod", 0, 1, 1, 1, &one, err)); /* Phi-4-mini's file says both */
+  TWS_TRY(tws_json_int(json, json->root, "full_attn_mod", 0, 1, 1, 1, &one, err)); /* a key of Phi-4-mini's file */
   TWS_TRY(tws_json_int(json, json->root, "interpolate_factor", 0, 1, 1, 1, &one, err));
   TWS_TRY(tws_build_optional_number(b, "partial_rotary_factor", 0, &d.rope.share, err));
   TWS_TRY(tws_decoder_read(b, known, &d, err));

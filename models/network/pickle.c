@@ -3,19 +3,19 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_VALUES = 1 << 23 /* and places of them in lists */, MOST_TEXT = 1 << 20 };
+enum { MOST_VALUES = 1 << 23 /* values, and their occurrences in lists */, MOST_TEXT = 1 << 20 };
 
-/* ---- the names that are taken ---- */
+/* ---- names that a pickle may use ---- */
 
 typedef enum name_use {
-  KEPT,    /* with its arguments */
-  DICT,    /* a dictionary, of pairs or empty */
-  LISTED,  /* a list of what its argument has */
+  KEPT,    /* an object that records its arguments */
+  DICT,    /* a dictionary, empty or from pairs */
+  LISTED,  /* a list of its argument's items */
   ITSELF,  /* its argument */
-  TENSOR,  /* of a storage */
-  STORAGE, /* the type of one */
+  TENSOR,  /* a tensor, from a storage */
+  STORAGE, /* the type of a storage */
   WRAPPED, /* its first argument */
-  REBUILT  /* by a function, the first argument, of the third's */
+  REBUILT  /* the function in the first argument, applied to the third */
 } name_use;
 
 static const struct {
@@ -69,7 +69,7 @@ static const struct {
     {"deepspeed.utils.tensor_fragment.fragment_address", NULL, KEPT},
 };
 
-/* ---- the machine: a stack of values, marks in it, and a memo ---- */
+/* ---- the pickle machine: a stack of values, marks in the stack, and a memo ---- */
 
 typedef struct machine {
   const unsigned char *bytes;
@@ -118,7 +118,7 @@ static size_t bottom(const machine *m) {
   return m->mark_count > 0 ? m->marks[m->mark_count - 1] : 0;
 }
 
-/* The topmost values, above the last mark; NULL: there are fewer. */
+/* Returns the topmost `count` values above the last mark, or NULL if there are fewer. */
 static tws_pickle_value **top(const machine *m, size_t count) {
   return m->stack && m->depth - bottom(m) >= count ? m->stack + m->depth - count : NULL;
 }
@@ -150,14 +150,14 @@ static tws_code copy_text(machine *m, const unsigned char *from, size_t count, c
 
 /* ---- lists ---- */
 
-/* Room for as many more; lists grow by doubling, in the arena. */
+/* Reserves room for `more` items; lists grow by doubling, in the arena. */
 static tws_code make_room(machine *m, tws_pickle_value *list, size_t more) {
   const size_t have = list->count, need = have + more;
   size_t room = 4;
   m->values += more;
   if (m->values > MOST_VALUES) return bad(m, NULL, "more values than any file of weights has");
   if (have > 0) {
-    while (room < have) room *= 2; /* what it has room for */
+    while (room < have) room *= 2; /* the capacity that follows from doubling */
     if (room >= need) return TWS_OK;
   }
   while (room < need) room *= 2;
@@ -176,7 +176,7 @@ static tws_code append(machine *m, tws_pickle_value *list, tws_pickle_value **fr
   return TWS_OK;
 }
 
-/* The topmost values become one. */
+/* Replaces the topmost `count` values by one that contains them. */
 static tws_code gather(machine *m, tws_pickle_kind kind, size_t count) {
   tws_pickle_value *value, **from = top(m, count);
   if (count > 0 && !from) return bad(m, NULL, "there is too little on the stack");
@@ -192,7 +192,7 @@ static tws_code pop_mark(machine *m, size_t *count) {
   return TWS_OK;
 }
 
-/* Values on top go into the list or dictionary below them. */
+/* Adds the topmost `count` values to the list or dictionary below them. */
 static tws_code add_to(machine *m, tws_pickle_kind kind, size_t count) {
   tws_pickle_value **from = top(m, count + 1);
   if (!from || from[0]->kind != kind || (kind == TWS_PICKLE_DICT && count % 2 != 0))
@@ -212,7 +212,7 @@ static tws_code read_counts(machine *m, const tws_pickle_value *from, int64_t *t
   return TWS_OK;
 }
 
-/* A view of a storage must lie in it. */
+/* Checks that a view lies inside its storage. */
 static tws_code check_view(machine *m, tws_pickle_value *tensor, const int64_t *stride) {
   uint64_t last = tensor->first, run = 1;
   int overflows = 0;
@@ -234,7 +234,7 @@ static tws_code check_view(machine *m, tws_pickle_value *tensor, const int64_t *
   return TWS_OK;
 }
 
-/* (storage, first element, shape, strides, ...) */
+/* Makes a tensor from the arguments (storage, first element, shape, strides, ...). */
 static tws_code make_tensor(machine *m, const tws_pickle_value *arguments, tws_pickle_value **out) {
   int64_t stride[TWS_TORCH_DIMS] = {0};
   tws_pickle_value *const *a = arguments->items;
@@ -254,7 +254,7 @@ static tws_code make_tensor(machine *m, const tws_pickle_value *arguments, tws_p
   return check_view(m, tensor, stride);
 }
 
-/* ("storage", its type, key, device, elements) */
+/* Makes a storage from the tuple ("storage", its type, key, device, number of elements) on the stack. */
 static tws_code make_storage(machine *m) {
   tws_pickle_value **from = top(m, 1), *id = from ? from[0] : NULL, *storage;
   if (!id || id->kind != TWS_PICKLE_TUPLE || id->count < 5 || id->items[0]->kind != TWS_PICKLE_TEXT ||
@@ -273,7 +273,7 @@ static tws_code make_storage(machine *m) {
   return TWS_OK;
 }
 
-/* ---- names, and what is done with them ---- */
+/* ---- names and their effects ---- */
 
 static tws_code take_line(machine *m, const char **out) {
   const unsigned char *from = m->bytes + m->at, *end = memchr(from, '\n', m->count - m->at);
@@ -310,7 +310,7 @@ static int is_list(const tws_pickle_value *value) {
   return value && (value->kind == TWS_PICKLE_LIST || value->kind == TWS_PICKLE_TUPLE);
 }
 
-/* Empty, or of pairs, as OrderedDict was pickled once. */
+/* Makes a dictionary, which is empty or has the given pairs, the form in which OrderedDict was once pickled. */
 static tws_code make_dict(machine *m, const tws_pickle_value *pairs, tws_pickle_value **out) {
   TWS_TRY(new_value(m, TWS_PICKLE_DICT, out));
   for (uint32_t i = 0; is_list(pairs) && i < pairs->count; i++) {
@@ -353,7 +353,7 @@ static tws_code call(machine *m, const tws_pickle_value *name, const tws_pickle_
   return append(m, *out, arguments->items, arguments->count);
 }
 
-/* A name and its arguments on the stack become what it makes of them. */
+/* Replaces a name and its arguments on the stack by the result of applying the name. */
 static tws_code reduce(machine *m) {
   tws_pickle_value **from = top(m, 2), *made = NULL;
   if (!from || from[0]->kind != TWS_PICKLE_NAME || from[1]->kind != TWS_PICKLE_TUPLE)
@@ -364,7 +364,7 @@ static tws_code reduce(machine *m) {
   return TWS_OK;
 }
 
-/* State of an object: whatever it is, it is not looked at. */
+/* Ignores the state of an object. */
 static tws_code build(machine *m) {
   tws_pickle_value **from = top(m, 2);
   if (!from ||
@@ -415,7 +415,7 @@ static tws_code push_text(machine *m) {
   return push(m, value);
 }
 
-/* ---- the memo: numbered as values come ---- */
+/* ---- the memo, numbered in the order of the values ---- */
 
 static tws_code memo_put(machine *m, size_t bytes) {
   uint64_t number;

@@ -1,7 +1,7 @@
-/* Reads a pickle of torch.save (protocol 2) without executing anything: lists, dictionaries, numbers, texts, tensors
- * and the storages that they are views of. Classes and functions are names of a fixed list, of which some are
- * understood (OrderedDict, torch.Size, _rebuild_tensor_v2 ...) and the others kept as names with their arguments; every
- * other name, and every opcode that such files do not have, is an error with its place. Opcodes:
+/* Reads a pickle of torch.save (protocol 2) without executing anything: lists, dictionaries, numbers, texts, tensors,
+ * and the storages of which tensors are views. Classes and functions must be names of a fixed list. Some of these are
+ * understood (OrderedDict, torch.Size, _rebuild_tensor_v2, ...), the others are recorded as names with their arguments.
+ * Every other name, and every opcode that such files do not have, is an error with its position. Opcodes:
  * https://github.com/python/cpython/blob/main/Lib/pickletools.py. */
 #ifndef TWS_MODELS_NETWORK_PICKLE_H
 #define TWS_MODELS_NETWORK_PICKLE_H
@@ -20,48 +20,49 @@ typedef enum tws_pickle_kind {
   TWS_PICKLE_NUMBER,
   TWS_PICKLE_TEXT,
   TWS_PICKLE_TUPLE,
-  TWS_PICKLE_LIST,   /* sets too */
+  TWS_PICKLE_LIST,   /* sets are lists too */
   TWS_PICKLE_DICT,   /* items: key, value, key, value ... */
-  TWS_PICKLE_NAME,   /* of a class or function: text is "torch.float32" */
-  TWS_PICKLE_OBJECT, /* of the class `text`: items are its arguments */
+  TWS_PICKLE_NAME,   /* a class or function: text is its name, such as "torch.float32" */
+  TWS_PICKLE_OBJECT, /* an object of the class `text`: items are its arguments */
   TWS_PICKLE_STORAGE,
   TWS_PICKLE_TENSOR
 } tws_pickle_kind;
 
-/* Values may hold each other, and themselves: who walks through them goes to known depths only. */
+/* A value. Values may contain each other, and themselves, so code that walks through values must bound the depth. */
 typedef struct tws_pickle_value tws_pickle_value;
 struct tws_pickle_value {
   tws_pickle_kind kind;
-  uint32_t count;   /* of items; of a tensor's dimensions */
-  const char *text; /* without a NUL inside; of a storage: its key */
+  uint32_t count;   /* number of items, or of a tensor's dimensions */
+  const char *text; /* a string without NUL; of a storage: its key */
   union {
-    int64_t integer; /* and 0 or 1 of a BOOL; elements of a storage */
+    int64_t integer; /* value of an INTEGER or BOOL (0 or 1); number of elements of a storage */
     double number;
-    struct { /* of a tensor: a run of its storage's elements, row by row */
+    struct { /* a tensor: consecutive elements of its storage, in row-major order */
       uint64_t first, elements;
-      uint8_t contiguous; /* 0: not such a run */
+      uint8_t contiguous; /* 0: the elements are not consecutive */
     };
   };
   union {
     tws_pickle_value **items;
-    int64_t *shape;    /* of a tensor */
-    const char *dtype; /* of a storage: "BF16", as safetensors files call it */
+    int64_t *shape;    /* [count] dimensions of a tensor */
+    const char *dtype; /* element type of a storage, as safetensors files name it: "BF16" */
   };
-  tws_pickle_value *storage; /* of a tensor */
+  tws_pickle_value *storage; /* the storage of a tensor */
 };
 
 typedef struct tws_pickle {
   tws_pickle_value *root;
-  tws_pickle_value **storages; /* each that is named, in the arena */
+  tws_pickle_value **storages; /* all storages of the file, in the arena */
   uint32_t storage_count;
 } tws_pickle;
 
-/* TWS_INVALID: damaged, or a name or opcode that is not taken, with `name`, offset and opcode; TWS_UNSUPPORTED:
- * another protocol. Tensors lie inside their storages. *out is in the arena. */
+/* Parses a pickle into *out, which is in the arena. Fails with TWS_INVALID, naming offset and opcode, if the pickle is
+ * damaged or has a name or opcode that is not accepted; TWS_UNSUPPORTED for another protocol. Tensors are checked to
+ * lie inside their storages. */
 tws_code tws_pickle_parse(const unsigned char *bytes, size_t count, const char *name, tws_arena *arena, tws_pickle *out,
                           tws_error *err);
-/* The value of a dictionary's key that was set last; NULL: none, or no dictionary. */
+/* Returns the value that was set last for a dictionary's key; NULL: there is none, or `dict` is no dictionary. */
 const tws_pickle_value *tws_pickle_get(const tws_pickle_value *dict, const char *key);
-/* 1 and *out of an INTEGER; NULL is allowed. */
+/* Returns 1 and sets *out if the value is an INTEGER, else 0; NULL is allowed. */
 int tws_pickle_integer(const tws_pickle_value *value, int64_t *out);
 #endif

@@ -1,5 +1,5 @@
-/* Qwen2 and Qwen2.5 (Yang et al., 2024; keys as in Hugging Face's Qwen2Config): biases of queries, keys and values
- * alone; a sliding window, where it is asked for, in the layers from max_window_layers on. */
+/* Qwen2 and Qwen2.5 (Yang et al., 2024; keys as in Hugging Face's Qwen2Config): Llama with biases of queries, keys and
+ * values only, and an optional sliding window in the layers from max_window_layers on. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_qwen2(tws_network_builder *b, tws_error *err) {

@@ -1,5 +1,5 @@
 /* Qwen3 (Yang et al., 2025; keys as in Hugging Face's Qwen3Config): Qwen2 without biases, with norms of each query and
- * key head, whose size files give. */
+ * key head, and with a head size that files give. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_qwen3(tws_network_builder *b, tws_error *err) {

@@ -1,10 +1,10 @@
 /* Qwen2-MoE and Qwen3-MoE (Qwen Team, 2024 and 2025; keys as in Hugging Face's Qwen2MoeConfig and Qwen3MoeConfig):
- * experts in most layers, in Qwen2-MoE with a shared expert that has a gate of its own. */
+ * experts in most layers; Qwen2-MoE also has a shared expert with a gate. */
 #include "models/network/decoder.h"
 
 #include <stdio.h>
 
-/* Layers without experts: those of mlp_only_layers, and all but each decoder_sparse_step-th. */
+/* Reads which layers have no experts: those of mlp_only_layers, and all layers but every decoder_sparse_step-th. */
 static tws_code read_dense_layers(tws_network_builder *b, tws_decoder *d, tws_error *err) {
   const tws_json *json = b->json;
   int64_t step = 1, layers = 0;
@@ -61,14 +61,14 @@ tws_code tws_build_qwen2_moe(tws_network_builder *b, tws_error *err) {
   return tws_decoder_build(b, &d, err);
 }
 
-/* Heads have norms and a size of their own, and there is no inner part for all tokens. */
+/* Builds Qwen3-MoE: heads have norms and a size of their own, and there is no shared expert. */
 tws_code tws_build_qwen3_moe(tws_network_builder *b, tws_error *err) {
   static const char *const known[] = {MOE_KEYS, "attention_bias", NULL};
   tws_decoder d = {.positions = 32768, .kv_heads = 4, .head_norms = TWS_HEADS_APART};
   TWS_TRY(tws_json_bool(b->json, b->json->root, "attention_bias", 0, 0, &d.qkv_bias, err));
   d.output_bias = d.qkv_bias;
   TWS_TRY(read_window(b, &d, err));
-  if (d.window > 0) d.window_layer = 0; /* of all layers in the reference */
+  if (d.window > 0) d.window_layer = 0; /* Transformers applies the window to all layers */
   TWS_TRY(read_experts(b, "num_experts", 128, 8, 768, &d, err));
   TWS_TRY(tws_decoder_read(b, known, &d, err));
   return tws_decoder_build(b, &d, err);

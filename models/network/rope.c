@@ -23,12 +23,13 @@ static double pair_of(const double *rope, double rotary, double original, double
   return rotary * log(original / (turns * 2 * M_PI)) / (2 * log(rope[THETA]));
 }
 
-/* Returns the factor of attention for an extended context: Peng et al. 2023, equation 22. */
+/* Returns the factor of attention scores for an extended context: Peng et al. 2023, equation 22. */
 static double stretched(double factor, double share) {
   return factor > 1 ? 0.1 * share * log(factor) + 1 : 1;
 }
 
-/* The ramp goes over pairs from `low` to `high`, which turn beta_fast and beta_slow times over the original length. */
+/* Reads YaRN's parameters. The ramp covers the pairs from `low` to `high`, which make beta_fast and beta_slow rotations
+ * over the original length. */
 static tws_code read_yarn(tws_network_builder *b, const cJSON *object, double rotary, double *rope, tws_error *err) {
   const tws_json *json = b->json;
   double fast, slow, original, gain, share, share_of_all;
@@ -51,7 +52,7 @@ static tws_code read_yarn(tws_network_builder *b, const cJSON *object, double ro
   return TWS_OK;
 }
 
-/* One number for each pair. */
+/* Reads a list with one factor for each pair. */
 static tws_code read_factors(tws_network_builder *b, const cJSON *object, const char *key, int64_t pairs, float *out,
                              tws_error *err) {
   const cJSON *list = cJSON_GetObjectItemCaseSensitive(object, key), *item;
@@ -66,8 +67,8 @@ static tws_code read_factors(tws_network_builder *b, const cJSON *object, const 
   return TWS_OK;
 }
 
-/* Factors of frequencies for sequences up to the original length and for longer ones. What attention grows by follows
- * from how much the context was stretched (Ding et al. 2024, as Phi-3 has it). */
+/* Reads the divisors of frequencies for sequences up to the original length and for longer ones. The factor of
+ * attention follows from the ratio of context lengths (Ding et al. 2024, as in Phi-3). */
 static tws_code read_longrope(tws_network_builder *b, const cJSON *object, double rotary, tws_decoder_rope *rope,
                               tws_error *err) {
   const tws_json *json = b->json;
@@ -91,7 +92,7 @@ static tws_code read_longrope(tws_network_builder *b, const cJSON *object, doubl
 
 static tws_code read_scaling(tws_network_builder *b, const cJSON *object, double head, tws_decoder_rope *rope,
                              tws_error *err) {
-  static const char *const known[] = {"alpha", /* of few families */
+  static const char *const known[] = {"alpha", /* only a few families have it */
                                       "type",
                                       "rope_type",
                                       "rope_theta",
@@ -171,7 +172,7 @@ tws_code tws_decoder_read_rope(tws_network_builder *b, tws_decoder *d, tws_error
     return tws_json_fail(json, scaling, err, "leave it out, or give an object with rope_type",
                          "\"%s\" must be an object or null", scaling->string);
   }
-  /* newer files say it for each type of layer */
+  /* Newer files have an object for each type of layer. */
   const cJSON *full = cJSON_GetObjectItemCaseSensitive(scaling, "full_attention");
   const cJSON *sliding = cJSON_GetObjectItemCaseSensitive(scaling, "sliding_attention");
   b->net->open_positions &= !is_scaled(full) && !is_scaled(sliding);

@@ -1,5 +1,5 @@
-/* Safetensors headers: 8 bytes of little-endian length, then JSON
- * {"name": {"dtype": "BF16", "shape": [..], "data_offsets": [begin, end]}, "__metadata__": {..}}, then the data. */
+/* Reads and writes safetensors headers: 8 bytes of little-endian length, then JSON {"name": {"dtype": "BF16", "shape":
+ * [..], "data_offsets": [begin, end]}, "__metadata__": {..}}, then the data. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 enum { HEADER_LIMIT = 100 * 1000 * 1000 /* the format's own limit */, MOST_FILES = 4096 };
 
 typedef struct tensor {
-  tws_safetensor found; /* its range counts from the data's first byte */
+  tws_safetensor found; /* its range is relative to the first byte of the data */
   const cJSON *item;
 } tensor;
 
@@ -28,7 +28,7 @@ int tws_safetensors_bytes(const char *dtype) {
   return 0;
 }
 
-/* A non-negative integer below 2^53, which a JSON number holds exactly. */
+/* Reads a non-negative integer below 2^53, which a JSON number represents exactly. */
 static tws_code read_count(const tws_json *json, const cJSON *item, int64_t *value, tws_error *err) {
   double number = cJSON_IsNumber(item) ? item->valuedouble : -1;
   *value = number >= 0 && number < 9007199254740992.0 ? (int64_t)number : -1;
@@ -84,7 +84,8 @@ static int by_begin(const void *a, const void *b) {
   return (x->end > y->end) - (x->end < y->end);
 }
 
-/* Offsets must tile the data without holes; `data` is its size, or -1 when unknown. */
+/* Checks that the tensors' ranges cover the data without holes or overlaps; `data`: bytes of the data, or -1 if
+ * unknown. */
 static tws_code check_tiling(const tws_json *json, tensor *tensors, size_t count, int64_t data, tws_error *err) {
   int64_t at = 0;
   qsort(tensors, count, sizeof *tensors, by_begin);
@@ -105,7 +106,7 @@ static tws_code no_memory(const char *name, tws_error *err) {
   return tws_fail(err, TWS_MEMORY, NULL, "%s: out of memory", name);
 }
 
-/* Checked tensors join the list; `first` is where the data begins in the file. */
+/* Appends checked tensors to the list; `first` is the offset of the data in the file. */
 static tws_code add_tensors(tws_safetensors *list, const tws_json *json, const tensor *tensors, size_t count,
                             int64_t first, tws_error *err) {
   if (tws_reserve(&list->tensors, &list->capacity, list->count + count + 1, sizeof *list->tensors)) {
@@ -255,8 +256,8 @@ static tws_code read_file(tws_safetensors *list, const char *path, tws_error *er
   return code;
 }
 
-/* Reads the shards that the index names, which are in its folder; a name with a slash could lead to any file and is
- * refused. */
+/* Reads the shards that an index names, which are in the index's folder. A name with a slash is refused, because it
+ * could lead to any file. */
 static tws_code read_shards(tws_safetensors *list, const char *path, const tws_json *json, const char **shards,
                             tws_error *err) {
   const cJSON *map = cJSON_GetObjectItemCaseSensitive(json->root, "weight_map"), *item = NULL;
@@ -352,7 +353,7 @@ tws_code tws_safetensors_open(const char *path, tws_safetensors **out, tws_error
   if (S_ISDIR(status.st_mode)) {
     static const char *const names[] = {"model.safetensors.index.json", "model.safetensors",
                                         "pytorch_model.bin.index.json", "pytorch_model.bin",
-                                        "model.safetensors" /* for the message */};
+                                        "model.safetensors" /* used in the message */};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
       int length = snprintf(file, sizeof file, "%s/%s", path, names[i]);
       if (length < 0 || (size_t)length >= sizeof file) return tws_fail(err, TWS_INVALID, NULL, "the path is too long");
@@ -436,7 +437,8 @@ void tws_safetensors_end(tws_safetensors_header *h) {
 
 /* ---- counts ---- */
 
-/* torch.save keeps tied weights once, under several names. */
+/* Returns 1 if tensor i has the same data as an earlier one: torch.save stores tied weights once, under several
+ * names. */
 static int is_alias(const tws_safetensors *list, uint32_t i) {
   const tws_safetensor *one = &list->tensors[i];
   for (uint32_t k = 0; k < i && one->elements > 0; k++)

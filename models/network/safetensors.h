@@ -1,5 +1,5 @@
-/* Tensors of safetensors files: their headers, without the data. Files of torch.save are read as if they were such.
- * Format: https://github.com/huggingface/safetensors#format. */
+/* Tensors of safetensors files: their headers, without the data. Files of torch.save are read in the same way. Format:
+ * https://github.com/huggingface/safetensors#format. */
 #ifndef TWS_MODELS_NETWORK_SAFETENSORS_H
 #define TWS_MODELS_NETWORK_SAFETENSORS_H
 
@@ -7,40 +7,42 @@
 
 enum { TWS_SAFETENSOR_DIMS = 4 };
 typedef struct tws_safetensor {
-  const char *name, *dtype; /* "BF16" */
+  const char *name, *dtype; /* dtype: such as "BF16" */
   int64_t shape[TWS_SAFETENSOR_DIMS];
-  int dims; /* may be more than there is room for in shape */
+  int dims; /* number of dimensions, which may exceed the size of `shape` */
   uint32_t file;
-  int64_t elements, begin, end; /* bytes of the file */
+  int64_t elements, begin, end; /* begin, end: offsets in the file */
 } tws_safetensor;
 
 typedef struct tws_safetensors {
   tws_arena *arena;
-  const char **files;      /* paths */
-  tws_safetensor *tensors; /* by name; names are unique */
+  const char **files;      /* paths of the files */
+  tws_safetensor *tensors; /* sorted by name; names are unique */
   uint32_t file_count, count;
   size_t capacity;
 } tws_safetensors;
 
-/* As tws_safetensors_count(), of which this has the checks: one file, an index or a folder. The file, or those that the
- * index names, may be torch.save's (pytorch_model.bin): the tensors of a dictionary, or of its "module" or
- * "state_dict". */
+/* Opens a file, an index or a folder, with the checks of tws_safetensors_count(). The file, or those that an index
+ * names, may be of torch.save (pytorch_model.bin): the tensors are those of its dictionary, or of the dictionary's
+ * "module" or "state_dict". */
 tws_code tws_safetensors_open(const char *path, tws_safetensors **out, tws_error *err);
-/* Only what one file's first bytes say; `size` is what the whole file has. `name` is for messages. */
+/* Parses the header in the first `count` bytes of a file of `size` bytes. `name` is used in messages. */
 tws_code tws_safetensors_parse(const char *name, const void *bytes, size_t count, int64_t size, tws_safetensors **out,
                                tws_error *err);
 void tws_safetensors_close(tws_safetensors *list);                                         /* NULL is allowed */
-const tws_safetensor *tws_safetensors_find(const tws_safetensors *list, const char *name); /* NULL: none */
-/* The type that a name in a header stands for; -1: none of ours. And back: "BF16". */
+const tws_safetensor *tws_safetensors_find(const tws_safetensors *list, const char *name); /* or NULL */
+/* Returns the tws_dtype that a type name in a header means, or -1 if there is none; the second function returns the
+ * name, such as "BF16". */
 int tws_safetensors_dtype(const char *dtype);
 const char *tws_safetensors_dtype_name(tws_dtype dtype);
-int tws_safetensors_bytes(const char *dtype); /* of an element; 0: no such type */
+int tws_safetensors_bytes(const char *dtype); /* bytes of an element; 0: unknown type */
 
-/* Writing a file's first bytes: begin, then its tensors in the order of their data, then end, after which `header` has
- * the length, the JSON text and blanks up to a multiple of eight. `format` is metadata that readers ask for ("pt"). */
+/* Builds a file's first bytes: call begin, then add the tensors in the order of their data, then end. `header` then has
+ * the length, the JSON text and blanks up to a multiple of eight bytes. `format` is metadata that readers expect
+ * ("pt"). */
 typedef struct tws_safetensors_header {
   tws_text text;
-  uint64_t data; /* bytes of the tensors so far */
+  uint64_t data; /* bytes of the tensors added until now */
 } tws_safetensors_header;
 void tws_safetensors_begin(tws_safetensors_header *header, const char *format);
 void tws_safetensors_add(tws_safetensors_header *header, const char *name, const char *dtype, const int64_t *shape,

@@ -1,5 +1,5 @@
-/* Solar Open (Upstage, 2026; keys as in Hugging Face's SolarOpenConfig): Llama's attention, in all layers experts with
- * a sigmoid router and a shared expert. */
+/* Solar Open (Upstage, 2026; keys as in Hugging Face's SolarOpenConfig): Llama's attention, and in all layers experts
+ * with a sigmoid router and a shared expert. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_solar_open(tws_network_builder *b, tws_error *err) {
@@ -22,7 +22,7 @@ tws_code tws_build_solar_open(tws_network_builder *b, tws_error *err) {
                    .epsilon = 1e-5,
                    .rope = {.parameters = {1e6}}};
   int64_t none;
-  keys.inner = NULL; /* no layer is without experts */
+  keys.inner = NULL; /* all layers have experts */
   TWS_TRY(tws_json_int(json, json->root, "first_k_dense_replace", 0, 0, 0, 0, &none, err));
   TWS_TRY(tws_build_expect_bool(b, "use_qk_norm", 0, "set it to false", err));
   TWS_TRY(tws_json_bool(json, json->root, "attention_bias", 0, 0, &d.qkv_bias, err));

@@ -1,5 +1,5 @@
-/* StableLM (Bellagente et al., 2024; keys as in Hugging Face's StableLmConfig): Llama with LayerNorm and a part of each
- * head turned, or with its branches side by side. */
+/* StableLM (Bellagente et al., 2024; keys as in Hugging Face's StableLmConfig): Llama with LayerNorm and rotary
+ * positions on a part of each head, or with parallel branches. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_stablelm(tws_network_builder *b, tws_error *err) {
@@ -23,7 +23,7 @@ tws_code tws_build_stablelm(tws_network_builder *b, tws_error *err) {
                    .norm_bias = 1,
                    .epsilon = 1e-5};
   int side_by_side = 0;
-  double stretched; /* of its first class, as are num_heads and norm_eps, which say again what other keys do */
+  double stretched; /* keys of the first version of its class, which repeat other keys */
   keys.epsilon = "layer_norm_eps";
   TWS_TRY(tws_json_number(json, json->root, "rotary_scaling_factor", 0, 1, 1, 1, &stretched, err));
   TWS_TRY(tws_build_expect_bool(b, "qk_layernorm", 0, "set it to false", err));

@@ -1,9 +1,9 @@
-/* StarCoder 2 (Lozhkov et al., 2024; keys as in Hugging Face's Starcoder2Config): rotary positions and shared keys,
- * with LayerNorm, biases and an inner part without a gate. */
+/* StarCoder 2 (Lozhkov et al., 2024; keys as in Hugging Face's Starcoder2Config): rotary positions, grouped-query
+ * attention, LayerNorm, biases, and an MLP without a gate. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_starcoder2(tws_network_builder *b, tws_error *err) {
-  /* published files have keys of StarCoder 1 too, which the class does not read */
+  /* Keys of StarCoder 1 in published files, which the class does not read. */
   static const char *const known[] = {"use_bias",
                                       "sliding_window",
                                       "norm_type",

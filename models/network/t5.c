@@ -1,6 +1,6 @@
-/* T5 and mT5 (Raffel et al., 2020; Xue et al., 2021; keys as in Hugging Face's T5Config): an encoder and a decoder that
- * reads what the encoder says of another text. Both know positions by biases of distances, one table for all layers of
- * each; scores have no scale. */
+/* T5 and mT5 (Raffel et al., 2020; Xue et al., 2021; keys as in Hugging Face's T5Config): an encoder, and a decoder
+ * that reads the encoder's output of another text. Encoder and decoder each have one table of relative biases, which
+ * all of their layers share; scores have no scale. */
 #include <math.h>
 #include <string.h>
 
@@ -17,12 +17,12 @@ typedef struct t5 {
   tws_module_type activation;
   int gated;
   int64_t encoder_layers, decoder_layers, buckets, max_distance;
-  uint32_t source, lengths, words; /* inputs, the embedding's table */
-  /* of the half that is built */
+  uint32_t source, lengths, words; /* indices of inputs, and of the embedding's table */
+  /* The following describe the part that is being built, encoder or decoder. */
   const char *half;
   const tws_dim *rows;
-  int decodes, layer; /* layer: of both halves */
-  uint32_t table;     /* of biases, TWS_NONE before the first layer */
+  int decodes, layer; /* decodes: 1: the decoder; layer: counts the layers of both parts */
+  uint32_t table;     /* value of the bias table; TWS_NONE before the first layer */
 } t5;
 
 /* ---- keys ---- */
@@ -65,7 +65,7 @@ static tws_code read_heads(t5 *t, tws_error *err) {
                        "query, key and value rows together exceed %d elements", TWS_MAX_WIDTH);
 }
 
-/* Tables of fewer rows have no distances of their own to begin with. */
+/* Reads the size of the bias table. Small tables have no rows for single distances, and are refused. */
 static tws_code read_biases(t5 *t, tws_error *err) {
   enum { LEAST = 8 };
   const tws_json *json = t->b->json;
@@ -79,7 +79,7 @@ static tws_code read_biases(t5 *t, tws_error *err) {
                        (long long)t->max_distance);
 }
 
-/* Ids that tokenizers of these vocabularies have; a file may say others. */
+/* Determines the ids of special tokens: the file's, or those of the published vocabularies. */
 static tws_code read_tokens(t5 *t, tws_error *err) {
   const tws_json *json = t->b->json;
   tws_network *net = t->b->net;
@@ -97,7 +97,7 @@ static tws_code read_keys(t5 *t, tws_error *err) {
       "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads", "vocab_size",
       "relative_attention_num_buckets", "relative_attention_max_distance", "dropout_rate", "layer_norm_epsilon",
       "initializer_factor", "feed_forward_proj", "is_encoder_decoder", "tie_word_embeddings", "sentinel_token_id",
-      /* what the others say already, or what only other heads use */
+      /* Keys that repeat others, or that only other heads use. */
       "n_positions", "dense_act_fn", "is_gated_act", "classifier_dropout", "scale_decoder_outputs", NULL};
   const tws_json *json = t->b->json;
   tws_network *net = t->b->net;
@@ -126,7 +126,7 @@ static float deviation(const t5 *t, int64_t width) {
   return (float)(t->factor / sqrt((double)width));
 }
 
-/* Part of sublayer `sub` of the layer at work: "encoder.block.3.layer.0.SelfAttention.q". */
+/* Returns the name of a part of sublayer `sub` of the present layer: "encoder.block.3.layer.0.SelfAttention.q". */
 static const char *named(const t5 *t, int sub, const char *part) {
   const int layer = t->layer - (t->decodes ? (int)t->encoder_layers : 0);
   return tws_build_name(t->b, "%s.block.%d.layer.%d.%s", t->half, layer, sub, part);
@@ -140,7 +140,7 @@ static uint32_t join(const t5 *t, int sub, uint32_t x, uint32_t branch) {
   return tws_build_add(t->b, t->layer, named(t, sub, "add"), x, branch);
 }
 
-/* Queries begin with another deviation than keys and values. */
+/* Sets the initial deviation of queries, which differs from that of keys and values. */
 static void spread_queries(const t5 *t) {
   const tws_network *net = t->b->net;
   net->params[net->modules[net->module_count - 1].param[0]].first_std = deviation(t, net->hidden * net->head_size);
@@ -204,9 +204,9 @@ static uint32_t add_inner(const t5 *t, uint32_t x) {
   return join(t, sub, x, y);
 }
 
-/* ---- halves ---- */
+/* ---- encoder and decoder ---- */
 
-/* Both read the same table of words. */
+/* Adds the embedding of encoder or decoder, which share one table. */
 static uint32_t add_embedding(t5 *t, uint32_t input) {
   tws_network *net = t->b->net;
   const char *name = t->decodes ? "decoder.embed_tokens" : "shared";

@@ -24,7 +24,7 @@ static int begins_with(const char *path, const unsigned char *start, size_t coun
   return is;
 }
 
-/* A pickled number that the older format begins with. */
+/* Returns 1 if the file begins with the pickled number that starts the format of PyTorch 1.5 and earlier. */
 static int is_old(const char *path) {
   static const unsigned char start[] = {0x80, 2, 0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9};
   return begins_with(path, start, sizeof start);
@@ -54,7 +54,7 @@ static tws_code find_folder(tws_torch_file *f, tws_error *err) {
 static tws_code check_order(const tws_torch_file *f, tws_error *err) {
   const tws_archive_entry *order = entry_of(f, "", "byteorder");
   char text[7] = "";
-  if (!order) return TWS_OK; /* before 2.1 */
+  if (!order) return TWS_OK; /* PyTorch before 2.1 */
   if (order->bytes < sizeof text) TWS_TRY(tws_archive_read(f->archive, order->begin, text, (size_t)order->bytes, err));
   return strcmp(text, "little") == 0 ? TWS_OK
                                      : tws_fail(err, TWS_UNSUPPORTED, "save it on a little-endian machine",

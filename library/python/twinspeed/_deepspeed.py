@@ -19,12 +19,12 @@ def _request(total, largest, gpus, nodes, factor, compat, offload=True, offload_
 
 
 def _numel(parameter):
-    """Elements of a parameter; of one that ZeRO-3 has partitioned the whole, not the part that is here."""
+    """Returns the elements of a parameter; if ZeRO-3 has partitioned it, those of all partitions."""
     return getattr(parameter, "ds_numel", None) or parameter.numel()
 
 
 def _count(model):
-    """Elements of all parameters, shared ones once, and of the module with the most of its own."""
+    """Returns the elements of all parameters (shared ones once), and of the module with the most of its own."""
     own = {id(p) if not hasattr(p, "data_ptr") else p.data_ptr() or id(p): _numel(p) for p in model.parameters()}
     largest = max((sum(_numel(p) for p in m.parameters(recurse=False)) for m in model.modules()), default=0)
     return sum(own.values()), largest

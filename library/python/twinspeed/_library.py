@@ -1,4 +1,4 @@
-"""The shared library through ctypes: structures and functions of twinspeed.h, in its order."""
+"""Declares the structures and functions of twinspeed.h for ctypes, in the order of the header."""
 import ctypes as c
 import json
 import os
@@ -11,7 +11,7 @@ _VERDICTS = ("does not fit", "tight", "fits")
 
 
 class Error(Exception):
-    """status: "INVALID" and so on; message: what is wrong, and where; hint: what to do."""
+    """A failure. status: a word such as "INVALID"; message: the problem and its position; hint: the remedy."""
 
     def __init__(self, status, message, hint):
         super().__init__(message + ("\nhint: " + hint if hint else ""))
@@ -19,7 +19,7 @@ class Error(Exception):
 
 
 class DoesNotFit(Error):
-    """The answer is no."""
+    """The answer is no: for example, the job does not fit."""
 
 
 class _Error(c.Structure):
@@ -83,7 +83,7 @@ class ZeroRequest(c.Structure):
 
 
 def _load():
-    """Looks beside this file (a wheel), at TWINSPEED_LIBRARY, and where the system's loader looks."""
+    """Loads the library from the folder of this file (a wheel), TWINSPEED_LIBRARY, or the system's library path."""
     here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libtwinspeed.so.0")
     tried = [os.environ.get("TWINSPEED_LIBRARY"), here if os.path.exists(here) else None, "libtwinspeed.so.0"]
     reasons = []
@@ -142,7 +142,7 @@ _TIER_NAMES, _CATEGORY_NAMES, _PHASE_NAMES = (_names(lib.twinspeed_tier_name), _
 
 
 class _Record:
-    """Attributes of a dictionary, which prints as what it has."""
+    """An object with the items of a dictionary as attributes; printing it shows them."""
 
     def __init__(self, values):
         self.__dict__.update(values)
@@ -152,8 +152,8 @@ class _Record:
 
 
 class Answer(_Record):
-    """verdict ("fits", "tight", "does not fit"), memory in bytes, times in seconds; memory: {tier: {category: bytes}}
-    of the rank that needs the most; computing: {phase: seconds}."""
+    """An estimate, with verdict ("fits", "tight", "does not fit"), memory in bytes and times in seconds. memory is
+    {tier: {category: bytes}} of the rank that needs the most; computing is {phase: seconds}."""
 
     @property
     def fits(self):
@@ -161,11 +161,11 @@ class Answer(_Record):
 
 
 class Check(_Record):
-    """ranks, ranks_verified, operations."""
+    """The result of a verification, with ranks, ranks_verified and operations."""
 
 
 class Simulation(_Record):
-    """step_s, tokens_per_s, mfu, exposed_s, bubble, events."""
+    """The result of a simulation, with step_s, tokens_per_s, mfu, exposed_s, bubble and events."""
 
 
 class Candidate(_Record):
@@ -183,7 +183,7 @@ def _plain(structure):
 
 @contextmanager
 def _as_file(value, what):
-    """A path stays one; a dictionary or an object with to_dict() becomes a private file for the time of the call."""
+    """Returns a path unchanged; writes a dictionary or an object with to_dict() to a private file during the call."""
     if hasattr(value, "to_dict"):
         value = value.to_dict()
     if value is None or isinstance(value, (str, bytes, os.PathLike)):
@@ -296,25 +296,25 @@ class Job:
 
 
 def estimate(model, config=None, **given):
-    """Memory and time of a training step: an Answer. See Job for the arguments."""
+    """Returns memory and time of a training step as an Answer. See Job for the arguments."""
     with Job(model, config, **given) as job:
         return job.estimate()
 
 
 def check(model, config=None, max_ranks=0, **given):
-    """Verifies the plans of the ranks: a Check. Faults raise Error."""
+    """Verifies the plans of the ranks and returns a Check; raises Error if they are faulty."""
     with Job(model, config, **given) as job:
         return job.check(max_ranks)
 
 
 def simulate(model, config=None, fidelity=None, **given):
-    """Executes the plans in the simulator: a Simulation."""
+    """Executes the plans in the simulator and returns a Simulation."""
     with Job(model, config, **given) as job:
         return job.simulate(fidelity)
 
 
 def tune(model, config=None, global_batch=0, axes=None, best=10, workers=0, budget_s=0, **given):
-    """The configurations that train fastest, best first: a list of Candidates, empty where nothing fits."""
+    """Returns the configurations that train fastest as a list of Candidates, best first; empty if nothing fits."""
     how, error, count = _TuneOptions(), _Error(), c.c_int()
     found = c.POINTER(_Candidate)()
     lib.twinspeed_tune_options_init(c.byref(how))
