@@ -67,7 +67,7 @@ typedef struct tws_expectations {
 typedef struct tws_emulated_run {
   const char *data, *eval_data, *fidelity; /* files of a scenario are relative to its folder */
   int64_t steps, eval_every, eval_steps;
-  int64_t save_every; /* interval of saves in steps; 0: the job saves only at the end, or not at all; -1: the optimum
+  int64_t save_every; /* number of steps between saves; 0: the job saves only at the end, or not at all; -1: the optimum
                        * for its failures */
   int64_t keep, restarts;
   int synchronous;

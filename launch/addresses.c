@@ -28,7 +28,8 @@ static int add(struct in_addr address, struct in_addr *out, int count) {
   return count + 1;
 }
 
-/* The address that packets to `to` would carry; a datagram socket sends none to find out. */
+/* Determines the address of this machine that packets to `to` would carry. It connects a datagram socket, which sends
+ * no packet. */
 static int source_towards(const struct sockaddr_in *to, struct in_addr *source) {
   struct sockaddr_in here = {0};
   socklen_t size = sizeof here;
@@ -57,7 +58,7 @@ static int add_host(const char *name, struct in_addr *out, int *count) {
   return found;
 }
 
-/* Reads the output of a program, as far as there is room for it; returns 1 if it ends within five seconds. */
+/* Reads the output of a program, at most `size` - 1 bytes; returns 1 if the program ends within five seconds. */
 static int read_program(char *const *argv, char *text, size_t size) {
   const double until = tws_clock_s() + 5.0;
   int ends[2], status = 0;

@@ -31,7 +31,7 @@ tws_code tws_command_find(const char *name, tws_error *err) {
 
 /* ---- inside a rank: the command, and what became of it ---- */
 
-static pid_t command_pid; /* for the handler below */
+static pid_t command_pid; /* read by the signal handler below */
 
 static void pass_on(int number) {
   if (command_pid > 0) kill(command_pid, number);
@@ -89,7 +89,7 @@ static tws_code find_rank(const tws_command_job *job, int *rank, tws_error *err)
                   "--world-info: neither mpirun, mpiexec nor srun started this process as a rank");
 }
 
-/* Which rank of the world this process is. */
+/* Determines the rank number of this process in the world. */
 static tws_code find_place(const tws_command_job *job, int *rank, tws_rank_place *place, tws_error *err) {
   *rank = tws_worker_rank();
   if (!job->world) {
@@ -117,7 +117,7 @@ static tws_code prepare(int rank, const tws_rank_place *place, const tws_command
   return TWS_OK;
 }
 
-/* Returns where there is no such program. */
+/* Executes the command; returns if there is no such program. */
 static void become_command(char **argv) {
   signal(SIGTERM, SIG_DFL);
   signal(SIGPIPE, SIG_DFL);

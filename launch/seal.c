@@ -63,7 +63,7 @@ typedef struct keys {
   uint8_t launcher_proof[TWS_RANDOM], rank_proof[TWS_RANDOM], to_rank[32], to_launcher[32];
 } keys;
 
-/* All of them, from the secret and both sides' random bytes. */
+/* Derives all keys and proofs from the secret and both sides' random bytes. */
 static void derive(const uint8_t secret[TWS_SECRET], const tws_hello *hello, const uint8_t random[TWS_RANDOM],
                    keys *out) {
   static const char context[crypto_kdf_CONTEXTBYTES] = {'t', 'w', 's', 'l', 'a', 'u', 'n', 'c'};

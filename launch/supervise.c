@@ -12,8 +12,8 @@ typedef struct supervision {
   tws_attempt attempt;
   void *user;
   const tws_log *log;
-  int64_t since;      /* stamp of the folder before the job, from tws_recovery_find() */
-  const char *origin; /* tag in that folder that the first attempt began from */
+  int64_t since;      /* time stamp of the folder before the job started, from tws_recovery_find() */
+  const char *origin; /* tag of the checkpoint in that folder that the first attempt started from */
 } supervision;
 
 /* A job without a cluster gets one with as many nodes as hosts; several names of this machine count as one. */
@@ -29,7 +29,7 @@ tws_code tws_supervised_place(tws_supervised *s, tws_error *err) {
   return s->job.cluster ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
 }
 
-/* Leaves out the host of the rank that failed, or one rank where there is no other host. */
+/* Removes the host of the rank that failed or, if it is the only host, one rank of it. */
 static tws_code leave_out_failed(tws_supervised *s, tws_error *err) {
   int slot;
   if (!s->launch.hosts) {
@@ -56,7 +56,8 @@ static tws_code shrink(tws_supervised *s, tws_error *err) {
   return s->launch.hosts ? tws_supervised_place(s, err) : TWS_OK;
 }
 
-/* This machine cannot find the latest checkpoint if rank 0 locked a folder of another machine. */
+/* Returns 1 if the lock shows that rank 0 saved into a folder of another machine; then this machine cannot find the
+ * latest checkpoint. */
 static int is_elsewhere(const supervision *v, int64_t taken) {
   const tws_supervised *s = v->s;
   if (!s->launch.hosts || tws_folder_stamp(s->save, TWS_FOLDER_LOCK) != taken) return 0;

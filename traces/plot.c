@@ -45,7 +45,7 @@ static void plot_word(tws_text *text, const char *word, size_t length) {
   tws_text_add(text, "\"");
 }
 
-/* The data in memory, to be opened as a file: gnuplot reads it more than once. */
+/* Returns a descriptor of an anonymous file with the data, since gnuplot reads it more than once. */
 static int data_file(const tws_text *data) {
   const int file = memfd_create("twinspeed-figure", MFD_CLOEXEC);
   for (size_t done = 0; file >= 0 && done < data->length;) {
@@ -153,7 +153,7 @@ static uint32_t last_step(const tws_timeline *timeline) {
   return step;
 }
 
-/* Rows in the order in which they are read from the top: timelines, ranks, streams. */
+/* Determines the rows in the order from top to bottom: by timeline, rank and stream. */
 static int find_rows(const tws_timeline *const *timelines, int count, int ranks, row *rows) {
   int found = 0;
   for (int t = 0; t < count; t++)
@@ -192,7 +192,7 @@ static void add_kind(const tws_timeline *timeline, int t, int kind, const row *r
   }
 }
 
-/* Start of a step, and how long it is. */
+/* Returns the start of a step, and sets *length_s to its duration. */
 static double first_start(const tws_timeline *timeline, uint32_t step, double *length_s) {
   double start = INFINITY, end = 0;
   for (size_t i = 0; i < timeline->event_count; i++) {
@@ -224,9 +224,9 @@ tws_code tws_plot_timelines(const char *scripts, const tws_timeline *const *time
     first_start(timelines[t], last_step(timelines[t]), &length);
     longest = fmax(longest, length * 1e3);
   }
-  tws_text_add(&settings, "blocks = '"); /* those that have boxes: the legend names no others */
+  tws_text_add(&settings, "blocks = '"); /* the legend names only kinds that have boxes */
   for (int kind = 0; kind < KINDS; kind++) {
-    tws_text_add(&data, "\n\nNaN NaN NaN\n"); /* a block is never empty */
+    tws_text_add(&data, "\n\nNaN NaN NaN\n"); /* a data block must not be empty */
     const size_t before = data.length;
     for (int t = 0; t < count; t++) {
       uint32_t step = last_step(timelines[t]);
@@ -259,7 +259,7 @@ tws_code tws_plot_memory(const char *scripts, const char *csv, const char *title
   while (end && cell < end) {
     const char *stop = memchr(cell, ',', (size_t)(end - cell));
     if (!stop) stop = end;
-    if (column >= 4 && stop < end) { /* between the name and the total */
+    if (column >= 4 && stop < end) { /* these columns are between the name and the total */
       if (categories) tws_text_add(&names, " ");
       plot_word(&names, cell, (size_t)(stop - cell));
       categories++;

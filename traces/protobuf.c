@@ -70,7 +70,7 @@ void tws_protobuf_end(tws_text *out, int field, size_t begin) {
   const size_t length = out->length - begin;
   size_t bytes = to_varint((uint64_t)(field << 3 | BYTES), head);
   bytes += to_varint(length, head + bytes);
-  tws_text_add_bytes(out, head, bytes); /* room */
+  tws_text_add_bytes(out, head, bytes); /* reserves memory */
   if (out->failed) return;
   memmove(out->data + begin + bytes, out->data + begin, length);
   memcpy(out->data + begin, head, bytes);

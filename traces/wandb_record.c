@@ -52,7 +52,8 @@ static void begin_record(tws_wandb_log *log) {
   tws_protobuf_integer(&log->record, 1, (uint64_t)++log->count);
 }
 
-/* After the record's own field follows the run that it belongs to (_info.stream_id). */
+/* Adds the field that follows a record's own one, the run that the record belongs to (_info.stream_id), and ends the
+ * record. */
 static void end_record(tws_wandb_log *log, tws_text *out) {
   enum { INFO = 200, STREAM_ID = 1 };
   const size_t at = tws_protobuf_begin(&log->record);
