@@ -25,7 +25,7 @@ typedef struct reader {
   int64_t optimizer_count, optimizer_room;
   tws_torch_file *model;  /* the module's file of rank 0 */
   tws_weight_run **parts; /* [rank][group] the rank's partition of the group's float32 master weights */
-  uint64_t **said; /* [rank][group] with ZeRO 1 and 2: hash of the names of the parameters that the partition has
+  uint64_t **said;        /* [rank][group] with ZeRO 1 and 2: hash of the names of the parameters that the partition has
                     * elements of; 0: the file does not list them */
   uint32_t groups;
   tws_weight_run *runs, *vector; /* runs: ranges of the parameter that is being assembled; vector: partitions of a
@@ -555,8 +555,8 @@ static tws_code read_universal(reader *r, tws_error *err) {
     return refuse(r, "zero", "a universal checkpoint of ZeRO 3 does not have the parameters that were not trained",
                   err);
   const tws_pickle_value *module = tws_pickle_get(r->model->pickle.root, "module");
-  if (module && module->kind == TWS_PICKLE_DICT) TWS_TRY(add_module(r, 0, err)); /* the module's file of a pipeline has
-                                                                                  * no module */
+  /* the module's file of a pipeline has no module */
+  if (module && module->kind == TWS_PICKLE_DICT) TWS_TRY(add_module(r, 0, err));
   TWS_TRY(add_shares(r, err));
   return add_aliases(r, err);
 }

@@ -11,8 +11,8 @@
 #include <stdint.h>
 #include "base/status.h"
 
-#define TWS_FOLDER_LOCK ".lock" /* the file that is locked; its text names the process and the host that hold the
-                                 * lock */
+/* the file that is locked; its text names the process and the host that hold the lock */
+#define TWS_FOLDER_LOCK ".lock"
 enum { TWS_TAG_SIZE = 256, TWS_FOLDER_SIZE = 4096 };
 
 /* Converts a step to its tag, "global_step10", and a tag to its step; -1: the text is no such tag. */

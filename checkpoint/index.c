@@ -167,8 +167,8 @@ static tws_code read_text(const reader *r, const cJSON *object, const char *key,
   return *text ? TWS_OK : no_memory(r);
 }
 
-#define MOST_COUNT (INT64_C(1) << 52) /* integers up to this are exact in JSON numbers, and products with small numbers
-                                       * do not overflow */
+/* integers up to this are exact in JSON numbers, and products with small numbers do not overflow */
+#define MOST_COUNT (INT64_C(1) << 52)
 
 static tws_code read_count(const reader *r, const cJSON *object, const char *key, int64_t low, int64_t high,
                            int64_t *value) {

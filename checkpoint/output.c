@@ -41,8 +41,8 @@ static tws_code write_slot(tws_output *o, const slot *s, tws_error *err) {
     const ssize_t n = o->is_stream ? write(o->fd, s->bytes + done, count - done)
                                    : pwrite(o->fd, s->bytes + done, count - done, (off_t)(o->written + done));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EINVAL && o->direct) { /* the file system refuses O_DIRECT, or the offset is unaligned after a
-                                                    short write */
+    /* the file system refuses O_DIRECT, or the offset is unaligned after a short write */
+    if (n < 0 && errno == EINVAL && o->direct) {
       (void)fcntl(o->fd, F_SETFL, fcntl(o->fd, F_GETFL) & ~O_DIRECT);
       o->direct = 0;
       return write_slot(o, s, err);

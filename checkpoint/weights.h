@@ -22,8 +22,8 @@ typedef struct tws_weights_request {
   const tws_weight *weights; /* names are unique; weights with larger elements come first, so that all data are
                               * aligned */
   uint32_t count;
-  tws_code (*write)(void *user, uint32_t weight, tws_output *to, tws_error *err); /* appends all elements of the weight
-                                                                                   * to the output, in order */
+  /* appends all elements of the weight to the output, in order */
+  tws_code (*write)(void *user, uint32_t weight, tws_output *to, tws_error *err);
   void *user;
 } tws_weights_request;
 

@@ -58,8 +58,8 @@ static double operations_take(void *user, const tws_run_member *members, uint32_
     e->doing[members[i].rank] = members[i].op;
     e->together[i] = e->place[members[i].rank];
   }
-  if (count > 1 && e->request->fidelity != TWS_FIDELITY_ANALYTIC) return seconds; /* the flow model applies the events
-                                                                                   * to each link itself */
+  /* the flow model applies the events to each link itself */
+  if (count > 1 && e->request->fidelity != TWS_FIDELITY_ANALYTIC) return seconds;
   if (count > 1) return tws_faults_transfer(&e->faults, e->together, (int)count, at, seconds);
   const uint64_t number = (uint64_t)e->step << 32 | members[0].op;
   return tws_faults_compute(&e->faults, e->together[0], number, at, seconds);
@@ -115,8 +115,8 @@ static tws_code run_program(tws_emulator *e, tws_program program, tws_timeline *
   e->program = program;
   e->last_s = e->now_s;
   for (int rank = 0; rank < e->count; rank++) e->doing[rank] = 0;
-  if (r->order_seed >= 0) { /* the times stay those of the simulation; only the order in which operations are executed
-                             * differs */
+  /* the times stay those of the simulation; only the order in which operations are executed differs */
+  if (r->order_seed >= 0) {
     const double start = tws_clock_s();
     const tws_interleaving order = {.plans = e->plans[program],
                                     .count = e->count,

@@ -61,8 +61,8 @@ typedef struct tws_emulation_request {
   tws_timeline *timeline; /* receives the last step of all ranks; NULL: not wanted */
   /* Called after each step. The report's seconds are virtual; now_s: virtual seconds since the beginning. */
   void (*on_step)(void *user, const tws_step_report *report, double now_s);
-  void (*on_failure)(void *user, double at_s, const tws_error *err, int ranks); /* called when the job has failed and
-                                                                                 * continues with `ranks` ranks */
+  /* called when the job has failed and continues with `ranks` ranks */
+  void (*on_failure)(void *user, double at_s, const tws_error *err, int ranks);
   void *user;
   const tws_log *log;
 } tws_emulation_request;

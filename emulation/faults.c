@@ -192,8 +192,8 @@ static double stretch(const tws_faults *f, const question *q, double start_s, do
       speed *= share;
       if (o->until_s < change) change = o->until_s;
     }
-    if (speed == 1 && at == start_s && !(start_s + seconds > change)) return seconds; /* unaffected durations keep their
-                                                                                       * value bit for bit */
+    /* unaffected durations keep their value bit for bit */
+    if (speed == 1 && at == start_s && !(start_s + seconds > change)) return seconds;
     if (speed > 0 && at + left / speed <= change) return at + left / speed - start_s;
     if (change - start_s > TWS_NEVER_S) return TWS_NEVER_S;
     left -= speed * (change - at);

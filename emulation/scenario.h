@@ -10,14 +10,14 @@
 #include "job/spec.h"
 
 /* Kinds of events: the name of each, and the keys that it accepts in addition to its target and times. */
-#define TWS_HAPPENINGS(X)                                                                        \
-  X(SLOW, "slow")                 /* factor: kernels of the ranks take this many times as long */\
-  X(JITTER, "jitter")             /* sigma: standard deviation of the logarithm of each duration */\
-  X(LINK, "link")                 /* factor: remaining share of the bandwidth, may be 0 */       \
-  X(FLAP, "flap")                 /* down_s: seconds without link in every period_s seconds */   \
-  X(DEATH, "death")               /* repair_s: seconds until the node is available again */      \
-  X(STOP_IN_SAVE, "stop_in_save") /* save: its number, from 1 on; part: share that is written */ \
-  X(BIT, "bit")                   /* in: "buffer", "message" or "checkpoint" */                  \
+#define TWS_HAPPENINGS(X)                                                                           \
+  X(SLOW, "slow")                 /* factor: kernels of the ranks take this many times as long */   \
+  X(JITTER, "jitter")             /* sigma: standard deviation of the logarithm of each duration */ \
+  X(LINK, "link")                 /* factor: remaining share of the bandwidth, may be 0 */          \
+  X(FLAP, "flap")                 /* down_s: seconds without link in every period_s seconds */      \
+  X(DEATH, "death")               /* repair_s: seconds until the node is available again */         \
+  X(STOP_IN_SAVE, "stop_in_save") /* save: its number, from 1 on; part: share that is written */    \
+  X(BIT, "bit")                   /* in: "buffer", "message" or "checkpoint" */                     \
   X(DISK, "disk")                 /* factor: remaining share of the bandwidth; or full: the disk is full */
 typedef enum tws_happening_kind {
 #define X(name, text) TWS_HAPPENS_##name,

@@ -83,7 +83,7 @@ int tws_emulator_save_is_due(tws_emulator *e);
 tws_code tws_emulator_save(tws_emulator *e, tws_error *err);
 tws_code tws_emulator_poll_save(tws_emulator *e, tws_error *err);
 void tws_emulator_drop_save(tws_emulator *e);
-tws_code tws_emulator_load(tws_emulator *e, tws_error *err); /* advances the clock by the time that reading a checkpoint
-                                                              * takes */
+/* advances the clock by the time that reading a checkpoint takes */
+tws_code tws_emulator_load(tws_emulator *e, tws_error *err);
 
 #endif

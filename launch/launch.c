@@ -33,8 +33,8 @@
 #include "launch/strangers.h"
 #include "launch/watch.h"
 
-enum { OTHER_POLLS = 2 + TWS_PRINTED_POLLS }; /* poll() entries for signals, connections and output; the entries of
-                                               * ranks follow */
+/* poll() entries for signals, connections and output; the entries of ranks follow */
+enum { OTHER_POLLS = 2 + TWS_PRINTED_POLLS };
 
 /* mpirun ends the other ranks by itself when one dies, and its status then says how: it has `notice_s` for that
  * before it is asked to, and `reaction_s` after a rank has reported a failure. Processes that were asked to end have
@@ -140,8 +140,8 @@ static tws_code open_files(job *j, tws_error *err) {
   j->files[1] = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
   j->files[2] = memfd_create("twinspeed-board", MFD_CLOEXEC);
   j->noise = memfd_create("twinspeed-mpirun", MFD_CLOEXEC);
-  if (j->files[0] < 0) j->files[0] = open("/dev/null", O_WRONLY | O_CLOEXEC); /* this program was started with its
-                                                                               * output closed */
+  /* this program was started with its output closed */
+  if (j->files[0] < 0) j->files[0] = open("/dev/null", O_WRONLY | O_CLOEXEC);
   if (j->files[1] < 0) j->files[1] = open("/dev/null", O_WRONLY | O_CLOEXEC);
   if (j->files[0] < 0 || j->files[1] < 0 || j->files[2] < 0 || j->noise < 0 ||
       ftruncate(j->files[2], (off_t)board) != 0)
@@ -589,8 +589,8 @@ static void look_at_ranks(job *j) {
   if (is_ending(j) || j->signal || j->lost || j->failure.kind || j->first_dead >= 0) return;
   tws_launch_record verdict = {.kind = TWS_RECORD_FAILED};
   if (tws_watch_judge(j->watch, &verdict.rank, &verdict.error) == TWS_OK) return;
-  if (verdict.rank < 0) verdict.rank = j->options->ranks - 1; /* the stuck rank is unknown: a job that is restarted
-                                                               * leaves the last rank out */
+  /* the stuck rank is unknown: a job that is restarted leaves the last rank out */
+  if (verdict.rank < 0) verdict.rank = j->options->ranks - 1;
   j->failure = verdict;
   end_soon(j);
   tws_watch_kill_stopped(j->watch);

@@ -33,7 +33,7 @@ void tws_outlet_write(tws_outlet *outlet); /* writes as many bytes as the file a
 /* Appends text to the line of one rank and stream, and passes complete lines on; `writer` identifies the rank and
  * stream. */
 void tws_line_add(tws_line *line, int writer, tws_outlet *outlet, const char *text, size_t count);
-void tws_line_end(tws_line *line, int writer, tws_outlet *outlet); /* passes the incomplete line on, when its rank has
-                                                                    * ended */
+/* passes the incomplete line on, when its rank has ended */
+void tws_line_end(tws_line *line, int writer, tws_outlet *outlet);
 
 #endif

@@ -25,8 +25,8 @@ void tws_link_close(tws_link *link); /* closes the socket and erases the keys */
  * has sent bytes that are no record of the session. `record` may be larger than the record that was sent: the rest
  * is undefined. */
 int tws_link_receive(tws_link *link, tws_launch_record *record);
-int tws_link_send(tws_link *link, const tws_launch_record *record); /* sends on a local socket; returns 0 if the peer
-                                                                     * has closed it */
+/* sends on a local socket; returns 0 if the peer has closed it */
+int tws_link_send(tws_link *link, const tws_launch_record *record);
 /* Sends without blocking; bytes that the socket does not accept stay pending. Returns 0 if too many bytes are pending
  * or the peer has closed the connection, else 1.
  *

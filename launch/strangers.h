@@ -27,8 +27,8 @@ tws_code tws_strangers_here(int ranks, char *name, size_t size, tws_strangers **
 /* Opens ports on these addresses of this machine, for ranks that know the secret. */
 tws_code tws_strangers_remote(int ranks, const struct in_addr *address, int count, const char *secret, char *name,
                               size_t size, tws_strangers **out, tws_error *err);
-int tws_strangers_fd(const tws_strangers *s);                              /* becomes readable when tws_strangers_look()
-                                                                            * is to be called */
+/* becomes readable when tws_strangers_look() is to be called */
+int tws_strangers_fd(const tws_strangers *s);
 int tws_strangers_look(tws_strangers *s, tws_newcomer out[TWS_NEWCOMERS]); /* returns the number of newcomers */
 void tws_strangers_close(tws_strangers *s);                                /* NULL is allowed */
 

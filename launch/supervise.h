@@ -20,12 +20,12 @@ typedef struct tws_supervised {
   /* equals `tag` if that tag is the newest checkpoint found by search; TWS_TAG_SIZE characters, overwritten when a
    * newer checkpoint is found. NULL: the user named the tag */
   char *found_tag;
-  int64_t restarts;                     /* maximum number of further attempts */
-  int force;                            /* 1 from the second attempt on: output files of the previous attempt are
+  int64_t restarts;         /* maximum number of further attempts */
+  int force;                /* 1 from the second attempt on: output files of the previous attempt are
                                          * replaced */
-  int own_cluster;                      /* 1: the user named no cluster, and `job.cluster` is derived from the hosts */
-  int failed_rank;                      /* rank that failed in the last attempt; -1: none */
-  tws_recovery_point point;             /* state that the last attempt started from; set by tws_supervise() */
+  int own_cluster;          /* 1: the user named no cluster, and `job.cluster` is derived from the hosts */
+  int failed_rank;          /* rank that failed in the last attempt; -1: none */
+  tws_recovery_point point; /* state that the last attempt started from; set by tws_supervise() */
 } tws_supervised;
 
 /* Runs one attempt, until the job ends or fails. */

@@ -129,8 +129,8 @@ static int all_came(const tws_watch *w) {
  * have connected wait for the others, and are not counted. */
 static void read_work(tws_watch *w, double now) {
   const double most_s = 4 * w->setup.deadline_s;
-  const int looks = now - w->since_s + work_ahead_s > w->setup.deadline_s; /* processor time is read only shortly before
-                                                                            * the deadline */
+  /* processor time is read only shortly before the deadline */
+  const int looks = now - w->since_s + work_ahead_s > w->setup.deadline_s;
   if (!looks) w->ticks = 0;
   if (!looks || all_came(w) || w->mpirun <= 0 || now - w->began_s > most_s) return;
   for (int r = 0; r < w->setup.ranks; r++) {

@@ -76,11 +76,11 @@ typedef struct bench {
   void *read_pool, *write_pool; /* pools of kernel operands, in the backend's memory */
   void *shared_pool;            /* pool of collectives, in the communicator's memory; or equal to message_pool */
   void *message_pool;           /* pool of collectives in the backend's memory, if ranks share no memory */
-  uint64_t pool_bytes, shared_bytes, shared_at, at[2][2]; /* at[written][far]: offset of the next operand in the pool,
-                                                           * bytes */
-  int32_t *ids;                                           /* token ids of one case; and the memory in which the backend
-                                                           * reads them: */
-  void *ids_pool;                                         /* equal to `ids` on the host */
+  /* at[written][far]: offset of the next operand in the pool, bytes */
+  uint64_t pool_bytes, shared_bytes, shared_at, at[2][2];
+  /* token ids of one case; and the memory in which the backend reads them: */
+  int32_t *ids;
+  void *ids_pool; /* equal to `ids` on the host */
   bench_case *cases;
   size_t case_count;
   transfer_case *transfers;
@@ -416,8 +416,8 @@ static tws_code prepare(bench *b, tws_error *err) {
   if (b->cuda && b->world > 1) TWS_TRY(tws_cuda_connect(b->cuda, b->sets[0].backend, &plan, &b->device_comm, err));
   b->overhead_bytes = resident_bytes();
   b->pool_bytes = 2 * cache_bytes(b);
-  const int kernels = b->cuda ? b->world == 1 : b->world <= b->cores; /* with more ranks than cores, ranks would compete
-                                                                       * for cores */
+  /* with more ranks than cores, ranks would compete for cores */
+  const int kernels = b->cuda ? b->world == 1 : b->world <= b->cores;
   if (kernels) TWS_TRY(add_cases(b, err));
   TWS_TRY(add_transfers(b, err));
   TWS_TRY(make_pools(b, err));

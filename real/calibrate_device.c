@@ -102,8 +102,8 @@ static tws_code note_starts(something *s, tws_measurements *m, tws_error *err) {
   TWS_TRY(host_seconds(s, tiny_kernel, TIMES, &apart, err));
   TWS_TRY(tws_stopwatch_measure(&watch, tiny_kernel, NULL, s, TIMES, &together, err));
   if (watch.one_by_one) return TWS_OK;
-  TWS_TRY(tws_stopwatch_measure(&watch, tiny_kernel, NULL, s, 1, &recording, err)); /* keeps a recording of one
-                                                                                     * execution */
+  /* keeps a recording of one execution */
+  TWS_TRY(tws_stopwatch_measure(&watch, tiny_kernel, NULL, s, 1, &recording, err));
   TWS_TRY(host_seconds(s, replay, TIMES, &recording, err));
   snprintf(text, sizeof text,
            "%s a kernel started by the host, %s in a recording; %s to start a recording of one and see its end",

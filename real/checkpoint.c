@@ -470,8 +470,8 @@ tws_code tws_checkpoint_poll(tws_training *t, tws_error *err) {
   double busy = !tws_task_ended(&c->task);
   at(t, "asking the others whether their files are written", TWS_PHASE_MEETS);
   tws_code code = TWS_OK;
-  if (!(busy > 0) && c->task.code != TWS_OK) code = tws_task_wait(&c->task, err); /* if there is only one rank, no other
-                                                                                   * one waits for it */
+  /* if there is only one rank, no other one waits for it */
+  if (!(busy > 0) && c->task.code != TWS_OK) code = tws_task_wait(&c->task, err);
   if (code == TWS_OK && c->phase == WRITING) code = tws_comm_max(t->comm, &busy, err);
   if (code == TWS_OK && !(busy > 0)) code = advance(t, 0, err);
   c->times.waited_s += tws_clock_s() - start;

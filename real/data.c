@@ -64,8 +64,8 @@ static tws_code bad_index(const char *path, tws_error *err, const char *what) {
 /* Reads the index file after its magic: version, type, the numbers of sequences and of document bounds, then the sizes
  * of the sequences, whose sum must match the file of tokens. */
 static tws_code read_index(tws_data *data, FILE *file, const char *path, tws_error *err) {
-  static const int bytes_of[] = {0, 1, 0, 2, 4, 0, 0, 0, 2}; /* bytes of a token by type: uint8, int16, int32 and
-                                                              * uint16; other types are refused */
+  /* bytes of a token by type: uint8, int16, int32 and uint16; other types are refused */
+  static const int bytes_of[] = {0, 1, 0, 2, 4, 0, 0, 0, 2};
   unsigned char head[25];
   uint64_t version, sequences, total = 0;
   if (fread(head, sizeof head, 1, file) != 1) return bad_index(path, err, "it is cut short");

@@ -226,8 +226,8 @@ static tws_code run_asynchronously(worker *w, share *of, tws_error *err) {
     waiting -= under_way - before;
     if (code == TWS_OK && under_way > 0) code = collect(w, t, overlaps ? 1 : under_way, &under_way, err);
   }
-  for (int before = 0; under_way > 0 && under_way != before;) { /* after a failure, waits for submitted requests, which
-                                                                 * still use the memory */
+  /* after a failure, waits for submitted requests, which still use the memory */
+  for (int before = 0; under_way > 0 && under_way != before;) {
     before = under_way;
     collect(w, t, under_way, &under_way, NULL);
   }
@@ -347,8 +347,8 @@ static tws_code make_worker(tws_disk *d, int index, tws_error *err) {
   w->events = tws_calloc(depth, sizeof *w->events);
   w->batch = tws_calloc(depth, sizeof *w->batch);
   if (!w->events || !w->batch) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  w->asynchronous = io_setup(d->depth, &w->context) == 0; /* 0: the system lacks asynchronous I/O, or has no free
-                                                           * context */
+  /* 0: the system lacks asynchronous I/O, or has no free context */
+  w->asynchronous = io_setup(d->depth, &w->context) == 0;
 #endif
   if (pthread_create(&w->thread, NULL, serve, w) != 0)
     return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a thread for the disk");

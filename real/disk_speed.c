@@ -24,8 +24,8 @@ tws_code tws_disk_measure(const char *folder, const tws_aio *aio, uint64_t bytes
   bytes = (bytes + TWS_DISK_ALIGNMENT - 1) / TWS_DISK_ALIGNMENT * TWS_DISK_ALIGNMENT;
   char *memory = aligned_alloc(TWS_DISK_ALIGNMENT, bytes);
   if (!memory) return tws_fail(err, TWS_MEMORY, NULL, "no memory to measure a disk with");
-  for (uint64_t i = 0; i < bytes; i += 64) memory[i] = (char)(i * 2654435761u >> 24); /* fills the memory with data that
-                                                                                       * cannot be compressed */
+  /* fills the memory with data that cannot be compressed */
+  for (uint64_t i = 0; i < bytes; i += 64) memory[i] = (char)(i * 2654435761u >> 24);
   tws_code code = tws_disk_create(&setup, "measure", bytes, &disk, err);
   if (code == TWS_OK) code = time_transfer(disk, 1, memory, bytes, &first, err);
   if (code == TWS_OK) code = time_transfer(disk, 1, memory, bytes, write, err);

@@ -344,8 +344,8 @@ static tws_code prepare_op(tws_executor *x, const program *p, uint32_t index, tw
   if (op->kind == TWS_OP_COPY) return prepare_copy(x, p, op, s, err);
   TWS_TRY(prepare_operands(x, p, op, s, err));
   if (op->kind != TWS_OP_COMPUTE && op->kind != TWS_OP_HOST) return TWS_OK;
-  const int checked = !x->setup.ops->wait && !(s->work->flags & TWS_SCALED); /* with a loss scale, CLIP does this
-                                                                              * check */
+  /* with a loss scale, CLIP does this check */
+  const int checked = !x->setup.ops->wait && !(s->work->flags & TWS_SCALED);
   if (checked && s->work->code == TWS_KERNEL_CROSS_ENTROPY) s->loss = s->address[2];
   if (checked && s->work->code == TWS_KERNEL_VOCABULARY_LOSS) s->loss = s->address[3];
   if (x->setup.ops->supports && !x->setup.ops->supports(s->work))
@@ -579,8 +579,8 @@ static size_t begin_line(tws_executor *x, int64_t step) {
 }
 
 static tws_code mark(const tws_executor *x, const step_op *s, double *times, uint32_t index, tws_error *err) {
-  if (!times || (s->disk && !x->setup.ops->mark)) return TWS_OK; /* the disk itself records the times of its
-                                                                  * transfers */
+  /* the disk itself records the times of its transfers */
+  if (!times || (s->disk && !x->setup.ops->mark)) return TWS_OK;
   if (x->setup.ops->mark) return x->setup.ops->mark(x->setup.backend, (tws_stream)s->stream, index, err);
   times[index] = tws_clock_s();
   return TWS_OK;

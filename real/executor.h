@@ -41,11 +41,11 @@ typedef struct tws_executor_setup {
 tws_code tws_executor_create(const tws_executor_setup *setup, tws_executor **out, tws_error *err);
 void tws_executor_destroy(tws_executor *executor);
 
-uint64_t tws_executor_allocated(const tws_executor *executor, tws_tier tier); /* returns the bytes of all arenas of this
-                                                                               * tier */
+/* returns the bytes of all arenas of this tier */
+uint64_t tws_executor_allocated(const tws_executor *executor, tws_tier tier);
 
-tws_disk_count tws_executor_disk_moved(const tws_executor *executor); /* returns the bytes that all disk arenas have
-                                                                       * transferred since their creation */
+/* returns the bytes that all disk arenas have transferred since their creation */
+tws_disk_count tws_executor_disk_moved(const tws_executor *executor);
 
 /* Copy data into or out of a buffer of a program, from element `offset` on; to be called between steps. */
 tws_code tws_executor_put(tws_executor *executor, int program, uint32_t buffer, uint64_t offset, const void *from,

@@ -93,10 +93,10 @@ static tws_code match_tensor(weights_file *w, uint32_t i, tws_error *err) {
   const tws_safetensor *found = find_tensor(w->file, tensor->name);
   if (!found) found = find_dense(w, tensor);
   w->upcycles |= found && !find_tensor(w->file, tensor->name);
-  if (!found && is_router(w->t->plan->network, tensor)) return TWS_OK; /* routers of an upcycled model keep their random
-                                                                        * values */
-  if (!found && strstr(tensor->name, ".lora_")) return TWS_OK;         /* adapters that the file lacks keep their
-                                                                        * initial values */
+  /* routers of an upcycled model keep their random values */
+  if (!found && is_router(w->t->plan->network, tensor)) return TWS_OK;
+  /* adapters that the file lacks keep their initial values */
+  if (!found && strstr(tensor->name, ".lora_")) return TWS_OK;
   int64_t shape[4] = {0};
   const int dims = tws_hf_shape(tensor, shape);
   if (!found)
@@ -230,8 +230,8 @@ static tws_code load_chunk(weights_file *w, uint32_t buffer, const tws_piece *pi
                            tws_error *err) {
   tws_training *t = w->t;
   const tws_dtype dtype = (tws_dtype)t->plan->buffers[buffer].dtype;
-  const int lacks = w->upcycles || !w->found[w->first[piece->param]]; /* 1: the file lacks the parameter, or parts of
-                                                                       * it */
+  /* 1: the file lacks the parameter, or parts of it */
+  const int lacks = w->upcycles || !w->found[w->first[piece->param]];
   if (lacks || t->plan->network->padded_vocabulary != t->plan->network->vocabulary) {
     TWS_TRY(tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, buffer, piece->at + done, w->converted, count, err));
     tws_convert_elements(dtype, w->converted, TWS_F32, w->values, count);

@@ -6,8 +6,8 @@
 #include "base/memory.h"
 #include "real/train_internal.h"
 
-enum { TAKEN, ARRIVED, EVENTS }; /* TAKEN: the data on the device have been copied into a program's inputs; ARRIVED:
-                                  * data have arrived on the device */
+/* TAKEN: the data on the device have been copied into a program's inputs; ARRIVED: data have arrived on the device */
+enum { TAKEN, ARRIVED, EVENTS };
 
 typedef struct tws_inputs_ahead {
   const tws_data *data; /* data set of the prefetched batch; NULL: no batch is prefetched */
@@ -142,8 +142,8 @@ tws_code tws_training_put_ahead(tws_training *t, const tws_data *data, int64_t b
   tws_error why = {0};
   if (!t->ahead) return TWS_OK;
   const tws_code code = send_ahead(t, data, batch, &why);
-  if (code == TWS_OK || code == TWS_IO || code == TWS_INVALID) return TWS_OK; /* errors in the data are reported when
-                                                                               * the batch is needed */
+  /* errors in the data are reported when the batch is needed */
+  if (code == TWS_OK || code == TWS_IO || code == TWS_INVALID) return TWS_OK;
   if (err) *err = why;
   return code;
 }

@@ -57,8 +57,8 @@ tws_code tws_comm_barrier(tws_comm *comm, tws_error *err);
  * 1] (tws_free); other ranks receive NULL. */
 tws_code tws_comm_gather(tws_comm *comm, const void *data, uint64_t bytes, unsigned char **all, uint64_t **offset,
                          tws_error *err);
-tws_code tws_comm_max(tws_comm *comm, double *value, tws_error *err); /* replaces *value by its maximum over the ranks,
-                                                                       * on every rank */
+/* replaces *value by its maximum over the ranks, on every rank */
+tws_code tws_comm_max(tws_comm *comm, double *value, tws_error *err);
 
 /* Returns a rank of the world that has not arrived in the collective in which this rank waits, or -1. It reads shared
  * memory only, and is used by the watchdog. */

@@ -13,13 +13,13 @@
 /* State of the batch that is being filled. */
 typedef struct filler {
   const tws_objective_source *from;
-  int32_t *ids, *targets, *lengths, *source, *types, *rows, *classes; /* inputs of this rank's share; NULL: the network
-                                                                       * has no such input */
-  int32_t *documents, *positions;                                     /* likewise */
-  int32_t *row;                                                       /* all tokens of one sample */
-  int32_t *other;                                                     /* all tokens of another sample */
-  int32_t *spans; /* [token of `row`] its document, if documents are packed */
-  double *draw;   /* [token of `row`] random number; the tokens with the smallest numbers are predicted */
+  /* inputs of this rank's share; NULL: the network has no such input */
+  int32_t *ids, *targets, *lengths, *source, *types, *rows, *classes;
+  int32_t *documents, *positions; /* likewise */
+  int32_t *row;                   /* all tokens of one sample */
+  int32_t *other;                 /* all tokens of another sample */
+  int32_t *spans;                 /* [token of `row`] its document, if documents are packed */
+  double *draw; /* [token of `row`] random number; the tokens with the smallest numbers are predicted */
 } filler;
 
 static int32_t *input_of(const tws_objective_source *s, void *const *input, tws_input_content content) {

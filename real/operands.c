@@ -60,8 +60,8 @@ tws_code tws_check_operand_size(const tws_work *work, int index, uint64_t elemen
 int tws_operands_supported(const tws_work *work) {
   if (work->code >= TWS_KERNEL_COUNT) return 0;
   if (work->code == TWS_KERNEL_CLIP) return 1;
-  if (work->code == TWS_KERNEL_TRANSPOSE && work->dtype == TWS_I32) return 1; /* this kernel copies data and computes
-                                                                               * nothing */
+  /* this kernel copies data and computes nothing */
+  if (work->code == TWS_KERNEL_TRANSPOSE && work->dtype == TWS_I32) return 1;
   if (work->code == TWS_KERNEL_QUANTIZE)
     return is_computable(work->dtype) && (work->dtype2 == TWS_E4M3 || work->dtype2 == TWS_E5M2);
   if (work->flags & TWS_HALF_WEIGHTS) return work->dtype == TWS_BF16 && work->dtype2 == TWS_BF16;

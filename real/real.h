@@ -140,9 +140,8 @@ typedef struct tws_disk_traffic {
 typedef struct tws_train_result {
   int64_t steps, skipped; /* numbers since the beginning of the training; this run started after step first_step */
   int64_t first_step;
-  int ended; /* 1: should_end() ended the run */
-  double first_loss, last_loss, median_step_s,
-      tokens_per_s; /* losses: the first and the last loss that are finite */
+  int ended;                                                 /* 1: should_end() ended the run */
+  double first_loss, last_loss, median_step_s, tokens_per_s; /* losses: the first and the last loss that are finite */
   int evaluated;
   double last_eval_loss;
   uint64_t predicted_bytes[TWS_TIER_COUNT], allocated_bytes[TWS_TIER_COUNT]; /* [tier] bytes of this rank's arenas */
@@ -220,8 +219,8 @@ typedef struct tws_virtual_api {
   tws_code (*save)(tws_virtual *ranks, tws_error *err);
   tws_code (*publish)(tws_virtual *ranks, tws_error *err);
   void (*drop)(tws_virtual *ranks, double written);
-  uint64_t (*save_bytes)(const tws_virtual *ranks, int rank); /* returns the bytes of a checkpoint that the rank
-                                                               * writes */
+  /* returns the bytes of a checkpoint that the rank writes */
+  uint64_t (*save_bytes)(const tws_virtual *ranks, int rank);
   /* Inject faults: flip one bit of an element of a state entry ("parameters"), or of the data that an operation
    * received last. */
   tws_code (*flip)(tws_virtual *ranks, int rank, const char *entry, uint64_t element, int bit, tws_error *err);
@@ -229,12 +228,12 @@ typedef struct tws_virtual_api {
   /* Overwrites a range that no operation may read any more; used to test the order of operations. */
   void (*spoil)(tws_virtual *ranks, tws_program program, uint32_t rank, uint32_t buffer, uint64_t offset,
                 uint64_t count);
-  uint64_t (*digest)(const tws_virtual *ranks);                             /* returns a hash of all bits of the
-                                                                             * state */
-  uint64_t (*allocated)(const tws_virtual *ranks, int rank, tws_tier tier); /* returns the bytes of the rank's arenas on
-                                                                             * this tier */
-  uint64_t (*saved)(const tws_virtual *ranks);                              /* returns the bytes that sharing storage
-                                                                             * currently saves */
+  /* returns a hash of all bits of the state */
+  uint64_t (*digest)(const tws_virtual *ranks);
+  /* returns the bytes of the rank's arenas on this tier */
+  uint64_t (*allocated)(const tws_virtual *ranks, int rank, tws_tier tier);
+  /* returns the bytes that sharing storage currently saves */
+  uint64_t (*saved)(const tws_virtual *ranks);
 } tws_virtual_api;
 
 typedef struct tws_real_api {

@@ -7,7 +7,7 @@
 typedef struct tws_sampling {
   double temperature; /* 0: greedy, choosing the smaller id among equal scores */
   int64_t top_k;      /* number of most likely tokens from which one is drawn; 0: all */
-  double top_p; /* nucleus sampling (Holtzman et al., 2020): draws from the fewest most likely tokens whose
+  double top_p;       /* nucleus sampling (Holtzman et al., 2020): draws from the fewest most likely tokens whose
                  * probabilities sum to this number; 1: from all */
 } tws_sampling;
 

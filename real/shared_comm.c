@@ -24,8 +24,8 @@
 #endif
 
 enum { MAX_ARENAS = 16, SEGMENTS = TWS_SHARED_SEGMENTS, CACHE_LINE = 64, HUGE_PAGE = 2 << 20 };
-enum { GRAIN = 2048, MAX_MEMBERS = 512 }; /* GRAIN: minimum number of elements that a member sums; MAX_MEMBERS: maximum
-                                           * number of ranks of one node */
+/* GRAIN: minimum number of elements that a member sums; MAX_MEMBERS: maximum number of ranks of one node */
+enum { GRAIN = 2048, MAX_MEMBERS = 512 };
 
 typedef struct place {
   uint32_t arena, pad;

@@ -9,8 +9,8 @@
 
 typedef struct tws_shared tws_shared;
 
-enum { TWS_SHARED_SEGMENTS = 128 }; /* maximum number of segments of one collective that are visible to other ranks at a
-                                     * time */
+/* maximum number of segments of one collective that are visible to other ranks at a time */
+enum { TWS_SHARED_SEGMENTS = 128 };
 
 /* Creates the transport; collective over the world. `node`: communicator of the ranks that share memory, which is used
  * until tws_shared_destroy(). If any rank cannot share memory, *out stays NULL with TWS_OK on all ranks. */

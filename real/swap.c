@@ -54,8 +54,8 @@ static tws_code reserve(tws_swap_file *file, uint64_t bytes, tws_error *err) {
   char need[32], left[32];
   struct statvfs fs;
   if (fallocate(file->fd, 0, 0, (off_t)bytes) == 0) return TWS_OK;
-  if (errno == EOPNOTSUPP && ftruncate(file->fd, (off_t)bytes) == 0) return TWS_OK; /* the file system allocates blocks
-                                                                                     * when they are written */
+  /* the file system allocates blocks when they are written */
+  if (errno == EOPNOTSUPP && ftruncate(file->fd, (off_t)bytes) == 0) return TWS_OK;
   if (errno != ENOSPC && errno != EFBIG && errno != EDQUOT) return fail(err, "reserve the swap file", file->path, NULL);
   const double room = fstatvfs(file->fd, &fs) == 0 ? (double)fs.f_bavail * (double)fs.f_frsize : 0;
   return tws_fail(err, TWS_ENVIRONMENT, "give another nvme_path, use more ranks, or offload to the cpu",

@@ -186,9 +186,9 @@ tws_code tws_checkpoint_prepare_all(tws_training *ranks, int world, tws_error *e
 tws_code tws_checkpoint_write_all(tws_training *ranks, int world, tws_error *err);
 tws_code tws_checkpoint_publish_all(tws_training *ranks, int world, tws_error *err);
 void tws_checkpoint_drop_all(tws_training *ranks, int world);
-uint64_t tws_checkpoint_share_bytes(const tws_training *t); /* returns the bytes of the segments that this rank
-                                                             * writes */
-const char *tws_checkpoint_tag(const tws_training *t);      /* returns the tag of the latest save */
+/* returns the bytes of the segments that this rank writes */
+uint64_t tws_checkpoint_share_bytes(const tws_training *t);
+const char *tws_checkpoint_tag(const tws_training *t); /* returns the tag of the latest save */
 
 /* ---- resuming (real/resume.c) ---- */
 /* Finds the checkpoint to resume, if any; fails with TWS_INVALID if it belongs to another model or optimizer. */

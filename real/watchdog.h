@@ -43,7 +43,7 @@ void tws_watchdog_phase(tws_watchdog *watchdog, int64_t step, const char *what, 
 void tws_watchdog_progress(tws_watchdog *watchdog, const char *what);
 /* Reports such progress from any thread, as often as it occurs: used for each segment of a save. */
 void tws_watchdog_moves(tws_watchdog *watchdog);
-void tws_watchdog_begin(tws_watchdog *watchdog, int64_t step); /* reports that a step begins, which ends the current
-                                                                * phase; the next phase ends the step */
+/* reports that a step begins, which ends the current phase; the next phase ends the step */
+void tws_watchdog_begin(tws_watchdog *watchdog, int64_t step);
 
 #endif

@@ -10,8 +10,8 @@ typedef struct tws_loss_curve {
   double *at_s, *loss;
   int count, capacity;
 } tws_loss_curve;
-void tws_loss_curve_add(tws_loss_curve *curve, double at_s, double loss); /* adds one loss; without memory it is
-                                                                           * dropped */
+/* adds one loss; without memory it is dropped */
+void tws_loss_curve_add(tws_loss_curve *curve, double at_s, double loss);
 void tws_loss_curve_free(tws_loss_curve *curve);
 /* Appends the steps of a file that `twinspeed emulate --csv` wrote. Fails with TWS_IO if it cannot be read, and with
  * TWS_INVALID if it is another kind of file. */

@@ -14,8 +14,8 @@
 typedef struct tws_sink tws_sink;
 struct tws_sink {
   tws_code (*write)(tws_sink *sink, const tws_step_report *report, tws_error *err);
-  tws_code (*close)(tws_sink *sink, tws_code ended, tws_error *err); /* closes and frees the sink; ended: result of the
-                                                                      * run */
+  /* closes and frees the sink; ended: result of the run */
+  tws_code (*close)(tws_sink *sink, tws_code ended, tws_error *err);
 };
 
 typedef struct tws_monitor_setup {

@@ -82,8 +82,8 @@ tws_code tws_prometheus_sink_open(const char *path, tws_sink **out, tws_error *e
   s->sink = (tws_sink){prometheus_write, prometheus_close};
   snprintf(s->path, sizeof s->path, "%s", path);
   name_run(s);
-  const tws_code code = tws_write_file(path, "", 0, err); /* checks before the first step that the file can be
-                                                           * written */
+  /* checks before the first step that the file can be written */
+  const tws_code code = tws_write_file(path, "", 0, err);
   if (code == TWS_OK)
     *out = &s->sink;
   else

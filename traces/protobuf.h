@@ -7,14 +7,14 @@
 #include <stdint.h>
 #include "base/memory.h"
 
-void tws_protobuf_integer(tws_text *out, int field, uint64_t value); /* for fields of type int32, int64, bool and
-                                                                      * enum */
+/* for fields of type int32, int64, bool and enum */
+void tws_protobuf_integer(tws_text *out, int field, uint64_t value);
 void tws_protobuf_double(tws_text *out, int field, double value);
 void tws_protobuf_float(tws_text *out, int field, float value);
-void tws_protobuf_bytes(tws_text *out, int field, const char *bytes, size_t length); /* for fields of type string and
-                                                                                      * bytes */
-void tws_protobuf_text(tws_text *out, int field, const char *text);                  /* for fields of type string; NULL:
-                                                                                      * nothing is appended */
+/* for fields of type string and bytes */
+void tws_protobuf_bytes(tws_text *out, int field, const char *bytes, size_t length);
+/* for fields of type string; NULL: nothing is appended */
+void tws_protobuf_text(tws_text *out, int field, const char *text);
 
 /* Append a message as a field: begin() returns the position at which its fields start, and end() inserts key and length
  * before them. */

@@ -36,7 +36,7 @@ typedef struct tws_timeline {
   const char *const *stream_names, *const *phase_names; /* names of streams and phases: static tables of the plan */
   int stream_count, phase_count;
   char model[24], plan[24]; /* fingerprints of model and plan; "": not known */
-  uint32_t *slots; /* hash table over names: 1 + index of a name; 0: the slot is free */
+  uint32_t *slots;          /* hash table over names: 1 + index of a name; 0: the slot is free */
   size_t slot_count;
 } tws_timeline;
 
@@ -46,8 +46,8 @@ tws_timeline *tws_timeline_create(const char *source);
 /* Sets the fingerprints of model and plan (estimators' tws_fingerprint_read()), which identify the run. */
 void tws_timeline_identify(tws_timeline *timeline, const char *model, const char *plan);
 void tws_timeline_destroy(tws_timeline *timeline);
-uint32_t tws_timeline_name(tws_timeline *timeline, const char *name); /* returns the index of the name, which is added
-                                                                       * if it is new; UINT32_MAX without memory */
+/* returns the index of the name, which is added if it is new; UINT32_MAX without memory */
+uint32_t tws_timeline_name(tws_timeline *timeline, const char *name);
 int tws_timeline_add(tws_timeline *timeline, const tws_event *event); /* returns 0, or -1 without memory */
 /* Adds a counter's value. Series of one counter at one time must be added one after another. Returns 0, or -1 without
  * memory. */
@@ -67,8 +67,8 @@ tws_code tws_timeline_write_chrome(const tws_timeline *const *timelines, int cou
 /* Reads the events of one source ("measured") from a file that tws_timeline_write_chrome() wrote. `source` and the
  * name tables must outlive the timeline, which the caller destroys. TWS_INVALID names the position. */
 tws_code tws_timeline_read_chrome(const char *path, const char *source, const char *const *stream_names,
-                                  int stream_count, const char *const *phase_names, int phase_count,
-                                  tws_timeline **out, tws_error *err);
+                                  int stream_count, const char *const *phase_names, int phase_count, tws_timeline **out,
+                                  tws_error *err);
 /* Writes a table with the columns source,rank,step,stream,phase,micro_batch,op,name,start_s,end_s, for gnuplot and
  * spreadsheets. */
 tws_code tws_timeline_write_csv(const tws_timeline *const *timelines, int count, const char *path, tws_error *err);

@@ -55,8 +55,8 @@ typedef struct tws_cuda_api {
    * too old. */
   tws_code (*device_count)(int *count, tws_error *err);
   tws_code (*memory)(const tws_backend *backend, tws_cuda_memory *out, tws_error *err);
-  tws_code (*device)(tws_cuda_device *out, tws_error *err); /* describes the device of the calling thread's backend in
-                                                             * its current state */
+  /* describes the device of the calling thread's backend in its current state */
+  tws_code (*device)(tws_cuda_device *out, tws_error *err);
   /* writes the versions, and the device of `backend`, into `buffer` and returns it; backend may be NULL: versions
    * only */
   const char *(*describe)(const tws_backend *backend, char *buffer, int size);

@@ -12,8 +12,8 @@ typedef struct tws_cuda_fused tws_cuda_fused;
  * its version lacks a feature. */
 tws_code tws_cuda_fused_create(const char *described, tws_cuda_fused **out, tws_error *err);
 void tws_cuda_fused_destroy(tws_cuda_fused *fused);
-size_t tws_cuda_fused_version(const tws_cuda_fused *fused); /* returns cuDNN's version, 91900 for 9.19.0; 0 if `fused`
-                                                             * is NULL */
+/* returns cuDNN's version, 91900 for 9.19.0; 0 if `fused` is NULL */
+size_t tws_cuda_fused_version(const tws_cuda_fused *fused);
 
 /* Device memory that a call may use in addition to its operands. */
 typedef struct tws_cuda_fused_workspace {

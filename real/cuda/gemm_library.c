@@ -162,9 +162,8 @@ static tws_code set_preference(cublasLtMatmulPreference_t preference, const tws_
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
   const uint32_t alignment[] = {is->a, is->b, is->c, is->c};
-  const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* allowed reductions of split-K: in the compute
-                                                                       * type, or none; never in the type of the
-                                                                       * result */
+  /* allowed reductions of split-K: in the compute type, or none; never in the type of the result */
+  const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   const uint64_t bytes = workspace;
   TRY_LT(
       cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes),

@@ -45,7 +45,7 @@ struct tws_comm {
   uint32_t group_count;
   const nccl_group *messages; /* the group whose members exchange messages; NULL: the world */
   double deadline_s;
-  void *token; /* device memory for barriers */
+  void *token;            /* device memory for barriers */
   registered *registered; /* memory of arenas that is registered with each communicator */
   size_t registered_count, registered_capacity;
 };

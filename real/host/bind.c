@@ -105,8 +105,8 @@ tws_code tws_cpus_share(const char *synthetic, const tws_cpus *allowed, int inde
     processors += hwloc_bitmap_weight(part);
   }
   *bound = part && c.count >= count && processors >= threads;
-  for (int t = 0; *bound && t < threads; t++) { /* each thread may use all cores of the share that are on one NUMA
-                                                 * node */
+  /* each thread may use all cores of the share that are on one NUMA node */
+  for (int t = 0; *bound && t < threads; t++) {
     const int own = first + (int)((int64_t)(end - first) * t / threads);
     hwloc_bitmap_zero(part);
     for (int i = first; i < end; i++)
