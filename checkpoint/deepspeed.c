@@ -31,8 +31,7 @@ typedef struct reader {
   tws_weight_run *runs, *vector; /* runs: ranges of the parameter that is being assembled; vector: partitions of a
                                   * group, in the order of ranks */
   size_t run_count, run_room;
-  const tws_pickle_value *alignment; /* with ZeRO 1 and 2: the padding after each parameter of a group; NULL: not
-                                      * listed */
+  const tws_pickle_value *alignment; /* with ZeRO 1 and 2: padding after each parameter of a group; NULL: unknown */
   tws_torch_file *first_optimizer;   /* the file that contains `alignment` */
 } reader;
 

@@ -5,13 +5,10 @@
 #include "checkpoint/weights.h"
 
 typedef struct tws_deepspeed {
-  tws_gathering weights; /* the weights to write: buffers, frozen parameters, trained parameters and aliases, in this
-                          * order */
-  int64_t stage, ranks;  /* stage: ZeRO stage; ranks: number of ranks that saved a partition of the float32 master
-                          * weights, 0 if none did */
+  tws_gathering weights; /* weights to write: buffers, frozen parameters, trained parameters, aliases, in this order */
+  int64_t stage, ranks;  /* stage of ZeRO; number of ranks that saved a partition of the float32 master weights */
   int64_t step;          /* optimizer steps that the checkpoint had completed; -1: not known */
-  int masters;           /* 1: float32 master weights were saved; 0: they were not, and the weights are those of the
-                          * module */
+  int masters;           /* 1: float32 master weights were saved; 0: the weights are those of the module */
 } tws_deepspeed;
 
 /* Returns 1 if the folder of a tag has files that are named as DeepSpeed names its own. */

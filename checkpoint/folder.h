@@ -26,8 +26,7 @@ void tws_folder_unlock(int lock); /* -1 is allowed */
 /* Returns 1 if the folder has at least one checkpoint, else 0. */
 int tws_folder_has_checkpoints(const char *folder);
 int tws_folder_same(const char *a, const char *b);
-/* Checks that `bytes` bytes can be written into the folder; fails with TWS_IO and the number of missing bytes if they
- * cannot. */
+/* Checks that `bytes` bytes can be written into the folder; fails with TWS_IO and the number of missing bytes. */
 tws_code tws_folder_room(const char *folder, uint64_t bytes, tws_error *err);
 /* fails with that error */
 tws_code tws_folder_refuse(const char *folder, uint64_t bytes, double there, tws_error *err);
@@ -38,8 +37,7 @@ const char *tws_folder_temporary(const char *folder, const char *tag, char *path
  * NULL and the folder is itself a checkpoint, its own path is returned. Fails with TWS_IO if there is no such
  * checkpoint; the message lists those that exist. */
 tws_code tws_folder_find(const char *folder, const char *tag, char *path, size_t size, tws_error *err);
-/* The steps that have a folder (or a link to one) with a checkpoint, newest first. The caller frees `step`
- * (tws_free). */
+/* The steps that have a folder (or a link to one) with a checkpoint, newest first; `step` is freed by tws_free(). */
 typedef struct tws_steps {
   int64_t *step;
   size_t count, capacity;

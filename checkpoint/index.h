@@ -27,8 +27,7 @@ typedef struct tws_saved_file {
 } tws_saved_file;
 
 typedef struct tws_saved_piece {
-  tws_piece piece; /* piece.rank: index of the file; piece.at: offset of the piece's data from the end of the file's
-                    * header */
+  tws_piece piece; /* rank: index of the file; at: offset of the piece's data from the end of the header */
   const uint64_t *checksums;
 } tws_saved_piece;
 
@@ -36,12 +35,11 @@ typedef struct tws_saved_index {
   tws_arena *arena;
   const char *path;                         /* path of the checkpoint's folder, for messages */
   const char *model, *configuration, *plan; /* fingerprints of the training; "": not known */
-  const char *architecture, *class_name;    /* the model's architecture and class in Hugging Face's terms; "": not
-                                             * known */
+  const char *architecture, *class_name;    /* the model's architecture and class in Hugging Face's terms, or "" */
   const char *dtype;                        /* compute type of the training: "bf16" */
   const char *data;                         /* path of the training data */
-  int64_t data_tokens, samples;             /* data_tokens: tokens of the training data; samples: samples of it that the
-                                             * training has consumed */
+  int64_t data_tokens, samples;             /* tokens of the training data; samples of it that the training has
+                                             * consumed */
   int64_t train_batch, sequence_length, vocabulary, padded_vocabulary;
   int64_t ranks, zero_stage;
   const char *base;    /* path of the file that the frozen parameters were read from; "": they were initialized at

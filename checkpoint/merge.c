@@ -87,8 +87,7 @@ static void turn(const float *from, float *to, int64_t rows, int64_t columns) {
     for (int64_t k = 0; k < columns; k++) to[k * rows + i] = from[i * columns + k];
 }
 
-/* Rounds the weights to their quantized values. Blocks of quantized values do not span rows; groups of scales span
- * several rows. */
+/* Rounds the weights to their quantized values. Blocks of values do not span rows; groups of scales span several. */
 static void round_rows(const rounding *r, float *weight, uint64_t count, uint8_t *codes, float *scales,
                        float (*means)[2]) {
   const uint64_t blocks = count / (uint64_t)r->block;

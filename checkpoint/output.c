@@ -33,8 +33,7 @@ struct tws_output {
   tws_error err;
 };
 
-/* Writes one slot. If the page cache is bypassed, whole blocks are written, and tws_output_close() truncates the file
- * to its size. */
+/* Writes one slot: whole blocks if the page cache is bypassed; tws_output_close() truncates the file. */
 static tws_code write_slot(tws_output *o, const slot *s, tws_error *err) {
   const size_t count = o->direct ? (s->count + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : s->count;
   for (size_t done = 0; done < count;) {

@@ -1,5 +1,4 @@
-/* Reads parts of a saved state, whichever ranks saved them. Data are verified by their checksums before they are
- * used. */
+/* Reads parts of a saved state, whichever ranks saved them. Data are verified by checksums before they are used. */
 #ifndef TWS_CHECKPOINT_READ_H
 #define TWS_CHECKPOINT_READ_H
 
@@ -10,8 +9,7 @@ typedef tws_code (*tws_saved_fetch)(void *user, uint32_t file, uint64_t offset, 
 
 typedef struct tws_saved_reader {
   const tws_saved_index *index;
-  tws_saved_fetch fetch;        /* set by the caller between opening and reading; NULL: the files are in the index's
-                                 * folder */
+  tws_saved_fetch fetch;        /* set by the caller after opening; NULL: the files are in the index's folder */
   void *user;                   /* passed to fetch() */
   unsigned char *block;         /* the block of data that was read last */
   unsigned char *checked;       /* [file] 1: the file's header has been compared with its checksum */

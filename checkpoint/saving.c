@@ -136,8 +136,7 @@ static int remove_unfinished(void *user, int folder, const char *name) {
   return is_unfinished(name) && unlinkat(folder, name, 0) != 0;
 }
 
-/* Removes the files that the index lists, and the index last: until then the next start can determine what remains to
- * be removed. */
+/* Removes the files that the index lists, and the index last, since it determines what remains to be removed. */
 static int remove_listed(int folder, const tws_saved_index *index) {
   int left = 0;
   for (uint32_t i = 0; i < index->file_count; i++)

@@ -14,8 +14,7 @@ typedef struct tws_piece {
    * first of these. param: index of the parameter; TWS_NONE: the piece belongs to no parameter, and `copy` is then the
    * rank that holds it, or 0 if all ranks hold equal values (running statistics, except those of pipeline stages) */
   uint32_t entry, param;
-  int32_t copy;          /* index of the copy of a parameter of which ranks have different copies (experts); 0 for other
-                          * parameters */
+  int32_t copy;          /* index of the copy, if ranks have different copies of the parameter (experts); else 0 */
   int32_t rank;          /* the rank that holds the piece */
   tws_param_slice slice; /* in the form of tws_slice_of(); all 0 without a parameter */
   uint64_t first, count;

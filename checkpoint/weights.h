@@ -19,8 +19,7 @@ typedef struct tws_export_result {
 } tws_export_result;
 
 typedef struct tws_weights_request {
-  const tws_weight *weights; /* names are unique; weights with larger elements come first, so that all data are
-                              * aligned */
+  const tws_weight *weights; /* names are unique; weights with larger elements come first, for alignment */
   uint32_t count;
   /* appends all elements of the weight to the output, in order */
   tws_code (*write)(void *user, uint32_t weight, tws_output *to, tws_error *err);
@@ -52,8 +51,7 @@ typedef struct tws_gathering { /* everything is in the arena, except `gathered` 
   size_t room;
 } tws_gathering;
 
-/* Adds a weight with a copy of these ranges. Floating-point weights are converted to float32; others keep their
- * type. */
+/* Adds a weight with a copy of these ranges. Floating-point weights become float32; others keep their type. */
 tws_code tws_gathering_add(tws_gathering *g, const char *name, const int64_t *shape, uint32_t dims,
                            const tws_weight_run *runs, uint32_t count, tws_error *err);
 /* Writes the weights as tws_weights_write() does, in memory that does not depend on their sizes. Fails with TWS_INVALID

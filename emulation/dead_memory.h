@@ -11,8 +11,7 @@ typedef struct tws_dead_range {
   uint32_t writer;        /* index of the operation that writes the range next */
   uint32_t buffer;        /* index of the buffer that the writer names */
   uint64_t offset, count; /* in elements of the buffer */
-  uint32_t users;         /* number of operations that must have ended before the range is dead; 0: it is dead from the
-                           * beginning */
+  uint32_t users;         /* operations that must have ended before the range is dead; 0: always dead */
 } tws_dead_range;
 
 /* The dead ranges of one rank's plan. */

@@ -76,8 +76,8 @@ typedef struct tws_emulation {
                                                  * spent in kernels and copies */
   uint64_t events;
   uint64_t predicted_bytes, allocated_bytes; /* bytes of the arenas of all ranks, summed over tiers */
-  uint64_t shared_bytes;                     /* the largest number, at the end of a step, of allocated bytes that shared
-                                              * another rank's storage */
+  uint64_t shared_bytes;                     /* maximum, at the end of a step, of the allocated bytes that share storage
+                                              * of another rank */
   uint64_t digest;                           /* hash of all bits of the final state */
   int ranks;                                 /* number of ranks at the end */
   /* Virtual seconds. useful_s: steps that were not repeated; save_s: training waited for saves; lost_s: work that was
@@ -107,10 +107,8 @@ void tws_emulation_free(tws_emulation *emulation);
  * (estimators/checkpoint_interval.h); NAN: the job does not save, or has no failures. */
 double tws_emulation_goodput(const tws_emulation *emulation);
 typedef struct tws_emulation_theory {
-  double interval_s, goodput;           /* the interval that was used, in virtual seconds, and the expected goodput with
-                                         * it */
-  double young_s, daly_s, daly_goodput; /* the optimal intervals by Young's and Daly's formulas, and the expected
-                                         * goodput with Daly's */
+  double interval_s, goodput;           /* interval that was used, in virtual seconds, and its expected goodput */
+  double young_s, daly_s, daly_goodput; /* optimal intervals by Young and by Daly, and the goodput of Daly's */
 } tws_emulation_theory;
 tws_emulation_theory tws_emulation_expected(const tws_emulation *emulation);
 
@@ -120,8 +118,7 @@ tws_emulation_theory tws_emulation_expected(const tws_emulation *emulation);
 tws_code tws_expectations_judge(const tws_expectations *expect, const tws_emulation *emulation, tws_code code,
                                 const char *folder, tws_error *err);
 
-/* Writes the timeline of the last step, with the events during it, as a Chrome trace; times are relative to the step's
- * beginning. */
+/* Writes the timeline and the events of the last step as a Chrome trace; times are relative to the step's beginning. */
 tws_code tws_emulation_write_trace(const tws_emulation *emulation, const tws_timeline *timeline, const char *path,
                                    tws_error *err);
 

@@ -165,8 +165,7 @@ typedef struct question {
   int count;
 } question;
 
-/* Returns the share of the speed that remains while the occurrence lasts; 1: the occurrence does not affect the work of
- * the question. */
+/* Returns the remaining share of the speed during the occurrence; 1: it does not affect the work of the question. */
 static double share_of(const tws_occurrence *o, const question *q) {
   const tws_happening_kind kind = o->event->kind;
   if (kind != q->kind && kind != q->other) return 1;

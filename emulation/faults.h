@@ -32,8 +32,7 @@ typedef struct tws_seat {
 
 tws_code tws_faults_open(const tws_scenario *scenario, int nodes, int slots, tws_arena *arena, tws_faults *out,
                          tws_error *err);
-/* Lists the events that have begun by now_s, and returns their number. The caller frees *out; without memory the list
- * is empty. */
+/* Lists the events that have begun by now_s, and returns their number (0 without memory). The caller frees *out. */
 int tws_faults_marks(const tws_faults *faults, double now_s, tws_mark **out);
 /* Advances the time to now_s: occurrences that have ended before are not examined any more. */
 void tws_faults_pass(tws_faults *faults, double now_s);

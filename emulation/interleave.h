@@ -12,7 +12,7 @@
 #include "real/real.h"
 
 typedef struct tws_interleaving {
-  const tws_plan *const *plans; /* [rank] the plans that determine the order: those of `ranks`, or plans that a test has
+  const tws_plan *const *plans; /* [rank] plans that determine the order: those of `ranks`, or plans that a test
                                  * modified */
   int count;
   const tws_virtual_api *api;

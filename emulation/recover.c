@@ -15,8 +15,8 @@
 
 /* ---- does it fit? ---- */
 
-/* Returns a request for a plan that can run on this machine: with the host's kernels and workspaces, whatever devices
- * the cluster has. */
+/* Returns a request for a plan that can run on this machine: with the host's kernels, whatever the cluster's
+ * devices. */
 static tws_plan_request request_of_host(const tws_job *job, int rank) {
   tws_plan_request request = tws_job_request(job, rank);
   request.backend = TWS_BACKEND_HOST;
@@ -36,16 +36,14 @@ static int is_replicated(const tws_job *job, const tws_state_entry *entry) {
   return entry->role == TWS_ELEMENTS_STORED ? stage < 3 : entry->role == TWS_ELEMENTS_OWNED && stage < 1;
 }
 
-/* Bytes of a rank on this machine, without and with shared storage; shared memory is divided evenly among the ranks
- * that share it. */
+/* Bytes of a rank on this machine, without and with shared storage; shared memory is divided among its ranks. */
 typedef struct storage {
   double own, shared;
 } storage;
 
 static storage storage_of(const tws_job *job, const tws_plan *plan) {
   storage s = {0, 0};
-  /* ranks whose state is equal if ZeRO does not partition it; the parts of the state that belong to experts are not
-   * examined */
+  /* ranks whose state is equal if ZeRO does not partition it; state of experts is not examined */
   const int experts = job->config->expert_ranks > 1;
   const double replicas = experts ? 1 : tws_topology_size(&plan->topology, TWS_AXES_DATA | TWS_AXES_SEQUENCE);
   double saved = 0;
@@ -79,8 +77,7 @@ static tws_code check_rank(const tws_job *job, int rank, storage *here, tws_erro
   return code;
 }
 
-/* Checks that each rank fits its virtual device, and all ranks together this machine. *share: 1 if ranks are to share
- * storage. */
+/* Checks that each rank fits its virtual device, and all ranks this machine. *share: 1 if ranks share storage. */
 static tws_code check_memory(const tws_job *job, tws_sharing sharing, int *share, tws_error *err) {
   tws_rank_set set = {0};
   storage largest = {0, 0};
@@ -176,8 +173,7 @@ static tws_code choose_point(const tws_emulator *e, int64_t since, tws_recovery_
   return TWS_OK;
 }
 
-/* Advances the clock from the detection of a failure until the ranks have restarted. A death meanwhile starts this
- * interval again. */
+/* Advances the clock from a detected failure until the ranks have restarted. A death meanwhile starts this again. */
 static tws_code start_again(tws_emulator *e, tws_error *err) {
   const double start_s = e->request->start_s;
   if (!(start_s > 0)) return TWS_OK;
@@ -250,8 +246,7 @@ static void report(tws_emulator *e) {
   out->between_failures_s = e->faults.downtime_mean_s;
   if (isinf(out->between_failures_s) && out->restarts > 0)
     out->between_failures_s = out->virtual_s / (double)out->restarts;
-  int64_t count = 0; /* steps that were computed before the resumed checkpoint took no time of this run, and are not
-                      * counted */
+  int64_t count = 0; /* leaves out steps before the resumed checkpoint, which took no time of this run */
   for (int64_t i = 0; i < out->steps; i++)
     if (e->step_s[i] > 0) e->step_s[count++] = e->step_s[i];
   if (count > 0) out->median_step_s = tws_sample_median(e->step_s, (size_t)count);

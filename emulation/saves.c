@@ -7,8 +7,7 @@
 #include "emulation/state.h"
 #include "estimators/checkpoint_interval.h"
 
-/* Returns the seconds that the slowest node needs to write the checkpoint data of its ranks or, if `reads`, to read
- * them. */
+/* Returns the seconds that the slowest node needs to write (`reads`: to read) the checkpoint data of its ranks. */
 static double disk_seconds(const tws_emulator *e, int reads) {
   const tws_cluster *c = &e->job->cluster;
   const double write = c->disk_write > 0 ? c->disk_write : TWS_USUAL_DISK_WRITE;
@@ -45,8 +44,7 @@ static double hold_seconds(const tws_emulator *e, double writes_s) {
   return e->job->backend == TWS_BACKEND_HOST || !(c->host_link.bandwidth > 0) ? 0 : most / c->host_link.bandwidth;
 }
 
-/* Returns the optimal save interval for the scenario's failure rate, in steps, assuming that each takes as long as the
- * first. */
+/* Returns the optimal save interval for the scenario's failures, in steps that each take as long as the first. */
 static int64_t optimum(const tws_emulator *e) {
   const double step_s = e->step_s[e->step - 1];
   const double seconds = tws_interval_daly(hold_seconds(e, disk_seconds(e, 0)), e->faults.downtime_mean_s);

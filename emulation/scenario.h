@@ -34,8 +34,8 @@ typedef enum tws_distribution { TWS_DRAWN_NOT, TWS_DRAWN_EXPONENTIAL, TWS_DRAWN_
 typedef struct tws_happening {
   tws_happening_kind kind;
   tws_target target;
-  int first, last;        /* range of ranks, or of nodes ("switch": all nodes connected to it); -1: drawn for each
-                           * occurrence */
+  int first, last;        /* ranks, or nodes ("switch": all nodes connected to it), first to last; -1: drawn each
+                           * time */
   double at_s, until_s;   /* begin and end; until_s INFINITY: it does not end */
   tws_distribution drawn; /* distribution of the interval between occurrences, used instead of at_s */
   double scale_s, shape;  /* parameters of the distribution; of an exponential one, scale_s is the mean */
@@ -56,23 +56,20 @@ typedef struct tws_expectations {
   double goodput_min, goodput_max;
   int64_t restarts, steps, skipped; /* expected numbers; -1: any */
   int has_loss;
-  const char *const *names;       /* texts that the error, or the last failure after which the job was restarted, must
-                                   * contain; NULL-terminated */
+  const char *const *names;       /* texts in the error, or in the last failure that was followed by a restart;
+                                   * NULL-terminated */
   const char *const *checkpoints; /* tags of all checkpoints that must exist at the end */
-  int has_checkpoints, leftovers; /* has_checkpoints: `checkpoints` is given; leftovers: expected number of unfinished
-                                   * saves, -1: any */
+  int has_checkpoints, leftovers; /* 1: `checkpoints` is given; number of unfinished saves, -1: any */
 } tws_expectations;
 
 /* Options of a job's run: from the scenario or, without a scenario, from the command line. */
 typedef struct tws_emulated_run {
   const char *data, *eval_data, *fidelity; /* files of a scenario are relative to its folder */
   int64_t steps, eval_every, eval_steps;
-  int64_t save_every; /* number of steps between saves; 0: the job saves only at the end, or not at all; -1: the optimum
-                       * for its failures */
+  int64_t save_every; /* steps between saves; 0: saves at the end only, or not at all; -1: the optimum */
   int64_t keep, restarts;
   int synchronous;
-  double deadline_s, start_s; /* start_s: virtual seconds that a restart of the ranks takes, in addition to reading
-                               * files */
+  double deadline_s, start_s; /* start_s: virtual seconds of a restart, in addition to reading files */
 } tws_emulated_run;
 
 typedef struct tws_scenario {

@@ -13,8 +13,7 @@ static int still_fails(attempt *a, tws_job_spec *spec, const tws_job_spec *small
   return 1;
 }
 
-/* Reduces one number of the specification: tries values from `least` upwards, and keeps the first one with which the
- * job fails. */
+/* Reduces one number of the specification to the first value, from `least` upwards, with which the job fails. */
 static int lower(attempt *a, tws_job_spec *spec, size_t offset, int64_t least) {
   tws_job_spec smaller = *spec;
   int64_t *field = (int64_t *)(void *)((char *)&smaller + offset);

@@ -62,8 +62,7 @@ void tws_emulator_span(tws_emulator *e, tws_span_kind kind, double from_s, doubl
 tws_code tws_emulator_wait(tws_emulator *e, double until_s, tws_span_kind kind, tws_error *err);
 
 /* ---- breaks.c ---- */
-/* Sets break_s and flip_s, the times of the next death and bit flip; to be called after the clock or the places have
- * changed. */
+/* Sets break_s and flip_s, the times of the next death and bit flip; called after the clock or the places changed. */
 void tws_emulator_look_ahead(tws_emulator *e);
 /* Processes all deaths up to at_s, of any node: marks their places as unavailable. */
 void tws_emulator_bury(tws_emulator *e, double at_s);

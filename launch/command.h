@@ -18,11 +18,9 @@ typedef struct tws_command_job {
 /* Checks that the program exists; fails with TWS_ENVIRONMENT if it does not. To be called before mpirun starts:
  * afterwards only an exit status without a reason would be reported. */
 tws_code tws_command_find(const char *name, tws_error *err);
-/* Runs the command to its end; called inside a rank. Fails with TWS_RANK and the command's signal or status if it
- * fails. */
+/* Runs the command to its end inside a rank. Fails with TWS_RANK and the command's signal or status. */
 tws_code tws_command_run(char **argv, const tws_command_job *job, tws_error *err);
-/* Replaces this process, which another launcher started (node -1), by the command (exec). It returns only on
- * failure. */
+/* Replaces this process, which another launcher started (node -1), by the command (exec). Returns only on failure. */
 tws_code tws_command_become(char **argv, const tws_command_job *job, tws_error *err);
 
 #endif

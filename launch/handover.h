@@ -13,8 +13,7 @@
 typedef struct tws_handover {
   tws_launcher launcher;
   const tws_hosts *hosts;
-  const char *hostfile; /* path of a file with these hosts and slots, without a filter; NULL: the hosts are listed on
-                         * the command line */
+  const char *hostfile; /* path of a file with these hosts and slots, no filter; NULL: hosts are on the command line */
   tws_command_job job;  /* the members `world` and `node` are not used */
   char *const *command; /* ends with NULL */
   int to_stderr;        /* 1: the command's output is passed to standard error, because standard output receives another

@@ -52,16 +52,16 @@ typedef struct tws_hosts_request {
   const char *nodelist, *tasks;             /* Slurm's description of the allocation, used in place of a hostfile:
                                              * "gpu[1-3,7]" and "4(x3),2"; NULL: not given */
   int64_t ranks, num_nodes, num_gpus;       /* numbers on the command line; 0: not given */
-  int64_t devices;                          /* number of devices of this machine, for filters without a hostfile; 0: not
-                                             * known */
+  int64_t devices;                          /* number of devices of this machine, for filters without a hostfile; 0:
+                                             * unknown */
   int64_t most_nodes;                       /* > 0: the job uses as many of the hosts as exist, at least num_nodes and
                                              * at most this number */
 } tws_hosts_request;
 /* Determines the hosts of a job. Fails with TWS_USAGE for filters together with numbers, and for filters of other
  * machines without a hostfile; with TWS_INVALID if more hosts or slots are requested than exist. */
 tws_code tws_hosts_find(const tws_hosts_request *request, tws_arena *arena, tws_hosts *hosts, tws_error *err);
-int64_t tws_devices_here(void);              /* returns the number of NVIDIA devices that the driver lists; 0: not
-                                              * known */
+int64_t tws_devices_here(void);              /* returns the number of NVIDIA devices that the driver lists; 0:
+                                              * unknown */
 int tws_hosts_local(const tws_hosts *hosts); /* returns 1 if all of the hosts are this machine */
 /* Returns the host of a rank, and sets *slot to the index of the rank's slot on it. */
 const tws_host *tws_hosts_of_rank(const tws_hosts *hosts, int rank, int *slot);

@@ -76,8 +76,7 @@ typedef struct job {
   tws_watch *watch;
   tws_remains remains;
   int learned;                /* mpirun's identifiers for the cleanup are known */
-  double finish_s;            /* deadline for the end of mpirun after all ranks have ended successfully; 0: they have
-                               * not yet */
+  double finish_s;            /* deadline for mpirun's end after all ranks have ended successfully; 0: not set */
   int finished;               /* 1: mpirun missed that deadline and was ended */
   int killed;                 /* mpirun was ended by a signal that is not the launcher's */
   int stopped_itself;         /* mpirun ended with status 1, and the launcher had not asked it to */
@@ -86,8 +85,7 @@ typedef struct job {
   int first_dead;             /* the first rank that ended without a final record, or -1 */
   int muted;                  /* 1 + a rank whose connection was closed before its last record arrived; 0: none */
   tws_launch_record failure;  /* the first failure that was reported; failure.word 0: none */
-  double ask_at_s, kill_at_s; /* times at which mpirun is asked to end, and at which it is killed; 0: not set. kill_at_s
-                               * is set when the ranks were asked to end */
+  double ask_at_s, kill_at_s; /* times at which mpirun is asked to end (ask_at_s) and killed; 0: not set */
 } job;
 
 int tws_launch_cores(void) {
@@ -162,14 +160,12 @@ static tws_code open_signals(job *j, tws_error *err) {
   sigaddset(&mask, SIGHUP);
   sigaddset(&mask, SIGCHLD);
   sigprocmask(SIG_BLOCK, &mask, &j->old_mask);
-  signal(SIGCHLD, SIG_DFL); /* a parent process that ignores SIGCHLD would prevent this process from learning that
-                             * mpirun has ended */
+  signal(SIGCHLD, SIG_DFL); /* if a parent process ignores SIGCHLD, mpirun's end would not be noticed */
   j->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
   return j->signals >= 0 ? TWS_OK : tws_fail(err, TWS_ENVIRONMENT, NULL, "signalfd: %s", strerror(errno));
 }
 
-/* Checks the limits of processes and files: if they are too low, Open MPI fails without a message, or prints a page
- * about its own command. */
+/* Checks the limits of processes and files: if they are too low, Open MPI fails without a useful message. */
 static tws_code check_limits(int ranks, tws_error *err) {
   struct rlimit files, size, space;
   const rlim_t needed = 64 + 8 * (rlim_t)ranks, room = (rlim_t)16 << 20, addresses = (rlim_t)256 << 20;
@@ -254,8 +250,7 @@ static void become_mpirun(const job *j, const char **command, pid_t launcher) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != launcher) _exit(127);
   if (input >= 0) dup2(input, STDIN_FILENO);
-  dup2(j->noise, STDOUT_FILENO); /* ranks receive their output files through the socket; only mpirun's own output goes
-                                  * here */
+  dup2(j->noise, STDOUT_FILENO); /* only mpirun's own output; ranks receive theirs through the socket */
   dup2(j->noise, STDERR_FILENO);
   setenv(TWS_LAUNCHER_VARIABLE, j->name, 1);
   unsetenv(TWS_SECRET_VARIABLE);
@@ -463,16 +458,14 @@ static void hear_rank(job *j, int rank) {
   if (got > 0) take_record(j, rank, &record);
 }
 
-/* Returns the first rank that has not connected yet or, in a job with a deadline, has not reported any operation; -1:
- * none. */
+/* Returns the first rank that has not connected or, in a job with a deadline, has reported no operation; -1: none. */
 static int missing_rank(const job *j) {
   for (int r = 0; r < j->options->ranks; r++)
     if (!j->peers[r].known || (j->options->deadline_s > 0 && !j->board[(size_t)r * TWS_BOARD_LINE])) return r;
   return -1;
 }
 
-/* Sends a record to every rank without blocking; a rank that does not read receives it later. If a NEWS record is still
- * pending, no second one is sent. */
+/* Sends a record to every rank without blocking; no second NEWS record is sent while one is pending. */
 static void tell_all(job *j, tws_launch_word word) {
   const tws_launch_record record = {.kind = word};
   for (int r = 0; r < j->options->ranks; r++) {
@@ -489,8 +482,7 @@ static void pass_on_news(job *j) {
   j->told_s = now;
 }
 
-/* Forwards SIGTERM: returns 1 if all ranks are connected and can end by themselves; otherwise no work has begun that is
- * worth saving, and it returns 0. */
+/* Returns 1 if SIGTERM is forwarded: all ranks are connected, and have work that may be worth saving. */
 static int pass_on(job *j) {
   if (!j->options->ends_itself || j->passed_on || j->failure.kind || j->first_dead >= 0 || missing_rank(j) >= 0)
     return 0;
@@ -527,8 +519,7 @@ static int any_connected(const job *j) {
   return 0;
 }
 
-/* Returns the time at which the rank that has been silent for longest counts as lost, and sets *rank to it; 0: no rank
- * is silent. A rank whose machine answers is not lost. */
+/* Returns the time at which the rank that is silent for longest counts as lost, and sets *rank; 0: there is none. */
 static double lost_at(const job *j, int *rank) {
   double at = 0;
   const double now = tws_clock_s();
@@ -572,8 +563,7 @@ static int give_up_lost(job *j) {
   return 1;
 }
 
-/* Handles the case that this process itself was stopped: ranks whose messages it could not read meanwhile are neither
- * lost nor silent. */
+/* After this process itself was stopped, ranks whose messages it could not read count neither as lost nor as silent. */
 static void note_away(job *j) {
   if (tws_watch_look(j->watch) <= 0.0) return;
   for (int r = 0; r < j->options->ranks; r++) j->peers[r].heard_s = tws_clock_s();
@@ -625,8 +615,7 @@ static void do_what_is_due(job *j) {
   j->kill_at_s = tws_clock_s() + 1.0; /* SIGKILL is sent repeatedly until the processes have ended */
 }
 
-/* Updates the progress display from rank 0's line: ranks that train begin their line with their step
- * (real/executor.c). */
+/* Updates the progress display from rank 0's line, which begins with the step (real/executor.c). */
 static void show_progress(const job *j) {
   char line[48];
   int64_t step;
@@ -636,8 +625,7 @@ static void show_progress(const job *j) {
     tws_progress_update(j->options->progress, (double)step);
 }
 
-/* Waits until a rank reports something, at most as many milliseconds as the next due task or progress display
- * allows. */
+/* Waits until a rank reports something, or until the next task or progress display is due. */
 static int wait_for_news(const job *j) {
   enum { PROGRESS_MS = 200 };
   const int left = time_left(j);
@@ -671,8 +659,7 @@ static void hear_ranks(job *j) {
   }
 }
 
-/* Returns 1 if all ranks have ended and their output is written; a launcher that was asked to stop does not wait for
- * the reader of its output. */
+/* Returns 1 if all ranks have ended and, unless the launcher was asked to stop, their output is written. */
 static int is_over(const job *j) {
   return j->ended && !any_connected(j) && (tws_printed_done(j->printed) || j->signal);
 }

@@ -84,11 +84,10 @@ typedef struct tws_rank_place tws_rank_place; /* launch/protocol.h */
 const tws_rank_place *tws_worker_place(void);
 int tws_worker_is(void);                     /* returns 1 in a process started by tws_launch() */
 int tws_worker_rank(void);                   /* returns the rank number that mpirun has assigned; 0 outside of a rank */
-tws_code tws_worker_connect(tws_error *err); /* connects to the launcher and redirects output to the launcher's; must be
-                                              * called first */
+tws_code tws_worker_connect(tws_error *err); /* connects to the launcher, whose output it takes over; to be called
+                                              * first */
 char *tws_worker_argument(char *argument);   /* decodes an argument of its command line to the launcher's original */
-char *tws_worker_activity(size_t *bytes);    /* returns the buffer for this rank's current operation; NULL outside of a
-                                              * rank */
+char *tws_worker_activity(size_t *bytes);    /* returns the buffer for this rank's operation; NULL outside of a rank */
 uint64_t tws_worker_news(void);              /* returns a number that changes when any rank's reported operation
                                               * changes; 0 outside of a rank */
 int tws_worker_asked_to_end(void);           /* returns 1 after the launcher has received SIGTERM, if

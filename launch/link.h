@@ -13,8 +13,7 @@ typedef struct tws_link {
   int remote;           /* 1: the connection is through the network */
   int from_rank, ranks; /* sender and number of ranks that received records are checked against (tws_record_check) */
   tws_session session;  /* keys of a network connection */
-  size_t have, pending; /* have: bytes of the next record that were received; pending: bytes that are still to be
-                         * sent */
+  size_t have, pending; /* have: received bytes of the next record; pending: bytes that are still to be sent */
   int tells;            /* 1: the kernel reports the peer's receive window (Linux 5.4) */
   int shut;             /* 1: pending bytes wait for the peer's receive window to open, which poll() does not report */
   uint8_t in[TWS_LINK_BYTES], out[2 * TWS_LINK_BYTES];

@@ -32,8 +32,7 @@ static pid_t pid_of(const char *name) {
   return tws_text_int(name, NULL, 1, INT32_MAX, &pid) ? (pid_t)pid : 0;
 }
 
-/* Parses /proc/PID/stat, "123 (any name) S 1 ...". ticks: user plus system time, the 14th and 15th of its words; may be
- * NULL. */
+/* Parses /proc/PID/stat, "123 (any name) S 1 ...". ticks: user plus system time, words 14 and 15; may be NULL. */
 static char read_stat(pid_t pid, pid_t *parent, unsigned long long *ticks) {
   enum { PARENT = 1, USER = 11, SYSTEM = 12 }; /* positions of these words after the state */
   char text[512];

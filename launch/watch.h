@@ -42,8 +42,7 @@ double tws_watch_look(tws_watch *watch);
 pid_t tws_watch_pid(const tws_watch *watch, int rank);
 /* Returns 1 if the rank's machine has answered within the last `within_s` seconds, whatever the state of the rank. */
 int tws_watch_answers(const tws_watch *watch, int rank, double within_s);
-/* Returns TWS_HANG if the job makes no progress; *rank is a stopped rank, or -1 if it is unknown which rank is
- * stuck. */
+/* Returns TWS_HANG if the job makes no progress; *rank is a stopped rank, or -1 if the stuck rank is unknown. */
 tws_code tws_watch_judge(const tws_watch *watch, int *rank, tws_error *err);
 /* Returns TWS_HANG if ranks are stopped, or silent on a machine that answers, whatever other ranks report; TWS_OK if no
  * rank is known to be stopped. */
