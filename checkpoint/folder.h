@@ -1,9 +1,9 @@
 /* The folder that checkpoints are saved into: DIR/<tag>/ with "global_step<N>" as tags, DIR/latest, DIR/.lock.
  *
- * A checkpoint is written to DIR/.saving-<tag> and renames this folder to DIR/<tag> when every byte is on the disk. It
- * then writes `latest`, and removes older checkpoints last, after renaming them (checkpoint/saving.h). So every folder
- * named global_step<N> is complete, however a save ended, and the folder that `latest` names exists. Names that begin
- * with .saving- and .removing- are leftovers. */
+ * A job writes a checkpoint to DIR/.saving-<tag> and renames this folder to DIR/<tag> when every byte is on the disk.
+ * It then writes `latest`, and removes older checkpoints last, after renaming them (checkpoint/saving.h). So every
+ * folder named global_step<N> is complete, however a save ended, and the folder that `latest` names exists. Names that
+ * begin with .saving- and .removing- are leftovers. */
 #ifndef TWS_CHECKPOINT_FOLDER_H
 #define TWS_CHECKPOINT_FOLDER_H
 

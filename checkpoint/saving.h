@@ -1,9 +1,9 @@
-/* Saving into a folder of checkpoints (checkpoint/folder.h), for those who hold its lock.
+/* Functions that save into a folder of checkpoints (checkpoint/folder.h). The caller must hold the folder's lock.
  *
- * Everything works relative to the open folder and follows no link in it: a link is removed itself, and what it leads
- * to is left alone. When a checkpoint is removed, the files that its index lists are removed, and then the index; other
- * files in its folder are the user's and stay. If a file cannot be removed, a line in `remarks` names it. Such a remark
- * is no failure: the save has succeeded then, or has not begun. */
+ * All paths are relative to the open folder, and no link in it is followed: a link is removed itself, and its target
+ * stays. When a checkpoint is removed, the files that its index lists are removed, and then the index; other files in
+ * its folder are the user's and stay. If a file cannot be removed, a line in `remarks` names it. Such a remark is no
+ * failure: the save has succeeded then, or has not begun. */
 #ifndef TWS_CHECKPOINT_SAVING_H
 #define TWS_CHECKPOINT_SAVING_H
 

@@ -26,8 +26,8 @@ typedef struct tws_weights_request {
   void *user;
 } tws_weights_request;
 
-/* Writes PATH anew, through a temporary file in the same folder. Every tensor is then looked up in the file, with its
- * shape. result->parameters is the number of elements of all weights. */
+/* Writes the weights to the file `path`, through a temporary file in the same folder. Every tensor is then looked up in
+ * the file, with its shape. result->parameters is the number of elements of all weights. */
 tws_code tws_weights_write(const tws_weights_request *request, const char *path, tws_export_result *result,
                            tws_error *err);
 

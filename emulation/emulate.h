@@ -1,8 +1,8 @@
-/* The virtual cluster: a job trains for real, under the simulator's clock.
+/* The virtual cluster: a job computes a real training, but its times are those of the simulator's clock.
  *
  * The simulator decides when each operation of each rank starts and ends; when an operation ends, the host's kernels
- * execute it on the memory of that rank. So losses and bytes are those of a training, times are those of a simulation
- * of the cluster, and two runs are equal to the last bit. All ranks live in this process.
+ * execute it on the memory of that rank. So losses and memory are those of a real training, times are those of a
+ * simulation of the cluster, and two runs are equal bit for bit. All ranks live in this process.
  *
  * A scenario's events slow the cluster down or break it. Failures are then detected as in `train`: by the watchdog's
  * deadline, by missing messages at the launcher, and by checks of losses and checksums. The job restarts from the last
@@ -96,9 +96,9 @@ typedef struct tws_emulation {
   int span_count, span_capacity;
 } tws_emulation;
 
-/* TWS_NO: a rank's arenas exceed the memory of its virtual device, or all arenas together exceed the memory of this
- * machine; TWS_UNSUPPORTED: a job that the host cannot compute; TWS_RANK, TWS_HANG: the training itself failed, at the
- * virtual time that the message gives. Free *out in any case. */
+/* Runs the job on its virtual cluster. Errors: TWS_NO: a rank's arenas exceed the memory of its virtual device, or all
+ * arenas together exceed the memory of this machine; TWS_UNSUPPORTED: a job that the host cannot compute; TWS_RANK,
+ * TWS_HANG: the training itself failed, at the virtual time that the message gives. Free *out in any case. */
 tws_code tws_emulate(const tws_job *job, const tws_emulation_request *request, tws_emulation *out, tws_error *err);
 void tws_emulation_free(tws_emulation *emulation);
 

@@ -1,5 +1,5 @@
-/* A scenario: a job on a virtual cluster, what happens to it, and what is expected of it. JSON with "schema":
- * "twinspeed-scenario-1"; docs/emulation.md lists the keys.
+/* A scenario describes a job on a virtual cluster, the events that affect it, and the expected result. JSON with
+ * "schema": "twinspeed-scenario-1"; docs/emulation.md lists the keys.
  *
  * An event has a fixed time, or repeats after intervals that are drawn from a distribution. Every random draw depends
  * only on the scenario's seed, the event and the number of the draw. */

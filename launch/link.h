@@ -20,9 +20,9 @@ typedef struct tws_link {
 } tws_link;
 
 void tws_link_close(tws_link *link); /* closes the socket and erases the keys */
-/* Returns the next record, without blocking. 1: there is one; 0: not yet; -1: the peer has closed the connection, or
- * has sent bytes that are no record of the session. `record` may be larger than the record that was sent: the rest
- * is undefined. */
+/* Receives the next record without blocking. Returns 1 if there is one, 0 if not yet, and -1 if the peer has closed the
+ * connection, or has sent bytes that are no record of the session. `record` may be larger than the record that was
+ * sent: the rest is undefined. */
 int tws_link_receive(tws_link *link, tws_launch_record *record);
 /* sends on a local socket; returns 0 if the peer has closed it */
 int tws_link_send(tws_link *link, const tws_launch_record *record);

@@ -1,4 +1,4 @@
-/* Weights of a Hugging Face model for a new training: every rank reads what its own state has.
+/* Weights of a Hugging Face model for a new training: every rank reads the elements that its own state contains.
  *
  * Upcycling (Komatsuzaki et al., 2023): if the file is of a model without experts, each expert starts with the weights
  * of that model's MLP, and routers are initialized at random. */

@@ -288,8 +288,8 @@ static void sleep_until_changed(const tws_shared *shared, _Atomic uint32_t *word
   }
 }
 
-/* The last to arrive opens the next generation. All atomics are sequentially consistent: a rank that was not counted as
- * sleeping in time sees that the generation has changed, and does not sleep. */
+/* Enters a barrier: the last rank to arrive increments the generation. All atomics are sequentially consistent: a rank
+ * that was not counted as sleeping in time sees that the generation has changed, and does not sleep. */
 void tws_shared_barrier(tws_shared *shared, const tws_shared_group *group) {
   group_slot *slot = &shared->groups[group->id];
   uint32_t generation = atomic_load(&slot->generation);

@@ -391,8 +391,8 @@ static size_t routes_counted(const tws_training *t) {
   return t->plan->buffers[t->plan->metrics].elements - TWS_METRIC_COUNT;
 }
 
-/* Reads the counters of routers, summed over all ranks: the largest share of an expert, and whether a buffer without
- * dropped tokens was too small, which the device itself cannot report. */
+/* Reads the counters of routers, summed over all ranks, and computes the largest share of an expert. Fails if a buffer
+ * without dropped tokens was too small, which the device itself cannot report. */
 static tws_code read_routed(tws_training *t, tws_step_report *report, tws_error *err) {
   const tws_network *network = t->options->plan.network;
   const double *at = t->routed;

@@ -33,8 +33,8 @@ typedef struct tws_comparison {
   tws_arena *arena;
 } tws_comparison;
 
-/* TWS_INVALID when the two are not of the same plan (an operation of a shared rank has another name or is missing in
- * one of them), or have no common rank. Free with tws_comparison_destroy(). */
+/* Compares two timelines. Fails with TWS_INVALID if they are not of the same plan (an operation of a shared rank has
+ * another name or is missing in one of them), or have no common rank. Free with tws_comparison_destroy(). */
 tws_code tws_timeline_compare(const tws_timeline *simulated, const tws_timeline *measured, tws_comparison **out,
                               tws_error *err);
 void tws_comparison_destroy(tws_comparison *comparison);

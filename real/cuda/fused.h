@@ -24,8 +24,9 @@ typedef struct tws_cuda_fused_workspace {
                       * being recorded */
 } tws_cuda_fused_workspace;
 
-/* TWS_OK if a graph for this work can be built that needs no more memory than available. Fails with TWS_UNSUPPORTED if
- * cuDNN does not support the shape or type, or has no plan for it. The result is cached for each work. */
+/* Prepares the graph for a work, and returns TWS_OK if a graph for this work can be built that needs no more memory
+ * than available. Fails with TWS_UNSUPPORTED if cuDNN does not support the shape or type, or has no plan for it. The
+ * result is cached for each work. */
 tws_code tws_cuda_fused_prepare(tws_cuda_fused *fused, const tws_work *work, size_t stream_bytes, int deterministic,
                                 tws_error *err);
 /* Runs ATTENTION or ATTENTION_GRAD. Fails with TWS_UNSUPPORTED, without having started anything, if cuDNN does not

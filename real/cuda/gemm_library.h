@@ -68,8 +68,8 @@ typedef struct tws_gemm_clock {
 } tws_gemm_clock;
 void tws_gemm_clock_destroy(tws_gemm_clock *clock);
 void tws_gemm_drop(tws_gemm_choice *c, int candidate);
-/* Starts the product with this candidate on the stream; *declined 1: the library does not support it, and nothing was
- * started. */
+/* Starts the product with this candidate on the stream; sets *declined to 1 if the library does not support it, and
+ * nothing was started. */
 typedef tws_code (*tws_gemm_start)(void *user, const tws_gemm_candidate *candidate, int *declined, tws_error *err);
 /* Returns the device time that may be used for ranking the algorithms of one product, in milliseconds: the larger the
  * product, the more time a better algorithm saves. */

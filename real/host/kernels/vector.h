@@ -55,8 +55,7 @@ VECTOR_INLINE vf v_sqrt(vf x) {
   return (vf)_mm512_sqrt_ps((__m512)x);
 }
 #else
-/* Returns b if neither a > b nor b > a holds (a or b is NaN), as the processor's instruction does; returning a would
- * hide a NaN in b. */
+/* v_max and v_min return b unless the comparison holds, as the instructions do: so a NaN in b is never hidden. */
 VECTOR_INLINE vf v_max(vf a, vf b) {
   return v_select(a > b, a, b);
 }
