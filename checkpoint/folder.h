@@ -26,9 +26,9 @@ void tws_folder_unlock(int lock); /* -1 is allowed */
 /* Returns 1 if the folder has at least one checkpoint, else 0. */
 int tws_folder_has_checkpoints(const char *folder);
 int tws_folder_same(const char *a, const char *b);
-/* Checks that `bytes` bytes can be written into the folder; fails with TWS_IO and the number of missing bytes. */
+/* Checks that `bytes` bytes can be written into the folder; fails with TWS_IO, naming the needed and the free bytes. */
 tws_code tws_folder_room(const char *folder, uint64_t bytes, tws_error *err);
-/* fails with that error */
+/* fails with that error; `there`: free bytes */
 tws_code tws_folder_refuse(const char *folder, uint64_t bytes, double there, tws_error *err);
 
 /* Returns the path of the temporary folder that a checkpoint with this tag is written to before it is renamed. */

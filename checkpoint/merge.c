@@ -81,7 +81,7 @@ static int is_rounded(const rounding *r, const char *name) {
   return 0;
 }
 
-/* to[columns][rows] = from[rows][columns], transposed. */
+/* Transposes a matrix: to[columns][rows] = from[rows][columns]. */
 static void turn(const float *from, float *to, int64_t rows, int64_t columns) {
   for (int64_t i = 0; i < rows; i++)
     for (int64_t k = 0; k < columns; k++) to[k * rows + i] = from[i * columns + k];

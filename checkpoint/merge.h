@@ -5,11 +5,11 @@
 
 #include "checkpoint/export.h"
 
-/* base: the path of a file, index or folder, as tws_safetensors_open() accepts it. adapter: a folder with PEFT's
- * adapter_config.json and adapter_model.safetensors, or the latter file with the former in the same folder. Computes W
- * + (lora_alpha / r) B A, or W + (lora_alpha / sqrt(r)) B A with use_rslora; with fan_in_fan_out W is [in, out]. One
- * tensor at a time is in memory. Fails with TWS_INVALID if the base lacks the weight of an adapter or shapes do not
- * match, and with TWS_UNSUPPORTED for adapters of another kind. */
+/* Merges adapters into a base. base: the path of a file, index or folder, as tws_safetensors_open() accepts it.
+ * adapter: a folder with PEFT's adapter_config.json and adapter_model.safetensors, or the latter file with the former
+ * in the same folder. Computes W + (lora_alpha / r) B A, or W + (lora_alpha / sqrt(r)) B A with use_rslora; with
+ * fan_in_fan_out W is [in, out]. One tensor at a time is in memory. Fails with TWS_INVALID if the base lacks the weight
+ * of an adapter or shapes do not match, and with TWS_UNSUPPORTED for adapters of another kind. */
 tws_code tws_adapter_merge(const char *base, const char *adapter, const char *path, tws_export_result *result,
                            tws_error *err);
 /* The name of a file next to an adapter whose base was quantized. It has "weights" (the weights' names in the base's

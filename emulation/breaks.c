@@ -1,5 +1,5 @@
-/* Failures within an attempt, and their detection: the launcher sees the closed socket of a process that dies; a node
- * that dies is silent until a deadline; where no operation makes progress, the watchdog reports it. */
+/* Simulates failures within an attempt, and their detection: the launcher sees the closed socket of a process that
+ * dies; a node that dies is silent until a deadline; where no operation makes progress, the watchdog reports it. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>

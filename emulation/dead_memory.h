@@ -1,6 +1,6 @@
-/* Memory that no operation may read: a range is dead from the last operation that uses it until one that writes all of
- * it without reading it. An operation that reads it too early would often find there the value that is written next,
- * such as parameters that are gathered twice; so dead memory is overwritten with a pattern that no operation
+/* Finds memory that no operation may read: a range is dead from the last operation that uses it until one that writes
+ * all of it without reading it. An operation that reads it too early would often find there the value that is written
+ * next, such as parameters that are gathered twice; so dead memory is overwritten with a pattern that no operation
  * expects. */
 #ifndef TWS_EMULATION_DEAD_MEMORY_H
 #define TWS_EMULATION_DEAD_MEMORY_H

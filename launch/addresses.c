@@ -17,7 +17,8 @@ static int is_loopback(struct in_addr address) {
   return ntohl(address.s_addr) >> 24 == IN_LOOPBACKNET;
 }
 
-/* Loopback addresses are tried last: on another machine they denote that machine itself. */
+/* Adds an address that is not in the list yet. Loopback addresses are tried last: on another machine they denote that
+ * machine itself. */
 static int add(struct in_addr address, struct in_addr *out, int count) {
   int at = count;
   for (int i = 0; i < count; i++)
@@ -90,7 +91,7 @@ static int read_program(char *const *argv, char *text, size_t size) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/* `ssh -G HOST` prints the configuration of a host without connecting to it. */
+/* Determines the host name that ssh's configuration gives for an alias: `ssh -G HOST` prints it without connecting. */
 static int ask_ssh(const char *remote_shell, const char *host, char *name, size_t size) {
   enum { MOST_WORDS = 32, ANSWER_BYTES = 1 << 16 };
   char words[1024], *argv[MOST_WORDS + 4], *rest = NULL, option[] = "-G", last[] = "--", asked[256];

@@ -63,7 +63,7 @@ static void set_environment(int rank, const tws_rank_place *p, const tws_command
   if (p->given) setenv("CUDA_VISIBLE_DEVICES", devices, 0);
 }
 
-/* The position of a rank among all ranks of several hosts. */
+/* Returns the position of a rank among all ranks of several hosts. */
 static tws_rank_place place_in(const tws_hosts *world, int rank) {
   tws_rank_place p = {.ranks = tws_hosts_ranks(world), .nodes = world->count, .given = 1};
   const tws_host *host = tws_hosts_of_rank(world, rank, &p.local_rank);

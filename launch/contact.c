@@ -110,7 +110,7 @@ static int receive_within(int s, void *to, size_t bytes) {
 /* Results of an attempt to connect. After SILENT and CLOSED the attempt is repeated. */
 typedef enum outcome { UNREACHABLE, STRANGER, SILENT, CLOSED, FOUND } outcome;
 
-/* Both sides prove that they know the secret. */
+/* Lets both sides prove that they know the secret, and returns the outcome. */
 static outcome prove(int s, const uint8_t secret[TWS_SECRET], int rank, tws_session *session) {
   tws_hello hello;
   tws_answer answer;

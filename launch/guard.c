@@ -25,7 +25,7 @@ static void choose_signals(sigset_t *mask) {
     if (sigaction(numbers[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) sigaddset(mask, numbers[i]);
 }
 
-/* Ctrl-Z stops both; the child continues with this process. */
+/* Stops the child and this process after Ctrl-Z; the child continues when this process does. */
 static void stop_together(pid_t child) {
   kill(-child, SIGSTOP);
   raise(SIGSTOP);

@@ -285,9 +285,9 @@ int64_t tws_devices_here(void) {
   return count < TWS_MAX_SLOTS ? count : TWS_MAX_SLOTS;
 }
 
-/* Without a hostfile the devices of this machine can be chosen: "localhost:1". If the number of devices is unknown, a
- * list of slots is accepted unchecked, but a bare host and --exclude are refused, as their meaning depends on that
- * number. */
+/* Applies filters without a hostfile, which can choose devices of this machine: "localhost:1". If the number of devices
+ * is unknown, a list of slots is accepted unchecked, but a bare host and --exclude are refused, as their meaning
+ * depends on that number. */
 static tws_code filtered_local_host(const tws_hosts_request *o, tws_arena *arena, tws_hosts *hosts, tws_error *err) {
   const char *option = o->include ? "--include" : "--exclude", *filter = o->include ? o->include : o->exclude;
   const size_t name = strcspn(filter, ":@");

@@ -35,7 +35,7 @@ tws_code tws_nodelist_parse(const char *nodelist, const char *tasks, tws_arena *
  * slots. */
 tws_code tws_hosts_filter(tws_hosts *hosts, const char *include, const char *exclude, tws_error *err);
 int tws_hosts_ranks(const tws_hosts *hosts);
-/* The hosts as DeepSpeed's launcher encodes them: URL-safe base64 of {"worker-0": [0, 1]}, in the arena; NULL: no
+/* Encodes the hosts as DeepSpeed's launcher does: URL-safe base64 of {"worker-0": [0, 1]}, in the arena; NULL: no
  * memory. */
 const char *tws_hosts_world_info(const tws_hosts *hosts, tws_arena *arena);
 /* Decodes that text. Fails with TWS_USAGE if it is no such list, or has no slot. */

@@ -490,8 +490,7 @@ static int pass_on(job *j) {
   return j->passed_on = 1;
 }
 
-/* A rank that failed by itself has died some time before mpirun was killed. An mpirun that a signal asks to end ends
- * all ranks and returns 1 (tws_noise_read()). */
+/* Records how mpirun has ended. An mpirun that a signal asks to end ends all ranks and returns 1 (tws_noise_read()). */
 static void note_end(job *j) {
   j->ended = 1;
   j->stopped_itself = WIFEXITED(j->status) && WEXITSTATUS(j->status) == 1 && j->kill_at_s == 0.0 && !j->lost;

@@ -32,7 +32,8 @@ typedef enum tws_launcher {
   TWS_LAUNCHER_MVAPICH,
   TWS_LAUNCHER_SLURM
 } tws_launcher;
-/* "local", "mpirun", "ssh", "srun", "pdsh" ...; NULL or "auto": AUTO. TWS_USAGE otherwise. */
+/* Parses the name of a launcher: "local", "mpirun", "ssh", "srun", "pdsh" ...; NULL or "auto" gives AUTO. Fails with
+ * TWS_USAGE for other names. */
 tws_code tws_launcher_parse(const char *name, tws_launcher *out, tws_error *err);
 
 typedef struct tws_launch_options {

@@ -23,7 +23,7 @@ void tws_outlet_close(tws_outlet *outlet) {
   *outlet = (tws_outlet){.file = -1};
 }
 
-/* A pipe that poll() reports as writable accepts PIPE_BUF bytes without blocking. */
+/* Writes some bytes without blocking. A pipe that poll() reports as writable accepts PIPE_BUF bytes. */
 static ssize_t write_some(const tws_outlet *outlet, const char *text, size_t count) {
   struct pollfd ready = {.fd = outlet->file, .events = POLLOUT};
   if (outlet->kind == SOCKET) return send(outlet->file, text, count, MSG_DONTWAIT | MSG_NOSIGNAL);

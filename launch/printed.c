@@ -154,8 +154,8 @@ void tws_printed_look(tws_printed *o, const struct pollfd polls[TWS_PRINTED_POLL
   for (int i = 0; i < events && !tws_printed_waits(o); i++) read_pipe(o, (int)event[i].data.u32);
 }
 
-/* Data that are in the pipes now were printed before the ranks ended; later data come from processes that the ranks
- * have started. */
+/* Reads the data that are in the pipes now, which were printed before the ranks ended; later data come from processes
+ * that the ranks have started. */
 int tws_printed_done(tws_printed *o) {
   o->ended = 1;
   for (int at = 0; at < 2 * o->ranks; at++)

@@ -114,7 +114,8 @@ int tws_answer_check(const uint8_t secret[TWS_SECRET], const tws_hello *hello, c
   return right;
 }
 
-/* No nonce is used twice with a key: each direction of each connection has its own key, and counts. */
+/* Makes a nonce of a record's number. None is used twice with a key: each direction of each connection has its own key
+ * and numbers. */
 static void number_as_nonce(uint64_t number, uint8_t nonce[crypto_aead_chacha20poly1305_ietf_NPUBBYTES]) {
   memset(nonce, 0, crypto_aead_chacha20poly1305_ietf_NPUBBYTES);
   for (int i = 0; i < 8; i++) nonce[4 + i] = (uint8_t)(number >> 8 * i);

@@ -141,8 +141,8 @@ static const char *list_hosts(const tws_hosts *hosts, int counts, tws_arena *are
   return text;
 }
 
-/* Open MPI's word for a remote shell: this program, which starts the given one and passes the secret to it
- * (cli/remote_shell.c). Open MPI separates words at blanks. */
+/* Returns the command that Open MPI runs as its remote shell: this program, which starts the given shell and passes the
+ * secret to it (cli/remote_shell.c). Open MPI separates words at blanks. */
 static const char *agent_of(const char *shell, tws_arena *arena) {
   char program[4096];
   int count = 0;
@@ -215,7 +215,8 @@ static tws_code add_srun(words *w, const tws_launch_options *o, const char *path
   return TWS_OK;
 }
 
-/* Open MPI writes the folder that it is in, and the remote shell, into a command that a shell of each node reads. */
+/* Checks two paths, that of Open MPI's folder and that of the remote shell, which Open MPI writes into a command for
+ * the shell of each node. */
 static tws_code check_shell_words(const tws_launch_options *o, const char *mpirun, tws_error *err) {
   static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._+-";
   const char *shell = o->remote_shell ? o->remote_shell : "";

@@ -16,7 +16,8 @@ typedef struct supervision {
   const char *origin; /* tag of the checkpoint in that folder that the first attempt started from */
 } supervision;
 
-/* A job without a cluster gets one with as many nodes as hosts; several names of this machine count as one. */
+/* Sets the numbers of ranks. A job without a cluster gets one with as many nodes as hosts; several names of this
+ * machine count as one. */
 tws_code tws_supervised_place(tws_supervised *s, tws_error *err) {
   int most = 1;
   s->job.ranks = s->launch.ranks = tws_hosts_ranks(&s->hosts);
@@ -87,8 +88,8 @@ static tws_code choose_point(const supervision *v, int64_t before, tws_error *er
   return TWS_OK;
 }
 
-/* The job that saves to the folder may remove the checkpoint that was found, if the user named no tag, before all
- * ranks have read it: then the attempt is repeated from the newest. */
+/* Runs an attempt. If the user named no tag, the job that saves into the folder may remove the checkpoint that was
+ * found before all ranks have read it: the attempt is then repeated from the newest one. */
 static tws_code run_from_newest(const supervision *v, tws_error *err) {
   enum { TRIES = 5 };
   tws_supervised *s = v->s;
@@ -107,7 +108,8 @@ static tws_code run_from_newest(const supervision *v, tws_error *err) {
   return code;
 }
 
-/* State of a lost rank or node is lost up to the last checkpoint, from which the remaining ranks continue. */
+/* Supervises the job. State of a lost rank or node is lost up to the last checkpoint, from which the remaining ranks
+ * continue. */
 tws_code tws_supervise(tws_supervised *s, tws_attempt attempt, void *user, const tws_log *log, tws_error *err) {
   tws_error unasked = {0};
   const supervision v = {.s = s,

@@ -111,7 +111,7 @@ static void find_processes(tws_watch *w) {
   }
 }
 
-/* A change of the board means progress: some rank has reported something new. */
+/* Reads the board. Any change of it means progress: some rank has reported a new operation. */
 static void read_board(tws_watch *w, double now) {
   const uint64_t print = tws_fingerprint_bytes(0, w->setup.board, (size_t)w->setup.ranks * TWS_BOARD_LINE);
   if (print != w->print) w->since_s = now;

@@ -17,7 +17,8 @@ typedef struct reading {
   char host[64];
 } reading;
 
-/* Fingerprint of a file's size and of samples spread over it: hashing a whole file could take too long. 0: no file. */
+/* Returns a fingerprint of a file's size and of samples spread over it, since hashing a whole file could take too long;
+ * 0 if there is no file. */
 static uint64_t sample_file(const char *path) {
   static unsigned char piece[SAMPLE];
   struct stat info;

@@ -117,7 +117,7 @@ static unsigned char *take(void *pool, uint64_t pool_bytes, uint64_t *at, uint64
   return place;
 }
 
-/* Index of the first integer of an operand among those of all operands. */
+/* Returns the index of an operand's first integer among the integers of all operands of the case. */
 static uint64_t first_id(const bench_case *c, int operand) {
   uint64_t first = 0;
   for (int i = 0; i < operand; i++)
@@ -583,8 +583,9 @@ static tws_code choose_case(bench *b, bench_case *c, tws_error *err) {
   return code == TWS_OK ? code : fail_in_case(c, code, err);
 }
 
-/* If a time was requested, the first pass uses most of it: works that were not started within that time are skipped,
- * except the first few. A GPU's kernels are measured by one rank alone, so no other rank waits here. */
+/* Removes the kernels from number `from` on, with a warning. If a time was requested, the first pass uses most of it:
+ * kernels that were not started within that time are skipped, except the first few. A GPU's kernels are measured by one
+ * rank alone, so no other rank waits here. */
 static void leave_out_the_rest(bench *b, size_t from) {
   tws_log_write(b->options->log, TWS_LOG_WARNING,
                 "%zu of %zu kernels are measured, and the others left out: more --seconds, or none given, measure all",

@@ -114,7 +114,8 @@ void tws_checkpoint_close(tws_training *t) {
 
 /* ---- assignment of segments to ranks ---- */
 
-/* Frozen parameters are not saved: they can be loaded from their source. */
+/* Removes frozen parameters from the list, which are not saved, as they can be loaded from their source; returns the
+ * number of the others. */
 static uint32_t leave_out_frozen(const tws_network *network, tws_piece *held, uint32_t count) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < count; i++)

@@ -117,7 +117,7 @@ static tws_code score_window(generator *g, int64_t number, tws_error *err) {
   return TWS_OK;
 }
 
-/* A sequence longer than the model's context is truncated to its last tokens. */
+/* Generates the tokens. A sequence longer than the model's context is truncated to its last tokens. */
 static tws_code generate_tokens(generator *g, tws_error *err) {
   const tws_generate_options *o = g->options;
   const int64_t length = g->t.plan->sequence_length;

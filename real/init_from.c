@@ -154,7 +154,8 @@ static tws_code read_bytes(weights_file *w, const tws_safetensor *found, int64_t
   return TWS_OK;
 }
 
-/* A tensor that is stored transposed is read whole: the elements of a row are far apart in the file. */
+/* Holds tensor i in memory. A tensor that is stored transposed is read whole: the elements of a row are far apart in
+ * the file. */
 static tws_code hold_tensor(weights_file *w, uint32_t i, tws_error *err) {
   const tws_safetensor *found = w->found[i];
   if (w->held == i) return TWS_OK;

@@ -181,8 +181,8 @@ static tws_code all_reduce(const call *c, const tws_comm_segment *s, int root, t
   return TWS_OK;
 }
 
-/* Pairwise rounds: in round i a member sends to the i-th after it and receives from the i-th before it, if the
- * collective has data between these two. */
+/* Exchanges data in pairwise rounds: in round i a member sends to the i-th after it and receives from the i-th before
+ * it, if the collective has data between these two. */
 static tws_code exchange_pairs(const call *c, const tws_collective_row *row, const tws_comm_segment *s, int root,
                                tws_error *err) {
   const int n = c->group->size, me = c->group->index;

@@ -226,7 +226,7 @@ void tws_comm_destroy(tws_comm *comm) {
 
 /* ---- operations ---- */
 
-/* A collective of a group of one rank copies what is sent to what is received. */
+/* Copies what a group of one rank sends to what it receives. */
 static void copy_segments(const tws_comm_segment *segments, int count) {
   for (int i = 0; i < count; i++)
     if (segments[i].send != segments[i].receive)

@@ -224,7 +224,8 @@ static tws_code return_to_previous(const call *c, const share *h, uint64_t index
   return start_send(c, handler_on(c, mine - 1), to, p.count * h->size, &n->down[slot], err);
 }
 
-/* Results return while later blocks are still being summed: the lag is two blocks for each node after this one. */
+/* Sums a segment. Results return while later blocks are still being summed: the lag is two blocks for each node after
+ * this one. */
 static tws_code sum_segment(const call *c, int segment, const tws_comm_segment *s, tws_error *err) {
   const share h = make_share(c, segment, s);
   const uint64_t pieces = h.pieces * h.regions, lag = (uint64_t)h.lag;
@@ -251,8 +252,8 @@ static tws_code take_from(const call *c, int segment, int member, uint64_t done,
   return TWS_OK;
 }
 
-/* The member with the same index on another node (modulo the size of a smaller node) receives this rank's segment
- * for all members there. */
+/* Gathers a segment: the member with the same index on another node (modulo the size of a smaller node) receives this
+ * rank's segment for all members there. */
 static tws_code gather_segment(const call *c, int segment, const tws_comm_segment *s, tws_error *err) {
   const tws_span *span = c->span;
   const int nodes = span->nodes, mine = span->mine, local = c->near_last - c->near_first;

@@ -200,8 +200,8 @@ static int ends_here(const filler *f, uint64_t sample, int64_t at, int draw, int
   return drawn(f->from->data, sample, at, draw) * (double)places < (double)wanted;
 }
 
-/* Span corruption: splits a text alternately into ranges that stay in the source and spans that go to the target;
- * the first stays. */
+/* Splits a text for span corruption alternately into ranges that stay in the source and spans that are moved to the
+ * target; the first range stays. */
 static void leave_out_spans(const filler *f, uint64_t sample, writer *source, writer *target) {
   enum { STAYS, GOES };
   const tws_network *network = f->from->network;

@@ -194,7 +194,8 @@ void tws_shared_destroy(tws_shared *shared) {
   tws_free(shared);
 }
 
-/* The first rank whose share no longer fits reports it; the sum over ranks is the memory that the machine needs. */
+/* Checks that the arenas of all ranks fit into the machine's memory, which is the sum over ranks; the first rank whose
+ * share no longer fits reports the error. */
 static tws_code check_room(const tws_shared *shared, const uint64_t *bytes, tws_error *err) {
   tws_host_memory memory = tws_host_memory_read();
   uint64_t sum = 0;
@@ -276,9 +277,9 @@ static void relax_processor(void) {
 #endif
 }
 
-/* MPI may hold back the end of a message whose send is complete, until the sender's next call of MPI. The ranks in this
- * barrier may wait, directly or indirectly, for a rank of another node that waits for that message. So if there are
- * other nodes, a sleeping rank calls MPI every millisecond. */
+/* Sleeps until another process changes the word. MPI may hold back the end of a message whose send is complete, until
+ * the sender's next call of MPI. The ranks in this barrier may wait, directly or indirectly, for a rank of another node
+ * that waits for that message. So if there are other nodes, a sleeping rank calls MPI every millisecond. */
 static void sleep_until_changed(const tws_shared *shared, _Atomic uint32_t *word, uint32_t value) {
   static const struct timespec often = {.tv_nsec = 1000000};
   int arrived;
@@ -394,7 +395,7 @@ static char *received_by(const batch *b, int member, int segment) {
   return tws_shared_received(b->shared, b->group->ranks[member], segment);
 }
 
-/* All-reduce and reduce: each member sums its own share of every segment and writes it to all receivers. Small
+/* Sums for all-reduce and reduce: each member sums its own share of every segment and writes it to all receivers. Small
  * segments are assigned whole to one member each, round-robin. */
 static void reduce_parts(const batch *b, int segment, const tws_comm_segment *s) {
   const uint64_t count = s->count, size = tws_dtype_bytes(s->dtype);

@@ -527,7 +527,7 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   return TWS_OK;
 }
 
-/* If one rank was asked to end, all ranks save and end. */
+/* Makes all ranks save and end if one of them was asked to end. */
 static tws_code ask_for_end(tws_training *t, tws_error *err) {
   const tws_train_options *o = t->options;
   double asked = o->should_end && o->should_end(o->user);

@@ -159,7 +159,7 @@ tws_code tws_evaluation_mean(const tws_evaluation_sum *sum, double *loss, tws_er
 int tws_evaluation_is_due(const tws_training *t, int64_t step);
 
 /* ---- checkpoints (real/checkpoint.c) ---- */
-/* Rank 0 locks the folder for saving; does nothing where the run does not save. */
+/* Locks the folder for saving, on rank 0; does nothing if the run does not save. */
 tws_code tws_checkpoint_lock(tws_training *t, tws_error *err);
 /* Assigns the segments of the state to ranks for writing, and checks the free space; collective. */
 tws_code tws_checkpoint_prepare(tws_training *t, tws_error *err);
@@ -180,8 +180,9 @@ typedef struct tws_save_times {
 } tws_save_times;
 tws_save_times tws_checkpoint_times(const tws_training *t);
 void tws_checkpoint_close(tws_training *t);
-/* For `world` ranks in one process, called after tws_checkpoint_lock() of each rank: assign the segments; write every
- * rank's file into the folder with its temporary name; give the folder its name, or leave it unfinished. */
+/* For `world` ranks in one process, after tws_checkpoint_lock() of each: prepare_all() assigns the segments,
+ * write_all() writes every rank's file into the folder with its temporary name, and publish_all() gives the folder its
+ * name, or drop_all() leaves it unfinished. */
 tws_code tws_checkpoint_prepare_all(tws_training *ranks, int world, tws_error *err);
 tws_code tws_checkpoint_write_all(tws_training *ranks, int world, tws_error *err);
 tws_code tws_checkpoint_publish_all(tws_training *ranks, int world, tws_error *err);

@@ -21,7 +21,8 @@ int tws_plot_available(void) {
 
 /* ---- running gnuplot ---- */
 
-/* gnuplot doubles a quote inside quotes, but not at their beginning and not twice: it becomes an apostrophe. */
+/* Adds a text variable. gnuplot doubles a quote inside quotes, but not at their beginning and not twice, so quotes
+ * become apostrophes. */
 void tws_plot_text(tws_text *settings, const char *name, const char *value) {
   tws_text_add(settings, "%s = '", name);
   for (; *value; value++) {
@@ -60,8 +61,8 @@ static int data_file(const tws_text *data) {
   return file;
 }
 
-/* gnuplot takes file names that begin with '|' or '<' for commands. It is given none: the folder of the scripts and the
- * data are its descriptors 3 and 4, and the picture is what it writes to its standard output. */
+/* Runs gnuplot, which takes file names that begin with '|' or '<' for commands. It is given no names: the folder of the
+ * scripts and the data are its descriptors 3 and 4, and it writes the picture to its standard output. */
 static tws_code run_gnuplot(const char *scripts, const char *script, const tws_text *data, tws_text *settings,
                             tws_text *picture, tws_error *err) {
   enum { MOST_BYTES = 64 << 20 };
@@ -100,7 +101,7 @@ static tws_code run_gnuplot(const char *scripts, const char *script, const tws_t
   return code;
 }
 
-/* "x.png" gives "x.dat", in the same folder. */
+/* Derives the name of the data file: "x.dat" for "x.png", in the same folder. */
 static void name_of_data(const char *out, char *file, size_t size) {
   const char *dot = strrchr(out, '.'), *slash = strrchr(out, '/');
   const size_t stem = dot && (!slash || dot > slash) ? (size_t)(dot - out) : strlen(out);
@@ -168,7 +169,7 @@ static int find_rows(const tws_timeline *const *timelines, int count, int ranks,
   return found;
 }
 
-/* Boxes of one kind. Boxes closer than `gap_ms` are merged: thousands of slivers would only blur. */
+/* Adds the boxes of one kind. Boxes closer than `gap_ms` are merged, as thousands of narrow boxes would only blur. */
 static void add_kind(const tws_timeline *timeline, int t, int kind, const row *rows, int row_count, double start,
                      uint32_t step, double gap_ms, tws_text *data) {
   for (int r = 0; r < row_count; r++) {

@@ -115,8 +115,9 @@ tws_code tws_gemm_point(const tws_cuda_call *call, const tws_cuda_product *p, tw
   return point_to(&to, operation, err);
 }
 
-/* The auxiliary matrix is laid out as the result, and of its type, which is the library's default. The heuristics take
- * the alignment of vectors and the auxiliary matrix from their addresses, which later calls need not share. */
+/* Describes the epilogue. The auxiliary matrix has the layout and type of the result, which is the library's default.
+ * The heuristics take the alignment of vectors and the auxiliary matrix from their addresses, which later calls need
+ * not share. */
 static tws_code describe_epilogue(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form,
                                   cublasLtMatmulDesc_t operation, tws_error *err) {
   const cublasLtEpilogue_t epilogue = epilogue_of(p, form);

@@ -288,7 +288,7 @@ HOST_KERNEL(dropout) {
   return TWS_OK;
 }
 
-/* Gated units: y = act(gate) up. */
+/* Returns the activation of a gate, for gated units y = act(gate) up. */
 VECTOR_INLINE vf gate_of(const int gelu, vf g) {
   return gelu ? gelu_of(g) : silu_of(g);
 }

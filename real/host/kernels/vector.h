@@ -39,7 +39,8 @@ VECTOR_INLINE void v_store(float *p, vf x) {
   *(vf_unaligned *)p = x;
 }
 
-/* mask: all ones or all zeros in each lane, as comparisons give */
+/* Returns `yes` in the lanes of the mask that are all ones, and `no` in those that are all zeros; comparisons give such
+ * masks. */
 VECTOR_INLINE vf v_select(vi mask, vf yes, vf no) {
   return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
 }
@@ -87,9 +88,9 @@ VECTOR_INLINE float v_largest(vf x) {
   return u.f[0];
 }
 
-/* e^x by range reduction to [-ln2/2, ln2/2] and a degree 7 polynomial; relative error below 1.2e-7 for results that
- * are normal numbers. Below -87.3 the result is 0 (v_exp) or e^-87.3 (v_exp_finite), above 88.3 it is inf or e^88.3.
- * NaN stays NaN: v_max and v_min return their second operand then. */
+/* Return e^x, computed by range reduction to [-ln2/2, ln2/2] and a degree 7 polynomial; relative error below 1.2e-7 for
+ * results that are normal numbers. Below -87.3 the result is 0 (v_exp) or e^-87.3 (v_exp_finite), above 88.3 it is inf
+ * or e^88.3. NaN stays NaN: v_max and v_min return their second operand then. */
 VECTOR_INLINE vf v_exp_finite(vf x) {
   x = v_min(v_set(88.3F), v_max(v_set(-87.3F), x));
   const vf magic = v_set(12582912.0F); /* 1.5 x 2^23: adding it rounds to an integer */
@@ -311,8 +312,8 @@ VECTOR_INLINE host_range share(int64_t total, int64_t grain, int thread, int thr
   return (host_range){begin < total ? begin : total, end < total ? end : total};
 }
 
-/* Waking the pool costs some microseconds: small work stays on the calling thread. `bytes` is the kernel's memory
- * traffic. */
+/* Runs a task on the threads of the pool or, since waking them takes some microseconds, on the calling thread if the
+ * work is small. `bytes` is the kernel's memory traffic. */
 VECTOR_INLINE void run_parallel(const tws_host_call *call, double bytes, tws_host_task task, void *arg) {
   enum { SMALL = 64 << 10 };
   if (bytes < SMALL)
