@@ -18,7 +18,7 @@ typedef struct tws_dead_range {
 typedef struct tws_dead_ranges {
   tws_dead_range *all;
   uint32_t count;
-  uint32_t *first, *of; /* by operation: operation op is a user of the ranges of[first[op]] to of[first[op + 1] - 1] */
+  uint32_t *first, *of; /* [operation] operation op is a user of the ranges of[first[op]] to of[first[op + 1] - 1] */
 } tws_dead_ranges;
 
 /* Finds the dead ranges of a plan; the result is in `arena`. For long plans it finds none (out->count is 0). */

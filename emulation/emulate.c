@@ -278,7 +278,7 @@ static tws_code run_attempt(tws_emulator *e, const tws_train_options *options, t
     code = step_and_save(e, err);
     if (code == TWS_OK) continue;
     if (e->failed_rank < 0) tws_emulator_note(e, 0);
-    if (code == TWS_HANG) return code; /* its message names the step already */
+    if (code == TWS_HANG) return code; /* the message of a hang names the step already */
     return tws_fail_in(err, code, "step %" PRId64 ", after %.6g virtual seconds", e->step, e->failed_s);
   }
   if (code == TWS_OK) e->out->digest = e->api->digest(e->ranks);

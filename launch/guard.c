@@ -83,7 +83,7 @@ tws_code tws_guard_start(double deadline_s, tws_guard *g, tws_error *err) {
   sigprocmask(SIG_BLOCK, &mask, &before);
   fflush(NULL);
   const pid_t parent = getpid(), child = fork();
-  if (child <= 0) g->inside = 1; /* also if fork() has failed: this process then does the work unsupervised */
+  if (child <= 0) g->inside = 1; /* if fork() has failed, this process does the work unsupervised */
   if (child == 0) {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -70,7 +70,7 @@ typedef struct job {
   peer *peers;
   struct pollfd *polls;
   pid_t mpirun;
-  int status, ended; /* of mpirun: exit status; 1 if it has ended */
+  int status, ended; /* status: exit status of mpirun; ended: 1 when mpirun has ended */
   int signal;        /* the signal that asked the launcher to stop */
   int passed_on;     /* 1: SIGTERM was forwarded to ranks that end by themselves */
   tws_watch *watch;

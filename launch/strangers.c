@@ -108,7 +108,8 @@ static void set_timer(tws_strangers *s, long nanoseconds) {
   timerfd_settime(s->timer, 0, &when, NULL);
 }
 
-/* This process may open no more files: the oldest stranger is closed, or the listeners pause for a moment. */
+/* Makes room when this process may open no more files: closes the oldest stranger, or pauses the listeners for a
+ * moment. */
 static void make_room(tws_strangers *s) {
   int closed = 0;
   for (int i = 0; i < s->most; i++) {

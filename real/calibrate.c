@@ -259,7 +259,7 @@ static tws_code start_transfer(void *user, tws_error *err) {
 
 static tws_code transfer_block(bench *b, transfer_case *t, int times, double *seconds, tws_error *err) {
   timed what = {.b = b, .transfer = t};
-  b->shared_at = 0; /* the same on all ranks */
+  b->shared_at = 0; /* all ranks begin at the same offset */
   TWS_TRY(tws_stopwatch_measure(&b->sets[0].watch, start_transfer, meet, &what, times, seconds, err));
   *seconds /= t->collective < 0 ? 2 : 1; /* a message is sent there and back */
   return tws_comm_max(b->comm, seconds, err);
@@ -396,8 +396,8 @@ static double resident_bytes(void) {
   double pages = 0;
   char line[128];
   const char *rest;
-  FILE *file = fopen("/proc/self/statm", "r"); /* its first number is the size of all memory, its second that of the
-                                                * resident part */
+  FILE *file = fopen("/proc/self/statm", "r"); /* the file's first number is the size of all memory, and the second that
+                                                * of the resident part */
   if (!file) return 0;
   if (fgets(line, sizeof line, file)) tws_text_number(line + strcspn(line, " "), &rest, 0, 1e15, &pages);
   fclose(file);

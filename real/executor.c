@@ -344,7 +344,7 @@ static tws_code prepare_op(tws_executor *x, const program *p, uint32_t index, tw
   if (op->kind == TWS_OP_COPY) return prepare_copy(x, p, op, s, err);
   TWS_TRY(prepare_operands(x, p, op, s, err));
   if (op->kind != TWS_OP_COMPUTE && op->kind != TWS_OP_HOST) return TWS_OK;
-  /* with a loss scale, CLIP does this check */
+  /* with a loss scale, the kernel CLIP checks the loss */
   const int checked = !x->setup.ops->wait && !(s->work->flags & TWS_SCALED);
   if (checked && s->work->code == TWS_KERNEL_CROSS_ENTROPY) s->loss = s->address[2];
   if (checked && s->work->code == TWS_KERNEL_VOCABULARY_LOSS) s->loss = s->address[3];

@@ -153,7 +153,7 @@ typedef struct tws_train_result {
 
 typedef struct tws_generate_options {
   tws_plan_request plan;                /* plan of the only rank; micro batch and accumulation are 1 */
-  const char *resume, *tag, *init_from; /* as in tws_train_options; all NULL: random weights */
+  const char *resume, *tag, *init_from; /* as in tws_train_options; if all are NULL, weights are random */
   const int32_t *prompt;
   int64_t prompt_count, count; /* number of tokens of the prompt, and number of tokens to generate */
   tws_sampling sampling;
@@ -213,9 +213,9 @@ typedef struct tws_virtual_api {
   tws_code (*evaluation_begin)(tws_virtual *ranks, int64_t batch, tws_error *err);
   tws_code (*evaluation_end)(tws_virtual *ranks, tws_error *err);
   tws_code (*evaluation_loss)(tws_virtual *ranks, double *loss, tws_error *err);
-  /* To be called between steps, if the options set `save`. save() writes every rank's file into a folder with a
-   * temporary name; publish() gives the folder its name; drop() leaves it in the state of a job that ends when this
-   * share of the files was written. */
+  /* If the options set `save`, a checkpoint can be saved between steps: save() writes every rank's file into a folder
+   * with a temporary name; publish() gives the folder its name; drop() leaves it in the state of a job that ends when
+   * this share of the files was written. */
   tws_code (*save)(tws_virtual *ranks, tws_error *err);
   tws_code (*publish)(tws_virtual *ranks, tws_error *err);
   void (*drop)(tws_virtual *ranks, double written);
@@ -243,7 +243,8 @@ typedef struct tws_real_api {
   void (*stop)(void);
   /* Ends every rank: prints nothing; the process exits with `code` and the launcher sees which rank it was. */
   void (*abort)(int exit_code);
-  /* After an error in a world of several ranks the others still wait for this one: end with abort(), not stop(). */
+  /* Trains. After an error in a world of several ranks, the others still wait for this rank: end it with abort(), not
+   * with stop(). */
   tws_code (*train)(const tws_train_options *options, tws_train_result *result, tws_error *err);
   tws_code (*generate)(const tws_generate_options *options, tws_error *err);
   tws_code (*calibrate)(const tws_calibrate_options *options, tws_error *err);

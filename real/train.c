@@ -101,7 +101,7 @@ static tws_code make_executor(tws_training *t, tws_error *err) {
   int device = 0;
   if (t->cuda) TWS_TRY(tws_cuda_choose_device(t->cuda, &device, err));
   TWS_TRY(t->ops->create(device, t->threads, &t->backend, err));
-  TWS_TRY(tws_inputs_open(t, err)); /* before NCCL lends device memory, whose sizes it rounds up */
+  TWS_TRY(tws_inputs_open(t, err)); /* this precedes the loan of device memory by NCCL, which rounds sizes up */
   int busy = (long)t->world * t->threads > sysconf(_SC_NPROCESSORS_ONLN);
   TWS_TRY(tws_comm_create(t->plan->groups, t->plan->group_count, TWS_TRANSPORT_AUTO, busy, &t->comm, err));
   if (t->cuda) TWS_TRY(tws_cuda_connect(t->cuda, t->backend, t->plan, &t->device_comm, err));
@@ -610,7 +610,7 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   mark(t, "memory and communicator", &since);
   if (code == TWS_OK) {
     code = tws_training_agree(t, err);
-    if (code != TWS_OK) return code; /* the same on every rank */
+    if (code != TWS_OK) return code; /* the error is the same on every rank */
   }
   tws_training_at(t, 0, t->resumed ? "loading the checkpoint" : "making weights", TWS_PHASE_ALONE);
   if (code == TWS_OK) code = tws_training_weights(t, err);

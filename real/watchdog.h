@@ -19,7 +19,8 @@ typedef struct tws_watchdog_setup {
   int rank;
   char *activity; /* buffer in which phases are written for the launcher, or NULL: there is none */
   size_t activity_bytes;
-  uint64_t (*news)(void *user);                      /* as in tws_train_options, or NULL */
+  uint64_t (*news)(void *user);                      /* returns a number that changes when any rank makes progress
+                                                      * (tws_train_options), or NULL */
   void (*on_hang)(void *user, const tws_error *err); /* called when a hang is reported; or NULL */
   void *user;
 } tws_watchdog_setup;
@@ -27,8 +28,8 @@ typedef struct tws_watchdog_setup {
 /* The kind of a phase says what its end depends on. */
 typedef enum tws_phase_kind {
   TWS_PHASE_ALONE,  /* on this rank alone: the rank is stuck if the phase takes too long */
-  TWS_PHASE_MEETS,  /* also on other ranks */
-  TWS_PHASE_WRITES, /* on the reader of this rank's output, which may take any time */
+  TWS_PHASE_MEETS,  /* on other ranks too, which it waits for */
+  TWS_PHASE_WRITES, /* on the reader of this rank's output, which may read at any time */
 } tws_phase_kind;
 
 /* All functions accept NULL as a watchdog. */

@@ -16,8 +16,8 @@
 /* Returns the CRC-32C (Castagnoli; RFC 3720, appendix B.4) of `count` bytes; that of "123456789" is e3069283. */
 uint32_t tws_crc32c(const void *bytes, size_t count);
 
-/* Each function appends one whole record. `out` grows where it has too little room; out->failed is set if there is
- * no memory. wall_time: seconds since 1970. */
+/* Each function appends one whole record. `out` grows as needed; out->failed is set if there is no memory. wall_time:
+ * seconds since 1970. */
 /* Appends the first record of a file: "brain.Event:2". */
 void tws_event_version(tws_text *out, double wall_time);
 /* Appends one event with all known values of the step as scalars; the event's step is report->samples. */

@@ -52,8 +52,8 @@ typedef struct tws_monitor_run {
   int continues;
   int64_t samples;
 } tws_monitor_run;
-/* Opens the sinks of the configuration's sections (tensorboard, csv_monitor, wandb, comet) and of the run. *out is
- * NULL, and the result TWS_OK, where no sink is configured. */
+/* Opens the sinks of the configuration's sections (tensorboard, csv_monitor, wandb, comet) and of the run. If no sink
+ * is configured, *out is NULL and the result TWS_OK. */
 tws_code tws_monitor_open(const tws_config *config, const tws_monitor_run *run, tws_monitor **out, tws_error *err);
 /* Opens the sinks of one setup. */
 tws_code tws_monitor_open_sinks(const tws_monitor_setup *setup, tws_monitor **out, tws_error *err);

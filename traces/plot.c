@@ -35,8 +35,8 @@ void tws_plot_text(tws_text *settings, const char *name, const char *value) {
   tws_text_add(settings, "'; ");
 }
 
-/* Adds a text as a cell of the data, or as one of several words: in double quotes; characters that would end it
- * become blanks. */
+/* Adds a text in double quotes, as a cell of the data or as one of several words in a cell; characters that would end
+ * the text become blanks. */
 static void plot_word(tws_text *text, const char *word, size_t length) {
   tws_text_add(text, "\"");
   for (size_t i = 0; i < length; i++) {

@@ -1,4 +1,4 @@
-/* The wire format of protocol buffers, as far as files of monitors need it
+/* The wire format of protocol buffers, restricted to the types that files of monitors need
  * (protobuf.dev/programming-guides/encoding). Fields written in the order of their numbers equal, byte for byte, the
  * output of protobuf's own writers. Each function appends to `out`; out->failed is set if there is no memory. */
 #ifndef TWS_TRACES_PROTOBUF_H

@@ -31,7 +31,7 @@ typedef struct tws_step_report {
                                          * experts; 0 without experts */
   int has_experts;
   double seconds, tokens_per_s, samples_per_s;
-  double model_flops_per_s;      /* of all ranks together; recomputation is not counted */
+  double model_flops_per_s;      /* model FLOP/s of all ranks together; recomputation is not counted */
   double mfu;                    /* model_flops_per_s divided by the peak FLOP/s of all devices; 0: the peak is not
                                   * known */
   double loss_scale, next_scale; /* loss scale of this step and of the next; 1 without fp16 */

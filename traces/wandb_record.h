@@ -24,7 +24,7 @@ typedef struct tws_wandb_log {
   tws_text record; /* the record that is being built */
 } tws_wandb_log;
 
-/* Each function appends the next bytes of the file to `out`, which grows where there is too little room. */
+/* Each function appends the next bytes of the file to `out`, which grows as needed. */
 void tws_wandb_begin(tws_wandb_log *log, tws_text *out); /* writes the header and the run record */
 void tws_wandb_step(tws_wandb_log *log, const tws_step_report *report, tws_text *out);
 void tws_wandb_exit(tws_wandb_log *log, int exit_code, double now_s, tws_text *out);

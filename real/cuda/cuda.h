@@ -38,7 +38,7 @@ typedef struct tws_cuda_device {
 } tws_cuda_device;
 
 typedef struct tws_cuda_comm_setup {
-  tws_backend *backend;    /* its streams carry the collectives */
+  tws_backend *backend;    /* the backend whose streams execute the collectives */
   const tws_group *groups; /* groups of the plan, which are copied; group i of all ranks together partition the world */
   uint32_t group_count;
   int rank, world;

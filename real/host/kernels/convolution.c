@@ -10,8 +10,8 @@ typedef struct convolution {
   const void *from;    /* pictures, or their gradient */
   void *to;            /* pictures, or their gradient */
   void *patches;       /* patches of the pictures that are being processed */
-  int64_t first, rows; /* of the side with more pixels: first: pixels before these pictures; rows: pixels of these
-                        * pictures */
+  int64_t first, rows; /* first: pixels before these pictures; rows: pixels of these pictures; on the side that has
+                        * more */
   tws_dtype type;      /* type of the pictures' elements */
   int64_t windows;     /* number of windows of one picture */
   int accumulate;
