@@ -1,4 +1,5 @@
-/* Names and layout: DeepSpeed's documentation of ZeRO checkpoints, and what it writes (tests/golden/deepspeed). */
+/* Reads checkpoints of DeepSpeed. Sources of the names and the layout: DeepSpeed's documentation of ZeRO checkpoints,
+ * and files that it has written (tests/golden/deepspeed). */
 #include "checkpoint/deepspeed.h"
 
 #include <ctype.h>
@@ -20,16 +21,18 @@ typedef struct reader {
   const char *folder;
   tws_deepspeed *out;
   tws_arena *arena;
-  char **optimizer; /* file by rank; NULL: missing */
+  char **optimizer; /* [rank] path of the rank's optimizer file; NULL: missing */
   int64_t optimizer_count, optimizer_room;
-  tws_torch_file *model;  /* of rank 0 */
-  tws_weight_run **parts; /* by rank, then group */
-  uint64_t **said; /* likewise, of ZeRO 1 and 2: the names of the parameters that a part has elements of; 0: no word */
+  tws_torch_file *model;  /* the module's file of rank 0 */
+  tws_weight_run **parts; /* [rank][group] the rank's partition of the group's float32 master weights */
+  uint64_t **said;        /* [rank][group] with ZeRO 1 and 2: hash of the names of the parameters that the partition has
+                    * elements of; 0: the file does not list them */
   uint32_t groups;
-  tws_weight_run *runs, *vector; /* of the parameter that is being put together; of a group, by rank */
+  tws_weight_run *runs, *vector; /* runs: ranges of the parameter that is being assembled; vector: partitions of a
+                                  * group, in the order of ranks */
   size_t run_count, run_room;
-  const tws_pickle_value *alignment; /* ZeRO 1 and 2: what follows each parameter of a group; NULL */
-  tws_torch_file *first_optimizer;   /* which has that */
+  const tws_pickle_value *alignment; /* with ZeRO 1 and 2: padding after each parameter of a group; NULL: unknown */
+  tws_torch_file *first_optimizer;   /* the file that contains `alignment` */
 } reader;
 
 static tws_code no_memory(tws_error *err) {
@@ -47,7 +50,7 @@ static int ends_with(const char *text, const char *end) {
   return a >= b && strcmp(text + a - b, end) == 0;
 }
 
-/* A number after a word, at *at, which is moved past both. */
+/* Parses a word and the number after it at *at, and moves *at past both. */
 static int number_after(const char **at, const char *word, int most, int *value) {
   const size_t length = strlen(word);
   return strncmp(*at, word, length) == 0 && isdigit((unsigned char)(*at)[length]) &&
@@ -158,7 +161,7 @@ static int is_item(const tws_pickle_value *dict, uint32_t i, tws_pickle_kind kin
   return dict->items[i]->kind == TWS_PICKLE_TEXT && (int)kind == (int)dict->items[i + 1]->kind;
 }
 
-/* A whole tensor of the module. */
+/* Adds a tensor of the module that is stored whole. */
 static tws_code add_whole(reader *r, const char *name, const tws_pickle_value *tensor, tws_error *err) {
   tws_weight_run run;
   TWS_TRY(make_run(r, r->model, tensor, name, &run, err));
@@ -182,9 +185,10 @@ static tws_code add_module(reader *r, int all, tws_error *err) {
   return TWS_OK;
 }
 
-/* ---- the masters of each rank ---- */
+/* ---- the float32 master weights of each rank ---- */
 
-/* The one thing in a file of ZeRO 1 and 2 that tells whose part it has. */
+/* Returns a hash of the parameter names in a group's slice mappings. Nothing else in a file of ZeRO 1 and 2 identifies
+ * the rank whose partition it contains. */
 static uint64_t names_of_slices(const tws_pickle_value *mappings, uint32_t group) {
   uint64_t names = 0;
   if (!mappings || mappings->kind != TWS_PICKLE_LIST || group >= mappings->count) return 0;
@@ -243,7 +247,7 @@ static tws_code read_rank(reader *r, int64_t rank, tws_error *err) {
   const char *path = in_folder(r, r->optimizer[rank]);
   if (!path) return no_memory(err);
   TWS_TRY(tws_torch_open(path, &file, err));
-  if (rank == 0) r->first_optimizer = file; /* closed with the reader */
+  if (rank == 0) r->first_optimizer = file; /* it is closed with the reader */
   const tws_pickle_value *state = tws_pickle_get(file->pickle.root, "optimizer_state_dict");
   tws_code code = state ? TWS_OK : missing(r, r->optimizer[rank], "optimizer_state_dict", err);
   if (code == TWS_OK && rank == 0) {
@@ -269,9 +273,9 @@ static tws_code read_parts(reader *r, tws_error *err) {
   return TWS_OK;
 }
 
-/* ---- parameters out of parts ---- */
+/* ---- assembly of parameters from partitions ---- */
 
-/* Elements [first, first + count) of runs that follow each other join those of the parameter. */
+/* Appends elements [first, first + count) of the concatenation of `from` to the ranges of the parameter. */
 static tws_code cut(reader *r, const tws_weight_run *from, uint64_t runs, uint64_t first, uint64_t count,
                     const char *name, tws_error *err) {
   uint64_t before = 0;
@@ -311,7 +315,7 @@ static tws_code wrong_sum(const reader *r, uint64_t there, uint64_t used, tws_er
                   (unsigned long long)there, (unsigned long long)used);
 }
 
-/* ---- ZeRO 1 and 2: a group's vector, cut among the ranks ---- */
+/* ---- ZeRO 1 and 2: a group's vector, partitioned among the ranks ---- */
 
 /* Reads the padding, in elements, that follows parameter i of a group. */
 static tws_code read_gap(const reader *r, uint32_t group, uint32_t i, int64_t *gap, tws_error *err) {
@@ -337,7 +341,8 @@ static tws_code check_places(reader *r, uint32_t group, const uint64_t *expected
   return TWS_OK;
 }
 
-/* A parameter of elements [first, first + count) of the group joins those of the ranks that have any. */
+/* Adds the name of a parameter, elements [first, first + count) of the group's vector, to the expected hashes of the
+ * ranks whose partitions overlap it. */
 static void expect_names(const reader *r, const char *name, uint64_t first, uint64_t count, uint64_t *expected) {
   uint64_t begin = 0;
   for (int64_t rank = 0; rank < r->out->ranks; begin += r->vector[rank++].elements)
@@ -380,7 +385,7 @@ static tws_code add_groups(reader *r, const tws_pickle_value *groups, tws_error 
   return TWS_OK;
 }
 
-/* ---- ZeRO 3: each parameter cut among the ranks, which have their parts in groups of their own ---- */
+/* ---- ZeRO 3: each parameter partitioned among the ranks, which have groups of their own ---- */
 
 /* Returns how many elements of a parameter a rank holds, when it is partitioned into equal shards of `part` elements,
  * the last of which are padded. */
@@ -424,7 +429,7 @@ static tws_code read_fragments(reader *r, int64_t rank, tws_torch_file *file, co
   return TWS_OK;
 }
 
-/* The first rank has them whole, or with ZeRO 3 each a part. */
+/* Adds the frozen parameters: rank 0 has them whole or, with ZeRO 3, each rank has a partition. */
 static tws_code add_frozen(reader *r, tws_error *err) {
   const tws_pickle_value *shapes = tws_pickle_get(r->model->pickle.root, "frozen_param_shapes");
   const int64_t ranks = r->out->stage < 3 ? 1 : r->out->ranks;
@@ -452,7 +457,7 @@ static tws_code add_frozen(reader *r, tws_error *err) {
   return TWS_OK;
 }
 
-/* Other names of what is there. */
+/* Adds further names of tensors that have been added already. */
 static tws_code add_aliases(reader *r, tws_error *err) {
   const tws_pickle_value *shared = tws_pickle_get(r->model->pickle.root, "shared_params");
   tws_gathering *g = &r->out->weights;
@@ -469,7 +474,7 @@ static tws_code add_aliases(reader *r, tws_error *err) {
   return TWS_OK;
 }
 
-/* ---- together ---- */
+/* ---- the whole checkpoint ---- */
 
 static tws_code open_model(reader *r, tws_error *err) {
   const char *path =
@@ -480,7 +485,7 @@ static tws_code open_model(reader *r, tws_error *err) {
   return TWS_OK;
 }
 
-/* ---- universal checkpoints: a folder of each parameter, which ranks of all kinds were merged into ---- */
+/* ---- universal checkpoints: a folder for each parameter, merged from all ranks ---- */
 
 static int has_shares(const reader *r) {
   struct stat info;
@@ -488,7 +493,8 @@ static int has_shares(const reader *r) {
   return path && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* {"param": tensor, ...}, or of ZeRO 3 a tensor without its shape, which the module's file has. */
+/* Adds a merged parameter. Its file has {"param": tensor, ...} or, if it came from ZeRO 3, a tensor without its shape,
+ * which is then taken from the module's file. */
 static tws_code add_merged(reader *r, tws_torch_file *file, const char *name, tws_error *err) {
   const tws_pickle_value *root = file->pickle.root, *tensor = tws_pickle_get(root, "param"), *shape = NULL;
   const tws_pickle_value *groups = tws_pickle_get(r->model->pickle.root, "param_shapes");
@@ -507,7 +513,7 @@ static tws_code add_merged(reader *r, tws_torch_file *file, const char *name, tw
   return tws_gathering_add(&r->out->weights, name, sizes, shape->count, &run, 1, err);
 }
 
-/* Buffers keep the type that the module's file has them in, and tied tensors are copies of one. */
+/* Adds a tensor of the module's file: buffers keep the type of that file, and tied tensors become copies of one. */
 static tws_code add_share(reader *r, const char *name, tws_error *err) {
   const tws_pickle_value *root = r->model->pickle.root;
   tws_torch_file *file = NULL;
@@ -516,7 +522,7 @@ static tws_code add_share(reader *r, const char *name, tws_error *err) {
   const char *path = tws_arena_printf(r->arena, "%s/zero/%s/fp32.pt", r->folder, name);
   struct stat info;
   if (!path) return no_memory(err);
-  if (stat(path, &info) != 0) return TWS_OK; /* what is common to all of them */
+  if (stat(path, &info) != 0) return TWS_OK; /* no file with data common to all parameters */
   TWS_TRY(tws_torch_open(path, &file, err));
   const tws_code code = add_merged(r, file, name, err);
   tws_torch_close(file);
@@ -548,7 +554,8 @@ static tws_code read_universal(reader *r, tws_error *err) {
     return refuse(r, "zero", "a universal checkpoint of ZeRO 3 does not have the parameters that were not trained",
                   err);
   const tws_pickle_value *module = tws_pickle_get(r->model->pickle.root, "module");
-  if (module && module->kind == TWS_PICKLE_DICT) TWS_TRY(add_module(r, 0, err)); /* a pipeline's file has none */
+  /* the module's file of a pipeline has no module */
+  if (module && module->kind == TWS_PICKLE_DICT) TWS_TRY(add_module(r, 0, err));
   TWS_TRY(add_shares(r, err));
   return add_aliases(r, err);
 }

@@ -9,7 +9,8 @@ typedef struct exporter {
   tws_saved_reader reader;
   const tws_hf_tensor *tensors;
   uint32_t count, entry;
-  float *chunk, *whole, *dealt; /* a column; the largest that has another order; the same, of rows */
+  float *chunk, *whole, *dealt; /* chunk: columns that are being read; whole: the largest tensor whose rows have another
+                                 * order in the file; dealt: the same tensor with its rows reordered */
   tws_output *to;
 } exporter;
 
@@ -49,7 +50,7 @@ static tws_code write_straight(exporter *e, const tws_hf_tensor *tensor, tws_err
   return TWS_OK;
 }
 
-/* Rows that the file has in another order. */
+/* Writes a tensor whose rows have another order in the file. */
 static tws_code write_dealt(exporter *e, const tws_hf_tensor *tensor, tws_error *err) {
   const int64_t columns = tensor->columns;
   TWS_TRY(read_rows(e, tensor, 0, (uint64_t)elements_of(tensor), e->whole, err));
@@ -61,8 +62,8 @@ static tws_code write_dealt(exporter *e, const tws_hf_tensor *tensor, tws_error 
 enum { TILE_ROWS = 64, TILE = 16 };
 typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
 
-/* TILE_ROWS x TILE elements, four by four; runs of `to`, where a column has `rows` elements, are written once and
- * whole. */
+/* Transposes TILE_ROWS x TILE elements in blocks of four by four. Each contiguous range of `to`, in which a column has
+ * `rows` elements, is written once and completely. */
 static void turn_tile(const float *from, int64_t columns, float *to, int64_t rows) {
   float tile[TILE][TILE_ROWS];
   for (int row = 0; row < TILE_ROWS; row += 4)
@@ -91,7 +92,8 @@ static void turn(const float *from, int64_t rows, int64_t columns, int64_t count
       to[column * rows + row] = from[row * columns + column];
 }
 
-/* As many columns at a time as stay in a cache while rows are added to them, a few rows at once. */
+/* Writes a tensor that is stored transposed. It processes as many columns at a time as fit into a cache while rows are
+ * appended to them, a few rows at once. */
 static tws_code write_transposed(exporter *e, const tws_hf_tensor *tensor, tws_error *err) {
   enum { CACHED = 1 << 17 };
   const int64_t rows = tensor->rows, columns = tensor->columns;
@@ -150,7 +152,8 @@ static tws_code make_room(exporter *e, tws_error *err) {
                                           : tws_fail(err, TWS_MEMORY, NULL, "no memory to write the weights with");
 }
 
-/* A checkpoint has no frozen parameters. PEFT's models are inside another, whose names come first. */
+/* Removes the frozen parameters from the list, as a checkpoint does not contain them, and gives the others the names
+ * that PEFT uses: its models are modules of another module, whose name comes first. */
 static tws_code leave_trained(const tws_saved_index *x, tws_arena *arena, tws_hf_tensor *tensors, uint32_t *count,
                               tws_error *err) {
   uint32_t kept = 0;

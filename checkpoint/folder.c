@@ -80,8 +80,8 @@ static tws_code in_use(const char *folder, int lock, tws_error *err) {
                   *who ? ": " : "", who);
 }
 
-/* Removes a symbolic link, or a further name of a file, in the place of the lock; what it leads to is left. The folder
- * is locked meanwhile, so that no two jobs remove each other's lock. */
+/* Removes a symbolic link, or an additional hard link, that has the name of the lock file; its target stays. The folder
+ * is locked meanwhile, so that two jobs do not remove each other's lock. */
 static void remove_link(int folder, const char *name) {
   struct stat info;
   (void)flock(folder, LOCK_EX);
@@ -125,7 +125,7 @@ tws_code tws_folder_lock(const char *folder, int *lock, tws_error *err) {
   snprintf(who, sizeof who, "process %ld on %s\n", (long)getpid(), host);
   tws_code code = ftruncate(fd, 0) == 0 ? TWS_OK : system_error(err, hint, "write", path);
   if (code == TWS_OK) code = tws_write_all(fd, path, who, strlen(who), err);
-  if (code == TWS_OK) (void)fsync(fd); /* other nodes look for it */
+  if (code == TWS_OK) (void)fsync(fd); /* other nodes wait for the file to appear */
   if (code == TWS_OK)
     *lock = fd;
   else
@@ -197,7 +197,7 @@ int tws_folder_same(const char *a, const char *b) {
 
 tws_code tws_folder_room(const char *folder, uint64_t bytes, tws_error *err) {
   struct statvfs disk;
-  if (statvfs(folder, &disk) != 0) return TWS_OK; /* nothing is known: writing will tell */
+  if (statvfs(folder, &disk) != 0) return TWS_OK; /* the free space is unknown: a failing write will report it */
   const double there = (double)disk.f_bavail * (double)disk.f_frsize;
   return there >= (double)bytes ? TWS_OK : tws_folder_refuse(folder, bytes, there, err);
 }

@@ -85,7 +85,7 @@ static void add_piece(tws_text *out, const tws_saved_index *x, const tws_saved_p
   tws_text_add(out, "]}");
 }
 
-/* Nothing where all parameters are trained. */
+/* Adds the members that describe frozen parameters; adds none if all parameters are trained. */
 static void add_frozen(tws_text *out, const tws_saved_index *x) {
   if (x->base && *x->base) add_member(out, "base", x->base);
   if (x->lora_r > 0) tws_text_add(out, ",\n\"lora\":{\"r\":%" PRId64 ",\"scale\":%.17g}", x->lora_r, x->lora_scale);
@@ -167,7 +167,8 @@ static tws_code read_text(const reader *r, const cJSON *object, const char *key,
   return *text ? TWS_OK : no_memory(r);
 }
 
-#define MOST_COUNT (INT64_C(1) << 52) /* what a JSON number holds exactly, and products of small numbers too */
+/* integers up to this are exact in JSON numbers, and products with small numbers do not overflow */
+#define MOST_COUNT (INT64_C(1) << 52)
 
 static tws_code read_count(const reader *r, const cJSON *object, const char *key, int64_t low, int64_t high,
                            int64_t *value) {
@@ -187,7 +188,7 @@ static tws_code read_object(const reader *r, const char *key, const cJSON **obje
   return tws_json_fail(r->json, *object ? *object : r->json->root, r->err, damaged, "expected an object \"%s\"", key);
 }
 
-/* A list of objects, and room for as many things. */
+/* Reads a list of objects, and allocates an array with `bytes` bytes for each. */
 static tws_code read_list(const reader *r, const char *key, size_t bytes, const cJSON **list, void *things,
                           uint32_t *count) {
   const cJSON *item;
@@ -270,7 +271,8 @@ static tws_code read_experts(const reader *r, const cJSON *item, tws_param *para
   return TWS_OK;
 }
 
-/* Rows of the tensors that are joined in one: as many as it has, or as an expert has of it. */
+/* Reads the row counts of the tensors that are joined in one parameter; their sum must be the parameter's rows, or
+ * those of one expert. */
 static tws_code read_fused(const reader *r, const cJSON *item, tws_param *param) {
   const cJSON *list = cJSON_GetObjectItemCaseSensitive(item, "fused"), *rows;
   int64_t sum = 0;
@@ -297,7 +299,7 @@ static tws_code read_groups(const reader *r, const cJSON *item, tws_param *param
   return whole ? TWS_OK : bad(r, found, "expected a number of groups that divides the joined rows");
 }
 
-/* The dimensions of its tensor in files, where those are not rows and columns. */
+/* Reads the dimensions of the parameter's tensor in files, if they are not its rows and columns. */
 static tws_code read_shape(const reader *r, const cJSON *item, tws_param *param) {
   const cJSON *list = cJSON_GetObjectItemCaseSensitive(item, "shape"), *size;
   int64_t left = param->rows * param->columns;
@@ -372,7 +374,7 @@ static tws_code read_slice(const reader *r, const cJSON *item, const tws_param *
     slice->rows[block++] = pair[1];
   }
   const cJSON *repeats = cJSON_GetObjectItemCaseSensitive(item, "repeats");
-  if (repeats) { /* blocks lie inside one of the parts that they are the same of, and all of these in the parameter */
+  if (repeats) { /* repeated blocks must be inside the part that is repeated, and all parts inside the parameter */
     if (!cJSON_IsArray(repeats) || cJSON_GetArraySize(repeats) != 2 ||
         !tws_json_integer(r->json, repeats->child, &pair[0], NULL) ||
         !tws_json_integer(r->json, repeats->child->next, &pair[1], NULL) || pair[0] < 2 || pair[1] < 1 ||
@@ -489,10 +491,10 @@ static tws_code read_index(const reader *r) {
   return read_pieces(r);
 }
 
-/* The seal is the last member: it covers every byte before it. */
+/* Checks the text's own checksum. It is the last member, and covers every byte before it. */
 static tws_code check_seal(const char *text, size_t length, const char *name, tws_error *err) {
   char expected[sizeof seal + 32];
-  const size_t tail = sizeof seal - 1 + 16 + 3; /* and "}\n */
+  const size_t tail = sizeof seal - 1 + 16 + 3; /* the checksum's digits, and "}\n */
   const int there = length > tail && memcmp(text + length - tail, seal, sizeof seal - 1) == 0;
   if (!there) return tws_fail(err, TWS_INVALID, damaged, "%s: it is cut short, or no index", name);
   snprintf(expected, sizeof expected, "%s%016" PRIx64 "\"}\n", seal, tws_checksum(0, text, length - tail));

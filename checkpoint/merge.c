@@ -19,7 +19,7 @@
 
 typedef struct description {
   double scale;
-  int transposed; /* weights are [in, out] */
+  int transposed; /* 1: weights are stored as [in, out] */
 } description;
 
 static tws_code read_description(const char *path, description *out, tws_error *err) {
@@ -53,7 +53,7 @@ static tws_code read_description(const char *path, description *out, tws_error *
 /* Describes base weights that were quantized while the adapter was trained: merging adds to their dequantized
  * values. */
 typedef struct rounding {
-  tws_json *json; /* NULL: they were not */
+  tws_json *json; /* NULL: the base weights were not quantized */
   const cJSON *weights;
   int64_t bits, block, scale_block;
 } rounding;
@@ -81,13 +81,13 @@ static int is_rounded(const rounding *r, const char *name) {
   return 0;
 }
 
-/* to[columns][rows] = from[rows][columns], transposed. */
+/* Transposes a matrix: to[columns][rows] = from[rows][columns]. */
 static void turn(const float *from, float *to, int64_t rows, int64_t columns) {
   for (int64_t i = 0; i < rows; i++)
     for (int64_t k = 0; k < columns; k++) to[k * rows + i] = from[i * columns + k];
 }
 
-/* Blocks lie in rows, and groups of them reach over several. */
+/* Rounds the weights to their quantized values. Blocks of values do not span rows; groups of scales span several. */
 static void round_rows(const rounding *r, float *weight, uint64_t count, uint8_t *codes, float *scales,
                        float (*means)[2]) {
   const uint64_t blocks = count / (uint64_t)r->block;
@@ -99,7 +99,7 @@ static void round_rows(const rounding *r, float *weight, uint64_t count, uint8_t
   tws_dequantize(codes, scales, count, r->block, (int)r->bits, weight);
 }
 
-/* A weight as a training has it; transposed: the file has it as [in, out]. */
+/* Rounds a weight as the training has rounded it. transposed: the file stores it as [in, out]. */
 static tws_code round_weight(const rounding *r, const tws_safetensor *tensor, int transposed, float *weight,
                              tws_error *err) {
   if (!r->json || !is_rounded(r, tensor->name)) return TWS_OK;
@@ -131,7 +131,7 @@ typedef struct merger {
   description how;
   rounding rounded;
   float *weight, *a, *b;
-  size_t used; /* tensors of the adapter */
+  size_t used; /* number of the adapter's tensors that were merged */
 } merger;
 
 static tws_code read_tensor(const tws_safetensors *list, const tws_safetensor *tensor, float **to, tws_error *err) {
@@ -162,7 +162,7 @@ static tws_code read_tensor(const tws_safetensors *list, const tws_safetensor *t
   return code;
 }
 
-/* "lora_A" or "lora_B" of a weight; bases of models without head leave out the first word of names. */
+/* Finds the tensor "lora_A" or "lora_B" of a weight. Names in the base of a model without head lack the first word. */
 static const tws_safetensor *find_factor(const merger *m, const char *weight, const char *factor) {
   static const char ends[] = ".weight", prefix[] = "base_model.model.";
   const size_t length = strlen(weight), end = sizeof ends - 1;
@@ -231,7 +231,7 @@ static tws_code write_merged(merger *m, const char *path, tws_export_result *res
   return code;
 }
 
-/* Names the three files of a folder, or the given weights file and the other two of its folder. */
+/* Determines the paths of an adapter's three files: from its folder, or from its weights file. */
 static void name_files(const char *adapter, char *weights, char *config, char *rounded, size_t size) {
   struct stat info;
   const char *slash = strrchr(adapter, '/');
@@ -269,7 +269,7 @@ tws_code tws_adapter_merge(const char *base, const char *adapter, const char *pa
 
 /* ---- what PEFT reads in addition to the adapters ---- */
 
-/* The last words of the modules' names, each once. */
+/* Adds the last words of the modules' names, each once. */
 static void add_targets(const tws_saved_index *x, tws_arena *arena, tws_text *out) {
   tws_hf_tensor *tensors = NULL;
   uint32_t count = 0;

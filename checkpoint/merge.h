@@ -5,18 +5,20 @@
 
 #include "checkpoint/export.h"
 
-/* base: as tws_safetensors_open(). adapter: a folder with PEFT's adapter_config.json and adapter_model.safetensors, or
- * the latter file with the former in the same folder. Computes W + (lora_alpha / r) B A, with use_rslora lora_alpha /
- * sqrt(r); with fan_in_fan_out W is [in, out]. One tensor at a time is in memory. TWS_INVALID: an adapter without its
- * weight in the base, shapes that do not match; TWS_UNSUPPORTED: adapters of another kind. */
+/* Merges adapters into a base. base: the path of a file, index or folder, as tws_safetensors_open() accepts it.
+ * adapter: a folder with PEFT's adapter_config.json and adapter_model.safetensors, or the latter file with the former
+ * in the same folder. Computes W + (lora_alpha / r) B A, or W + (lora_alpha / sqrt(r)) B A with use_rslora; with
+ * fan_in_fan_out W is [in, out]. One tensor at a time is in memory. Fails with TWS_INVALID if the base lacks the weight
+ * of an adapter or shapes do not match, and with TWS_UNSUPPORTED for adapters of another kind. */
 tws_code tws_adapter_merge(const char *base, const char *adapter, const char *path, tws_export_result *result,
                            tws_error *err);
-/* A file next to an adapter whose base was quantized: "weights" (names of the base's files), "bits", "block_size". If
- * it exists, merging first rounds these weights to the values that the adapter was trained with. */
+/* The name of a file next to an adapter whose base was quantized. It has "weights" (the weights' names in the base's
+ * files), "bits" and "block_size". If it exists, merging first rounds these weights to the quantized values that the
+ * adapter was trained with. */
 #define TWS_ROUNDING_FILE "frozen_quantization.json"
-/* Its text, for a checkpoint with such parameters. */
+/* Appends the text of that file, for a checkpoint with quantized frozen parameters. */
 void tws_adapter_rounding(const tws_saved_index *index, tws_text *out);
-/* The text of adapter_config.json for a checkpoint with adapters. */
+/* Appends the text of adapter_config.json for a checkpoint with adapters. */
 void tws_adapter_config(const tws_saved_index *index, tws_text *out);
 
 #endif

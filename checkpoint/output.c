@@ -19,28 +19,29 @@ typedef struct slot {
 struct tws_output {
   const char *path;
   int fd, is_stream, direct;
-  uint64_t written, given; /* by the thread; by the caller, those in the slot that it fills included */
+  uint64_t written, given; /* written: bytes that the thread has written; given: bytes that the caller has passed,
+                            * including those in the slot that it is filling */
   unsigned char *memory;
   slot slots[SLOTS];
-  int first, full; /* of the slots that wait for the thread, and how many */
-  int fills;       /* the slot that the caller fills, after those that wait */
+  int first, full; /* first: index of the first slot that waits for the thread; full: number of waiting slots */
+  int fills;       /* index of the slot that the caller fills; it follows the waiting slots */
   pthread_t thread;
   int started, ends;
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  tws_code code; /* of the thread */
+  tws_code code; /* result of the thread's writes */
   tws_error err;
 };
 
-/* A whole number of blocks where the page cache is passed by; what it is too much at the end is cut off. */
+/* Writes one slot: whole blocks if the page cache is bypassed; tws_output_close() truncates the file. */
 static tws_code write_slot(tws_output *o, const slot *s, tws_error *err) {
   const size_t count = o->direct ? (s->count + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : s->count;
   for (size_t done = 0; done < count;) {
     const ssize_t n = o->is_stream ? write(o->fd, s->bytes + done, count - done)
                                    : pwrite(o->fd, s->bytes + done, count - done, (off_t)(o->written + done));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EINVAL && o->direct) { /* the file system refuses O_DIRECT, or the offset is unaligned after a
-                                                    short write */
+    /* the file system refuses O_DIRECT, or the offset is unaligned after a short write */
+    if (n < 0 && errno == EINVAL && o->direct) {
       (void)fcntl(o->fd, F_SETFL, fcntl(o->fd, F_GETFL) & ~O_DIRECT);
       o->direct = 0;
       return write_slot(o, s, err);
@@ -112,7 +113,7 @@ tws_code tws_output_open(const tws_new_file *file, uint64_t bytes, tws_output **
   return TWS_OK;
 }
 
-/* The slot that the caller fills, once there is one; NULL: writing has failed. */
+/* Waits for a free slot that the caller can fill, and returns it; NULL: a write has failed. */
 static slot *free_slot(tws_output *o) {
   pthread_mutex_lock(&o->lock);
   while (o->full == SLOTS && o->code == TWS_OK) pthread_cond_wait(&o->changed, &o->lock);

@@ -1,6 +1,6 @@
-/* The bytes of a large new file (base/output_file.h): the caller fills buffers, a thread of the output writes them,
- * past the page cache where the file system can. So making the next bytes and writing the last overlap, and little is
- * left to flush at the end. */
+/* Writes a large new file (base/output_file.h): the caller fills buffers, and a thread writes them, bypassing the page
+ * cache if the file system supports it. So computing the next bytes overlaps with writing the previous ones, and few
+ * bytes are left to flush at the end. */
 #ifndef TWS_CHECKPOINT_OUTPUT_H
 #define TWS_CHECKPOINT_OUTPUT_H
 
@@ -10,17 +10,17 @@
 
 typedef struct tws_output tws_output;
 
-/* `file`, which is empty and outlives the output; `bytes` are reserved on the disk at once: TWS_IO where there is no
- * room. A stream is written to in order. */
+/* Opens an output to `file`, which is empty and must outlive the output. `bytes` bytes are reserved on the disk at
+ * once; fails with TWS_IO if the disk lacks them. If the file is a stream (a pipe), it is written in order. */
 tws_code tws_output_open(const tws_new_file *file, uint64_t bytes, tws_output **out, tws_error *err);
-/* Returns room for the bytes that follow those written so far, aligned as they are in the file; they count once
- * tws_output_take() is called. The error may be that of earlier bytes. */
+/* Returns a buffer for the next bytes of the file, with the alignment of their offset in the file. The caller fills it
+ * and appends its bytes with tws_output_take(). The error may be that of an earlier write. */
 tws_code tws_output_room(tws_output *output, void **room, size_t *bytes, tws_error *err);
 void tws_output_take(tws_output *output, size_t bytes);
-/* Appends bytes from other memory. The error may be that of an earlier call's bytes. */
+/* Appends bytes that are copied from other memory. The error may be that of an earlier write. */
 tws_code tws_output_write(tws_output *output, const void *bytes, size_t count, tws_error *err);
-/* All bytes are written when it returns TWS_OK; the file stays open, and flushing it to the disk is its end's
- * (tws_new_file_close()). `code` is what came in between: where it is another, that is handed on. */
+/* Waits until all bytes are written. The file stays open and is not flushed; tws_new_file_close() flushes it. If
+ * `code`, the result of the caller's work since tws_output_open(), is an error, that is returned. */
 tws_code tws_output_close(tws_output *output, tws_code code, tws_error *err);
 
 #endif

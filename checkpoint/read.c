@@ -93,7 +93,7 @@ static tws_code read_exactly(const tws_saved_reader *r, uint64_t offset, void *t
   return TWS_OK;
 }
 
-/* The header tells another file apart that has the same size. */
+/* Verifies the header's checksum: it distinguishes the saved file from another one of the same size. */
 static tws_code check_header(tws_saved_reader *r, tws_error *err) {
   if (r->checked[r->file]) return TWS_OK;
   const tws_saved_file *file = &r->index->files[r->file];
@@ -130,7 +130,7 @@ static size_t block_bytes(const tws_saved_reader *r, uint32_t piece, uint32_t nu
   return (size_t)(left < TWS_CHECKPOINT_BLOCK ? left : TWS_CHECKPOINT_BLOCK);
 }
 
-/* A whole block, verified. */
+/* Reads a whole block and verifies its checksum. */
 static tws_code read_block(tws_saved_reader *r, uint32_t piece, uint32_t number, void *to, tws_error *err) {
   const tws_saved_piece *saved = piece_at(r, piece);
   TWS_TRY(open_file(r, (uint32_t)saved->piece.rank, err));
@@ -174,14 +174,14 @@ void tws_saved_reader_close(tws_saved_reader *reader) {
 /* ---- elements ---- */
 
 typedef struct target {
-  const tws_param_slice *slice; /* NULL: elements are counted as in the piece */
+  const tws_param_slice *slice; /* NULL: elements are numbered within the piece */
   uint64_t first, count;
-  uint64_t limit; /* elements of the whole parameter that were saved */
+  uint64_t limit; /* number of elements of the whole parameter that were saved */
   tws_dtype dtype;
   char *out;
 } target;
 
-/* Elements [from, from + count) of the piece's own part go to element `to` of the target. */
+/* Copies elements [from, from + count) of the piece's part to the target, from its element `to` on. */
 static tws_code copy_run(tws_saved_reader *r, uint32_t piece, uint64_t from, uint64_t count, const target *t,
                          uint64_t to, tws_error *err) {
   const tws_piece *p = &piece_at(r, piece)->piece;
@@ -231,7 +231,7 @@ static tws_code copy_piece(tws_saved_reader *r, uint32_t piece, const target *t,
   return TWS_OK;
 }
 
-/* Elements of the target that were saved. */
+/* Returns the number of elements of the target that were saved. */
 static uint64_t saved_elements(const target *t) {
   uint64_t saved = 0;
   for (uint64_t done = 0; done < t->count;) {
@@ -258,7 +258,7 @@ static uint32_t first_piece(const tws_saved_index *x, uint32_t entry, uint32_t p
   return low;
 }
 
-/* Could the piece have any of the elements from `begin` to `end` of the whole? */
+/* Returns 1 if the piece may contain any of the elements from `begin` to `end` of the whole parameter. */
 static int may_have(const tws_piece *p, uint64_t begin, uint64_t end) {
   uint64_t run;
   const uint64_t low = tws_param_slice_whole(&p->slice, p->first, &run);

@@ -16,7 +16,7 @@
 static const char saving[] = ".saving-", removing[] = ".removing-";
 static const char other_disk[] = "make room there, keep fewer checkpoints (--keep), or save to another disk";
 
-typedef struct place { /* the folder */
+typedef struct place { /* the open folder of checkpoints */
   const char *path;
   int fd;
   tws_text *remarks;
@@ -33,7 +33,7 @@ static tws_code open_place(const char *path, tws_text *remarks, place *p, tws_er
   return p->fd >= 0 ? TWS_OK : failed(err, "open", path);
 }
 
-/* A line, whatever characters names have. */
+/* Adds a remark as one line; control characters in the name are escaped. */
 static void remark(const place *p, const char *name, const char *why) {
   char line[TWS_FOLDER_SIZE];
   if (!p->remarks) return;
@@ -43,7 +43,7 @@ static void remark(const place *p, const char *name, const char *why) {
   tws_text_add(p->remarks, "%s\n", line);
 }
 
-/* To a name that is free; some file systems cannot look and rename in one step. */
+/* Renames an entry to a name that must not exist yet. Some file systems cannot check and rename in one operation. */
 static int rename_to_free(int from, const char *name, int to, const char *new_name) {
   struct stat info;
   if (renameat2(from, name, to, new_name, RENAME_NOREPLACE) == 0) return 0;
@@ -68,7 +68,7 @@ static int open_inside(int folder, const char *name) {
 
 /* ---- what is in a checkpoint's folder ---- */
 
-/* The index of an open checkpoint folder, or NULL. */
+/* Returns the index of an open checkpoint folder, or NULL. */
 static tws_saved_index *read_index(int folder, const char *name) {
   char *text = NULL;
   size_t length = 0;
@@ -98,7 +98,7 @@ static int is_unfinished(const char *name) {
 
 typedef int (*name_visitor)(void *user, int folder, const char *name);
 
-/* Calls for every name; the number of calls that returned other than 0. */
+/* Calls `visit` for every name in the folder, and returns the number of calls that did not return 0. */
 static int for_names(int folder, name_visitor visit, void *user) {
   const int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR *list = again >= 0 ? fdopendir(again) : NULL;
@@ -114,10 +114,10 @@ static int for_names(int folder, name_visitor visit, void *user) {
   return count;
 }
 
-typedef struct others { /* names that the index does not list */
+typedef struct others { /* the names in the folder that the index does not list */
   const tws_saved_index *index;
   char names[160];
-  int to; /* an open folder that they are moved to; -1 */
+  int to; /* an open folder that the entries are moved to; -1: they stay */
 } others;
 
 static int note_other(void *user, int folder, const char *name) {
@@ -136,7 +136,7 @@ static int remove_unfinished(void *user, int folder, const char *name) {
   return is_unfinished(name) && unlinkat(folder, name, 0) != 0;
 }
 
-/* The index goes last: until then the next start knows what is to be removed. */
+/* Removes the files that the index lists, and the index last, since it determines what remains to be removed. */
 static int remove_listed(int folder, const tws_saved_index *index) {
   int left = 0;
   for (uint32_t i = 0; i < index->file_count; i++)
@@ -144,13 +144,13 @@ static int remove_listed(int folder, const tws_saved_index *index) {
   return left + (unlinkat(folder, TWS_CHECKPOINT_INDEX, 0) != 0);
 }
 
-/* A folder of what was being saved or removed, or a link in its place. */
+/* Removes a folder of an unfinished save or removal, or a link with such a name. */
 static int remove_leftover(void *user, int folder, const char *name) {
   const place *p = user;
   const int is_saving = begins(name, saving), is_removing = begins(name, removing);
   const size_t length = strlen(name);
   if ((begins(name, ".new-") && length > 7 && strcmp(name + length - 7, "-latest") == 0) ||
-      strcmp(name, ".latest.new") == 0) /* of this version and of an earlier one */
+      strcmp(name, ".latest.new") == 0) /* names used by this version and by an earlier one */
     return unlinkat(folder, name, 0) != 0;
   if (!is_saving && !is_removing) return 0;
   if (S_ISLNK(mode_of(folder, name)) && unlinkat(folder, name, 0) == 0) return 0;
@@ -177,7 +177,7 @@ static void remove_leftovers(const place *p) {
   (void)for_names(p->fd, remove_leftover, (void *)(uintptr_t)p);
 }
 
-/* Puts a folder that was not emptied back where it was, with what is the user's. */
+/* Renames a folder that could not be emptied, because it contains the user's files, to its previous name. */
 static void put_back(const place *p, const char *away, const char *tag, int inside, int left) {
   others found = {.to = -1};
   char why[400];
@@ -190,7 +190,7 @@ static void put_back(const place *p, const char *away, const char *tag, int insi
   remark(p, tag, why);
 }
 
-/* By way of another name, so that a checkpoint is whole as long as it has its own. */
+/* Removes a checkpoint. It is renamed first, so that every folder that has a checkpoint's name is complete. */
 static void remove_checkpoint(const place *p, const char *tag, const tws_saved_index *index) {
   char away[TWS_TAG_SIZE + 16];
   snprintf(away, sizeof away, "%s%.240s", removing, tag);
@@ -224,7 +224,7 @@ static void retire(const place *p, const char *tag) {
   if (inside >= 0) close(inside);
 }
 
-/* Does it have an index, of whatever content? A link to a checkpoint has. */
+/* Returns 1 if the folder has an index, whatever its content; a link to a checkpoint counts. */
 static int is_checkpoint(const place *p, const char *tag) {
   char path[TWS_TAG_SIZE + 16];
   struct stat info;
@@ -293,7 +293,7 @@ static tws_code give_name(const place *p, const char *from, const char *tag, cha
   return failed(err, "rename the checkpoint", p->path);
 }
 
-/* The user's own files in a checkpoint that was replaced are in the one that replaces it. */
+/* Moves the user's own files from a checkpoint that was replaced to the checkpoint that replaces it. */
 static void keep_others(const place *p, const char *old, const char *tag) {
   const int from = open_inside(p->fd, old), to = open_inside(p->fd, tag);
   tws_saved_index *index = from >= 0 ? read_index(from, old) : NULL;
@@ -306,7 +306,7 @@ static void keep_others(const place *p, const char *old, const char *tag) {
 }
 
 static tws_code sync_folder(int fd, const char *path, tws_error *err) {
-  return fsync(fd) == 0 || errno == EINVAL /* some file systems have nothing to write there */
+  return fsync(fd) == 0 || errno == EINVAL /* some file systems do not support fsync() of folders */
              ? TWS_OK
              : failed(err, "write to the disk", path);
 }
@@ -334,7 +334,7 @@ tws_code tws_folder_publish(const char *folder, const char *tag, int64_t keep, t
   char old[TWS_TAG_SIZE + 16] = "";
   TWS_TRY(open_place(folder, remarks, &p, err));
   const tws_code code = publish(&p, tag, old, sizeof old, err);
-  if (code == TWS_OK) { /* it is saved: nothing below is an error */
+  if (code == TWS_OK) { /* the checkpoint is saved: failures below are remarks, not errors */
     if (*old) keep_others(&p, old, tag);
     remove_leftovers(&p);
     if (keep > 0) keep_newest(&p, tws_step_of_tag(tag), keep);

@@ -1,21 +1,23 @@
-/* Saving into a folder of checkpoints (checkpoint/folder.h), for those who hold its lock.
+/* Functions that save into a folder of checkpoints (checkpoint/folder.h). The caller must hold the folder's lock.
  *
- * Everything works relative to the open folder and follows no link in it: a link is removed itself, and what it leads
- * to is left alone. Of a checkpoint that is removed those files go that its index lists, and then the index; what else
- * is in its folder is the user's and stays where it is. What cannot be removed is a remark: a line in `remarks`, which
- * names it. Remarks come after the save has succeeded, or before it begins, and are no failures. */
+ * All paths are relative to the open folder, and no link in it is followed: a link is removed itself, and its target
+ * stays. When a checkpoint is removed, the files that its index lists are removed, and then the index; other files in
+ * its folder are the user's and stay. If a file cannot be removed, a line in `remarks` names it. Such a remark is no
+ * failure: the save has succeeded then, or has not begun. */
 #ifndef TWS_CHECKPOINT_SAVING_H
 #define TWS_CHECKPOINT_SAVING_H
 
 #include "base/memory.h"
 #include "checkpoint/folder.h"
 
-/* Looks the folder over before the first step: removes leftovers, and remarks on what a later save or `keep` (0: all
- * stay) will leave. TWS_IO: nothing can be saved there. */
+/* Examines the folder before the first step: removes leftovers of unfinished saves, and adds remarks about files that
+ * later saves with `keep` (number of checkpoints kept; 0: all) will not be able to remove. Fails with TWS_IO if
+ * checkpoints cannot be saved into the folder. */
 tws_code tws_folder_look(const char *folder, int64_t keep, tws_text *remarks, tws_error *err);
-/* begin: removes leftovers and makes the temporary folder for the tag. publish: the temporary folder, whose files are
- * on the disk, becomes DIR/<tag> (what had that name before is removed), then DIR/latest names it; then all but the
- * `keep` newest up to it go (0: all stay). What goes wrong after `latest` was written is a remark. */
+/* tws_folder_begin() removes leftovers and creates the temporary folder for the tag. tws_folder_publish() is called
+ * when the files of the temporary folder are on the disk: it removes an earlier DIR/<tag>, renames the temporary folder
+ * to DIR/<tag>, writes the tag into DIR/latest, and removes all checkpoints except the newest `keep` up to this one (0:
+ * removes none). A failure after `latest` was written becomes a remark. */
 tws_code tws_folder_begin(const char *folder, const char *tag, tws_text *remarks, tws_error *err);
 tws_code tws_folder_publish(const char *folder, const char *tag, int64_t keep, tws_text *remarks, tws_error *err);
 

@@ -15,7 +15,8 @@ static uint64_t bytes_of(const tws_shard_request *r, const tws_piece *piece) {
   return piece->count * tws_dtype_bytes((tws_dtype)r->entries[piece->entry].dtype);
 }
 
-/* A piece that is a part of a matrix whole is one; all others are lists. */
+/* Sets the shape of a piece's tensor and returns its number of dimensions: 2 if the piece is a whole part of a matrix,
+ * otherwise 1. */
 static int shape_of(const tws_piece *piece, int64_t shape[2]) {
   const tws_param_slice *s = &piece->slice;
   const int whole = piece->param != TWS_NONE && piece->count == tws_slice_count(s) && s->whole_columns > 1;
@@ -62,11 +63,11 @@ static uint64_t exponent_bits(tws_dtype dtype) {
     case TWS_F64:
       return UINT64_C(0x7ff0000000000000);
     default:
-      return 0; /* whole numbers, codes */
+      return 0; /* elements are integers or quantization codes */
   }
 }
 
-/* Is any element NaN or infinite: are all bits of its exponent set? */
+/* Returns 1 if any element is NaN or infinite, which means that all bits of its exponent are 1. */
 static int is_broken(tws_dtype dtype, const void *block, uint64_t count) {
   const uint64_t mask = exponent_bits(dtype);
   unsigned found = 0;
@@ -80,7 +81,7 @@ static int is_broken(tws_dtype dtype, const void *block, uint64_t count) {
   return found != 0;
 }
 
-/* Such a state is lost; the checkpoint before it is not. */
+/* Fails: a state with such elements is not saved, so that the previous checkpoint stays. */
 static tws_code refuse_broken(const tws_shard_request *r, const tws_piece *piece, tws_error *err) {
   const char *name = piece->param == TWS_NONE ? "" : r->params[piece->param].name;
   return tws_fail(err, TWS_RANK,

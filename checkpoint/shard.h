@@ -1,41 +1,41 @@
-/* The file of one rank: a safetensors file (https://github.com/huggingface/safetensors#format) of pieces. */
+/* Writes the file of one rank: a safetensors file (https://github.com/huggingface/safetensors#format) whose tensors are
+ * pieces (checkpoint/slice.h). */
 #ifndef TWS_CHECKPOINT_SHARD_H
 #define TWS_CHECKPOINT_SHARD_H
 
 #include "checkpoint/index.h"
 
-/* Elements [first, first + count) of a piece, as they are in the state. */
+/* Copies elements [first, first + count) of a piece from the state to `to`, in the state's type. */
 typedef tws_code (*tws_piece_source)(void *user, const tws_piece *piece, uint64_t first, uint64_t count, void *to,
                                      tws_error *err);
 
 typedef struct tws_shard_request {
   const tws_state_entry *entries;
   const tws_param *params;
-  const tws_piece *pieces; /* that the file is to have, in this order */
+  const tws_piece *pieces; /* the pieces that the file will contain, in this order */
   uint32_t count;
   tws_piece_source source;
   void *user;
 } tws_shard_request;
 
-/* The values that the index needs: where each slice's data begins after the header, and its checksums,
- * consecutively. */
+/* The values that the index needs about a written file. */
 typedef struct tws_shard_written {
   uint64_t bytes, data, header_checksum;
-  uint64_t *at;        /* by piece */
-  uint64_t *checksums; /* tws_saved_blocks() of each piece */
+  uint64_t *at;        /* [piece] offset of the piece's data from the end of the header, bytes */
+  uint64_t *checksums; /* checksums of the data: tws_saved_blocks() values for each piece, consecutively */
   uint64_t checksum_count;
 } tws_shard_written;
 
-/* Takes the file's bytes, from the first to the last. */
+/* Receives the file's bytes in order, `count` at a time. */
 typedef tws_code (*tws_shard_sink)(void *user, const void *bytes, size_t count, tws_error *err);
 
-/* Bytes that the file will have, and the name that it will have. */
+/* tws_shard_bytes() returns the size that the file will have, and tws_shard_name() its name. */
 uint64_t tws_shard_bytes(const tws_shard_request *request);
 const char *tws_shard_name(int rank, char *buffer, size_t size); /* "rank-00003.safetensors" */
-/* Lists of *written are in the arena. */
+/* Passes the file's bytes to `sink`; the arrays of *written are in the arena. */
 tws_code tws_shard_make(const tws_shard_request *request, tws_shard_sink sink, void *user, tws_arena *arena,
                         tws_shard_written *written, tws_error *err);
-/* The same into a new file: on the disk when it returns. */
+/* Does the same, but writes the bytes to a new file, which is on the disk when the call returns. */
 tws_code tws_shard_write(const char *path, const tws_shard_request *request, tws_arena *arena,
                          tws_shard_written *written, tws_error *err);
 

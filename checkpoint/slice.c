@@ -35,8 +35,8 @@ uint64_t tws_slice_local(const tws_param_slice *slice, uint64_t whole, uint64_t 
   const uint64_t wide = (uint64_t)slice->whole_columns, columns = (uint64_t)slice->columns;
   const uint64_t column = whole % wide, first = (uint64_t)slice->first_column;
   const uint64_t repeats = slice->repeats > 1 ? (uint64_t)slice->repeats : 1, step = (uint64_t)slice->step;
-  /* Blocks of rows repeat: the row is found as if it were in the first block of its kind. next: the first row of a
-   * later block. */
+  /* Blocks of rows repeat: the row is searched as if it were in the first repetition. next: the first row of a later
+   * block. */
   uint64_t row = whole / wide, before = 0, turn = 0, next = UINT64_MAX;
   if (repeats > 1) {
     const uint64_t cell = (uint64_t)slice->first_row[0] / step;
@@ -61,7 +61,7 @@ uint64_t tws_slice_local(const tws_param_slice *slice, uint64_t whole, uint64_t 
   return UINT64_MAX;
 }
 
-/* ---- what a rank holds ---- */
+/* ---- the pieces that a rank holds ---- */
 
 tws_code tws_pieces_of(const tws_plan *plan, tws_arena *arena, tws_piece **pieces, uint32_t *count, tws_error *err) {
   const tws_state *state = plan->state;
@@ -100,7 +100,7 @@ tws_code tws_pieces_of(const tws_plan *plan, tws_arena *arena, tws_piece **piece
   return TWS_OK;
 }
 
-/* ---- who writes it ---- */
+/* ---- assignment of pieces to the ranks that write them ---- */
 
 /* Orders slices by the region of the parameter that they cover, without their range of elements and rank. */
 static int compare_parts(const tws_piece *a, const tws_piece *b) {
@@ -121,7 +121,7 @@ static int compare_pieces(const void *x, const void *y) {
 
 typedef struct sharing {
   const uint8_t *sizes, *far;
-  uint64_t *load; /* bytes that each rank writes so far */
+  uint64_t *load; /* [rank] bytes assigned to the rank so far */
   tws_piece *chosen;
   uint32_t count;
   size_t capacity;

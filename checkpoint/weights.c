@@ -35,7 +35,7 @@ static void make_header(const tws_weights_request *r, tws_safetensors_header *he
   tws_safetensors_end(header);
 }
 
-/* Reads the file again. */
+/* Reads the written file again and verifies its tensors. */
 static tws_code check_file(const tws_weights_request *r, const char *path, tws_export_result *result, tws_error *err) {
   tws_safetensors *list = NULL;
   TWS_TRY(tws_safetensors_open(path, &list, err));
@@ -112,7 +112,7 @@ tws_code tws_gathering_add(tws_gathering *g, const char *name, const int64_t *sh
 
 typedef struct gatherer {
   const tws_gathered *gathered;
-  const char *path; /* of the file that is open */
+  const char *path; /* path of the file that is open */
   int fd;
   void *chunk, *converted;
 } gatherer;
@@ -169,7 +169,7 @@ static tws_code check_names(const tws_gathering *g, tws_error *err) {
   return TWS_OK;
 }
 
-/* In the order of their elements' sizes, the largest first, and otherwise as they came. */
+/* Sorts weights by the size of their elements, the largest first; weights with equal sizes keep their order. */
 static tws_code sort(tws_gathering *g, tws_weight **weights, tws_gathered **sorted) {
   uint32_t count = 0;
   *weights = tws_arena_alloc(g->arena, g->count + (size_t)1, sizeof **weights);

@@ -1,4 +1,4 @@
-/* Weights that lie in files as runs of elements, and one safetensors file made of them. */
+/* Weights that are stored in files as ranges of elements, and functions that write them into one safetensors file. */
 #ifndef TWS_CHECKPOINT_WEIGHTS_H
 #define TWS_CHECKPOINT_WEIGHTS_H
 
@@ -8,61 +8,60 @@
 
 enum { TWS_WEIGHT_DIMS = 8 };
 typedef struct tws_weight {
-  const char *name, *dtype; /* of the file that is written: "F32" */
+  const char *name, *dtype; /* dtype: as the written file names it ("F32") */
   int64_t shape[TWS_WEIGHT_DIMS];
   int dims;
 } tws_weight;
 
 typedef struct tws_export_result {
   int64_t tensors, parameters;
-  uint64_t bytes; /* of the file */
+  uint64_t bytes; /* size of the tensor in the written file */
 } tws_export_result;
 
 typedef struct tws_weights_request {
-  const tws_weight *weights; /* names are unique; those of larger elements first, which readers want aligned */
+  const tws_weight *weights; /* names are unique; weights with larger elements come first, for alignment */
   uint32_t count;
-  tws_code (*write)(void *user, uint32_t weight, tws_output *to, tws_error *err); /* all of its elements, in order */
+  /* appends all elements of the weight to the output, in order */
+  tws_code (*write)(void *user, uint32_t weight, tws_output *to, tws_error *err);
   void *user;
 } tws_weights_request;
 
-/* Writes PATH anew, through a temporary file in the same folder. Every tensor is then looked up in the file, with its
- * shape. Parameters of the result are elements of all weights. */
+/* Writes the weights to the file `path`, through a temporary file in the same folder. Every tensor is then looked up in
+ * the file, with its shape. result->parameters is the number of elements of all weights. */
 tws_code tws_weights_write(const tws_weights_request *request, const char *path, tws_export_result *result,
                            tws_error *err);
 
 /* ---- weights made of runs of elements of other files ---- */
 
 typedef struct tws_weight_run {
-  const char *path, *dtype; /* as safetensors files call it: "BF16" */
-  uint64_t at, elements;    /* byte of the file */
+  const char *path, *dtype; /* dtype: as safetensors files name it ("BF16") */
+  uint64_t at, elements;    /* at: offset of the range in the file, bytes; elements: their number */
 } tws_weight_run;
 
 typedef struct tws_gathered {
   tws_weight weight;
-  tws_weight_run *runs; /* one after another they are all of its elements */
+  tws_weight_run *runs; /* the ranges, whose concatenation is the weight */
   uint32_t run_count;
 } tws_gathered;
 
-typedef struct tws_gathering { /* all in the arena but `gathered` */
+typedef struct tws_gathering { /* everything is in the arena, except `gathered` */
   tws_arena *arena;
-  tws_gathered *gathered; /* tws_free() */
+  tws_gathered *gathered; /* freed with tws_free() */
   uint32_t count;
   size_t room;
 } tws_gathering;
 
-/* One more, of a copy of these runs; it becomes float32 where they are floating point and keeps their type where not.
- */
+/* Adds a weight with a copy of these ranges. Floating-point weights become float32; others keep their type. */
 tws_code tws_gathering_add(tws_gathering *g, const char *name, const int64_t *shape, uint32_t dims,
                            const tws_weight_run *runs, uint32_t count, tws_error *err);
-/* Writes them as tws_weights_write() does, in memory that does not depend on their sizes. TWS_INVALID: a name is there
- * twice. */
+/* Writes the weights as tws_weights_write() does, in memory that does not depend on their sizes. Fails with TWS_INVALID
+ * if two weights have the same name. */
 tws_code tws_gathering_write(tws_gathering *g, const char *path, tws_export_result *result, tws_error *err);
 
-/* Hugging Face's files, safetensors or torch.save's: one, an index, or a folder. Checksums of torch.save's are
- * compared.
- */
+/* Converts the weights of a Hugging Face model, in safetensors or torch.save format: a file, an index, or a folder.
+ * Checksums in torch.save's files are compared. */
 tws_code tws_weights_convert(const char *from, const char *path, tws_export_result *result, tws_error *err);
-/* Returns 1 for a file, and for a folder with a file of weights by one of the names that Transformers gives it. */
+/* Returns 1 for a file, and for a folder that has a weight file with one of the names that Transformers uses. */
 int tws_weights_is(const char *path);
 
 #endif

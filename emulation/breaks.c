@@ -1,5 +1,5 @@
-/* Failures within an attempt, and their detection: the launcher sees the closed socket of a process that dies; a node
- * that dies is silent until a deadline; where no operation makes progress, the watchdog reports it. */
+/* Simulates failures within an attempt, and their detection: the launcher sees the closed socket of a process that
+ * dies; a node that dies is silent until a deadline; where no operation makes progress, the watchdog reports it. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
@@ -15,7 +15,7 @@
 
 /* ---- places ---- */
 
-/* The places of a failed rank's node are gone until then. */
+/* Marks the places of a failed rank's node as unavailable until `until_s`. */
 static void emulator_lose(tws_emulator *e, tws_seat place, double until_s) {
   double *until = &e->down_until[e->by_node ? place.node : place.slot];
   if (until_s > *until) *until = until_s;
@@ -29,7 +29,7 @@ int tws_emulator_places_left(const tws_emulator *e, int *nodes) {
   return e->by_node ? left * e->slots : left;
 }
 
-/* The first of the job's ranks that a death takes; -1: none. */
+/* Returns the lowest rank of the job whose place the death affects; -1: no rank is affected. */
 static int hits(const tws_emulator *e, const tws_occurrence *o) {
   for (int r = 0; r < e->count; r++) {
     const int here = o->event->target == TWS_TARGET_NODE ? e->place[r].node : e->place[r].slot;
@@ -38,7 +38,7 @@ static int hits(const tws_emulator *e, const tws_occurrence *o) {
   return -1;
 }
 
-/* A node that lost a process is left out, as train does it. */
+/* Marks the places of a death as unavailable: all places of a node that lost a process, as in `train`. */
 static void take_places(tws_emulator *e, tws_occurrence *o) {
   for (int i = o->first; i <= o->last; i++) {
     const int node = o->event->target == TWS_TARGET_NODE ? i : i / e->slots;
@@ -105,8 +105,9 @@ static tws_code strike(tws_emulator *e, int rank, tws_error *err) {
   return tws_failure_lost(name, first, count, silence_s, rank, doing, err);
 }
 
-/* Whoever computes speaks at the deadline; those who wait give the others some more, and name the one that does not
- * come: whose link is gone, or who was ready last. */
+/* Reports a hang of an operation. A rank that computes is reported at the deadline; ranks that wait in a collective are
+ * given more time, and the report names the rank that has not arrived: the one whose link is down, or else the one that
+ * became ready last. */
 static tws_code hang(tws_emulator *e, const tws_run_member *members, uint32_t count, tws_error *err) {
   char label[160];
   int cut = -1;
@@ -150,7 +151,7 @@ tws_code tws_emulator_reach(tws_emulator *e, double at_s, const tws_run_member *
   while (e->break_s <= until_s) {
     const int rank = hits(e, e->broken);
     if (rank >= 0) return strike(e, rank, err);
-    take_places(e, e->broken); /* nobody's */
+    take_places(e, e->broken); /* the death affects no rank of the job */
     tws_emulator_look_ahead(e);
   }
   if (late) return hang(e, members, count, err);
@@ -187,7 +188,8 @@ static tws_code flip_file(const char *folder, int bit, tws_error *err) {
   int fd;
   TWS_TRY(tws_changed_file(path, 0, &fd, err));
   int good = fd >= 0 && fstat(fd, &info) == 0 && info.st_size > 0;
-  const off_t last = good ? info.st_size - 1 : 0; /* of the data: the header is before it */
+  const off_t last = good ? info.st_size - 1 : 0; /* the flipped byte is the last one of the file: it belongs to the
+                                                   * data, as the header comes first */
   good = good && pread(fd, &byte, 1, last) == 1;
   byte = (unsigned char)(good ? byte ^ 1u << (bit % 8) : 0u);
   good = good && pwrite(fd, &byte, 1, last) == 1;

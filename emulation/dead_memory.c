@@ -2,7 +2,7 @@
 
 enum { LONGEST = 20000 };
 
-/* Bytes of an arena. */
+/* A range of bytes of an arena. */
 typedef struct extent {
   int arena;
   uint64_t first, end;
@@ -28,8 +28,9 @@ static uint32_t use_of(const tws_plan *plan, uint32_t op, const extent *range, i
   return access;
 }
 
-/* Elements of operand `index` that the operation writes and does not read, first and count of up to two ranges: a part
- * of it may be what it reads, as of what is gathered in place. */
+/* Determines the elements of operand `index` that the operation writes without reading them: `first` and `count` of up
+ * to two ranges, since a part of the operand may be the operation's input, as in an in-place all-gather. Returns their
+ * number. */
 static int written_only(const tws_plan *plan, const tws_op *op, uint32_t index, uint64_t first[2], uint64_t count[2]) {
   const tws_operand *w = &plan->operands[op->operand_first + index];
   uint64_t from = w->offset, to = w->offset + w->count;
@@ -53,8 +54,9 @@ static int written_only(const tws_plan *plan, const tws_op *op, uint32_t index, 
   return ranges;
 }
 
-/* Backwards to the one that last wrote all of it: what came before that has ended when it has. Calls with users NULL
- * count. */
+/* Finds the users of a dead range. The search goes backwards through the operations up to the one that last wrote the
+ * whole range: accesses before that one have ended when it has. Returns their number; with users NULL it only counts
+ * them. */
 static uint32_t users_of(const tws_plan *plan, const tws_dead_range *range, uint32_t *users) {
   const tws_operand operand = {.buffer = range->buffer, .offset = range->offset, .count = range->count};
   const extent e = extent_of(plan, &operand);

@@ -7,7 +7,7 @@ struct tws_disturbance {
   tws_arena *arena;
   tws_scenario *scenario;
   tws_faults faults;
-  tws_seat *place, *together; /* of ranks; of those of one operation */
+  tws_seat *place, *together; /* place: [rank]; together: the places of the ranks of one operation */
   int analytic;
   tws_sim_effects effects;
 };
@@ -15,7 +15,7 @@ struct tws_disturbance {
 static double takes(void *user, const tws_run_member *members, uint32_t count, double start_s, double seconds) {
   const tws_disturbance *d = user;
   for (uint32_t i = 0; i < count; i++) d->together[i] = d->place[members[i].rank];
-  if (count > 1 && !d->analytic) return seconds; /* its flows know their links */
+  if (count > 1 && !d->analytic) return seconds; /* the flow model applies the events to each link itself */
   return count > 1 ? tws_faults_transfer(&d->faults, d->together, (int)count, start_s, seconds)
                    : tws_faults_compute(&d->faults, d->together[0], members[0].op, start_s, seconds);
 }

@@ -7,8 +7,8 @@
 
 typedef struct tws_disturbance tws_disturbance;
 
-/* Reads a scenario's events and seed, and nothing else of it. TWS_INVALID where an event has no time that a step could
- * tell (a death, a bit, a disk that is full), or of places that the job does not have. */
+/* Reads a scenario's events and seed, and ignores its other keys. Fails with TWS_INVALID if an event has no effect on
+ * the time of a step (a death, a flipped bit, a full disk), or names ranks or nodes that the job does not have. */
 tws_code tws_disturbance_open(const char *path, const tws_job *job, tws_fidelity fidelity, tws_disturbance **out,
                               tws_error *err);
 const tws_sim_effects *tws_disturbance_effects(const tws_disturbance *disturbance);

@@ -23,7 +23,7 @@ void tws_emulator_span(tws_emulator *e, tws_span_kind kind, double from_s, doubl
   if (out->span_count == out->span_capacity) {
     const int capacity = out->span_capacity ? 2 * out->span_capacity : 64;
     tws_span *more = tws_realloc(out->spans, (size_t)capacity, sizeof *more);
-    if (!more) return; /* a picture has less */
+    if (!more) return; /* a network of pictures has fewer inputs */
     out->spans = more;
     out->span_capacity = capacity;
   }
@@ -32,7 +32,7 @@ void tws_emulator_span(tws_emulator *e, tws_span_kind kind, double from_s, doubl
 
 tws_code tws_emulator_wait(tws_emulator *e, double until_s, tws_span_kind kind, tws_error *err) {
   const double from_s = e->now_s;
-  e->last_s = until_s; /* a disk is at work */
+  e->last_s = until_s; /* writing to a disk counts as progress for the watchdog */
   const tws_code code = tws_emulator_reach(e, until_s, NULL, 0, err);
   e->now_s = code == TWS_OK ? until_s : e->failed_s;
   tws_emulator_span(e, kind, from_s, e->now_s);
@@ -41,12 +41,12 @@ tws_code tws_emulator_wait(tws_emulator *e, double until_s, tws_span_kind kind, 
 
 /* ---- what operations do when they end ---- */
 
-/* Records when an operation of rank 0's step began or ended, if times of passes are reported. */
+/* Records the time at which an operation of rank 0's step began or ended, if times of passes are reported. */
 static void note_time(tws_emulator *e, uint32_t op, int is_end, double at_s) {
   if (!e->phases || e->program != TWS_PROGRAM_TRAIN) return;
   double *times = e->times + 2 * (size_t)op;
   times[is_end] = at_s;
-  if (is_end && times[0] > at_s) times[0] = at_s; /* among one rank a collective takes no time */
+  if (is_end && times[0] > at_s) times[0] = at_s; /* a collective of a single rank takes no time */
 }
 
 static double operations_take(void *user, const tws_run_member *members, uint32_t count, double start_s,
@@ -58,7 +58,8 @@ static double operations_take(void *user, const tws_run_member *members, uint32_
     e->doing[members[i].rank] = members[i].op;
     e->together[i] = e->place[members[i].rank];
   }
-  if (count > 1 && e->request->fidelity != TWS_FIDELITY_ANALYTIC) return seconds; /* its flows know their links */
+  /* the flow model applies the events to each link itself */
+  if (count > 1 && e->request->fidelity != TWS_FIDELITY_ANALYTIC) return seconds;
   if (count > 1) return tws_faults_transfer(&e->faults, e->together, (int)count, at, seconds);
   const uint64_t number = (uint64_t)e->step << 32 | members[0].op;
   return tws_faults_compute(&e->faults, e->together[0], number, at, seconds);
@@ -97,7 +98,8 @@ static tws_code operations_met(void *user, const tws_run_member *members, uint32
 
 /* ---- programs ---- */
 
-/* Every operation of a program, in the order of the clock or of a seed; *seconds: virtual. */
+/* Runs every operation of a program, in the order of the simulated times or in one drawn from a seed; *seconds receives
+ * the virtual duration. */
 static tws_code run_program(tws_emulator *e, tws_program program, tws_timeline *timeline, double *seconds,
                             tws_error *err) {
   const tws_emulation_request *r = e->request;
@@ -113,7 +115,8 @@ static tws_code run_program(tws_emulator *e, tws_program program, tws_timeline *
   e->program = program;
   e->last_s = e->now_s;
   for (int rank = 0; rank < e->count; rank++) e->doing[rank] = 0;
-  if (r->order_seed >= 0) { /* times are what they are; what happens, happens in another order */
+  /* the times stay those of the simulation; only the order in which operations are executed differs */
+  if (r->order_seed >= 0) {
     const double start = tws_clock_s();
     const tws_interleaving order = {.plans = e->plans[program],
                                     .count = e->count,
@@ -157,8 +160,8 @@ static int evaluation_is_due(const tws_emulator *e) {
 
 /* ---- steps ---- */
 
-/* When the step ended and what it waited for, by the simulated clock: data are there at once. Where operations run
- * in an order that is drawn, nothing says when they would have. */
+/* Sets in the report the virtual time at which the step ended, and the virtual seconds for which it waited; inputs are
+ * available at once. If the order of the operations is drawn, the times of operations are unknown. */
 static void tell_virtually(tws_emulator *e, tws_step_report *report) {
   report->at_s = e->began_s + e->now_s;
   report->save_wait_s = e->out->save_s - e->save_waited_s;
@@ -240,7 +243,7 @@ static tws_code make_room(tws_emulator *e, tws_error *err) {
   return e->together && e->doing ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
 }
 
-/* Gives the monitors, which exist since the first attempt, the data of this attempt. */
+/* Passes the data of this attempt to the monitors, which exist since the first attempt. */
 static tws_code start_telling(tws_emulator *e, const tws_train_options *options, tws_error *err) {
   const tws_plan *plan = e->plans[TWS_PROGRAM_TRAIN][0];
   const tws_config *config = e->job->config;
@@ -265,7 +268,7 @@ static tws_code run_attempt(tws_emulator *e, const tws_train_options *options, t
   if (code != TWS_OK) return code;
   count_bytes(e);
   e->saved_step = e->step = e->api->first_step(e->ranks);
-  for (int i = 0; i < e->out->span_count; i++) /* what is done again */
+  for (int i = 0; i < e->out->span_count; i++) /* the spans of steps that are repeated become LOST */
     if (e->out->spans[i].kind == TWS_SPAN_STEP && e->out->spans[i].step > e->step)
       e->out->spans[i].kind = TWS_SPAN_LOST;
   tws_emulator_look_ahead(e);
@@ -275,7 +278,7 @@ static tws_code run_attempt(tws_emulator *e, const tws_train_options *options, t
     code = step_and_save(e, err);
     if (code == TWS_OK) continue;
     if (e->failed_rank < 0) tws_emulator_note(e, 0);
-    if (code == TWS_HANG) return code; /* which names the step */
+    if (code == TWS_HANG) return code; /* the message of a hang names the step already */
     return tws_fail_in(err, code, "step %" PRId64 ", after %.6g virtual seconds", e->step, e->failed_s);
   }
   if (code == TWS_OK) e->out->digest = e->api->digest(e->ranks);
@@ -291,6 +294,6 @@ tws_code tws_emulator_attempt(tws_emulator *e, const tws_train_options *options,
   tws_phase_clock_destroy(e->phases);
   e->phases = NULL;
   if (code == TWS_OK || e->failed_rank < 0 || e->job->ranks == 1 || code == TWS_HANG) return code;
-  if (err) err->code = TWS_RANK; /* what goes wrong in a step concerns the rank, and then the job */
+  if (err) err->code = TWS_RANK; /* an error in a step is an error of the rank, and ends the job */
   return TWS_RANK;
 }

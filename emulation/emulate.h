@@ -1,12 +1,12 @@
-/* The virtual cluster: a job trains for real, under the simulator's clock.
+/* The virtual cluster: a job computes a real training, but its times are those of the simulator's clock.
  *
  * The simulator decides when each operation of each rank starts and ends; when an operation ends, the host's kernels
- * execute it on the memory of that rank. So losses and bytes are those of a training, times are those of a simulation
- * of the cluster, and two runs are equal to the last bit. All ranks live in this process.
+ * execute it on the memory of that rank. So losses and memory are those of a real training, times are those of a
+ * simulation of the cluster, and two runs are equal bit for bit. All ranks live in this process.
  *
- * A scenario's events slow the cluster down or break it. The job then does what `train` does: the watchdog's deadline,
- * the launcher's silence, the checks of numbers and checksums, and a restart from the last checkpoint with the
- * remaining nodes. */
+ * A scenario's events slow the cluster down or break it. Failures are then detected as in `train`: by the watchdog's
+ * deadline, by missing messages at the launcher, and by checks of losses and checksums. The job restarts from the last
+ * checkpoint on the remaining nodes. */
 #ifndef TWS_EMULATION_EMULATE_H
 #define TWS_EMULATION_EMULATE_H
 
@@ -17,7 +17,7 @@
 #include "sim/sim.h"
 #include "traces/marks.h"
 
-/* Activities that virtual time is accounted to. */
+/* Kinds of activities; every interval of virtual time belongs to one of them. */
 #define TWS_SPANS(X) \
   X(STEP, "step") X(SAVE, "save") X(EVALUATE, "evaluate") X(LOST, "lost") X(DETECT, "detect") X(RESTART, "restart")
 typedef enum tws_span_kind {
@@ -29,7 +29,7 @@ typedef enum tws_span_kind {
 const char *tws_span_name(tws_span_kind kind);
 
 typedef struct tws_span {
-  tws_span_kind kind; /* LOST: of a step that a failure ended, or that was done again */
+  tws_span_kind kind; /* LOST: part of a step that a failure ended, or of a step that was repeated later */
   double from_s, to_s;
   int64_t step;
 } tws_span;
@@ -46,62 +46,69 @@ typedef struct tws_emulation_request {
   const tws_job_spec *spec; /* the specification that the job was loaded from: needed to continue with fewer ranks */
   const char *data, *eval_data;
   int64_t steps, eval_every, eval_steps;
-  const char *save, *resume, *tag, *init_from; /* as in tws_train_options */
-  int64_t save_every, keep;                    /* save_every -1: the optimum for the scenario's failures */
-  int synchronous;                             /* training waits for saves */
+  const char *save, *resume, *tag, *init_from; /* initial state and folders, as in tws_train_options */
+  int64_t save_every, keep;                    /* save_every: interval of saves in steps, -1: the optimum for the
+                                                * scenario's failures; keep: number of checkpoints kept */
+  int synchronous;                             /* 1: training waits until a save is complete */
   int64_t restarts;
   double deadline_s, start_s;
-  const tws_scenario *scenario; /* its events alone; NULL: nothing happens */
-  int64_t order_seed;           /* >= 0: which of the operations that may start is next is drawn; -1: the clock says */
-  int ignore_memory;            /* of the virtual devices, and of this machine */
+  const tws_scenario *scenario; /* events of the scenario, whose other keys are not read; NULL: no events */
+  int64_t order_seed;           /* >= 0: seed that draws which operation runs next among those that may start; -1: the
+                                 * simulated times determine the order */
+  int ignore_memory;            /* 1: neither the virtual devices' memory nor this machine's is checked */
   tws_sharing sharing;
-  tws_watching watching;  /* peak_flops: of the virtual cluster */
-  tws_timeline *timeline; /* of the last step of all ranks; NULL: none */
-  /* Its seconds are virtual; now_s: since the beginning. */
+  tws_watching watching;  /* watching.peak_flops: of the virtual cluster, FLOP/s */
+  tws_timeline *timeline; /* receives the last step of all ranks; NULL: not wanted */
+  /* Called after each step. The report's seconds are virtual; now_s: virtual seconds since the beginning. */
   void (*on_step)(void *user, const tws_step_report *report, double now_s);
-  void (*on_failure)(void *user, double at_s, const tws_error *err, int ranks); /* that it goes on with */
+  /* called when the job has failed and continues with `ranks` ranks */
+  void (*on_failure)(void *user, double at_s, const tws_error *err, int ranks);
   void *user;
   const tws_log *log;
 } tws_emulation_request;
 
 typedef struct tws_emulation {
   int64_t steps, skipped;
-  double first_loss, last_loss, last_eval_loss; /* finite ones; NAN: none */
-  double virtual_s;                             /* from the beginning to the end */
-  double median_step_s;                         /* virtual, of the steps that stayed */
-  double wall_s, effects_s;                     /* what it took here, and of that kernels and copies */
+  double first_loss, last_loss, last_eval_loss; /* the first and last losses that are finite; NAN: none is */
+  double virtual_s;                             /* virtual seconds from the beginning to the end of the run */
+  double median_step_s;                         /* median virtual seconds of the steps that were not repeated */
+  double wall_s, effects_s;                     /* wall_s: real seconds of the emulation; effects_s: real seconds of it
+                                                 * spent in kernels and copies */
   uint64_t events;
-  uint64_t predicted_bytes, allocated_bytes; /* arenas of all ranks, all tiers */
-  uint64_t shared_bytes;                     /* of these, at a step's end, that were another rank's storage: the most */
-  uint64_t digest;                           /* of the state's every bit */
-  int ranks;                                 /* at the end */
-  /* virtual seconds: of steps that were kept; for which training waited for saves; of work that was repeated; from
-   * failures until they were detected; until work continued */
+  uint64_t predicted_bytes, allocated_bytes; /* bytes of the arenas of all ranks, summed over tiers */
+  uint64_t shared_bytes;                     /* maximum, at the end of a step, of the allocated bytes that share storage
+                                              * of another rank */
+  uint64_t digest;                           /* hash of all bits of the final state */
+  int ranks;                                 /* number of ranks at the end */
+  /* Virtual seconds. useful_s: steps that were not repeated; save_s: training waited for saves; lost_s: work that was
+   * repeated; detect_s: from failures until their detection; restart_s: from detection until training continued. */
   double useful_s, save_s, lost_s, detect_s, restart_s, evaluate_s;
   int64_t restarts, saves;
-  int64_t save_every;        /* as it was run */
-  double one_save_s;         /* that training waits for one, on average */
-  double between_failures_s; /* as drawn, or as seen; INFINITY: there were none */
-  tws_error last_failure;    /* that it went on from */
-  tws_mark *marks;           /* what happened to the cluster, in order of time */
+  int64_t save_every;        /* interval of saves that was used, in steps */
+  double one_save_s;         /* mean virtual seconds for which training waited for one save */
+  double between_failures_s; /* mean virtual seconds between failures: of the scenario's distributions, or else as
+                              * observed; INFINITY: there were none */
+  tws_error last_failure;    /* the last failure after which the job was restarted */
+  tws_mark *marks;           /* the events that affected the cluster, ordered by time */
   int mark_count;
-  double traced_s; /* when the step of the timeline began */
-  tws_span *spans; /* in order of time */
+  double traced_s; /* virtual time at which the step in the timeline began */
+  tws_span *spans; /* ordered by time */
   int span_count, span_capacity;
 } tws_emulation;
 
-/* TWS_NO: a rank's arenas do not fit its virtual device, or all of them this machine; TWS_UNSUPPORTED: a job that the
- * host cannot compute; TWS_RANK, TWS_HANG: the training itself failed, at the virtual time that the message gives. Free
- * *out in any case. */
+/* Runs the job on its virtual cluster. Errors: TWS_NO: a rank's arenas exceed the memory of its virtual device, or all
+ * arenas together exceed the memory of this machine; TWS_UNSUPPORTED: a job that the host cannot compute; TWS_RANK,
+ * TWS_HANG: the training itself failed, at the virtual time that the message gives. Free *out in any case. */
 tws_code tws_emulate(const tws_job *job, const tws_emulation_request *request, tws_emulation *out, tws_error *err);
 void tws_emulation_free(tws_emulation *emulation);
 
-/* Useful seconds of all; and what the formula says of the job's interval, saves and failures, or of the best interval
- * for them (estimators/checkpoint_interval.h). NAN: it does not save, or nothing fails. */
+/* tws_emulation_goodput() returns the useful share of virtual_s. tws_emulation_expected() computes the expected values
+ * for the job's save interval, save time and failure rate, and those for the optimal interval
+ * (estimators/checkpoint_interval.h); NAN: the job does not save, or has no failures. */
 double tws_emulation_goodput(const tws_emulation *emulation);
 typedef struct tws_emulation_theory {
-  double interval_s, goodput;           /* as it was run */
-  double young_s, daly_s, daly_goodput; /* as it could have been */
+  double interval_s, goodput;           /* interval that was used, in virtual seconds, and its expected goodput */
+  double young_s, daly_s, daly_goodput; /* optimal intervals by Young and by Daly, and the goodput of Daly's */
 } tws_emulation_theory;
 tws_emulation_theory tws_emulation_expected(const tws_emulation *emulation);
 
@@ -111,7 +118,7 @@ tws_emulation_theory tws_emulation_expected(const tws_emulation *emulation);
 tws_code tws_expectations_judge(const tws_expectations *expect, const tws_emulation *emulation, tws_code code,
                                 const char *folder, tws_error *err);
 
-/* The timeline of the last step with what happened in it, as a Chrome trace; times are from the step's beginning. */
+/* Writes the timeline and the events of the last step as a Chrome trace; times are relative to the step's beginning. */
 tws_code tws_emulation_write_trace(const tws_emulation *emulation, const tws_timeline *timeline, const char *path,
                                    tws_error *err);
 

@@ -71,8 +71,8 @@ static tws_code check_folder(const tws_expectations *x, const char *folder, tws_
   return check_number("checkpoints that are left", wanted, there, err);
 }
 
-/* TWS_NO, naming the first expectation that is not met. `code` and `failure`: what tws_emulate() said; folder: where it
- * saved, or NULL. TWS_OK also where a failure was expected. */
+/* Returns TWS_NO and names the first expectation that is not met, or TWS_OK, also if an expected failure has occurred.
+ * `code` and `failure`: the result of tws_emulate(); folder: the folder of its checkpoints, or NULL. */
 static tws_code expectations_check(const tws_expectations *x, const tws_emulation *r, tws_code code,
                                    const tws_error *failure, const char *folder, tws_error *err) {
   TWS_TRY(check_status(x, code, failure, err));

@@ -36,7 +36,7 @@ static void add(list *l, const tws_occurrence *one) {
   l->all[l->count++] = *one;
 }
 
-/* Where a link goes down again and again: each time is one occurrence. */
+/* Adds the occurrences of a link that is down periodically: each time that it is down is one occurrence. */
 static void add_flaps(list *l, const tws_occurrence *o) {
   enum { MOST = 100000 };
   const tws_happening *e = o->event;
@@ -54,7 +54,7 @@ static void add_event(const tws_faults *f, list *l, int number) {
   const tws_happening *e = &s->events[number];
   const int places = e->target == TWS_TARGET_NODE ? f->nodes : f->nodes * f->slots;
   double at = e->at_s;
-  if (e->kind == TWS_HAPPENS_STOP_IN_SAVE) at = INFINITY; /* known when the save begins */
+  if (e->kind == TWS_HAPPENS_STOP_IN_SAVE) at = INFINITY; /* the time is known when the save begins */
   for (int i = 0; i < (int)e->times; i++) {
     if (e->drawn) at += draw_wait(s, number, i);
     const uint64_t draw = (uint64_t)(tws_random_uniform(s->seed, 100 + (uint64_t)number, 2 * (uint64_t)i + 1) * 0x1p53);
@@ -147,7 +147,8 @@ static int is_at(const tws_occurrence *o, tws_seat place) {
   return o->first <= here && here <= o->last;
 }
 
-/* A link is one between places of which one is its own; a node's, to other nodes. */
+/* Returns 1 if a transfer among these places uses the link of the event: a rank's link is used if one of several places
+ * is the rank's, and a node's link if the transfer leaves or enters the node. */
 static int crosses(const tws_occurrence *o, const tws_seat *places, int count) {
   int inside = 0;
   for (int i = 0; i < count; i++) inside += is_at(o, places[i]);
@@ -164,7 +165,7 @@ typedef struct question {
   int count;
 } question;
 
-/* Share of the speed that is left while it lasts; 1: this is no concern of it. */
+/* Returns the remaining share of the speed during the occurrence; 1: it does not affect the work of the question. */
 static double share_of(const tws_occurrence *o, const question *q) {
   const tws_happening_kind kind = o->event->kind;
   if (kind != q->kind && kind != q->other) return 1;
@@ -190,7 +191,8 @@ static double stretch(const tws_faults *f, const question *q, double start_s, do
       speed *= share;
       if (o->until_s < change) change = o->until_s;
     }
-    if (speed == 1 && at == start_s && !(start_s + seconds > change)) return seconds; /* to the last bit */
+    /* unaffected durations keep their value bit for bit */
+    if (speed == 1 && at == start_s && !(start_s + seconds > change)) return seconds;
     if (speed > 0 && at + left / speed <= change) return at + left / speed - start_s;
     if (change - start_s > TWS_NEVER_S) return TWS_NEVER_S;
     left -= speed * (change - at);

@@ -1,7 +1,7 @@
-/* Events of a cluster by virtual time: those of a scenario, with their random draws made.
+/* The events of a scenario, with virtual times: random draws have been made.
  *
- * Ranks and nodes are identified by their place in the cluster: a job that continues without some nodes has different
- * ranks at the same places. */
+ * Ranks and nodes are identified by their place in the initial cluster: a job that continues without some nodes has
+ * other rank numbers at the same places. */
 #ifndef TWS_EMULATION_FAULTS_H
 #define TWS_EMULATION_FAULTS_H
 
@@ -10,31 +10,31 @@
 
 typedef struct tws_occurrence {
   const tws_happening *event;
-  int first, last; /* places of ranks, or nodes */
+  int first, last; /* range of places of ranks, or of nodes */
   double from_s, until_s;
-  uint64_t draw; /* for what else is drawn of it */
-  int done;      /* of what happens once */
+  uint64_t draw; /* random number from which further properties of the occurrence are drawn */
+  int done;      /* 1: an event that happens once has happened */
 } tws_occurrence;
 
 typedef struct tws_faults {
   const tws_scenario *scenario;
-  int nodes, slots;       /* slots: places of a node */
-  tws_occurrence *all;    /* by from_s */
-  int count, over;        /* those before `over` are */
-  int jitters, slows;     /* whether anything of the kind is among them */
-  double downtime_mean_s; /* between deaths, of all events together; INFINITY: there are none */
+  int nodes, slots;       /* slots: places per node */
+  tws_occurrence *all;    /* occurrences, sorted by from_s */
+  int count, over;        /* count: number of occurrences; the first `over` of them have ended */
+  int jitters, slows;     /* 1: there are jitter events; 1: there are events that reduce a speed */
+  double downtime_mean_s; /* mean virtual seconds between deaths of any node; INFINITY: there are no deaths */
 } tws_faults;
 
-/* Where an operation's rank is. */
+/* The place of a rank: its node and its slot. */
 typedef struct tws_seat {
   int slot, node;
 } tws_seat;
 
 tws_code tws_faults_open(const tws_scenario *scenario, int nodes, int slots, tws_arena *arena, tws_faults *out,
                          tws_error *err);
-/* Those that have begun by this date; returns how many. The caller frees *out; without memory there are none. */
+/* Lists the events that have begun by now_s, and returns their number (0 without memory). The caller frees *out. */
 int tws_faults_marks(const tws_faults *faults, double now_s, tws_mark **out);
-/* It is so late: what has ended need not be looked at any more. */
+/* Advances the time to now_s: occurrences that have ended before are not examined any more. */
 void tws_faults_pass(tws_faults *faults, double now_s);
 
 /* Return the duration of work of `seconds` that begins at `start_s` at these places, in seconds: of kernels; of a
@@ -42,10 +42,10 @@ void tws_faults_pass(tws_faults *faults, double now_s);
 #define TWS_NEVER_S 1e8
 double tws_faults_compute(const tws_faults *faults, tws_seat place, uint64_t number, double start_s, double seconds);
 double tws_faults_transfer(const tws_faults *faults, const tws_seat *places, int count, double start_s, double seconds);
-/* The share of a place's link that is left at a time, and until when: of its own, and with `network` of what leads to
- * other nodes. */
+/* Returns the remaining share of a place's link bandwidth at a time, and sets *until_s to the time at which the share
+ * changes. With `network` it includes links to other nodes. */
 double tws_faults_share(const tws_faults *faults, tws_seat place, int network, double at_s, double *until_s);
-/* The first of these places that nothing of a transfer among them reaches at a time, or -1. */
+/* Returns the first of these places whose link transfers nothing at this time, or -1. */
 int tws_faults_cut_off(const tws_faults *faults, const tws_seat *places, int count, double at_s);
 double tws_faults_disk(const tws_faults *faults, int node, double start_s, double seconds);
 int tws_faults_disk_is_full(const tws_faults *faults, int node, double now_s);

@@ -6,10 +6,10 @@
 #include "base/random.h"
 #include "emulation/dead_memory.h"
 
-/* What is kept of a rank. */
+/* The order and the dead memory of one rank's operations. */
 typedef struct progress {
-  uint32_t *before;  /* by operation: the one before it on its stream, or TWS_NONE */
-  uint32_t *earlier; /* likewise on its channel */
+  uint32_t *before;  /* [op] the operation that precedes it on its stream, or TWS_NONE */
+  uint32_t *earlier; /* [op] the operation that precedes it on its channel, or TWS_NONE */
   tws_dead_ranges dead;
 } progress;
 
@@ -18,9 +18,9 @@ typedef struct chooser {
   tws_arena *arena;
   tws_run *run;
   progress *ranks;
-  tws_run_start *open; /* what may start */
+  tws_run_start *open; /* the operations that may start */
   uint32_t count;
-  tws_run_member *stack; /* what is wanted, and what that waits for */
+  tws_run_member *stack; /* the operation that is to run, and above it the operations that it waits for */
   uint64_t operations, draws;
 } chooser;
 
@@ -54,7 +54,7 @@ static tws_code check_channel(const chooser *c, uint32_t rank, uint32_t op, tws_
                   tws_run_describe(c->run, rank, earlier, there, sizeof there));
 }
 
-/* Number `at` of what may start, with its effect. */
+/* Runs number `at` of the operations that may start, and executes its effect. */
 static tws_code run_open(chooser *c, uint32_t at, tws_error *err) {
   const tws_interleaving *o = c->order;
   const tws_run_start start = c->open[at];
@@ -97,7 +97,8 @@ static int has_ended(const chooser *c, uint32_t rank, uint32_t op) {
   return c->run->ranks[rank].state[op] == TWS_RUN_ENDED;
 }
 
-/* Something that has to end before this one may start, on its rank; 0: nothing. */
+/* Finds an operation of the same rank that must end before *m may start: stores it in *for_what and returns 1, or
+ * returns 0 if there is none. */
 static int waits_here(const chooser *c, const tws_run_member *m, tws_run_member *for_what) {
   const tws_plan *plan = c->order->plans[m->rank];
   const tws_op *op = &plan->ops[m->op];
@@ -111,7 +112,8 @@ static int waits_here(const chooser *c, const tws_run_member *m, tws_run_member 
   return 0;
 }
 
-/* Returns 1 if the operation, or a member of its rendezvous, waits for one that has not run. */
+/* Returns 1 if the operation, or another member of its rendezvous, waits for an operation that has not run, which is
+ * stored in *for_what. */
 static int waits(const chooser *c, const tws_run_member *m, tws_run_member *for_what) {
   const tws_run_rank *r = &c->run->ranks[m->rank];
   const uint32_t id = r->rendezvous ? r->rendezvous[m->op] : TWS_NONE;
@@ -134,7 +136,7 @@ static tws_code start_now(chooser *c, const tws_run_member *m, tws_error *err) {
   return tws_run_check(c->run, err);
 }
 
-/* An operation, and before it what it waits for and nothing else. */
+/* Runs an operation, and before it only the operations that it waits for. */
 static tws_code run_up_to(chooser *c, uint32_t rank, uint32_t op, tws_error *err) {
   uint64_t depth = 0;
   c->stack[depth++] = (tws_run_member){.rank = rank, .op = op};
@@ -154,7 +156,7 @@ static tws_code run_up_to(chooser *c, uint32_t rank, uint32_t op, tws_error *err
   return TWS_OK;
 }
 
-/* The stream number `at` of all ranks' that have operations; 0: there are fewer. */
+/* Finds stream number `at`, counting the streams of all ranks that have operations; returns 0 if there are fewer. */
 static int stream_at(const tws_plan *const *plans, int count, uint64_t at, uint32_t *rank, int *stream) {
   for (*rank = 0; *rank < (uint32_t)count; ++*rank) {
     uint32_t used = 0;
@@ -215,7 +217,8 @@ static tws_code run_all(chooser *c, tws_error *err) {
       .plans = o->plans, .count = o->count, .mode = TWS_RUN_STREAMS, .every_rendezvous = 1};
   TWS_TRY(tws_run_create(&request, &c->run, err));
   c->ranks = tws_arena_alloc(c->arena, (size_t)o->count, sizeof *c->ranks);
-  c->open = tws_arena_alloc(c->arena, (size_t)o->count * TWS_STREAM_COUNT + 1, sizeof *c->open); /* heads of queues */
+  /* at most one operation of each stream may start at a time */
+  c->open = tws_arena_alloc(c->arena, (size_t)o->count * TWS_STREAM_COUNT + 1, sizeof *c->open);
   if (!c->ranks || !c->open) return no_memory(err);
   for (int rank = 0; rank < o->count; rank++) TWS_TRY(prepare_rank(c, (uint32_t)rank, err));
   c->stack = tws_arena_alloc(c->arena, c->operations + 2, sizeof *c->stack);

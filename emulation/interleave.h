@@ -12,7 +12,8 @@
 #include "real/real.h"
 
 typedef struct tws_interleaving {
-  const tws_plan *const *plans; /* of all ranks, for the order: those of `ranks`, or others that a test has spoilt */
+  const tws_plan *const *plans; /* [rank] plans that determine the order: those of `ranks`, or plans that a test
+                                 * modified */
   int count;
   const tws_virtual_api *api;
   tws_virtual *ranks;
@@ -20,10 +21,10 @@ typedef struct tws_interleaving {
   uint64_t seed;
 } tws_interleaving;
 
-/* Between begin() and end() of `ranks`. TWS_INTERNAL: operations are left that cannot start, or one starts before one
- * that its channel has first. */
+/* Runs all operations of one step, between begin() and end() of `ranks`. Fails with TWS_INTERNAL if operations remain
+ * that cannot start, or if an operation starts before an earlier operation of its channel has ended. */
 tws_code tws_interleave(const tws_interleaving *order, tws_error *err);
-/* Seeds 0 to this hurry every stream of every rank once. */
+/* Returns the number of seeds (0, 1, ...) after which every stream of every rank has been favoured once. */
 uint64_t tws_interleave_seeds(const tws_plan *const *plans, int count);
 
 #endif

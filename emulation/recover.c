@@ -1,4 +1,4 @@
-/* Attempts one after another, as `train --restarts` makes them, and what came of them. */
+/* Runs attempts one after another, as `train --restarts` does, and reports the result. */
 #include <math.h>
 #include <string.h>
 
@@ -15,7 +15,8 @@
 
 /* ---- does it fit? ---- */
 
-/* Plans as they run here: the kernels and their workspaces are the host's, whatever the cluster has. */
+/* Returns a request for a plan that can run on this machine: with the host's kernels, whatever the cluster's
+ * devices. */
 static tws_plan_request request_of_host(const tws_job *job, int rank) {
   tws_plan_request request = tws_job_request(job, rank);
   request.backend = TWS_BACKEND_HOST;
@@ -29,21 +30,20 @@ static tws_code refuse_here(double need, double have, tws_error *err) {
                   tws_format_bytes(need, needed, sizeof needed), tws_format_bytes(have, left, sizeof left));
 }
 
-/* Copies of an entry of the state: as many as replicas where they do not divide it among them. */
+/* Returns the number of ranks that hold equal copies of a state entry: 1 if the replicas partition it among them. */
 static int is_replicated(const tws_job *job, const tws_state_entry *entry) {
   const int stage = job->config->zero.stage;
   return entry->role == TWS_ELEMENTS_STORED ? stage < 3 : entry->role == TWS_ELEMENTS_OWNED && stage < 1;
 }
 
-/* Bytes of a rank on this machine: without sharing; and with sharing, where shared memory is divided among its
- * ranks. */
+/* Bytes of a rank on this machine, without and with shared storage; shared memory is divided among its ranks. */
 typedef struct storage {
   double own, shared;
 } storage;
 
 static storage storage_of(const tws_job *job, const tws_plan *plan) {
   storage s = {0, 0};
-  /* ranks whose state is the same where ZeRO does not divide it; which of it is of experts is not looked at */
+  /* ranks whose state is equal if ZeRO does not partition it; state of experts is not examined */
   const int experts = job->config->expert_ranks > 1;
   const double replicas = experts ? 1 : tws_topology_size(&plan->topology, TWS_AXES_DATA | TWS_AXES_SEQUENCE);
   double saved = 0;
@@ -55,7 +55,7 @@ static storage storage_of(const tws_job *job, const tws_plan *plan) {
   return s;
 }
 
-/* One rank in its virtual device. */
+/* Checks that one rank fits its virtual device. */
 static tws_code check_rank(const tws_job *job, int rank, storage *here, tws_error *err) {
   tws_plan *plan = NULL;
   tws_ledger ledger;
@@ -77,7 +77,7 @@ static tws_code check_rank(const tws_job *job, int rank, storage *here, tws_erro
   return code;
 }
 
-/* Each rank in its virtual device, and all of them in this machine. *share: whether they share storage. */
+/* Checks that each rank fits its virtual device, and all ranks this machine. *share: 1 if ranks share storage. */
 static tws_code check_memory(const tws_job *job, tws_sharing sharing, int *share, tws_error *err) {
   tws_rank_set set = {0};
   storage largest = {0, 0};
@@ -107,7 +107,7 @@ tws_code tws_sharing_parse(const char *name, tws_sharing *sharing, tws_error *er
 
 /* ---- where ranks are ---- */
 
-/* Ranks fill the nodes that are left, in order. */
+/* Assigns ranks to the places of the available nodes, in order. */
 static tws_code place_ranks(tws_emulator *e, const tws_job *job, tws_error *err) {
   e->count = job->ranks;
   e->place = tws_arena_alloc(e->arena, (size_t)job->ranks + 1, sizeof *e->place);
@@ -139,9 +139,9 @@ static tws_code prepare(tws_emulator *e, const tws_job *job, tws_error *err) {
   return place_ranks(e, job, err);
 }
 
-/* ---- going on ---- */
+/* ---- restart after a failure ---- */
 
-/* Returns the job that continues after a failure is detected, or NULL if none does. */
+/* Returns the job that continues after a failure has been detected, or NULL if the job does not continue. */
 static tws_job *job_left(tws_emulator *e, const tws_job *first, tws_code code, int64_t left, tws_error *err) {
   const tws_emulation_request *r = e->request;
   tws_job *job = NULL;
@@ -156,7 +156,8 @@ static tws_job *job_left(tws_emulator *e, const tws_job *first, tws_code code, i
   return job;
 }
 
-/* From its newest whole checkpoint, or as it was begun. */
+/* Chooses the state that the next attempt starts from: the newest complete checkpoint of this job, or else the state
+ * that the first attempt started from. */
 static tws_code choose_point(const tws_emulator *e, int64_t since, tws_recovery_point *point,
                              tws_train_options *options, tws_error *err) {
   const tws_emulation_request *r = e->request;
@@ -172,7 +173,7 @@ static tws_code choose_point(const tws_emulator *e, int64_t since, tws_recovery_
   return TWS_OK;
 }
 
-/* From when a failure is known until ranks are there again. Deaths in it begin it anew. */
+/* Advances the clock from a detected failure until the ranks have restarted. A death meanwhile starts this again. */
 static tws_code start_again(tws_emulator *e, tws_error *err) {
   const double start_s = e->request->start_s;
   if (!(start_s > 0)) return TWS_OK;
@@ -241,11 +242,11 @@ static void report(tws_emulator *e) {
   out->one_save_s = out->saves > 0 ? out->save_s / (double)out->saves : 0;
   for (int64_t i = 0; i < out->steps; i++) out->useful_s += e->step_s[i];
   out->lost_s = e->now_s - out->useful_s - out->save_s - out->evaluate_s - out->detect_s - out->restart_s;
-  if (!(out->lost_s > 1e-9 * e->now_s)) out->lost_s = 0; /* a sum's rounding */
+  if (!(out->lost_s > 1e-9 * e->now_s)) out->lost_s = 0; /* removes the rounding error of a sum */
   out->between_failures_s = e->faults.downtime_mean_s;
   if (isinf(out->between_failures_s) && out->restarts > 0)
     out->between_failures_s = out->virtual_s / (double)out->restarts;
-  int64_t count = 0; /* leaves out steps of the run that was resumed, which took no time of this one */
+  int64_t count = 0; /* leaves out steps before the resumed checkpoint, which took no time of this run */
   for (int64_t i = 0; i < out->steps; i++)
     if (e->step_s[i] > 0) e->step_s[count++] = e->step_s[i];
   if (count > 0) out->median_step_s = tws_sample_median(e->step_s, (size_t)count);

@@ -1,5 +1,5 @@
-/* Checkpoints under the virtual clock: every node writes what its ranks have to its disk. The files are real, and get
- * their name when the virtual disk has written them. */
+/* Checkpoints under the virtual clock: every node writes the data of its ranks to its virtual disk. The files are real,
+ * and get their name when the virtual disk has written them. */
 #include <math.h>
 
 #include "base/memory.h"
@@ -7,7 +7,7 @@
 #include "emulation/state.h"
 #include "estimators/checkpoint_interval.h"
 
-/* The slowest node's seconds for what its ranks move; reads: that is read. */
+/* Returns the seconds that the slowest node needs to write (`reads`: to read) the checkpoint data of its ranks. */
 static double disk_seconds(const tws_emulator *e, int reads) {
   const tws_cluster *c = &e->job->cluster;
   const double write = c->disk_write > 0 ? c->disk_write : TWS_USUAL_DISK_WRITE;
@@ -31,7 +31,7 @@ tws_code tws_emulator_load(tws_emulator *e, tws_error *err) {
   return code;
 }
 
-/* Returns the seconds for which a save stops training: the whole save or, where it is asynchronous, only the copy out
+/* Returns the seconds for which a save stops training: the whole save or, if saves are asynchronous, only the copy out
  * of the devices, since writing overlaps with training. */
 static double hold_seconds(const tws_emulator *e, double writes_s) {
   const tws_cluster *c = &e->job->cluster;
@@ -44,7 +44,7 @@ static double hold_seconds(const tws_emulator *e, double writes_s) {
   return e->job->backend == TWS_BACKEND_HOST || !(c->host_link.bandwidth > 0) ? 0 : most / c->host_link.bandwidth;
 }
 
-/* The interval that its failures ask for, in steps as long as the first. */
+/* Returns the optimal save interval for the scenario's failures, in steps that each take as long as the first. */
 static int64_t optimum(const tws_emulator *e) {
   const double step_s = e->step_s[e->step - 1];
   const double seconds = tws_interval_daly(hold_seconds(e, disk_seconds(e, 0)), e->faults.downtime_mean_s);
@@ -58,7 +58,7 @@ int tws_emulator_save_is_due(tws_emulator *e) {
   return e->step == e->request->steps || (e->save_every > 0 && e->step % e->save_every == 0);
 }
 
-/* A death that waits for this save. */
+/* Schedules a death that is to happen during this save. */
 static void plan_stop(tws_emulator *e) {
   for (int i = 0; i < e->faults.count; i++) {
     tws_occurrence *o = &e->faults.all[i];
@@ -75,7 +75,7 @@ static tws_code publish(tws_emulator *e, tws_error *err) {
   return TWS_OK;
 }
 
-/* Where training waits for what is written. */
+/* Completes the save in progress; training waits for it. */
 static tws_code finish(tws_emulator *e, tws_error *err) {
   if (!e->save.under_way) return TWS_OK;
   const double from_s = e->now_s;
@@ -116,7 +116,7 @@ tws_code tws_emulator_poll_save(tws_emulator *e, tws_error *err) {
   return publish(e, err);
 }
 
-/* Ends a save that was in progress when the job ended; its files stay as they were. */
+/* Drops a save that was in progress when the job ended; its files stay as they are. */
 void tws_emulator_drop_save(tws_emulator *e) {
   const double writes_s = e->save.end_s - e->save.begin_s;
   if (!e->save.under_way || !e->ranks) return;

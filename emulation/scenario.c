@@ -25,7 +25,7 @@ static tws_code no_memory(tws_error *err) {
   return tws_fail(err, TWS_MEMORY, NULL, "no memory for a scenario");
 }
 
-/* A text that outlives the tree. */
+/* Reads a text member and copies it into the scenario's arena, which outlives the JSON tree. */
 static tws_code read_text(parser *p, const cJSON *object, const char *key, int required, const char **out) {
   const char *text;
   TWS_TRY(tws_json_string(p->json, object, key, required, NULL, &text, p->err));
@@ -108,7 +108,7 @@ static tws_code read_job(parser *p) {
   const cJSON *job;
   TWS_TRY(object_of(p, p->json->root, "job", &job));
   *spec = (tws_job_spec)TWS_JOB_SPEC_DEFAULTS;
-  if (!job) return TWS_OK; /* what simulates its events has one */
+  if (!job) return TWS_OK; /* a caller that only simulates events has a job already */
   TWS_TRY(tws_json_only(p->json, job, keys, p->err));
   TWS_TRY(read_path(p, job, "model", 1, &spec->model));
   TWS_TRY(read_path(p, job, "config", 0, &spec->config));

@@ -13,7 +13,7 @@ static int still_fails(attempt *a, tws_job_spec *spec, const tws_job_spec *small
   return 1;
 }
 
-/* Upwards from the least: the first that fails. */
+/* Reduces one number of the specification to the first value, from `least` upwards, with which the job fails. */
 static int lower(attempt *a, tws_job_spec *spec, size_t offset, int64_t least) {
   tws_job_spec smaller = *spec;
   int64_t *field = (int64_t *)(void *)((char *)&smaller + offset);

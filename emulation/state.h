@@ -14,7 +14,7 @@
 
 typedef struct tws_emulated_save {
   int under_way;
-  double begin_s, end_s; /* of writing */
+  double begin_s, end_s; /* begin and end of writing the checkpoint, virtual seconds */
 } tws_emulated_save;
 
 typedef struct tws_emulator {
@@ -23,56 +23,57 @@ typedef struct tws_emulator {
   tws_arena *arena;
   tws_faults faults;
   int share;
-  double *down_until; /* by node, or by place where the cluster has one node */
+  double *down_until; /* [node] virtual time until which the node is unavailable; [place] if the cluster has one node */
   int nodes, slots, by_node;
-  double *step_s; /* virtual, of each step as it was done last; 0: not done */
+  double *step_s; /* [step] virtual seconds of the step when it was last computed; 0: not computed */
   double now_s;
   tws_monitor *monitor;
-  double began_s;       /* seconds since 1970, when virtual time was 0 */
-  double save_waited_s; /* out->save_s at the last report */
+  double began_s;       /* real time at which virtual time was 0, seconds since 1970 */
+  double save_waited_s; /* value of out->save_s at the last report */
   int64_t save_every, saves_begun;
-  /* the attempt */
+  /* members of the current attempt */
   const tws_job *job;
   tws_virtual *ranks;
   const tws_virtual_api *api;
   const tws_plan *const *plans[TWS_PROGRAM_COUNT];
   int count;
-  tws_seat *place;         /* of each rank */
-  tws_seat *together;      /* room for as many */
-  uint32_t *doing;         /* the operation that each rank began last */
-  tws_phase_clock *phases; /* of rank 0's step; NULL: they are not asked for */
-  double *times;           /* likewise: [op_count][2], virtual, since the step began */
-  tws_program program;     /* that runs */
+  tws_seat *place;         /* [rank] place of the rank in the initial cluster */
+  tws_seat *together;      /* scratch memory: as many places as `place` has */
+  uint32_t *doing;         /* [rank] index of the operation that the rank began last */
+  tws_phase_clock *phases; /* phases of rank 0's step; NULL: not wanted */
+  double *times;           /* for `phases`: [op_count][2], virtual seconds since the step began */
+  tws_program program;     /* program that is running */
   int64_t step;
-  double last_s; /* when something happened last */
+  double last_s; /* virtual time of the last operation's start or end */
   int64_t saved_step;
   tws_emulated_save save;
-  double break_s, flip_s; /* when the next death, and the next bit, are due; INFINITY: never */
-  tws_occurrence *broken; /* the death */
-  /* how it ended */
-  double failed_s; /* when it failed, not when that was known */
+  double break_s, flip_s; /* virtual times at which the next death and the next bit flip are due; INFINITY: never */
+  tws_occurrence *broken; /* the death that ended the attempt */
+  /* how the attempt ended */
+  double failed_s; /* virtual time of the failure, not of its detection */
   double known_s;
-  int failed_rank; /* -1: none */
+  int failed_rank; /* rank that failed; -1: none */
 } tws_emulator;
 
 /* ---- emulate.c ---- */
 tws_code tws_emulator_attempt(tws_emulator *e, const tws_train_options *options, tws_error *err);
 void tws_emulator_span(tws_emulator *e, tws_span_kind kind, double from_s, double to_s);
-/* Until a date nothing else happens; fails where a death comes before. */
+/* Advances the clock to until_s and accounts the time to `kind`; fails if a death occurs before. */
 tws_code tws_emulator_wait(tws_emulator *e, double until_s, tws_span_kind kind, tws_error *err);
 
 /* ---- breaks.c ---- */
-/* When the next of them are due: after a change of either. */
+/* Sets break_s and flip_s, the times of the next death and bit flip; called after the clock or the places changed. */
 void tws_emulator_look_ahead(tws_emulator *e);
-/* Deaths up to this date, of whoever it is: their places are gone. */
+/* Processes all deaths up to at_s, of any node: marks their places as unavailable. */
 void tws_emulator_bury(tws_emulator *e, double at_s);
-/* Something ends at this date: unless a rank has died before, or nothing has happened for too long. */
+/* Advances the clock to at_s, when an operation of `members` ends. Fails if one of its ranks has died before, or if no
+ * operation has ended for longer than the deadline. */
 tws_code tws_emulator_reach(tws_emulator *e, double at_s, const tws_run_member *members, uint32_t count,
                             tws_error *err);
-/* Flip the bits that are due by this time: of data that was received just now, and of the newest checkpoint. */
+/* Flips the bits that are due at this time: in data that has just been received, and in the newest checkpoint. */
 void tws_emulator_flip_received(tws_emulator *e, double at_s, const tws_run_member *members, uint32_t count);
 tws_code tws_emulator_flip_saved(tws_emulator *e, tws_error *err);
-/* A failure that is none of a machine: known at once. */
+/* Records a failure that is not caused by a machine, and is therefore detected at once. */
 void tws_emulator_note(tws_emulator *e, int rank);
 int tws_emulator_places_left(const tws_emulator *e, int *nodes);
 
@@ -81,6 +82,7 @@ int tws_emulator_save_is_due(tws_emulator *e);
 tws_code tws_emulator_save(tws_emulator *e, tws_error *err);
 tws_code tws_emulator_poll_save(tws_emulator *e, tws_error *err);
 void tws_emulator_drop_save(tws_emulator *e);
-tws_code tws_emulator_load(tws_emulator *e, tws_error *err); /* the time that reading a checkpoint takes */
+/* advances the clock by the time that reading a checkpoint takes */
+tws_code tws_emulator_load(tws_emulator *e, tws_error *err);
 
 #endif

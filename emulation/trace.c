@@ -1,4 +1,4 @@
-/* The timeline of an emulated step. */
+/* Writes the timeline of an emulated step. */
 #include "base/memory.h"
 #include "emulation/emulate.h"
 

@@ -17,7 +17,8 @@ static int is_loopback(struct in_addr address) {
   return ntohl(address.s_addr) >> 24 == IN_LOOPBACKNET;
 }
 
-/* Loopback addresses are tried last: on another machine they denote that machine itself. */
+/* Adds an address that is not in the list yet. Loopback addresses are tried last: on another machine they denote that
+ * machine itself. */
 static int add(struct in_addr address, struct in_addr *out, int count) {
   int at = count;
   for (int i = 0; i < count; i++)
@@ -28,7 +29,8 @@ static int add(struct in_addr address, struct in_addr *out, int count) {
   return count + 1;
 }
 
-/* The address that packets to `to` would carry; a datagram socket sends none to find out. */
+/* Determines the address of this machine that packets to `to` would carry. It connects a datagram socket, which sends
+ * no packet. */
 static int source_towards(const struct sockaddr_in *to, struct in_addr *source) {
   struct sockaddr_in here = {0};
   socklen_t size = sizeof here;
@@ -57,7 +59,7 @@ static int add_host(const char *name, struct in_addr *out, int *count) {
   return found;
 }
 
-/* Reads the output of a program, as far as there is room for it; returns 1 if it ends within five seconds. */
+/* Reads the output of a program, at most `size` - 1 bytes; returns 1 if the program ends within five seconds. */
 static int read_program(char *const *argv, char *text, size_t size) {
   const double until = tws_clock_s() + 5.0;
   int ends[2], status = 0;
@@ -89,7 +91,7 @@ static int read_program(char *const *argv, char *text, size_t size) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/* `ssh -G HOST` prints the configuration of a host without connecting to it. */
+/* Determines the host name that ssh's configuration gives for an alias: `ssh -G HOST` prints it without connecting. */
 static int ask_ssh(const char *remote_shell, const char *host, char *name, size_t size) {
   enum { MOST_WORDS = 32, ANSWER_BYTES = 1 << 16 };
   char words[1024], *argv[MOST_WORDS + 4], *rest = NULL, option[] = "-G", last[] = "--", asked[256];

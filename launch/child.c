@@ -14,7 +14,8 @@
 #include "base/log.h"
 #include "base/output_file.h"
 
-/* A launcher gives its ranks five seconds to end, and then kills them: it must be given more time than that. */
+/* seconds between SIGTERM and SIGKILL: a launcher gives its ranks five seconds to end, and must itself be given more
+ * time than that */
 static const double patience_s = 8.0;
 
 static void become_child(const tws_child_request *request, int output, int error, pid_t parent) {
@@ -46,7 +47,7 @@ static void wait_for(pid_t child, double limit_s, tws_child_end *end) {
     }
     nanosleep(&nap, NULL);
   }
-  kill(-child, SIGKILL); /* what it left behind */
+  kill(-child, SIGKILL); /* kills the remaining processes of the group */
   end->seconds = tws_clock_s() - started;
   end->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
   end->status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -63,7 +64,7 @@ tws_code tws_child_run(const tws_child_request *request, tws_child_end *end, tws
     if (child == 0) become_child(request, output, error, parent);
     if (child < 0) code = tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a process: %s", strerror(errno));
     if (child > 0) {
-      setpgid(child, child); /* in parent and child: whichever runs first */
+      setpgid(child, child); /* called in parent and child, since either may run first */
       wait_for(child, request->limit_s, end);
     }
   }

@@ -6,14 +6,15 @@
 
 typedef struct tws_child_request {
   const char *const *argv;    /* NULL-terminated; argv[0] is a path */
-  const char *output, *error; /* files that its standard output and error go to (created, emptied) */
-  double limit_s;             /* it is terminated after this time; 0: never */
+  const char *output, *error; /* paths of the files that receive the child's standard output and error (created or
+                               * emptied) */
+  double limit_s;             /* the child is terminated after this time; 0: never */
 } tws_child_request;
 
 typedef struct tws_child_end {
   int status;    /* exit status; -1 when a signal ended it */
-  int signal;    /* 0: it exited */
-  int timed_out; /* it was ended because of limit_s */
+  int signal;    /* signal that ended the child; 0: it exited */
+  int timed_out; /* 1: the child was terminated because of limit_s */
   double seconds;
 } tws_child_end;
 

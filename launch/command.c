@@ -31,7 +31,7 @@ tws_code tws_command_find(const char *name, tws_error *err) {
 
 /* ---- inside a rank: the command, and what became of it ---- */
 
-static pid_t command_pid; /* for the handler below */
+static pid_t command_pid; /* read by the signal handler below */
 
 static void pass_on(int number) {
   if (command_pid > 0) kill(command_pid, number);
@@ -63,7 +63,7 @@ static void set_environment(int rank, const tws_rank_place *p, const tws_command
   if (p->given) setenv("CUDA_VISIBLE_DEVICES", devices, 0);
 }
 
-/* The position of a rank among all ranks of several hosts. */
+/* Returns the position of a rank among all ranks of several hosts. */
 static tws_rank_place place_in(const tws_hosts *world, int rank) {
   tws_rank_place p = {.ranks = tws_hosts_ranks(world), .nodes = world->count, .given = 1};
   const tws_host *host = tws_hosts_of_rank(world, rank, &p.local_rank);
@@ -89,7 +89,7 @@ static tws_code find_rank(const tws_command_job *job, int *rank, tws_error *err)
                   "--world-info: neither mpirun, mpiexec nor srun started this process as a rank");
 }
 
-/* Which rank of the world this process is. */
+/* Determines the rank number of this process in the world. */
 static tws_code find_place(const tws_command_job *job, int *rank, tws_rank_place *place, tws_error *err) {
   *rank = tws_worker_rank();
   if (!job->world) {
@@ -117,7 +117,7 @@ static tws_code prepare(int rank, const tws_rank_place *place, const tws_command
   return TWS_OK;
 }
 
-/* Returns where there is no such program. */
+/* Executes the command; returns if there is no such program. */
 static void become_command(char **argv) {
   signal(SIGTERM, SIG_DFL);
   signal(SIGPIPE, SIG_DFL);

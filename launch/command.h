@@ -12,16 +12,15 @@ typedef struct tws_command_job {
   const char *master_address; /* NULL: the first host */
   int64_t master_port;        /* 0: that of the environment, else 29500 */
   int bind_cores;             /* each rank runs on cores of its own (launch/cores.h) */
-  const char *core_list;      /* NULL: all that this process may use */
+  const char *core_list;      /* list of the cores that ranks are bound to; NULL: all that this process may use */
 } tws_command_job;
 
-/* TWS_ENVIRONMENT if no such program exists. It is to be called before mpirun starts: afterwards only an exit status
- * without a reason would be reported. */
+/* Checks that the program exists; fails with TWS_ENVIRONMENT if it does not. To be called before mpirun starts:
+ * afterwards only an exit status without a reason would be reported. */
 tws_code tws_command_find(const char *name, tws_error *err);
-/* Inside a rank: runs the command to its end. TWS_RANK with the signal or status that it ended with. */
+/* Runs the command to its end inside a rank. Fails with TWS_RANK and the command's signal or status. */
 tws_code tws_command_run(char **argv, const tws_command_job *job, tws_error *err);
-/* Inside a process that another launcher started (node -1): replaces the process by the command (exec), so it
- * returns on failure only. */
+/* Replaces this process, which another launcher started (node -1), by the command (exec). Returns only on failure. */
 tws_code tws_command_become(char **argv, const tws_command_job *job, tws_error *err);
 
 #endif

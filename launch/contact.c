@@ -36,7 +36,7 @@ tws_code tws_contact_secret(uint8_t secret[TWS_SECRET], tws_error *err) {
   char line[TWS_SECRET_TEXT + 2] = "", *given = getenv(TWS_SECRET_VARIABLE);
   int found = given && tws_secret_read(given, secret);
   if (given) {
-    tws_secret_wipe(given, strlen(given)); /* what /proc shows of the environment, too */
+    tws_secret_wipe(given, strlen(given)); /* erases the secret from the environment that /proc shows, too */
     unsetenv(TWS_SECRET_VARIABLE);
   } else if (!isatty(STDIN_FILENO)) {
     found = read_line(STDIN_FILENO, line, sizeof line) && tws_secret_read(line, secret);
@@ -57,7 +57,7 @@ tws_code tws_contact_here(const char *name, int rank, tws_link *link, tws_error 
   const size_t length = strlen(name);
   *link = (tws_link){.socket = -1, .from_rank = -1};
   if (length >= sizeof address.sun_path) return tws_fail(err, TWS_ENVIRONMENT, NULL, "the launcher's name is too long");
-  memcpy(address.sun_path + 1, name, length); /* an abstract name: a zero byte first */
+  memcpy(address.sun_path + 1, name, length); /* an abstract socket name begins with a zero byte */
   link->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (link->socket < 0 || connect(link->socket, (struct sockaddr *)&address,
                                   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length)) != 0)
@@ -92,7 +92,7 @@ static int connect_within(const struct sockaddr_in *address) {
   return s;
 }
 
-/* 0: it takes too long; -1: the other side closes the connection. */
+/* Receives `bytes` bytes. Returns 1, 0 on a timeout, or -1 if the other side has closed the connection. */
 static int receive_within(int s, void *to, size_t bytes) {
   const double until = tws_clock_s() + ANSWER_MS / 1000.0;
   for (size_t have = 0; have < bytes;) {
@@ -107,10 +107,10 @@ static int receive_within(int s, void *to, size_t bytes) {
   return 1;
 }
 
-/* After the last two it is worth trying again. */
+/* Results of an attempt to connect. After SILENT and CLOSED the attempt is repeated. */
 typedef enum outcome { UNREACHABLE, STRANGER, SILENT, CLOSED, FOUND } outcome;
 
-/* Both sides prove that they know the secret. */
+/* Lets both sides prove that they know the secret, and returns the outcome. */
 static outcome prove(int s, const uint8_t secret[TWS_SECRET], int rank, tws_session *session) {
   tws_hello hello;
   tws_answer answer;
@@ -123,7 +123,7 @@ static outcome prove(int s, const uint8_t secret[TWS_SECRET], int rank, tws_sess
   return send(s, proof, sizeof proof, MSG_NOSIGNAL) == (ssize_t)sizeof proof ? FOUND : CLOSED;
 }
 
-/* The next "ADDRESS:PORT" of a list, and where the one after it begins; NULL: it is none. */
+/* Parses the next "ADDRESS:PORT" of a list, and returns the position after it; NULL: the list has no valid one. */
 static const char *next_address(const char *list, struct sockaddr_in *out) {
   char text[INET_ADDRSTRLEN + 8];
   int port;
@@ -139,7 +139,8 @@ static const char *next_address(const char *list, struct sockaddr_in *out) {
   return list + length + (list[length] == ',');
 }
 
-/* Ranks whose connections were closed together must not retry together. */
+/* Waits for a time that differs between ranks, so that ranks whose connections were closed together do not retry
+ * together. */
 static void wait_a_little(int rank, int tries) {
   const struct timespec nap = {.tv_nsec = 20000000L + (long)((unsigned)(rank * 37 + tries * 61) % 181) * 1000000L};
   nanosleep(&nap, NULL);

@@ -53,7 +53,7 @@ tws_code tws_cores_bind(const tws_cores *cores, tws_error *err) {
   cpu_set_t set, got;
   CPU_ZERO(&set);
   for (int i = 0; i < cores->count; i++) CPU_SET((size_t)cores->core[i], &set);
-  /* The kernel leaves out cores that it does not have, without a word. */
+  /* The kernel ignores cores that the machine does not have, so the result is read back and compared. */
   if (sched_setaffinity(0, sizeof set, &set) == 0 && sched_getaffinity(0, sizeof got, &got) == 0 &&
       CPU_EQUAL(&set, &got))
     return TWS_OK;

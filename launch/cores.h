@@ -4,18 +4,20 @@
 
 #include "base/status.h"
 
-enum { TWS_MAX_CORES = 1024 }; /* of a cpu_set_t */
+enum { TWS_MAX_CORES = 1024 }; /* capacity of a cpu_set_t, processors */
 typedef struct tws_cores {
-  short core[TWS_MAX_CORES]; /* ascending */
+  short core[TWS_MAX_CORES]; /* numbers of the processors, ascending */
   int count;
 } tws_cores;
 
-/* Parses "0-3,8,10-11", ascending and each core once; NULL: all that this process may use. TWS_USAGE. */
+/* Parses a list of processors, "0-3,8,10-11", ascending and without repetition; NULL: all processors that this process
+ * may use. Fails with TWS_USAGE for other texts. */
 tws_code tws_cores_parse(const char *text, tws_cores *out, tws_error *err);
-/* Cores of one of `ranks` ranks of a node: count / ranks consecutive cores of the list; a remainder is unused.
- * TWS_INVALID: there are fewer cores than ranks. */
+/* Computes the cores of one of `ranks` ranks of a node: count / ranks consecutive cores of the list; the remaining
+ * cores are unused. Fails with TWS_INVALID if there are fewer cores than ranks. */
 tws_code tws_cores_of_rank(const tws_cores *all, int rank, int ranks, tws_cores *out, tws_error *err);
-/* Binds this process and its future children to these cores. TWS_ENVIRONMENT: the machine does not have them. */
+/* Binds this process and its future children to these cores. Fails with TWS_ENVIRONMENT if the machine does not have
+ * them. */
 tws_code tws_cores_bind(const tws_cores *cores, tws_error *err);
 
 #endif

@@ -20,7 +20,7 @@ const char *tws_env_file_find(const tws_env_file *file, const char *name, size_t
   return i < 0 ? NULL : file->set[i] + length + 1;
 }
 
-/* A line of so many letters. */
+/* Adds a line of `length` characters. */
 static tws_code add_line(tws_env_file *out, tws_arena *arena, const char *line, size_t length, const char *path,
                          int number, tws_error *err) {
   while (length > 0 && strchr(blanks, line[length - 1])) length--;

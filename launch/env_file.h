@@ -15,7 +15,8 @@ typedef struct tws_env_file {
  * name for both, or a path. Blank lines and those that begin with '#' are skipped, and blanks around names and
  * values removed. TWS_INVALID with file and line: no name. Everything is allocated in the arena. */
 tws_code tws_env_file_read(tws_arena *arena, tws_env_file *out, tws_error *err);
-/* The value that the files set for the variable whose name is the first `length` characters of `name`; NULL: none. */
+/* Returns the value that the files set for the variable whose name is the first `length` characters of `name`; NULL if
+ * they do not set it. */
 const char *tws_env_file_find(const tws_env_file *file, const char *name, size_t length);
 
 #endif

@@ -25,7 +25,7 @@ static void choose_signals(sigset_t *mask) {
     if (sigaction(numbers[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) sigaddset(mask, numbers[i]);
 }
 
-/* Ctrl-Z stops both; the child continues with this process. */
+/* Stops the child and this process after Ctrl-Z; the child continues when this process does. */
 static void stop_together(pid_t child) {
   kill(-child, SIGSTOP);
   raise(SIGSTOP);
@@ -42,7 +42,7 @@ static int wait_for_end(pid_t child, double deadline_s, const sigset_t *mask, in
       stop_together(child);
     else if (number > 0 && number != SIGCHLD) {
       kill(child, number);
-      if (stopped) kill(child, SIGCONT); /* a stopped process takes no signal */
+      if (stopped) kill(child, SIGCONT); /* a stopped process handles signals only after SIGCONT */
     }
     for (;;) {
       const pid_t got = waitpid(child, status, WNOHANG | WUNTRACED | WCONTINUED);
@@ -51,7 +51,8 @@ static int wait_for_end(pid_t child, double deadline_s, const sigset_t *mask, in
       if (got == 0) break;
       stopped = WIFSTOPPED(*status);
     }
-    const double passed = tws_clock_s() - looked_s; /* more where this process was stopped, too */
+    const double passed = tws_clock_s() - looked_s; /* seconds since the last check; more than expected if this process
+                                                     * was stopped as well */
     looked_s += passed;
     stopped_s = !stopped ? 0 : stopped_s + (passed < 2 * look_s ? passed : 2 * look_s);
     if (stopped_s >= deadline_s) return 0;
@@ -82,14 +83,14 @@ tws_code tws_guard_start(double deadline_s, tws_guard *g, tws_error *err) {
   sigprocmask(SIG_BLOCK, &mask, &before);
   fflush(NULL);
   const pid_t parent = getpid(), child = fork();
-  if (child <= 0) g->inside = 1; /* also where there can be no other process: it is unwatched then */
+  if (child <= 0) g->inside = 1; /* if fork() has failed, this process does the work unsupervised */
   if (child == 0) {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(128 + SIGKILL);
-    signal(SIGTTOU, SIG_IGN); /* it prints to the terminal, which is its parent's */
+    signal(SIGTTOU, SIG_IGN); /* the child prints to the terminal, which belongs to its parent's process group */
   } else if (child > 0) {
-    setpgid(child, child); /* in parent and child: whichever runs first */
+    setpgid(child, child); /* called in parent and child, since either may run first */
     const tws_code code = watch_child(child, deadline_s, &mask, g, err);
     munmap(g->line, g->room);
     g->line = NULL;

@@ -7,7 +7,7 @@
 typedef struct tws_guard {
   int inside;         /* 1: this is the supervised process, which does the work */
   char *line;         /* supervised: shared text with its current operation, zero-terminated */
-  unsigned long room; /* size of `line` in bytes */
+  unsigned long room; /* size of `line`, bytes */
   int status;         /* supervisor: exit status of the child; -1 when a signal ended it */
   int signal;
 } tws_guard;

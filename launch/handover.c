@@ -59,8 +59,8 @@ static int compare_words(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* "NAME=VALUE" each, in alphabetical order: those of .deepspeed_env, and of this environment what these do not set
- * (srun passes the environment on by itself). */
+/* Lists the variables to export as "NAME=VALUE", in alphabetical order: those of .deepspeed_env, and those of this
+ * environment that .deepspeed_env does not set (srun passes the environment on by itself). */
 static tws_code list_exports(words *exports, int own, tws_error *err) {
   tws_env_file file = {0};
   TWS_TRY(tws_env_file_read(exports->arena, &file, err));
@@ -73,7 +73,7 @@ static tws_code list_exports(words *exports, int own, tws_error *err) {
   return TWS_OK;
 }
 
-/* hydra's "-genv NAME VALUE" */
+/* Adds "-genv NAME VALUE", an option of the launcher hydra. */
 static void add_genv(words *w, const char *name, const char *value) {
   add(w, "-genv");
   add(w, name);
@@ -87,7 +87,7 @@ static void add_genvs(words *w, const words *exports) {
   }
 }
 
-/* ---- what the launchers have in common ---- */
+/* ---- helpers of all launchers ---- */
 
 static int64_t port_of(const tws_handover *h) {
   return h->job.master_port ? h->job.master_port : 29500;
@@ -97,7 +97,7 @@ static const char *master_of(const tws_handover *h) {
   return h->job.master_address ? h->job.master_address : h->hosts->host[0].name;
 }
 
-/* Adds the command that is started for a rank, or, with a node, for all of its ranks. */
+/* Adds the command line that is started for one rank or, if `node` is not NULL, for all ranks of that node. */
 static void add_rank(words *w, const tws_handover *h, const char *node) {
   char program[4096];
   add(w, tws_arena_strdup(w->arena, tws_program_path(program, (int)sizeof program)));
@@ -113,7 +113,7 @@ static void add_rank(words *w, const tws_handover *h, const char *node) {
   for (char *const *word = h->command; *word; word++) add(w, node ? *word : tws_launched_argument(*word, w->arena));
 }
 
-/* "worker-0,worker-1", or "worker-0:4,worker-1:4" */
+/* Returns the hosts as "worker-0,worker-1" or, with `counts`, as "worker-0:4,worker-1:4". */
 static const char *list_hosts(const tws_hosts *hosts, int counts, tws_arena *arena) {
   tws_text text = {0};
   for (int h = 0; h < hosts->count; h++) {
@@ -137,7 +137,8 @@ static tws_code check_equal(const tws_handover *h, const char *name, tws_error *
 
 /* ---- the launchers ---- */
 
-/* One command for the shell of each node; pdsh replaces %n by the number of the node, and %% by %. */
+/* Builds the pdsh command: one command line for the shell of each node, in which pdsh replaces %n by the number of the
+ * node, and %% by %. */
 static tws_code add_pdsh(words *w, const tws_handover *h, const words *exports, tws_error *err) {
   static const char *const fixed[] = {"-R", "ssh", "-b", "-S", "-f", "1024", "-w", NULL};
   char folder[4096];
@@ -193,7 +194,7 @@ static void add_openmpi(words *w, const tws_handover *h, const words *exports) {
   add_rank(w, h, NULL);
 }
 
-/* The variables that DeepSpeed's launcher gives to hydra's ranks, and the hosts. */
+/* Adds the variables that DeepSpeed's launcher gives to hydra's ranks, and the list of hosts. */
 static void add_hydra(words *w, const tws_handover *h, const words *exports) {
   add_genvs(w, exports);
   add_genv(w, "MASTER_ADDR", master_of(h));
@@ -216,7 +217,7 @@ static tws_code add_mpich(words *w, const tws_handover *h, const words *exports,
   return TWS_OK;
 }
 
-/* One block per rank, with its number. */
+/* Adds one argument block per rank, with the rank's number. */
 static tws_code add_impi(words *w, const tws_handover *h, const words *exports, tws_error *err) {
   const int here = h->hosts->host[0].count, ranks = tws_hosts_ranks(h->hosts);
   TWS_TRY(check_equal(h, "impi", err));
@@ -280,7 +281,8 @@ int tws_launcher_hands_over(tws_launcher launcher) {
   return launcher >= TWS_LAUNCHER_PDSH;
 }
 
-/* If several MPI libraries are installed, Debian gives each mpirun a name of its own. */
+/* Finds the launcher's executable. If several MPI libraries are installed, Debian gives each mpirun a name of its
+ * own. */
 static tws_code find_launcher(const tws_handover *h, const char **name, tws_error *err) {
   static const char *const names[][2] = {
       {"pdsh"}, {"mpirun.openmpi", "mpirun"}, {"mpirun.mpich", "mpirun"}, {"mpirun"}, {"mpirun"}, {"srun"}};
@@ -329,7 +331,7 @@ tws_code tws_handover_command(const tws_handover *h, tws_arena *arena, const cha
 /* ---- running it ---- */
 
 static void become_launcher(const tws_handover *h, const char **command, const sigset_t *mask, pid_t parent) {
-  setpgid(0, 0); /* Ctrl-C reaches it once, through this process */
+  setpgid(0, 0); /* so that Ctrl-C reaches the launcher only once, through this process */
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(127);
   const int input = open("/dev/null", O_RDONLY); /* a process group in the background cannot read a terminal */
@@ -381,7 +383,7 @@ tws_code tws_handover_run(const tws_handover *h, tws_error *err) {
   if (child < 0) code = tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a process: %s", strerror(errno));
   int asked = 0;
   if (child > 0) {
-    setpgid(child, child); /* in parent and child: whichever runs first */
+    setpgid(child, child); /* called in parent and child, since either may run first */
     const int status = wait_for_launcher(child, &signals, &asked);
     if (asked)
       code = tws_fail(err, asked == SIGTERM ? TWS_TERMINATED : TWS_INTERRUPTED, NULL, "%s; %s has ended",

@@ -13,21 +13,23 @@
 typedef struct tws_handover {
   tws_launcher launcher;
   const tws_hosts *hosts;
-  const char *hostfile; /* a file with these hosts and slots, without a filter; NULL: the hosts are named */
-  tws_command_job job;  /* world and node are not read */
+  const char *hostfile; /* path of a file with these hosts and slots, no filter; NULL: hosts are on the command line */
+  tws_command_job job;  /* the members `world` and `node` are not used */
   char *const *command; /* ends with NULL */
-  int to_stderr;        /* its output goes to standard error: standard output has another document */
-  int threads;          /* per rank, where cores are not bound */
-  int printed_only;     /* for a person to read: the launcher need not be installed */
+  int to_stderr;        /* 1: the command's output is passed to standard error, because standard output receives another
+                         * document */
+  int threads;          /* OpenMP threads per rank if cores are not bound */
+  int printed_only;     /* 1: the command line is only printed, so the launcher need not be installed */
 } tws_handover;
 
 /* Returns 1 if another program starts this launcher's ranks, not tws_launch(). */
 int tws_launcher_hands_over(tws_launcher launcher);
-/* The words of the command, in the arena, NULL after the last. TWS_UNSUPPORTED: nodes have different numbers of
- * ranks, and the launcher requires equal ones; TWS_ENVIRONMENT: the launcher is not installed. */
+/* Builds the words of the command, in the arena, NULL after the last. Fails with TWS_UNSUPPORTED if nodes have
+ * different numbers of ranks and the launcher requires equal ones, and with TWS_ENVIRONMENT if the launcher is not
+ * installed. */
 tws_code tws_handover_command(const tws_handover *handover, tws_arena *arena, const char ***words, tws_error *err);
-/* Runs the command to its end, and forwards signals. TWS_RANK with the status that it ended with; TWS_INTERRUPTED,
- * TWS_TERMINATED. */
+/* Runs the command to its end, and forwards signals to it. Fails with TWS_RANK and the command's exit status, or with
+ * TWS_INTERRUPTED or TWS_TERMINATED after a signal. */
 tws_code tws_handover_run(const tws_handover *handover, tws_error *err);
 
 #endif

@@ -179,7 +179,8 @@ static void examine_disk(const tws_health_listener *p, const char *what, const c
                  "%s free in %s%s", tws_format_bytes(bytes, text, sizeof text), path, writable ? "" : ", not writable");
 }
 
-/* Ranks on other nodes connect to a port that the kernel chooses; rendezvous of launched commands is at 29500. */
+/* Returns 1 if this process can bind the port. Ranks on other nodes connect to a port that the kernel chooses; commands
+ * that are launched use port 29500 for their rendezvous. */
 static int can_bind(int port) {
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
   const int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

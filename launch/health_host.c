@@ -1,4 +1,4 @@
-/* The examination of another host, by commands that a remote shell runs there. */
+/* Examines another host by commands that a remote shell runs there. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -62,9 +62,9 @@ void tws_health_host(const tws_health_listener *p, const char *given_shell, cons
   }
   const double first = (double)before.tv_sec + 1e-9 * (double)before.tv_nsec;
   const double last = (double)after.tv_sec + 1e-9 * (double)after.tv_nsec;
-  /* more than the round trip took */
+  /* the difference between the clocks that the duration of the round trip does not explain */
   const double skew = there < first ? there - first : there > last ? there - last : 0;
-  /* quoted for the shell of the host */
+  /* path of this program, quoted for the host's shell */
   tws_text path = {0};
   tws_process_quote(&path, program);
   const int same = path.data && ask_host(&shell, host, path.data, "--version", line, sizeof line);

@@ -13,7 +13,7 @@ static const char hostfile_hint[] = "a line is: worker-0 slots=4";
 static const char name_hint[] = "a host's name has letters, digits and . _ : @ -, and does not begin with '-'";
 
 int tws_is_host_name(const char *name, size_t length) {
-  enum { LONGEST = 253 }; /* of the domain name system */
+  enum { LONGEST = 253 }; /* maximum length of a host name in the domain name system */
   if (length < 1 || length > LONGEST || *name == '-') return 0;
   for (size_t i = 0; i < length; i++)
     if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:@-", name[i]) || !name[i]) return 0;
@@ -27,7 +27,7 @@ static tws_host *find_host(const tws_hosts *hosts, const char *name, size_t leng
   return NULL;
 }
 
-/* One trimmed line: NAME whitespace slots=DIGITS, what follows is ignored. */
+/* Parses one trimmed line, NAME whitespace slots=DIGITS; text after it is ignored. */
 static tws_code parse_line(const char *line, size_t length, const char *place, tws_arena *arena, tws_hosts *out,
                            tws_error *err) {
   size_t name = 0, at;
@@ -80,8 +80,8 @@ tws_code tws_hostfile_parse(const char *text, const char *name, tws_arena *arena
 
 /* ---- Slurm ---- */
 
-/* One host; its tasks are the next of `tasks`: "4", "4(x3)", separated by commas; the last holds for all that follow.
- */
+/* Adds one host, whose number of tasks is the next item of `tasks`: "4" or "4(x3)", separated by commas; the last item
+ * holds for all further hosts. */
 static tws_code add_node(const char *name, const char **tasks, int *times, tws_arena *arena, tws_hosts *out,
                          tws_error *err) {
   int slots = 1, repeated = 1;
@@ -107,7 +107,7 @@ static tws_code add_node(const char *name, const char **tasks, int *times, tws_a
   return TWS_OK;
 }
 
-/* "first" or "first-last" at *at, which is advanced past it; the digits of the first are the width of all. */
+/* Parses "first" or "first-last" at *at and moves *at past it; *width is the number of digits of the first number. */
 static int read_range(const char **at, int *width, int *first, int *last) {
   enum { MOST = 999999999 };
   *width = (int)strspn(*at, "0123456789");
@@ -132,7 +132,7 @@ tws_code tws_nodelist_parse(const char *nodelist, const char *tasks, tws_arena *
       snprintf(name, sizeof name, "%.*s", (int)prefix, begin);
       TWS_TRY(add_node(name, &tasks, &times, arena, out, err));
     } else {
-      do { /* "01-03" keeps its width */
+      do { /* the numbers of "01-03" are written with two digits */
         int width, first, last;
         at++;
         if (!read_range(&at, &width, &first, &last))
@@ -156,11 +156,11 @@ tws_code tws_nodelist_parse(const char *nodelist, const char *tasks, tws_arena *
 
 /* ---- filters ---- */
 
-typedef struct selection { /* per host: listed with slots, or as a whole */
+typedef struct selection { /* [host] slots that the option lists, or the whole host */
   unsigned char whole, listed, slot[TWS_MAX_SLOTS];
 } selection;
 
-/* "NAME" or "NAME:0,2" */
+/* Parses "NAME" or "NAME:0,2" and selects that host or these slots. */
 static tws_code select_one(const tws_hosts *hosts, const char *word, size_t length, const char *option,
                            selection *chosen, tws_error *err) {
   const char *colon = memchr(word, ':', length);
@@ -285,8 +285,9 @@ int64_t tws_devices_here(void) {
   return count < TWS_MAX_SLOTS ? count : TWS_MAX_SLOTS;
 }
 
-/* Without a hostfile the devices of this machine can be chosen: "localhost:1". Where their number is not known, a list
- * of slots is taken as it is; what a bare host and --exclude mean depends on that number. */
+/* Applies filters without a hostfile, which can choose devices of this machine: "localhost:1". If the number of devices
+ * is unknown, a list of slots is accepted unchecked, but a bare host and --exclude are refused, as their meaning
+ * depends on that number. */
 static tws_code filtered_local_host(const tws_hosts_request *o, tws_arena *arena, tws_hosts *hosts, tws_error *err) {
   const char *option = o->include ? "--include" : "--exclude", *filter = o->include ? o->include : o->exclude;
   const size_t name = strcspn(filter, ":@");

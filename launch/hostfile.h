@@ -11,8 +11,8 @@
 enum { TWS_MAX_SLOTS = 256, TWS_MAX_HOSTS = 4096 };
 typedef struct tws_host {
   const char *name;
-  int count;                 /* devices used */
-  short slot[TWS_MAX_SLOTS]; /* their numbers, ascending */
+  int count;                 /* number of devices used */
+  short slot[TWS_MAX_SLOTS]; /* device numbers, ascending */
 } tws_host;
 
 typedef struct tws_hosts {
@@ -35,30 +35,35 @@ tws_code tws_nodelist_parse(const char *nodelist, const char *tasks, tws_arena *
  * slots. */
 tws_code tws_hosts_filter(tws_hosts *hosts, const char *include, const char *exclude, tws_error *err);
 int tws_hosts_ranks(const tws_hosts *hosts);
-/* The hosts as DeepSpeed's launcher encodes them: URL-safe base64 of {"worker-0": [0, 1]}, in the arena; NULL: no
+/* Encodes the hosts as DeepSpeed's launcher does: URL-safe base64 of {"worker-0": [0, 1]}, in the arena; NULL: no
  * memory. */
 const char *tws_hosts_world_info(const tws_hosts *hosts, tws_arena *arena);
-/* Decodes that text. TWS_USAGE for a text that is not such a list, and for one without a slot. */
+/* Decodes that text. Fails with TWS_USAGE if it is no such list, or has no slot. */
 tws_code tws_hosts_read_world_info(const char *text, tws_arena *arena, tws_hosts *out, tws_error *err);
 
-/* Parses "2" as *least 2 and *most -1, and "1:4", for jobs that can continue on fewer nodes, as 1 and 4. TWS_USAGE. */
+/* Parses a number of nodes: "2" sets *least to 2 and *most to -1; "1:4" sets 1 and 4 and is accepted only if `elastic`
+ * (jobs that can continue on fewer nodes). Fails with TWS_USAGE for other texts. */
 tws_code tws_nodes_parse(const char *text, int elastic, int64_t *least, int64_t *most, tws_error *err);
 
 /* The options that determine a command's hosts. Without a hostfile: this machine, with that number of ranks, or with
  * the devices that "localhost:0,2" in `include` names. */
 typedef struct tws_hosts_request {
-  const char *hostfile, *include, *exclude; /* NULL: not given */
-  const char *nodelist, *tasks;             /* of Slurm, in place of a hostfile: "gpu[1-3,7]", "4(x3),2"; or NULL */
-  int64_t ranks, num_nodes, num_gpus;       /* 0: not given */
-  int64_t devices;                          /* of this machine, for filters without a hostfile; 0: not known */
-  int64_t most_nodes;                       /* > 0: as many nodes as there are, from num_nodes to this number */
+  const char *hostfile, *include, *exclude; /* paths and filters of the command line; NULL: not given */
+  const char *nodelist, *tasks;             /* Slurm's description of the allocation, used in place of a hostfile:
+                                             * "gpu[1-3,7]" and "4(x3),2"; NULL: not given */
+  int64_t ranks, num_nodes, num_gpus;       /* numbers on the command line; 0: not given */
+  int64_t devices;                          /* number of devices of this machine, for filters without a hostfile; 0:
+                                             * unknown */
+  int64_t most_nodes;                       /* > 0: the job uses as many of the hosts as exist, at least num_nodes and
+                                             * at most this number */
 } tws_hosts_request;
-/* TWS_USAGE for filters together with numbers, and for filters of other machines without a hostfile; TWS_INVALID for
- * more hosts or slots than there are. */
+/* Determines the hosts of a job. Fails with TWS_USAGE for filters together with numbers, and for filters of other
+ * machines without a hostfile; with TWS_INVALID if more hosts or slots are requested than exist. */
 tws_code tws_hosts_find(const tws_hosts_request *request, tws_arena *arena, tws_hosts *hosts, tws_error *err);
-int64_t tws_devices_here(void);              /* NVIDIA's, as the driver lists them; 0: not known */
-int tws_hosts_local(const tws_hosts *hosts); /* 1: all of them are this machine */
-/* The host of a rank, and the index of the rank's slot on it. */
+int64_t tws_devices_here(void);              /* returns the number of NVIDIA devices that the driver lists; 0:
+                                              * unknown */
+int tws_hosts_local(const tws_hosts *hosts); /* returns 1 if all of the hosts are this machine */
+/* Returns the host of a rank, and sets *slot to the index of the rank's slot on it. */
 const tws_host *tws_hosts_of_rank(const tws_hosts *hosts, int rank, int *slot);
 
 #endif

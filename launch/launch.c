@@ -33,7 +33,8 @@
 #include "launch/strangers.h"
 #include "launch/watch.h"
 
-enum { OTHER_POLLS = 2 + TWS_PRINTED_POLLS }; /* signals, connections, output; ranks follow */
+/* poll() entries for signals, connections and output; the entries of ranks follow */
+enum { OTHER_POLLS = 2 + TWS_PRINTED_POLLS };
 
 /* mpirun ends the other ranks by itself when one dies, and its status then says how: it has `notice_s` for that
  * before it is asked to, and `reaction_s` after a rank has reported a failure. Processes that were asked to end have
@@ -43,48 +44,48 @@ static const double notice_s = 10.0, reaction_s = 2.0, patience_s = 5.0, hang_s 
 
 typedef struct peer {
   tws_link link;
-  int known;    /* it was connected */
-  pid_t pid;    /* 0: of another machine */
-  int said_end; /* DONE or FAILED came */
+  int known;    /* 1: the rank has connected */
+  pid_t pid;    /* process ID; 0: the rank is on another machine */
+  int said_end; /* 1: the rank's DONE or FAILED record has arrived */
   double heard_s;
-  tws_escape escape[2]; /* of its output and error, where they come through the network */
+  tws_escape escape[2]; /* state of the escaping of its standard output and error, if they arrive through the network */
 } peer;
 
 typedef struct job {
   const tws_launch_options *options;
-  int files[TWS_LAUNCH_FILES]; /* for the ranks: output, error, board */
+  int files[TWS_LAUNCH_FILES]; /* files that local ranks receive: standard output, standard error, board */
   char *board;
-  int signals, noise; /* noise: mpirun's own output */
-  int remote;         /* ranks come through the network */
+  int signals, noise; /* signals: descriptor of signals; noise: file with mpirun's own output */
+  int remote;         /* 1: ranks connect through the network */
   tws_strangers *strangers;
-  char name[1024]; /* where ranks find it */
+  char name[1024]; /* the launcher's address for the ranks */
   char secret[TWS_SECRET_TEXT + 1];
-  int *logs; /* of each rank: file, or -1 */
+  int *logs; /* [rank] log file, or -1 */
   tws_printed *printed;
-  int waited; /* the output was full when events were last waited for */
+  int waited; /* 1: the output was full when events were last waited for */
   double silence_s;
-  int news; /* a line has changed that was not yet sent to ranks on other nodes */
+  int news; /* 1: a rank's current operation has changed, and ranks on other nodes have not been informed yet */
   double told_s;
   sigset_t old_mask;
   peer *peers;
   struct pollfd *polls;
   pid_t mpirun;
-  int status, ended; /* of mpirun */
+  int status, ended; /* status: exit status of mpirun; ended: 1 when mpirun has ended */
   int signal;        /* the signal that asked the launcher to stop */
-  int passed_on;     /* SIGTERM was forwarded, to ranks that end by themselves */
+  int passed_on;     /* 1: SIGTERM was forwarded to ranks that end by themselves */
   tws_watch *watch;
   tws_remains remains;
   int learned;                /* mpirun's identifiers for the cleanup are known */
-  double finish_s;            /* when mpirun is late after all ranks have ended well; 0: they have not */
-  int finished;               /* it was, and was ended */
+  double finish_s;            /* deadline for mpirun's end after all ranks have ended successfully; 0: not set */
+  int finished;               /* 1: mpirun missed that deadline and was ended */
   int killed;                 /* mpirun was ended by a signal that is not the launcher's */
   int stopped_itself;         /* mpirun ended with status 1, and the launcher had not asked it to */
-  double dead_s;              /* when the first rank ended without a word */
-  int lost;                   /* a rank of a node that sends nothing, + 1 */
-  int first_dead;             /* rank that ended without a word, or -1 */
-  int muted;                  /* a rank whose connection was closed before its last record came, + 1 */
-  tws_launch_record failure;  /* the first that was reported; word 0: none */
-  double ask_at_s, kill_at_s; /* 0: not set; kill_at_s is set when the ranks were asked to end */
+  double dead_s;              /* time at which the first rank ended without a final record */
+  int lost;                   /* 1 + a rank of a node that sends nothing; 0: none */
+  int first_dead;             /* the first rank that ended without a final record, or -1 */
+  int muted;                  /* 1 + a rank whose connection was closed before its last record arrived; 0: none */
+  tws_launch_record failure;  /* the first failure that was reported; failure.word 0: none */
+  double ask_at_s, kill_at_s; /* times at which mpirun is asked to end (ask_at_s) and killed; 0: not set */
 } job;
 
 int tws_launch_cores(void) {
@@ -137,7 +138,8 @@ static tws_code open_files(job *j, tws_error *err) {
   j->files[1] = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
   j->files[2] = memfd_create("twinspeed-board", MFD_CLOEXEC);
   j->noise = memfd_create("twinspeed-mpirun", MFD_CLOEXEC);
-  if (j->files[0] < 0) j->files[0] = open("/dev/null", O_WRONLY | O_CLOEXEC); /* started with a closed output */
+  /* this program was started with its output closed */
+  if (j->files[0] < 0) j->files[0] = open("/dev/null", O_WRONLY | O_CLOEXEC);
   if (j->files[1] < 0) j->files[1] = open("/dev/null", O_WRONLY | O_CLOEXEC);
   if (j->files[0] < 0 || j->files[1] < 0 || j->files[2] < 0 || j->noise < 0 ||
       ftruncate(j->files[2], (off_t)board) != 0)
@@ -158,12 +160,12 @@ static tws_code open_signals(job *j, tws_error *err) {
   sigaddset(&mask, SIGHUP);
   sigaddset(&mask, SIGCHLD);
   sigprocmask(SIG_BLOCK, &mask, &j->old_mask);
-  signal(SIGCHLD, SIG_DFL); /* a parent that ignores it would hide mpirun's end */
+  signal(SIGCHLD, SIG_DFL); /* if a parent process ignores SIGCHLD, mpirun's end would not be noticed */
   j->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
   return j->signals >= 0 ? TWS_OK : tws_fail(err, TWS_ENVIRONMENT, NULL, "signalfd: %s", strerror(errno));
 }
 
-/* Open MPI meets tight limits with silence or with a page of its own command. */
+/* Checks the limits of processes and files: if they are too low, Open MPI fails without a useful message. */
 static tws_code check_limits(int ranks, tws_error *err) {
   struct rlimit files, size, space;
   const rlim_t needed = 64 + 8 * (rlim_t)ranks, room = (rlim_t)16 << 20, addresses = (rlim_t)256 << 20;
@@ -248,7 +250,7 @@ static void become_mpirun(const job *j, const char **command, pid_t launcher) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != launcher) _exit(127);
   if (input >= 0) dup2(input, STDIN_FILENO);
-  dup2(j->noise, STDOUT_FILENO); /* ranks get their output through the socket; mpirun's own goes here */
+  dup2(j->noise, STDOUT_FILENO); /* only mpirun's own output; ranks receive theirs through the socket */
   dup2(j->noise, STDERR_FILENO);
   setenv(TWS_LAUNCHER_VARIABLE, j->name, 1);
   unsetenv(TWS_SECRET_VARIABLE);
@@ -272,7 +274,7 @@ static tws_code start_ranks(job *j, tws_error *err) {
     j->mpirun = fork();
     if (j->mpirun == 0) become_mpirun(j, command, launcher);
     if (j->mpirun < 0) code = tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a process: %s", strerror(errno));
-    if (j->mpirun > 0) setpgid(j->mpirun, j->mpirun); /* in parent and child: whichever runs first */
+    if (j->mpirun > 0) setpgid(j->mpirun, j->mpirun); /* called in parent and child, since either may run first */
     j->remains.mpirun = j->mpirun > 0 ? j->mpirun : 0;
     tws_watch_started(j->watch, j->remains.mpirun);
   }
@@ -280,7 +282,7 @@ static tws_code start_ranks(job *j, tws_error *err) {
   return code;
 }
 
-/* ---- while it runs ---- */
+/* ---- while the job runs ---- */
 
 static void ask_to_end(job *j) {
   if (j->kill_at_s > 0.0) return;
@@ -288,7 +290,7 @@ static void ask_to_end(job *j) {
   if (!j->ended) kill(-j->mpirun, SIGTERM);
 }
 
-/* Processes that hang do not end by themselves either. */
+/* Sets times for ending the job; the time is shorter after a hang, as processes that hang do not end by themselves. */
 static void end_soon(job *j) {
   ask_to_end(j);
   j->kill_at_s = tws_clock_s() + hang_s;
@@ -305,7 +307,7 @@ static void end_by_force(job *j) {
     if (p->link.socket >= 0 && p->pid > 0) kill(p->pid, SIGKILL);
     if (p->link.socket < 0 || !j->remote) continue;
     if (!p->said_end && !j->muted) j->muted = r + 1;
-    tws_link_close(&p->link); /* which ends it, as soon as it knows */
+    tws_link_close(&p->link); /* the rank ends when it notices the closed connection */
   }
   if (!j->ended) kill(-j->mpirun, SIGKILL);
 }
@@ -329,7 +331,7 @@ static tws_rank_place place_of(const job *j, int rank) {
   return p;
 }
 
-/* With it a local rank gets the files. */
+/* Sends WELCOME and, to a local rank, the files. */
 static int send_files(const tws_link *link, tws_launch_record *welcome, const int files[TWS_LAUNCH_FILES]) {
   union {
     struct cmsghdr header;
@@ -357,7 +359,7 @@ static int send_welcome(job *j, tws_link *link, int rank) {
   return sent;
 }
 
-/* Ranks that have proved which they are. */
+/* Adds the newly connected ranks, which have proved their identity, to the job. */
 static void welcome_ranks(job *j) {
   tws_newcomer new[TWS_NEWCOMERS];
   const int count = tws_strangers_look(j->strangers, new);
@@ -386,14 +388,14 @@ static void print_and_free(job *j, int rank, int stream, tws_text *printable) {
   tws_text_free(printable);
 }
 
-/* Output of another machine is escaped, so that it is no command for the terminal of this one. */
+/* Prints output of a rank on another machine. It is escaped, so that it cannot control this machine's terminal. */
 static void print_escaped(job *j, int rank, int stream, const char *text, size_t bytes) {
   tws_text printable = {0};
   tws_escape_add(&j->peers[rank].escape[stream], text, bytes, "\n\t\r", &printable);
   print_and_free(j, rank, stream, &printable);
 }
 
-/* A rank of another machine prints no more: what is left of a character that its output ended in is printed too. */
+/* Ends the output of a rank on another machine; an incomplete multi-byte character at its end is printed too. */
 static void end_printed(job *j, int rank) {
   for (int i = 0; i < 2; i++) {
     tws_text printable = {0};
@@ -403,7 +405,8 @@ static void end_printed(job *j, int rank) {
   tws_printed_end(j->printed, rank);
 }
 
-/* The first failure counts. Of a hang this process may know better than the waiting rank which process is stopped. */
+/* Keeps the first failure that is reported. After a report of a hang, this process examines which process is stopped,
+ * as it may know better than the rank that waits. */
 static void note_failure(job *j, const tws_launch_record *record) {
   if (!j->failure.kind && j->first_dead < 0 && !j->lost) {
     int stopped = -1;
@@ -429,7 +432,7 @@ static void take_record(job *j, int rank, const tws_launch_record *record) {
   if (record->kind == TWS_RECORD_FAILED) note_failure(j, record);
   p->said_end = 1;
   tws_watch_done(j->watch, rank);
-  if (j->remote) { /* the rank waits for this before it ends */
+  if (j->remote) { /* the rank waits for its connection to be closed before it ends */
     end_printed(j, rank);
     tws_link_close(&p->link);
   }
@@ -439,7 +442,7 @@ static void hear_rank(job *j, int rank) {
   peer *p = &j->peers[rank];
   tws_launch_record record;
   const int got = tws_link_receive(&p->link, &record);
-  if (got < 0) { /* the rank is gone, or sends what is no record of this job */
+  if (got < 0) { /* the rank has ended, or has sent bytes that are no record of this job */
     if (j->remote) end_printed(j, rank);
     tws_link_close(&p->link);
     if (!p->said_end && !j->failure.kind && j->first_dead < 0 && !j->signal && !j->lost) {
@@ -455,15 +458,14 @@ static void hear_rank(job *j, int rank) {
   if (got > 0) take_record(j, rank, &record);
 }
 
-/* The first rank that has not connected yet, or, in a job with a deadline, not said what it does: or -1. */
+/* Returns the first rank that has not connected or, in a job with a deadline, has reported no operation; -1: none. */
 static int missing_rank(const job *j) {
   for (int r = 0; r < j->options->ranks; r++)
     if (!j->peers[r].known || (j->options->deadline_s > 0 && !j->board[(size_t)r * TWS_BOARD_LINE])) return r;
   return -1;
 }
 
-/* Sends a record to every rank, as far as the socket accepts it without blocking: a rank that does not read receives
- * it later. A pending record suffices as NEWS. */
+/* Sends a record to every rank without blocking; no second NEWS record is sent while one is pending. */
 static void tell_all(job *j, tws_launch_word word) {
   const tws_launch_record record = {.kind = word};
   for (int r = 0; r < j->options->ranks; r++) {
@@ -480,7 +482,7 @@ static void pass_on_news(job *j) {
   j->told_s = now;
 }
 
-/* If all ranks are connected they can end by themselves; otherwise no work was begun that is worth saving. */
+/* Returns 1 if SIGTERM is forwarded: all ranks are connected, and have work that may be worth saving. */
 static int pass_on(job *j) {
   if (!j->options->ends_itself || j->passed_on || j->failure.kind || j->first_dead >= 0 || missing_rank(j) >= 0)
     return 0;
@@ -488,8 +490,7 @@ static int pass_on(job *j) {
   return j->passed_on = 1;
 }
 
-/* A rank that failed by itself has died some time before mpirun was killed. An mpirun that a signal asks to end ends
- * all ranks and returns 1 (tws_noise_read()). */
+/* Records how mpirun has ended. An mpirun that a signal asks to end ends all ranks and returns 1 (tws_noise_read()). */
 static void note_end(job *j) {
   j->ended = 1;
   j->stopped_itself = WIFEXITED(j->status) && WEXITSTATUS(j->status) == 1 && j->kill_at_s == 0.0 && !j->lost;
@@ -505,7 +506,7 @@ static void take_signals(job *j) {
       continue;
     }
     if (info.ssi_signo == SIGTERM && !j->signal && pass_on(j)) continue;
-    if (j->signal) end_by_force(j); /* asked twice */
+    if (j->signal) end_by_force(j); /* the second request to end */
     if (!j->signal) j->signal = (int)info.ssi_signo;
     ask_to_end(j);
   }
@@ -517,7 +518,7 @@ static int any_connected(const job *j) {
   return 0;
 }
 
-/* When the rank that has been silent for longest is lost; 0: never. One whose machine answers is not lost. */
+/* Returns the time at which the rank that is silent for longest counts as lost, and sets *rank; 0: there is none. */
 static double lost_at(const job *j, int *rank) {
   double at = 0;
   const double now = tws_clock_s();
@@ -552,7 +553,7 @@ static int time_left(const job *j) {
   return left > 0.0 ? (int)(left * 1000.0) + 1 : 0;
 }
 
-/* All ranks of the lost node are given up, and the failure is reported as the loss of the node. */
+/* Gives up all ranks of the lost node, and reports the loss of the node as the failure. Returns 1 if a node is lost. */
 static int give_up_lost(job *j) {
   int silent = -1;
   const double at = lost_at(j, &silent);
@@ -561,8 +562,7 @@ static int give_up_lost(job *j) {
   return 1;
 }
 
-/* This process may have been stopped itself: ranks whose messages it could not read meanwhile are neither lost nor
- * silent. */
+/* After this process itself was stopped, ranks whose messages it could not read count neither as lost nor as silent. */
 static void note_away(job *j) {
   if (tws_watch_look(j->watch) <= 0.0) return;
   for (int r = 0; r < j->options->ranks; r++) j->peers[r].heard_s = tws_clock_s();
@@ -578,18 +578,19 @@ static void look_at_ranks(job *j) {
   if (is_ending(j) || j->signal || j->lost || j->failure.kind || j->first_dead >= 0) return;
   tws_launch_record verdict = {.kind = TWS_RECORD_FAILED};
   if (tws_watch_judge(j->watch, &verdict.rank, &verdict.error) == TWS_OK) return;
-  if (verdict.rank < 0) verdict.rank = j->options->ranks - 1; /* a job that is started again leaves out some rank */
+  /* the stuck rank is unknown: a job that is restarted leaves the last rank out */
+  if (verdict.rank < 0) verdict.rank = j->options->ranks - 1;
   j->failure = verdict;
   end_soon(j);
   tws_watch_kill_stopped(j->watch);
 }
 
-/* mpirun has daemons on other machines to end. */
+/* Returns the time that mpirun has for ending: longer if it has daemons on other machines to end. */
 static double finish_s(const job *j) {
   return j->remote ? notice_s : patience_s;
 }
 
-/* All ranks have ended well, and the rest is mpirun's. */
+/* Called when all ranks have ended successfully and only mpirun still runs. */
 static void finish(job *j) {
   int done = 0;
   for (int r = 0; r < j->options->ranks; r++) done += j->peers[r].said_end;
@@ -610,10 +611,10 @@ static void do_what_is_due(job *j) {
     return;
   }
   end_by_force(j);
-  j->kill_at_s = tws_clock_s() + 1.0; /* and again, until they are gone */
+  j->kill_at_s = tws_clock_s() + 1.0; /* SIGKILL is sent repeatedly until the processes have ended */
 }
 
-/* Looks at rank 0's line: ranks that train begin it with their step (real/executor.c). */
+/* Updates the progress display from rank 0's line, which begins with the step (real/executor.c). */
 static void show_progress(const job *j) {
   char line[48];
   int64_t step;
@@ -623,8 +624,7 @@ static void show_progress(const job *j) {
     tws_progress_update(j->options->progress, (double)step);
 }
 
-/* Waits until a rank reports something, at most as many milliseconds as the next due task or progress display
- * allows. */
+/* Waits until a rank reports something, or until the next task or progress display is due. */
 static int wait_for_news(const job *j) {
   enum { PROGRESS_MS = 200 };
   const int left = time_left(j);
@@ -643,7 +643,7 @@ static void set_polls(job *j) {
     peer *p = &j->peers[r];
     const short out = p->link.pending > 0 && !p->link.shut ? POLLOUT : 0;
     j->polls[OTHER_POLLS + r] = (struct pollfd){.fd = waits ? -1 : p->link.socket, .events = (short)(POLLIN | out)};
-    if (waits || j->waited) p->heard_s = tws_clock_s(); /* its silence is due to this process */
+    if (waits || j->waited) p->heard_s = tws_clock_s(); /* the rank's silence is caused by this process */
   }
   j->waited = waits;
 }
@@ -658,8 +658,7 @@ static void hear_ranks(job *j) {
   }
 }
 
-/* Returns 1 if all ranks have ended and their output is written; a launcher that was asked to stop does not wait for
- * the reader of its output. */
+/* Returns 1 if all ranks have ended and, unless the launcher was asked to stop, their output is written. */
 static int is_over(const job *j) {
   return j->ended && !any_connected(j) && (tws_printed_done(j->printed) || j->signal);
 }
@@ -668,10 +667,10 @@ static void wait_for_all(job *j) {
   while (!is_over(j)) {
     set_polls(j);
     if (j->ended && !tws_printed_waits(j->printed))
-      ask_in(j, reaction_s); /* mpirun is gone: its ranks follow at once */
+      ask_in(j, reaction_s); /* mpirun has ended, so its ranks are asked to end at once */
     do_what_is_due(j);
     if (wait_for_news(j) <= 0) continue;
-    note_away(j); /* before any record is judged */
+    note_away(j); /* called before any record is examined */
     tws_printed_look(j->printed, j->polls + 2);
     hear_ranks(j);
     if (j->polls[1].revents) welcome_ranks(j);
@@ -680,7 +679,7 @@ static void wait_for_all(job *j) {
   }
 }
 
-/* ---- what came of it ---- */
+/* ---- the result of the job ---- */
 
 static const char *what_it_did(const job *j, int rank, char *text, size_t size) {
   const char *line = j->board + (size_t)rank * TWS_BOARD_LINE;
@@ -694,7 +693,7 @@ static tws_code explain_death(const job *j, int rank, tws_error *err) {
   return tws_failure_death(rank, status, what_it_did(j, rank, what, sizeof what), err);
 }
 
-/* The ranks of its node share its fate. */
+/* Reports the loss of a rank together with the other ranks of its node. */
 static tws_code explain_loss(const job *j, int rank, tws_error *err) {
   char what[TWS_BOARD_LINE];
   int slot = 0;
@@ -722,7 +721,7 @@ static void name_failed(const job *j, int rank) {
   if (j->options->failed_rank) *j->options->failed_rank = rank;
 }
 
-/* The only failure is that not all output of the ranks could be written. */
+/* Returns the error for a job whose only failure is that not all output of the ranks could be written. */
 static tws_code explain_output(const job *j, tws_error *err) {
   const int failed = tws_printed_failed(j->printed);
   if (failed)

@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include "base/memory.h"
 
-enum { REGULAR, SOCKET, OTHER }; /* kinds */
+enum { REGULAR, SOCKET, OTHER }; /* kinds of files */
 
 void tws_outlet_open(tws_outlet *outlet, int file) {
   struct stat about;
@@ -23,7 +23,7 @@ void tws_outlet_close(tws_outlet *outlet) {
   *outlet = (tws_outlet){.file = -1};
 }
 
-/* A pipe that poll() reports as writable accepts PIPE_BUF bytes without blocking. */
+/* Writes some bytes without blocking. A pipe that poll() reports as writable accepts PIPE_BUF bytes. */
 static ssize_t write_some(const tws_outlet *outlet, const char *text, size_t count) {
   struct pollfd ready = {.fd = outlet->file, .events = POLLOUT};
   if (outlet->kind == SOCKET) return send(outlet->file, text, count, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -70,7 +70,7 @@ static void put(tws_outlet *outlet, int writer, const char *text, size_t count) 
   outlet->writer = text[count - 1] == '\n' ? 0 : writer + 1;
 }
 
-/* Number of bytes up to the end of the last complete line. */
+/* Returns the number of bytes up to the end of the last complete line. */
 static size_t ended(const char *text, size_t count) {
   for (size_t n = count; n > 0; n--)
     if (text[n - 1] == '\n' || (text[n - 1] == '\r' && n < count)) return n;
@@ -80,7 +80,7 @@ static size_t ended(const char *text, size_t count) {
 void tws_line_add(tws_line *line, int writer, tws_outlet *outlet, const char *text, size_t count) {
   if (!line->text) line->text = tws_calloc(TWS_LINE_MOST, 1);
   if (!line->text) {
-    put(outlet, writer, text, count); /* in pieces, then */
+    put(outlet, writer, text, count); /* a line that is too long is written in segments */
     count = 0;
   }
   while (count > 0) {

@@ -13,11 +13,12 @@ enum { TWS_LINE_MOST = 64 * 1024 };
 /* A file that several ranks write to. */
 typedef struct tws_outlet {
   int file;
-  int failed; /* errno of the first failed write, after which output is lost; EPIPE: its reader has closed it */
+  int failed; /* errno of the first failed write, after which output is discarded; EPIPE: the reader has closed the
+               * pipe */
   int kind;   /* method of writing without blocking */
-  int writer; /* writer of the incomplete line, + 1; 0: the last line is complete */
+  int writer; /* 1 + writer of the incomplete last line; 0: the last line is complete */
   char *waiting;
-  size_t count, capacity; /* bytes that the file did not accept yet */
+  size_t count, capacity; /* count: bytes that the file has not accepted yet; capacity: size of their buffer */
 } tws_outlet;
 
 /* An incomplete line of one rank. */
@@ -28,9 +29,11 @@ typedef struct tws_line {
 
 void tws_outlet_open(tws_outlet *outlet, int file); /* the caller owns the file */
 void tws_outlet_close(tws_outlet *outlet);
-void tws_outlet_write(tws_outlet *outlet); /* as much as the file accepts without blocking */
-/* `writer` identifies the rank and stream. */
+void tws_outlet_write(tws_outlet *outlet); /* writes as many bytes as the file accepts without blocking */
+/* Appends text to the line of one rank and stream, and passes complete lines on; `writer` identifies the rank and
+ * stream. */
 void tws_line_add(tws_line *line, int writer, tws_outlet *outlet, const char *text, size_t count);
-void tws_line_end(tws_line *line, int writer, tws_outlet *outlet); /* its rank writes no more */
+/* passes the incomplete line on, when its rank has ended */
+void tws_line_end(tws_line *line, int writer, tws_outlet *outlet);
 
 #endif

@@ -1,7 +1,7 @@
 #include "launch/link.h"
 #include <errno.h>
 #include <linux/sockios.h>
-#include <linux/tcp.h> /* glibc's own header lacks the window */
+#include <linux/tcp.h> /* the header of glibc lacks the field of the receive window */
 #include <netinet/in.h>
 #include <stdint.h>
 #include <string.h>
@@ -18,7 +18,8 @@ void tws_link_close(tws_link *link) {
 
 static int receive_local(tws_link *link, tws_launch_record *record) {
   const ssize_t got = recv(link->socket, record, sizeof *record, MSG_DONTWAIT);
-  /* A reset arrives before the last records of a rank that has not read everything that was sent to it. */
+  /* The rank has closed its socket without reading everything that was sent to it; its last records may still be unread
+   * here. */
   if (got < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNRESET)) return 0;
   return got > 0 && tws_record_check(record, (size_t)got, link->from_rank, link->ranks) ? 1 : -1;
 }
@@ -58,7 +59,7 @@ static int read_info(int socket, struct tcp_info *info, socklen_t *size) {
 }
 
 void tws_link_ask(int socket, int seconds) {
-  const int on = 1, often = 120; /* it is not the kernel that gives up */
+  const int on = 1, often = 120; /* keep-alive probes: the launcher decides before the kernel does */
   setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
   setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
@@ -79,8 +80,9 @@ double tws_link_silence_s(int socket) {
 
 /* ---- sending ---- */
 
-/* Bytes that fit into the peer's receive window; SIZE_MAX where the kernel does not report it (before Linux 5.4).
- * The queue is read first: an acknowledgement between the two calls makes the result too small, never too large. */
+/* Returns the number of bytes that fit into the peer's receive window; SIZE_MAX where the kernel does not report it
+ * (before Linux 5.4). The queue is read first: an acknowledgement between the two calls makes the result too small,
+ * never too large. */
 static size_t room_there(tws_link *link) {
   struct tcp_info info;
   socklen_t size = sizeof info;

@@ -7,7 +7,7 @@
 
 #include "base/number.h"
 
-/* "process rank 3 with PID 71 on node ...", or "Process name: [[8007,1],3]". */
+/* Returns the rank named in "process rank 3 with PID 71 on node ..." or "Process name: [[8007,1],3]", or -1. */
 static int named_rank(const char *text) {
   const char *rank = strstr(text, "process rank "), *name = strstr(text, "Process name: [["), *rest;
   const char *number = rank ? rank + strlen("process rank ") : NULL;

@@ -12,16 +12,16 @@ enum { EVENTS = 32, READ_BYTES = 4096, PIPE_BYTES = 1 << 16 };
 
 typedef struct line_pipe {
   tws_line line;
-  int pipe;         /* of a local rank; -1: there is none */
+  int pipe;         /* read end of the pipe of a local rank; -1: the rank has none */
   size_t afterward; /* bytes that were read after all ranks had ended */
 } line_pipe;
 
 struct tws_printed {
   int ranks, events, ended;
-  int direct[2]; /* local ranks write to it themselves */
-  int same;      /* standard output and error are one file */
+  int direct[2]; /* [stream] 1: local ranks write to the file themselves */
+  int same;      /* 1: standard output and standard error are the same file */
   tws_outlet outlets[2], *logs;
-  line_pipe *streams; /* two a rank */
+  line_pipe *streams; /* two for each rank */
 };
 
 static tws_outlet *outlet_of(tws_printed *o, int at) {
@@ -29,7 +29,8 @@ static tws_outlet *outlet_of(tws_printed *o, int at) {
   return log->file >= 0 ? log : &o->outlets[at % 2];
 }
 
-/* A terminal shows lines as they grow, and a null device has no lines. */
+/* Returns 1 if local ranks can write to the file themselves: a terminal shows incomplete lines as well, and the null
+ * device discards them. */
 static int is_direct(int file) {
   struct stat about, null;
   if (isatty(file)) return 1;
@@ -76,7 +77,7 @@ void tws_printed_close(tws_printed *o) {
   tws_free(o);
 }
 
-/* Opens a pipe whose output is read as that stream, and returns its end to write to; -1. */
+/* Opens a pipe whose content is read as stream `at`, and returns its write end, or -1. */
 static int open_pipe(tws_printed *o, int at) {
   struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)at};
   int ends[2];
@@ -92,7 +93,8 @@ tws_code tws_printed_files(tws_printed *o, int rank, int files[2], int *own, tws
   files[0] = files[1] = o->logs[rank].file;
   if (files[0] >= 0) return TWS_OK;
   for (int i = 0; i < 2; i++) {
-    const int same = i == 1 && o->same; /* one pipe: what a rank writes stays in its order */
+    const int same = i == 1 && o->same; /* one pipe serves both streams, so that the order of the rank's output is
+                                         * preserved */
     if (o->direct[i] || same)
       files[i] = fcntl(same ? files[0] : o->outlets[i].file, F_DUPFD_CLOEXEC, 3);
     else
@@ -125,7 +127,7 @@ void tws_printed_polls(const tws_printed *o, struct pollfd polls[TWS_PRINTED_POL
   polls[2] = (struct pollfd){.fd = tws_printed_waits(o) ? -1 : o->events, .events = POLLIN};
 }
 
-/* 1: there was something. */
+/* Reads from a pipe; returns 1 if there was data. */
 static int read_pipe(tws_printed *o, int at) {
   char text[READ_BYTES];
   line_pipe *s = &o->streams[at];
@@ -152,7 +154,8 @@ void tws_printed_look(tws_printed *o, const struct pollfd polls[TWS_PRINTED_POLL
   for (int i = 0; i < events && !tws_printed_waits(o); i++) read_pipe(o, (int)event[i].data.u32);
 }
 
-/* Data that is in the pipes now was printed before the ranks ended; a process that they started may still print. */
+/* Reads the data that are in the pipes now, which were printed before the ranks ended; later data come from processes
+ * that the ranks have started. */
 int tws_printed_done(tws_printed *o) {
   o->ended = 1;
   for (int at = 0; at < 2 * o->ranks; at++)

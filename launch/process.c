@@ -26,15 +26,15 @@ static size_t read_proc(pid_t pid, const char *name, char *text, size_t size) {
   return length;
 }
 
-/* The number of a process that a name in /proc is, or 0. */
+/* Returns the process ID that a name in /proc denotes, or 0. */
 static pid_t pid_of(const char *name) {
   int pid;
   return tws_text_int(name, NULL, 1, INT32_MAX, &pid) ? (pid_t)pid : 0;
 }
 
-/* "123 (any name) S 1 ..."; ticks may be NULL: user and system time, the 14th and 15th of its words. */
+/* Parses /proc/PID/stat, "123 (any name) S 1 ...". ticks: user plus system time, words 14 and 15; may be NULL. */
 static char read_stat(pid_t pid, pid_t *parent, unsigned long long *ticks) {
-  enum { PARENT = 1, USER = 11, SYSTEM = 12 }; /* words after the state */
+  enum { PARENT = 1, USER = 11, SYSTEM = 12 }; /* positions of these words after the state */
   char text[512];
   int64_t of[SYSTEM + 1] = {0};
   if (read_proc(pid, "stat", text, sizeof text) == 0) return 0;
@@ -74,7 +74,7 @@ int tws_process_variable(pid_t pid, const char *name, char *value, size_t size) 
 typedef struct process {
   pid_t pid, parent;
   unsigned long long ticks;
-  int below; /* the one that is asked for */
+  int below; /* 1: the process is a descendant of the one that was asked for */
 } process;
 
 static int compare_processes(const void *a, const void *b) {
@@ -82,7 +82,7 @@ static int compare_processes(const void *a, const void *b) {
   return (left > right) - (left < right);
 }
 
-/* Lists all processes by number; returns how many there are. */
+/* Lists all processes with their IDs; returns their number. */
 static int list_processes(process *all, int room) {
   DIR *folder = opendir("/proc");
   int count = 0;
@@ -107,7 +107,7 @@ unsigned long long tws_process_ticks_below(pid_t root, const pid_t *apart, int c
   process *all = tws_calloc(MOST, sizeof *all);
   const int there = all ? list_processes(all, MOST) : 0;
   unsigned long long sum = 0;
-  for (int found = 1; found;) { /* a generation after the other */
+  for (int found = 1; found;) { /* marks one generation of descendants after another */
     found = 0;
     for (int i = 0; i < there; i++) {
       const process key = {.pid = all[i].parent};

@@ -35,21 +35,22 @@ typedef enum tws_launch_word {
 struct tws_rank_place {
   int32_t ranks, local_rank, local_ranks, node, nodes;
   int32_t given;        /* 1: a hostfile or its filters chose the devices below */
-  int32_t device_count; /* of the node */
+  int32_t device_count; /* devices of the node */
   int16_t device[TWS_MAX_SLOTS];
-  char master[256];  /* the first host */
-  double patience_s; /* the rank gives the launcher up when its machine has not answered for this long; 0: never */
+  char master[256];  /* host name or address of the job's first host */
+  double patience_s; /* the rank ends if the launcher's machine has not answered for this many seconds; 0: it waits
+                      * without limit */
 };
 
 /* A record. Only its first tws_record_bytes() bytes are sent. */
 typedef struct tws_launch_record {
   uint32_t kind;
   int32_t rank;
-  int32_t stream; /* OUTPUT: 0 standard output, 1 standard error */
-  int32_t bytes;  /* OUTPUT: of the text */
+  int32_t stream; /* in OUTPUT records: 0 standard output, 1 standard error */
+  int32_t bytes;  /* in OUTPUT records: length of the text */
   union {
-    tws_error error;      /* FAILED */
-    tws_rank_place place; /* WELCOME */
+    tws_error error;      /* in FAILED records */
+    tws_rank_place place; /* in WELCOME records */
     char text[TWS_RECORD_TEXT];
   };
 } tws_launch_record;

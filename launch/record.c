@@ -1,4 +1,4 @@
-/* Which records may be sent by whom, how long each is, and what is in them. */
+/* Checks records: which side may send each kind, its length and its contents. */
 #include <math.h>
 #include <string.h>
 #include "launch/protocol.h"
@@ -42,7 +42,7 @@ static int check_place(const tws_rank_place *p) {
 }
 
 static int check_error(const tws_error *e) {
-  int32_t code; /* whatever was sent need not be one of the enumeration's */
+  int32_t code; /* any number may have been received, so it is not read as an enumeration */
   memcpy(&code, &e->code, sizeof code);
   return code >= 0 && code < TWS_CODE_COUNT && ends(e->message, sizeof e->message) && ends(e->hint, sizeof e->hint);
 }

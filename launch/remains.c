@@ -38,7 +38,7 @@ int tws_remains_learn(tws_remains *m, pid_t rank) {
 
 /* ---- files ---- */
 
-/* A folder of this user, or -1. */
+/* Opens a folder that belongs to this user; returns -1 if it does not. */
 static int open_own(int in, const char *name) {
   struct stat info;
   const int fd = openat(in, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -63,7 +63,7 @@ static void remove_folder(int in, const char *name, int depth) {
   unlinkat(in, name, AT_REMOVEDIR);
 }
 
-/* Open MPI's default session folder. */
+/* Sets the folder to Open MPI's default session folder. */
 static void guess_folder(tws_remains *m) {
   static const char *const names[] = {"OMPI_MCA_orte_tmpdir_base", "TMPDIR", "TEMP", "TMP"};
   char host[256] = "";
@@ -74,7 +74,7 @@ static void guess_folder(tws_remains *m) {
            (unsigned)geteuid(), (int)m->mpirun);
 }
 
-/* The folder, and the one that it shares with other jobs where it was the last. */
+/* Removes the session folder and, if it has become empty, its parent, which other jobs share. */
 static void remove_session(tws_remains *m) {
   enum { DEPTH = 8 };
   char name[32];
@@ -91,7 +91,8 @@ static void remove_session(tws_remains *m) {
   if (all >= 0) {
     remove_folder(all, name, DEPTH);
     snprintf(name, sizeof name, "jf.%u",
-             m->job >> 16); /* of the ranks' daemon, where hosts are names of this machine */
+             m->job >> 16); /* the folder of the ranks' daemon, which exists if the hosts are other names of this
+                             * machine */
     if (m->job) remove_folder(all, name, DEPTH);
     unlinkat(base, shared + 1, AT_REMOVEDIR);
     close(all);
@@ -99,7 +100,7 @@ static void remove_session(tws_remains *m) {
   if (base >= 0) close(base);
 }
 
-/* "vader_segment.HOST.UID.JOB.RANK", JOB in hexadecimal: of this job's ranks. */
+/* Returns 1 for the segments of this job's ranks, "vader_segment.HOST.UID.JOB.RANK" with JOB in hexadecimal. */
 static int is_segment(const tws_remains *m, const char *name) {
   char middle[64];
   snprintf(middle, sizeof middle, ".%u.%x.", (unsigned)geteuid(), m->job);
@@ -121,7 +122,7 @@ static void remove_segments(const tws_remains *m) {
 
 /* ---- processes ---- */
 
-/* Ends the children that are the job's; how many there were. */
+/* Kills those children of this process that belong to the job; returns their number. */
 static int end_processes(const char *value) {
   enum { MOST = 1024 };
   pid_t children[MOST];
@@ -139,7 +140,8 @@ static int end_processes(const char *value) {
 }
 
 void tws_remains_clear(tws_remains *m, const char *value) {
-  for (int tries = 0; tries < 8 && end_processes(value) > 0; tries++) continue; /* theirs become children in turn */
+  /* children of killed processes become children of this process, and are killed in the next round */
+  for (int tries = 0; tries < 8 && end_processes(value) > 0; tries++) continue;
   if (m->mpirun > 0) remove_session(m);
   remove_segments(m);
   if (!m->adopts) prctl(PR_SET_CHILD_SUBREAPER, 0);

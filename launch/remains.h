@@ -8,11 +8,11 @@
 typedef struct tws_remains {
   pid_t mpirun;
   int adopts;       /* 1: this process was a subreaper before */
-  char folder[768]; /* mpirun's, ".../ompi.HOST.UID/pid.MPIRUN"; "": not known */
-  unsigned job;     /* in the names of segments; 0: not known */
+  char folder[768]; /* mpirun's session folder, ".../ompi.HOST.UID/pid.MPIRUN"; "": not known */
+  unsigned job;     /* job number in the names of shared-memory segments; 0: not known */
 } tws_remains;
 
-/* Makes this process a subreaper: orphans of mpirun become its children from here on, and are found as such. */
+/* Makes this process a subreaper: from then on orphans of mpirun become its children, so that they can be found. */
 void tws_remains_begin(tws_remains *remains);
 /* Reads mpirun's identifiers from a process of a rank that it has started. Returns 1 if all are known. */
 int tws_remains_learn(tws_remains *remains, pid_t rank);

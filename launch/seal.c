@@ -63,7 +63,7 @@ typedef struct keys {
   uint8_t launcher_proof[TWS_RANDOM], rank_proof[TWS_RANDOM], to_rank[32], to_launcher[32];
 } keys;
 
-/* All of them, from the secret and both sides' random bytes. */
+/* Derives all keys and proofs from the secret and both sides' random bytes. */
 static void derive(const uint8_t secret[TWS_SECRET], const tws_hello *hello, const uint8_t random[TWS_RANDOM],
                    keys *out) {
   static const char context[crypto_kdf_CONTEXTBYTES] = {'t', 'w', 's', 'l', 'a', 'u', 'n', 'c'};
@@ -114,7 +114,8 @@ int tws_answer_check(const uint8_t secret[TWS_SECRET], const tws_hello *hello, c
   return right;
 }
 
-/* No nonce is used twice with a key: each direction of each connection has its own key, and counts. */
+/* Makes a nonce of a record's number. None is used twice with a key: each direction of each connection has its own key
+ * and numbers. */
 static void number_as_nonce(uint64_t number, uint8_t nonce[crypto_aead_chacha20poly1305_ietf_NPUBBYTES]) {
   memset(nonce, 0, crypto_aead_chacha20poly1305_ietf_NPUBBYTES);
   for (int i = 0; i < 8; i++) nonce[4 + i] = (uint8_t)(number >> 8 * i);

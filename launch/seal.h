@@ -15,10 +15,10 @@
 #include <stdint.h>
 
 enum {
-  TWS_SECRET = 32,                    /* bytes */
-  TWS_SECRET_TEXT = 2 * TWS_SECRET,   /* letters of it as hexadecimal text */
-  TWS_RANDOM = 32,                    /* of each side, and the length of a proof */
-  TWS_SEAL_HEAD = 4,                  /* the length of the rest of the record */
+  TWS_SECRET = 32,                    /* length of the secret, bytes */
+  TWS_SECRET_TEXT = 2 * TWS_SECRET,   /* length of the secret as hexadecimal text, characters */
+  TWS_RANDOM = 32,                    /* length of each side's random bytes and of a proof, bytes */
+  TWS_SEAL_HEAD = 4,                  /* length of the field that has the length of the rest of the record, bytes */
   TWS_SEAL_EXTRA = TWS_SEAL_HEAD + 16 /* what sealing adds to a record: the length and an authenticator */
 };
 
@@ -33,30 +33,32 @@ typedef struct tws_answer {
 
 /* One connection's keys, and the number of records sent in each direction. */
 typedef struct tws_session {
-  uint8_t send_key[32], receive_key[32], expected[TWS_RANDOM]; /* expected: the other side's proof */
+  uint8_t send_key[32], receive_key[32], expected[TWS_RANDOM]; /* expected: the proof that the other side has to send */
   uint64_t sent, received;
 } tws_session;
 
 int tws_seal_available(void);
 #define TWS_SEAL_HINT "install libsodium (Debian: libsodium-dev) and build twinspeed again, or use this machine alone"
-int tws_secret_make(char text[TWS_SECRET_TEXT + 1]);               /* 0: there is no libsodium */
-int tws_secret_read(const char *text, uint8_t secret[TWS_SECRET]); /* 0: the text is no secret */
+int tws_secret_make(char text[TWS_SECRET_TEXT + 1]);               /* returns 0 if there is no libsodium */
+int tws_secret_read(const char *text, uint8_t secret[TWS_SECRET]); /* returns 0 if the text is no secret */
 void tws_secret_wipe(void *secret, size_t bytes);
 
 int tws_hello_make(int rank, tws_hello *hello);        /* local ranks do not use the random bytes */
-int tws_hello_rank(const tws_hello *hello, int ranks); /* -1: it is no HELLO of one of `ranks` ranks */
-/* Launcher: answers a HELLO, and prepares the session that is valid once the rank's proof is checked. */
+int tws_hello_rank(const tws_hello *hello, int ranks); /* returns the rank; -1 if it is no HELLO of such a rank */
+/* Called by the launcher: answers a HELLO, and prepares the session, which is valid once the rank's proof has been
+ * checked. */
 int tws_hello_answer(const uint8_t secret[TWS_SECRET], const tws_hello *hello, tws_answer *answer,
                      tws_session *session);
 int tws_proof_check(tws_session *session, const uint8_t proof[TWS_RANDOM]);
-/* Rank: returns 0 if the sender of the answer does not know the secret; otherwise `proof` is the rank's own proof. */
+/* Called by a rank: returns 0 if the sender of the answer does not know the secret; otherwise sets `proof` to the
+ * rank's own proof. */
 int tws_answer_check(const uint8_t secret[TWS_SECRET], const tws_hello *hello, const tws_answer *answer,
                      tws_session *session, uint8_t proof[TWS_RANDOM]);
 
 /* Seals a record into `out`, which has room for bytes + TWS_SEAL_EXTRA. Returns the number of bytes, or 0. */
 size_t tws_seal(tws_session *session, const void *record, size_t bytes, uint8_t *out);
-/* Size of a whole sealed record, from its first four bytes: 0 if its content would be empty or longer than `most`
- * bytes. */
+/* Returns the size of a whole sealed record, read from its first four bytes; 0 if its content would be empty or longer
+ * than `most` bytes. */
 size_t tws_sealed_bytes(const uint8_t head[TWS_SEAL_HEAD], size_t most);
 /* Opens a whole sealed record of `bytes` bytes into `record`, which has room for bytes - TWS_SEAL_EXTRA. Returns
  * their number, or 0 if it is not the next one that the peer has sealed. */

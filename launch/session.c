@@ -9,10 +9,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Open MPI 4 (orte) and 5 (prte). */
+/* Variables that name the session directory, of Open MPI 4 (orte) and 5 (prte). */
 static const char *const own_directory[] = {"OMPI_MCA_orte_top_session_dir", "OMPI_MCA_orte_jobfam_session_dir",
                                             "PRTE_MCA_prte_top_session_dir", "PRTE_MCA_prte_jobfam_session_dir"};
-/* In which mpirun makes a directory of its own; of each software the first one that is set counts. */
+/* Variables that name the directory in which mpirun creates its session directory; for each of the two programs the
+ * first variable that is set is used. */
 static const char *const base_directory[][6] = {
     {"OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base", "TMPDIR", "TEMP", "TMP", NULL},
     {"PRTE_MCA_prte_tmpdir_base", "PRTE_MCA_prte_local_tmpdir_base", "TMPDIR", "TEMP", "TMP", NULL}};
@@ -22,7 +23,7 @@ enum { DEPTH = 16 };
 
 typedef struct place {
   char path[4096];
-  const char *variable; /* that names the directory; NULL: mpirun's own choice */
+  const char *variable; /* variable that names the directory; NULL: mpirun's default */
 } place;
 
 static tws_code refuse(const place *p, const char *what, tws_error *err) {
@@ -35,7 +36,7 @@ static tws_code refuse(const place *p, const char *what, tws_error *err) {
                   p->variable ? ": " : "", p->path, what, removes);
 }
 
-/* "0", "contact.txt", "pid.71", "pmix_dstor_ds12_71", ... */
+/* Returns 1 for names that mpirun creates: "0", "contact.txt", "pid.71", "pmix_dstor_ds12_71", ... */
 static int is_made_by_mpirun(const char *name) {
   static const char *const beginnings[] = {"contact.txt", "hwloc.sm", "pmix", "pid.",
                                            "jf.",         "ompi.",    "prte", "output-"};
@@ -45,7 +46,7 @@ static int is_made_by_mpirun(const char *name) {
   return 0;
 }
 
-/* Other jobs' entries may vanish while this looks at them. `fd` is closed. */
+/* Examines the entries of a directory; entries of other jobs may vanish meanwhile. `fd` is closed. */
 static tws_code look_inside(int fd, place *p, int depth, tws_error *err) {
   const size_t length = strlen(p->path);
   tws_code code = TWS_OK;
@@ -79,7 +80,8 @@ static tws_code look_inside(int fd, place *p, int depth, tws_error *err) {
 
 static tws_code look_at(int in, const char *name, place *p, tws_error *err) {
   struct stat info;
-  if (fstatat(in, name, &info, AT_SYMLINK_NOFOLLOW) != 0) return TWS_OK; /* mpirun makes it */
+  /* it does not exist yet: mpirun will create it */
+  if (fstatat(in, name, &info, AT_SYMLINK_NOFOLLOW) != 0) return TWS_OK;
   if (S_ISLNK(info.st_mode)) return refuse(p, "is a symbolic link", err);
   if (!p->variable && (info.st_uid != geteuid() || (info.st_mode & (S_IWGRP | S_IWOTH))))
     return refuse(p, "belongs to another user, or may be written by others", err);
@@ -88,7 +90,8 @@ static tws_code look_at(int in, const char *name, place *p, tws_error *err) {
   return errno == ENOENT ? TWS_OK : refuse(p, "is not a directory that can be read", err);
 }
 
-/* "ompi.HOST.UID" and "prterun.HOST.PID.UID", whatever mpirun calls this machine. */
+/* Examines all entries named "ompi.HOST.UID" and "prterun.HOST.PID.UID", for any host name, since mpirun may use
+ * another name of this machine. */
 static tws_code look_in_base(const char *base, tws_error *err) {
   char user[32];
   tws_code code = TWS_OK;

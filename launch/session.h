@@ -5,10 +5,10 @@
 
 #include "base/status.h"
 
-/* To be called before mpirun is started. TWS_ENVIRONMENT: a directory that the environment assigns to mpirun
- * (variables of Open MPI and of PRRTE) has other entries than mpirun creates, or mpirun's default directory, in
- * TMPDIR or /tmp, belongs to another user, is writable by others, or has a symbolic link. Settings that only mpirun
- * reads (configuration files, directories of other machines) are not checked. */
+/* Checks the directories; to be called before mpirun is started. Fails with TWS_ENVIRONMENT if a directory that the
+ * environment assigns to mpirun (variables of Open MPI and of PRRTE) has other entries than mpirun creates, or mpirun's
+ * default directory, in TMPDIR or /tmp, belongs to another user, is writable by others, or has a symbolic link.
+ * Settings that only mpirun reads (configuration files, directories of other machines) are not checked. */
 tws_code tws_session_check(tws_error *err);
 
 #endif

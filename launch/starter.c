@@ -35,7 +35,7 @@ int tws_starter_input(const char *secret) {
   char line[TWS_SECRET_TEXT + 2];
   if (pipe2(ends, O_CLOEXEC) != 0) return -1;
   const int count = snprintf(line, sizeof line, "%s\n", secret);
-  const int written = write(ends[1], line, (size_t)count) == (ssize_t)count; /* a pipe has room for so much */
+  const int written = write(ends[1], line, (size_t)count) == (ssize_t)count; /* a pipe has enough room for the line */
   tws_secret_wipe(line, sizeof line);
   close(ends[1]);
   if (written) return ends[0];
@@ -116,7 +116,7 @@ static void add_environment(words *w, const tws_env_file *file) {
   }
 }
 
-/* "--export=ALL,NAME=VALUE,..." */
+/* Builds "--export=ALL,NAME=VALUE,...". */
 static tws_code export_list(const tws_env_file *file, tws_arena *arena, const char **out, tws_error *err) {
   *out = "--export=ALL";
   for (int i = 0; *out && i < file->count; i++) {
@@ -128,7 +128,7 @@ static tws_code export_list(const tws_env_file *file, tws_arena *arena, const ch
   return TWS_OK;
 }
 
-/* "worker-0:2,worker-1:2" */
+/* Returns the hosts as "worker-0,worker-1" or, with `counts`, as "worker-0:2,worker-1:2". */
 static const char *list_hosts(const tws_hosts *hosts, int counts, tws_arena *arena) {
   const char *text = "";
   for (int h = 0; text && h < hosts->count; h++) {
@@ -141,8 +141,8 @@ static const char *list_hosts(const tws_hosts *hosts, int counts, tws_arena *are
   return text;
 }
 
-/* Open MPI's word for a remote shell: this program, which starts the given one and passes the secret to it
- * (cli/remote_shell.c). Open MPI separates words at blanks. */
+/* Returns the command that Open MPI runs as its remote shell: this program, which starts the given shell and passes the
+ * secret to it (cli/remote_shell.c). Open MPI separates words at blanks. */
 static const char *agent_of(const char *shell, tws_arena *arena) {
   char program[4096];
   int count = 0;
@@ -153,7 +153,7 @@ static const char *agent_of(const char *shell, tws_arena *arena) {
 static void add_mpirun(words *w, const tws_launch_options *o, const char *path, const tws_env_file *file) {
   const int remote = tws_launch_is_remote(o);
   const int here = remote ? o->hosts->host[0].count : o->ranks, busy = here * o->threads > tws_launch_cores();
-  add(w, path); /* not "-q": its output says which rank ended a job (launch/noise.h) */
+  add(w, path); /* without the option "-q", because mpirun's output names the rank that ended a job (launch/noise.h) */
   add(w, "-n");
   add(w, tws_arena_printf(w->arena, "%d", o->ranks));
   /* The kernel places the ranks: binding fails where a container has other cores than the machine. Messages go through
@@ -176,7 +176,7 @@ static void add_mpirun(words *w, const tws_launch_options *o, const char *path, 
     static const char *const shell[] = {"--mca", "plm", "rsh", NULL};
     add_all(w, shell);
   }
-  if (remote) { /* a batch system that mpirun finds by itself has no use for it */
+  if (remote) { /* disables a batch system that mpirun would detect by itself */
     static const char *const agent[] = {"--mca", "plm_rsh_agent", NULL};
     add_all(w, agent);
     add(w, agent_of(tws_starter_shell(o), w->arena));
@@ -215,7 +215,8 @@ static tws_code add_srun(words *w, const tws_launch_options *o, const char *path
   return TWS_OK;
 }
 
-/* Open MPI writes the folder that it is in, and the remote shell, into a command that a shell of each node reads. */
+/* Checks two paths, that of Open MPI's folder and that of the remote shell, which Open MPI writes into a command for
+ * the shell of each node. */
 static tws_code check_shell_words(const tws_launch_options *o, const char *mpirun, tws_error *err) {
   static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._+-";
   const char *shell = o->remote_shell ? o->remote_shell : "";

@@ -15,10 +15,10 @@
 #include "base/memory.h"
 
 enum { MOST_LISTENERS = 32, MOST_STRANGERS = 256, LEAST_STRANGERS = 16, ACCEPTED_AT_ONCE = 32 };
-static const double time_s = 10.0; /* that each has */
+static const double time_s = 10.0; /* seconds that each stranger has to prove its identity */
 
 typedef struct stranger {
-  int socket; /* -1: a free place */
+  int socket; /* -1: the slot is free */
   pid_t pid;
   uint32_t address;
   double since_s;
@@ -27,7 +27,8 @@ typedef struct stranger {
 
 struct tws_strangers {
   int events, timer, ranks, remote;
-  int count, most, most_of_one; /* slots, and the most that one address may have */
+  int count, most, most_of_one; /* count: number of slots; most: maximum number of strangers; most_of_one: maximum for
+                                 * one address */
   int listeners, listener[MOST_LISTENERS];
   int resting; /* the listeners are not polled until the timer expires: this process may open no more files */
   uint8_t secret[TWS_SECRET];
@@ -67,7 +68,8 @@ static void leave(stranger *one) {
   one->socket = -1;
 }
 
-/* A free one; where there is none, that of the oldest. An address that has its share gives up its own oldest. */
+/* Returns a free slot or, if there is none, the slot of the oldest stranger, which is closed. If the address already
+ * has its maximum, its own oldest stranger is closed. */
 static stranger *find_place(tws_strangers *s, uint32_t address) {
   stranger *free_one = NULL, *oldest = NULL, *own = NULL;
   int count = 0;
@@ -106,7 +108,8 @@ static void set_timer(tws_strangers *s, long nanoseconds) {
   timerfd_settime(s->timer, 0, &when, NULL);
 }
 
-/* This process may open no more files: the oldest stranger is closed, or the listeners pause for a moment. */
+/* Makes room when this process may open no more files: closes the oldest stranger, or pauses the listeners for a
+ * moment. */
 static void make_room(tws_strangers *s) {
   int closed = 0;
   for (int i = 0; i < s->most; i++) {
@@ -132,7 +135,8 @@ static void accept_some(tws_strangers *s, int listener) {
     struct ucred who = {0};
     size = sizeof who;
     if (!s->remote &&
-        (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 || who.uid != geteuid())) { /* another user */
+        /* the process belongs to another user */
+        (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 || who.uid != geteuid())) {
       close(socket);
       continue;
     }
@@ -149,7 +153,8 @@ static void accept_some(tws_strangers *s, int listener) {
   }
 }
 
-/* Reads from a stranger. 1: it has become a rank; 0: it has not yet, or its connection is closed. */
+/* Reads from a stranger. Returns 1 if it has become a known rank, and 0 if it has not yet, or if its connection is
+ * closed. */
 static int hear(tws_strangers *s, stranger *one) {
   uint8_t bytes[sizeof(tws_hello)];
   tws_answer answer;
@@ -194,7 +199,7 @@ int tws_strangers_look(tws_strangers *s, tws_newcomer out[TWS_NEWCOMERS]) {
     out[found++] =
         (tws_newcomer){.socket = one->socket, .rank = one->gate.rank, .pid = one->pid, .session = one->gate.session};
     epoll_ctl(s->events, EPOLL_CTL_DEL, one->socket, NULL);
-    one->socket = -1; /* it is the caller's now */
+    one->socket = -1; /* the socket belongs to the caller now */
     leave(one);
   }
   for (int i = 0; i < events; i++) {
@@ -207,7 +212,7 @@ int tws_strangers_look(tws_strangers *s, tws_newcomer out[TWS_NEWCOMERS]) {
 
 /* ---- opening and closing ---- */
 
-/* Number of connections that may be open in addition to the files that the job needs. */
+/* Returns the number of connections that may be open in addition to the files that the job needs. */
 static int most_strangers(int ranks) {
   struct rlimit files;
   const rlim_t others = 64 + 8 * (rlim_t)ranks;
@@ -252,7 +257,8 @@ static int listen_on(tws_strangers *s, int listener) {
 
 tws_code tws_strangers_here(int ranks, char *name, size_t size, tws_strangers **out, tws_error *err) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
-  socklen_t length = sizeof(sa_family_t); /* the kernel chooses an abstract name: nothing is left in the file system */
+  socklen_t length = sizeof(sa_family_t); /* the kernel chooses an abstract socket name, which leaves no entry in the
+                                           * file system */
   *out = create(ranks, 0);
   if (!*out) return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot watch a local socket: %s", strerror(errno));
   const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

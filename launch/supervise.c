@@ -12,11 +12,12 @@ typedef struct supervision {
   tws_attempt attempt;
   void *user;
   const tws_log *log;
-  int64_t since;      /* stamp of the folder before the job, from tws_recovery_find() */
-  const char *origin; /* tag in that folder that the first attempt began from */
+  int64_t since;      /* time stamp of the folder before the job started, from tws_recovery_find() */
+  const char *origin; /* tag of the checkpoint in that folder that the first attempt started from */
 } supervision;
 
-/* A job without a cluster gets one with as many nodes as hosts; several names of this machine count as one. */
+/* Sets the numbers of ranks. A job without a cluster gets one with as many nodes as hosts; several names of this
+ * machine count as one. */
 tws_code tws_supervised_place(tws_supervised *s, tws_error *err) {
   int most = 1;
   s->job.ranks = s->launch.ranks = tws_hosts_ranks(&s->hosts);
@@ -29,7 +30,7 @@ tws_code tws_supervised_place(tws_supervised *s, tws_error *err) {
   return s->job.cluster ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
 }
 
-/* Leaves out the host of the rank that failed, or one rank where there is no other host. */
+/* Removes the host of the rank that failed or, if it is the only host, one rank of it. */
 static tws_code leave_out_failed(tws_supervised *s, tws_error *err) {
   int slot;
   if (!s->launch.hosts) {
@@ -56,7 +57,8 @@ static tws_code shrink(tws_supervised *s, tws_error *err) {
   return s->launch.hosts ? tws_supervised_place(s, err) : TWS_OK;
 }
 
-/* This machine cannot find the latest checkpoint if rank 0 locked a folder of another machine. */
+/* Returns 1 if the lock shows that rank 0 saved into a folder of another machine; then this machine cannot find the
+ * latest checkpoint. */
 static int is_elsewhere(const supervision *v, int64_t taken) {
   const tws_supervised *s = v->s;
   if (!s->launch.hosts || tws_folder_stamp(s->save, TWS_FOLDER_LOCK) != taken) return 0;
@@ -86,8 +88,8 @@ static tws_code choose_point(const supervision *v, int64_t before, tws_error *er
   return TWS_OK;
 }
 
-/* The job that saves to the folder may remove the checkpoint that was found, if the user named no tag, before all
- * ranks have read it: then the attempt is repeated from the newest. */
+/* Runs an attempt. If the user named no tag, the job that saves into the folder may remove the checkpoint that was
+ * found before all ranks have read it: the attempt is then repeated from the newest one. */
 static tws_code run_from_newest(const supervision *v, tws_error *err) {
   enum { TRIES = 5 };
   tws_supervised *s = v->s;
@@ -106,7 +108,8 @@ static tws_code run_from_newest(const supervision *v, tws_error *err) {
   return code;
 }
 
-/* State of a lost rank or node is lost up to the last checkpoint, from which the remaining ranks continue. */
+/* Supervises the job. State of a lost rank or node is lost up to the last checkpoint, from which the remaining ranks
+ * continue. */
 tws_code tws_supervise(tws_supervised *s, tws_attempt attempt, void *user, const tws_log *log, tws_error *err) {
   tws_error unasked = {0};
   const supervision v = {.s = s,

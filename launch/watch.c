@@ -21,11 +21,11 @@ static const double look_s = 0.25, away_s = 1.0, remote_grace_s = 1.25, report_g
 static const double answer_s = 2.0, state_ahead_s = 1.0, work_ahead_s = 1.5;
 
 typedef struct watched {
-  pid_t pid;  /* 0: not known, or on another machine */
-  int socket; /* of a rank that came through the network, or -1 */
+  pid_t pid;  /* process ID; 0: not known, or on another machine */
+  int socket; /* socket of a rank that has connected through the network, or -1 */
   int came, done;
   char state;     /* state of the process at the last check; 0: not known */
-  double heard_s; /* of one that came through the network */
+  double heard_s; /* time of the last message of a rank that has connected through the network */
 } watched;
 
 struct tws_watch {
@@ -33,12 +33,13 @@ struct tws_watch {
   pid_t mpirun;
   char mpirun_state;
   watched *rank;
-  uint64_t print; /* of the board */
-  double since_s; /* when something changed */
+  uint64_t print; /* hash of the board */
+  double since_s; /* time of the last change */
   double looked_s, search_until_s;
-  double began_s, worked_s; /* worked_s: when processes that start used processor time last */
-  unsigned long long ticks; /* that they had used by then; 0: not looked */
-  pid_t *apart;             /* the ranks that have come, by rank */
+  double began_s, worked_s; /* began_s: start of the job; worked_s: last time at which the processes that start had used
+                             * more processor time */
+  unsigned long long ticks; /* processor time that they had used by then, clock ticks; 0: not read yet */
+  pid_t *apart;             /* process IDs of the ranks that have connected */
 };
 
 tws_code tws_watch_create(const tws_watch_setup *setup, tws_watch **out, tws_error *err) {
@@ -87,10 +88,10 @@ pid_t tws_watch_pid(const tws_watch *w, int rank) {
   return w->rank[rank].pid;
 }
 
-/* ---- looking ---- */
+/* ---- reading the state of the ranks ---- */
 
-/* Ranks that mpirun starts on this machine are its children, and have the number that it gives them. They are
- * searched for until all have connected: one may be stopped before it reports anything. */
+/* Finds the processes of ranks on this machine: they are children of mpirun, which passes each its number. The search
+ * is repeated until all ranks have connected, since one may be stopped before it reports anything. */
 static void find_processes(tws_watch *w) {
   enum { MOST = 1024 };
   pid_t children[MOST];
@@ -110,7 +111,7 @@ static void find_processes(tws_watch *w) {
   }
 }
 
-/* A change of the board means progress: some rank has reported something new. */
+/* Reads the board. Any change of it means progress: some rank has reported a new operation. */
 static void read_board(tws_watch *w, double now) {
   const uint64_t print = tws_fingerprint_bytes(0, w->setup.board, (size_t)w->setup.ranks * TWS_BOARD_LINE);
   if (print != w->print) w->since_s = now;
@@ -123,16 +124,18 @@ static int all_came(const tws_watch *w) {
   return r == w->setup.ranks;
 }
 
-/* On a busy machine processes take long to start, and a short deadline is not meant for that: while they use processor
- * time they are not late, up to four deadlines in all. Ranks that have come wait for the others, and do not count. */
+/* Reads the processor time of the processes that start. On a busy machine starting takes long, which a short deadline
+ * is not meant to detect: while they use processor time they are not late, up to four deadlines in total. Ranks that
+ * have connected wait for the others, and are not counted. */
 static void read_work(tws_watch *w, double now) {
   const double most_s = 4 * w->setup.deadline_s;
-  const int looks = now - w->since_s + work_ahead_s > w->setup.deadline_s; /* not before it matters */
+  /* processor time is read only shortly before the deadline */
+  const int looks = now - w->since_s + work_ahead_s > w->setup.deadline_s;
   if (!looks) w->ticks = 0;
   if (!looks || all_came(w) || w->mpirun <= 0 || now - w->began_s > most_s) return;
   for (int r = 0; r < w->setup.ranks; r++) {
     w->apart[r] = w->rank[r].came ? w->rank[r].pid : 0;
-    if (w->rank[r].came && w->rank[r].pid == 0) return; /* it is not known which processes are its own */
+    if (w->rank[r].came && w->rank[r].pid == 0) return; /* it is unknown which processes belong to this rank */
   }
   const unsigned long long ticks = 1 + tws_process_ticks_below(getpid(), w->apart, w->setup.ranks);
   if (w->ticks > 0 && ticks != w->ticks) w->worked_s = now;
@@ -170,7 +173,7 @@ int tws_watch_answers(const tws_watch *w, int rank, double within_s) {
   return w->rank[rank].socket >= 0 && tws_link_silence_s(w->rank[rank].socket) < within_s;
 }
 
-/* ---- what it means ---- */
+/* ---- the verdict ---- */
 
 static int is_stopped(const tws_watch *w, int rank) {
   return !w->rank[rank].done && tws_process_is_stopped(w->rank[rank].state);
@@ -183,7 +186,7 @@ static int is_silent(const tws_watch *w, int rank, double now) {
   return now - r->heard_s >= now - w->since_s - beat_slack_s && tws_watch_answers(w, rank, answer_s);
 }
 
-/* What a rank has said last. */
+/* Returns the rank's last report. */
 static const char *said(const tws_watch *w, int rank, char *text, size_t size) {
   snprintf(text, size, "%.*s", TWS_BOARD_LINE - 1, w->setup.board + (size_t)rank * TWS_BOARD_LINE);
   return text[0] ? text : "starting";
@@ -244,7 +247,7 @@ static tws_code judge_silent(const tws_watch *w, double now, int *rank, tws_erro
 }
 
 tws_code tws_watch_stopped(const tws_watch *w, int *rank, tws_error *err) {
-  const double now = w->looked_s; /* not the clock: this process may have been stopped since */
+  const double now = w->looked_s; /* the time of the last check, because this process may have been stopped since */
   const tws_code code = judge_stopped(w, rank, err);
   if (code != TWS_OK || now - w->since_s - w->setup.deadline_s < remote_grace_s) return code;
   return judge_silent(w, now, rank, err);
@@ -265,7 +268,8 @@ static tws_code judge_missing(const tws_watch *w, int *rank, tws_error *err) {
                   "rank %d did not start within %.3g s%s", first, w->setup.deadline_s, others);
 }
 
-/* "ranks 0, 1 and 3": those that have said the same as this one, where it is the first of them; how many. */
+/* Appends "ranks 0, 1 and 3", the ranks that report the same operation as this one, if it is the first of them; returns
+ * their number. */
 static int list_alike(const tws_watch *w, int rank, sentence *s) {
   char what[TWS_BOARD_LINE], other[TWS_BOARD_LINE];
   int count = 0, last = -1;
@@ -288,7 +292,7 @@ static int list_alike(const tws_watch *w, int rank, sentence *s) {
   return count;
 }
 
-/* What is known, and no more. */
+/* Reports a hang of which no stuck rank is known, with every rank's operation. */
 static tws_code judge_unknown(const tws_watch *w, tws_error *err) {
   sentence places = {.length = 0};
   char what[TWS_BOARD_LINE];

@@ -16,7 +16,7 @@
 typedef struct tws_watch tws_watch;
 typedef struct tws_watch_setup {
   int ranks;
-  double deadline_s; /* 0: there is none, and tws_watch_judge() returns TWS_OK */
+  double deadline_s; /* the watch's deadline in seconds; 0: there is none, and tws_watch_judge() returns TWS_OK */
   const char *board; /* TWS_BOARD_LINE bytes per rank; must outlive the watch */
 } tws_watch_setup;
 
@@ -25,26 +25,27 @@ void tws_watch_destroy(tws_watch *watch); /* NULL is allowed */
 
 /* ---- events that the launcher reports ---- */
 void tws_watch_started(tws_watch *watch, pid_t mpirun);
-/* A rank has connected: its process, or 0 where it is on another machine; the socket, whose kernel reports whether
- * the other machine answers, is -1 for a local one. */
+/* Called when a rank has connected. pid: its process, or 0 if it is on another machine. socket: the connection, whose
+ * kernel reports whether the other machine answers; -1 for a local rank. */
 void tws_watch_came(tws_watch *watch, int rank, pid_t pid, int socket);
 void tws_watch_heard(tws_watch *watch, int rank);
-void tws_watch_done(tws_watch *watch, int rank); /* nothing more is expected of it */
+void tws_watch_done(tws_watch *watch, int rank); /* called when a rank has ended its work; no further report of it is
+                                                  * expected */
 
 /* ---- queries of the launcher ---- */
-/* Time of the next check, by tws_clock_s(). */
+/* Returns the time of the next check, on the clock of tws_clock_s(). */
 double tws_watch_due(const tws_watch *watch);
-/* Checks, if the time has come. Returns the seconds for which this process itself did not run, and could not receive
- * messages; normally 0. */
+/* Checks the ranks if the next check is due. Returns the seconds for which this process itself did not run and could
+ * not receive messages; normally 0. */
 double tws_watch_look(tws_watch *watch);
-/* Process of a rank on this machine; 0: not known. */
+/* Returns the process ID of a rank on this machine; 0: not known. */
 pid_t tws_watch_pid(const tws_watch *watch, int rank);
-/* Returns 1 if the other machine has answered within these seconds, whatever the state of the rank. */
+/* Returns 1 if the rank's machine has answered within the last `within_s` seconds, whatever the state of the rank. */
 int tws_watch_answers(const tws_watch *watch, int rank, double within_s);
-/* TWS_HANG: the job does not continue; *rank is a stopped rank, or -1 if it is unknown which one. */
+/* Returns TWS_HANG if the job makes no progress; *rank is a stopped rank, or -1 if the stuck rank is unknown. */
 tws_code tws_watch_judge(const tws_watch *watch, int *rank, tws_error *err);
-/* TWS_HANG if ranks are stopped, or silent on a machine that answers, whatever other ranks report; TWS_OK: none is
- * known to be. */
+/* Returns TWS_HANG if ranks are stopped, or silent on a machine that answers, whatever other ranks report; TWS_OK if no
+ * rank is known to be stopped. */
 tws_code tws_watch_stopped(const tws_watch *watch, int *rank, tws_error *err);
 /* Kills the stopped processes of this machine, which receive no other signal. */
 void tws_watch_kill_stopped(const tws_watch *watch);

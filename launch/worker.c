@@ -1,4 +1,4 @@
-/* The rank's side of the launcher. */
+/* Implements the rank's side of the connection to the launcher. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -19,22 +19,23 @@
 #include "launch/link.h"
 #include "launch/protocol.h"
 
-static const double beat_s = 1.0, look_s = 0.2; /* between signs of life; and looks at what has changed */
-static const double welcome_s = 30.0;           /* for the launcher's first record */
+static const double beat_s = 1.0, look_s = 0.2; /* beat_s: interval between heartbeats; look_s: interval between checks
+                                                 * for changes */
+static const double welcome_s = 30.0;           /* time limit for the launcher's first record */
 
-/* A process is a worker or it is not: the one connection it may have. */
+/* State of this process as a worker; a process has at most one connection to a launcher. */
 static struct {
   int rank;
   tws_link link;
   volatile int asked;
   char *activity;
-  const char *board;      /* local: the board with every rank's line */
-  volatile unsigned news; /* through the network: number of NEWS records */
+  const char *board;      /* for a local rank: the board with every rank's line */
+  volatile unsigned news; /* for a rank on another node: number of NEWS records received */
   tws_rank_place place;
-  /* through the network: pipes of its standard output and error, which are forwarded */
+  /* for a rank on another node: pipes of its standard output and error, whose content is forwarded */
   int output[2];
   int said_last;
-  pthread_mutex_t turn; /* to send and to listen */
+  pthread_mutex_t turn; /* held while sending and receiving records */
   char line[TWS_BOARD_LINE];
 } worker = {.link.socket = -1, .output = {-1, -1}, .turn = PTHREAD_MUTEX_INITIALIZER};
 
@@ -67,7 +68,7 @@ int tws_started_elsewhere(int *rank, int *ranks) {
   if (tws_worker_is()) return 0;
   const int number = first_number(numbers);
   int size = first_number(sizes);
-  if (size < 1 && number >= 0 && getenv("SLURM_STEP_ID")) size = first_number(tasks); /* srun says it so */
+  if (size < 1 && number >= 0 && getenv("SLURM_STEP_ID")) size = first_number(tasks); /* srun sets this variable */
   if (number < 0 || size < 1) return 0;
   *rank = number;
   *ranks = size;
@@ -100,7 +101,7 @@ static int machine_answers(void) {
   return worker.place.patience_s <= 0 || tws_link_silence_s(worker.link.socket) < worker.place.patience_s;
 }
 
-/* Through the network: what the launcher does not read at once waits. */
+/* Sends a record through the network; bytes that the launcher does not read at once stay pending. */
 static int send_line(const tws_launch_record *record) {
   enum { MOST_MS = 50, LOOK_MS = 200 };
   int there = tws_link_tell(&worker.link, record);
@@ -118,7 +119,7 @@ static int say_to_parent(const tws_launch_record *record) {
   return worker.link.remote ? send_line(record) : tws_link_send(&worker.link, record);
 }
 
-/* Through the network, where the launcher has taken this connection for a rank's. */
+/* Waits for WELCOME through the network; the launcher has accepted this connection as a rank's. */
 static int wait_for_welcome(tws_launch_record *record) {
   struct pollfd wait = {.fd = worker.link.socket, .events = POLLIN};
   for (int got = 0; got == 0;) {
@@ -129,7 +130,7 @@ static int wait_for_welcome(tws_launch_record *record) {
   return 1;
 }
 
-/* With the answer come files, on the local socket. */
+/* Receives WELCOME, and with it the files, on the local socket. */
 static int receive_files(tws_launch_record *record, int files[TWS_LAUNCH_FILES]) {
   union {
     struct cmsghdr header;
@@ -175,7 +176,7 @@ static int take_over(const int files[TWS_LAUNCH_FILES]) {
 /* ---- through the network ---- */
 
 /* Sends written output to the launcher, at most as much as a pipe holds, so that a process that writes without pause
- * does not keep this one from its other work. 0: the launcher is gone. */
+ * does not keep this one from its other work. Returns 0 if the launcher has closed the connection. */
 static int forward(int stream) {
   enum { RECORDS = (1 << 17) / TWS_RECORD_TEXT };
   tws_launch_record record = {.kind = TWS_RECORD_OUTPUT, .rank = worker.rank, .stream = stream};
@@ -189,8 +190,8 @@ static int forward(int stream) {
   return there;
 }
 
-/* Without the launcher no process would report this rank's failure, or end mpirun's daemon on a node that was cut
- * off. */
+/* Ends this process when the launcher is lost: no process would report the rank's failure, or end mpirun's daemon on a
+ * node that is cut off. */
 static void end_without_launcher(void) {
   char path[64], name[16] = "";
   snprintf(path, sizeof path, "/proc/%d/comm", (int)getppid());
@@ -239,14 +240,14 @@ static int start_forwarding(void) {
   worker.activity = worker.line;
   pthread_t thread;
   sigset_t before;
-  tws_hold_signals(&before); /* they are the rank's */
+  tws_hold_signals(&before); /* signals are handled by the rank's own threads */
   const int started = pthread_create(&thread, NULL, keep_in_touch, NULL) == 0;
   tws_release_signals(&before);
   if (started) pthread_detach(thread);
   return started;
 }
 
-/* ---- both ---- */
+/* ---- local and remote ranks ---- */
 
 static tws_code connect_to_launcher(const char *name, tws_error *err) {
   uint8_t secret[TWS_SECRET];
@@ -267,7 +268,7 @@ static tws_code connect_to_launcher(const char *name, tws_error *err) {
 tws_code tws_worker_connect(tws_error *err) {
   const char *name = getenv(TWS_LAUNCHER_VARIABLE);
   char host[256] = "";
-  prctl(PR_SET_PDEATHSIG, SIGKILL); /* no rank outlives mpirun */
+  prctl(PR_SET_PDEATHSIG, SIGKILL); /* the rank is killed when mpirun ends */
   if (!name || !*name)
     return tws_fail(err, TWS_USAGE, "start ranks with: twinspeed train -n 4 ...",
                     "rank-worker is started by twinspeed itself");
@@ -299,15 +300,15 @@ int tws_worker_asked_to_end(void) {
   return worker.asked;
 }
 
-/* Through the network a rank waits until the launcher has read everything and closes the connection: data in flight
- * would be lost if the process ended before. */
+/* Sends the last record. Through the network a rank then waits until the launcher has read everything and closes the
+ * connection: data in transit would be lost if the process ended before. */
 static void say_last(const tws_launch_record *record) {
   static tws_launch_record ignored;
   fflush(stdout);
   if (worker.link.socket < 0) return;
   pthread_mutex_lock(&worker.turn);
   int there = !worker.said_last;
-  worker.said_last = 1; /* the thread has no more work, and one record is the last */
+  worker.said_last = 1; /* the thread has no more work, and no record may follow the last one */
   for (int i = 0; i < 2 && worker.output[i] >= 0; i++) there = there && forward(i);
   there = there && say_to_parent(record);
   while (there && worker.link.remote) {

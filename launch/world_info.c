@@ -1,4 +1,5 @@
-/* The hosts of a job as DeepSpeed's launcher passes them on: URL-safe base64 of {"worker-0": [0, 1]}. */
+/* Encodes and decodes the hosts of a job as DeepSpeed's launcher passes them on: URL-safe base64 of {"worker-0": [0,
+ * 1]}. */
 #include <string.h>
 #include "base/json.h"
 #include "launch/hostfile.h"
@@ -28,7 +29,7 @@ const char *tws_hosts_world_info(const tws_hosts *hosts, tws_arena *arena) {
   return out;
 }
 
-/* NULL where a character is none of base64's. */
+/* Decodes base64; returns NULL if a character does not belong to base64. */
 static char *decode(const char *text, tws_arena *arena, size_t *length) {
   size_t letters = strlen(text);
   while (letters && text[letters - 1] == '=') letters--;

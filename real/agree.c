@@ -12,12 +12,13 @@ enum { SAMPLES = 64, SAMPLE = 1 << 14, FILES = 2 };
 
 /* Fingerprints of the files that a rank read, in the order in which they are compared. */
 typedef struct reading {
-  uint64_t model, file[FILES], lock; /* lock: of the folder that is saved to, which rank 0 holds */
-  uint64_t fetches;                  /* 1: the checkpoint that is resumed is not visible */
+  uint64_t model, file[FILES], lock; /* lock: fingerprint of the locked folder for saving, as this rank sees it */
+  uint64_t fetches;                  /* 1: this rank does not see the checkpoint that is resumed */
   char host[64];
 } reading;
 
-/* Fingerprint of a file's size and of samples spread over it: hashing a whole file could take too long. 0: no file. */
+/* Returns a fingerprint of a file's size and of samples spread over it, since hashing a whole file could take too long;
+ * 0 if there is no file. */
 static uint64_t sample_file(const char *path) {
   static unsigned char piece[SAMPLE];
   struct stat info;
@@ -50,9 +51,9 @@ static const char *difference(const tws_training *t, const reading *a, const rea
   return NULL;
 }
 
-/* Of rank 0, to all. */
+/* The result of the comparison, which rank 0 sends to all ranks. */
 typedef struct verdict {
-  char text[700]; /* error, and in a second line the hint; "": none */
+  char text[700]; /* the error's message, and in a second line its hint; "": no error */
   uint8_t far_writers[];
 } verdict;
 
@@ -67,7 +68,8 @@ static void compare(const tws_training *t, const reading *mine, const reading *o
   t->far_readers[rank] = other->fetches != 0;
 }
 
-/* Said once: saving costs time then, and the folder of the others stays empty. */
+/* Logs once that some ranks do not see the folder for saving: each save then takes longer, and the folder on their
+ * nodes stays empty. */
 static void say_far(const tws_training *t, const reading *mine, const unsigned char *all, const uint64_t *offset,
                     const verdict *v) {
   int count = 0, first = 0;

@@ -4,9 +4,9 @@
 
 #include "real/train_internal.h"
 
-/* Collective, where there are several ranks: compares the model, and the sizes and samples of the data files.
- * TWS_INVALID on every rank names the file, and the node where it differs from rank 0's. It also finds out which
- * ranks do not see rank 0's checkpoint folders. */
+/* Compares the model, and the sizes and samples of the data files, among all ranks; a collective if there are several.
+ * If they differ, every rank fails with TWS_INVALID, and the message names the file and the node whose file differs
+ * from rank 0's. It also determines which ranks do not see rank 0's checkpoint folders. */
 tws_code tws_training_agree(tws_training *t, tws_error *err);
 
 #endif

@@ -38,7 +38,7 @@ tws_code tws_task_wait(tws_task *task, tws_error *err) {
 }
 
 void tws_task_yield(void) {
-  setpriority(PRIO_PROCESS, (id_t)gettid(), 10); /* of this thread alone, on Linux */
+  setpriority(PRIO_PROCESS, (id_t)gettid(), 10); /* on Linux this affects the calling thread only */
 }
 
 /* ---- a snapshot ---- */
@@ -82,7 +82,7 @@ tws_code tws_snapshot_open(tws_snapshot *s, uint64_t limit, tws_error *err) {
   find_gate(s);
   if (s->size > limit) return TWS_OK;
   s->bytes = tws_calloc(s->size + 1, 1);
-  if (s->bytes) memset(s->bytes, 1, s->size + 1); /* pages come now, not while a step waits */
+  if (s->bytes) memset(s->bytes, 1, s->size + 1); /* touches all pages now, so that no step waits for page faults */
   return TWS_OK;
 }
 

@@ -31,23 +31,23 @@ enum {
   LEAST_CASES = 96,
   REFERENCE = 256,
   NEAR_TIMES = 8,
-  FILL_BYTE = 0x3f /* float32 0.75, bfloat16 0.75, float64 5e-4 */
+  FILL_BYTE = 0x3f /* bytes 3f are 0.75 in float32 and bfloat16, and 5e-4 in float64 */
 };
 
 typedef struct bench_case {
   tws_work work;
-  int declined; /* by the backend, at its first run */
+  int declined; /* 1: the backend has declined the work when it was run first */
   tws_case_operand operand[TWS_CASE_OPERANDS];
   int operand_count;
-  uint64_t bytes;      /* of all operands, padded */
+  uint64_t bytes;      /* bytes of all operands, including padding */
   int set;             /* index into sets */
-  int inner;           /* executions between two looks at the clock */
-  uint64_t near_bytes; /* size of the pool through which recently touched operands rotate */
+  int inner;           /* number of executions between two readings of the clock */
+  uint64_t near_bytes; /* size of the pool through which recently touched operands rotate, bytes */
   int seconds_count;
   float seconds[MAX_PASSES];
 } bench_case;
 
-/* A number of threads of a rank; each set has its own backend. */
+/* One number of threads of a rank, with a backend of its own. */
 typedef struct thread_set {
   int threads;
   tws_backend *backend;
@@ -55,7 +55,7 @@ typedef struct thread_set {
 } thread_set;
 
 typedef struct transfer_case {
-  int collective; /* tws_collective, or -1: message between ranks 0 and 1 */
+  int collective; /* a tws_collective; -1: a message between ranks 0 and 1 */
   uint64_t bytes;
   int inner, seconds_count;
   float seconds[MAX_PASSES];
@@ -69,16 +69,18 @@ typedef struct bench {
   tws_cuda_device device;
   double device_bytes;
   tws_comm *comm;
-  tws_comm *device_comm; /* collectives among GPUs; `comm` has the rest */
+  tws_comm *device_comm; /* runs collectives among GPUs; `comm` runs all others */
   int rank, world, cores;
   thread_set sets[2];
   int set_count;
-  void *read_pool, *write_pool; /* the backend's memory: for kernels */
-  void *shared_pool;            /* the communicator's memory, for collectives; or message_pool */
-  void *message_pool;           /* the backend's, where ranks share no memory */
-  uint64_t pool_bytes, shared_bytes, shared_at, at[2][2]; /* at[written][far]: where the next operand goes */
-  int32_t *ids;                                           /* of one case, and where the backend reads them: */
-  void *ids_pool;                                         /* the same address on the host */
+  void *read_pool, *write_pool; /* pools of kernel operands, in the backend's memory */
+  void *shared_pool;            /* pool of collectives, in the communicator's memory; or equal to message_pool */
+  void *message_pool;           /* pool of collectives in the backend's memory, if ranks share no memory */
+  /* at[written][far]: offset of the next operand in the pool, bytes */
+  uint64_t pool_bytes, shared_bytes, shared_at, at[2][2];
+  /* token ids of one case; and the memory in which the backend reads them: */
+  int32_t *ids;
+  void *ids_pool; /* equal to `ids` on the host */
   bench_case *cases;
   size_t case_count;
   transfer_case *transfers;
@@ -86,11 +88,12 @@ typedef struct bench {
   double reference[MAX_PASSES];
   int passes;
   double overhead_bytes;
-  int no_float8; /* products of 8 bits that were declined */
+  int no_float8; /* number of float8 products that the backend has declined */
   double block_s;
-  double sustained_s, sustained_for_s; /* of the reference among additions without a rest, and how long */
-  double restless_s;                   /* of the reference alone without a rest */
-  double budget_s, began_s, said_s;    /* said: when what was measured was written last */
+  double sustained_s, sustained_for_s; /* sustained_s: seconds of the reference product, repeated alternately with
+                                        * additions without a pause; sustained_for_s: duration of that repetition */
+  double restless_s;                   /* seconds of the reference product, repeated alone without a pause */
+  double budget_s, began_s, said_s;    /* said_s: time of the last write of the results so far */
 } bench;
 
 enum { ID_COUNT = 1 << 16 };
@@ -114,7 +117,7 @@ static unsigned char *take(void *pool, uint64_t pool_bytes, uint64_t *at, uint64
   return place;
 }
 
-/* Index of the first integer of an operand among those of all operands. */
+/* Returns the index of an operand's first integer among the integers of all operands of the case. */
 static uint64_t first_id(const bench_case *c, int operand) {
   uint64_t first = 0;
   for (int i = 0; i < operand; i++)
@@ -139,10 +142,10 @@ static tws_code run_once(bench *b, bench_case *c, tws_error *err) {
                      err);
 }
 
-/* What the stopwatch starts. */
+/* Work that the stopwatch starts. */
 typedef struct timed {
   bench *b;
-  bench_case *kernel, *second; /* second: behind it, or NULL */
+  bench_case *kernel, *second; /* second: a kernel that runs after the first one, or NULL */
   struct transfer_case *transfer;
 } timed;
 
@@ -162,7 +165,7 @@ static tws_code run_block(bench *b, bench_case *c, int times, double *seconds, t
   return tws_stopwatch_measure(&b->sets[c->set].watch, start_kernel, meet, &t, times, seconds, err);
 }
 
-/* Token ids of one case: spread over the vocabulary by a multiplicative hash. */
+/* Sets the token ids of one case, which a multiplicative hash spreads over the vocabulary. */
 static tws_code set_ids(bench *b, const bench_case *c, tws_error *err) {
   uint64_t at = 0;
   for (int i = 0; i < c->operand_count; i++) {
@@ -188,7 +191,7 @@ static tws_code first_touch(bench *b, bench_case *c, tws_error *err) {
   if (code == TWS_OK) return TWS_OK;
   const int64_t *d = c->work.d;
   c->declined = 1;
-  if (c->work.flags & TWS_FP8 && b->no_float8++) return TWS_OK; /* one is for all */
+  if (c->work.flags & TWS_FP8 && b->no_float8++) return TWS_OK; /* one message is enough for all of these products */
   tws_log_write(b->options->log, TWS_LOG_WARNING, "not measured: %s of %s, %lld x %lld x %lld x %lld x %lld: %s",
                 tws_kernel_name((tws_kernel)c->work.code), tws_dtype_name((tws_dtype)c->work.dtype), (long long)d[0],
                 (long long)d[1], (long long)d[2], (long long)d[3], (long long)d[4], reason.message);
@@ -202,7 +205,7 @@ static tws_code choose_inner(bench *b, bench_case *c, tws_error *err) {
   TWS_TRY(run_block(b, c, 1, &seconds, err));
   if (b->world > 1) TWS_TRY(tws_comm_max(b->comm, &seconds, err));
   double inner = b->block_s / (seconds > 1e-7 ? seconds : 1e-7);
-  const int most = b->cuda ? 512 : 4096; /* a recording is made of them */
+  const int most = b->cuda ? 512 : 4096; /* limits the size of the recording that is made of the executions */
   c->inner = inner < 1 ? 1 : inner > most ? most : (int)inner;
   return TWS_OK;
 }
@@ -256,16 +259,16 @@ static tws_code start_transfer(void *user, tws_error *err) {
 
 static tws_code transfer_block(bench *b, transfer_case *t, int times, double *seconds, tws_error *err) {
   timed what = {.b = b, .transfer = t};
-  b->shared_at = 0; /* equal on all ranks */
+  b->shared_at = 0; /* all ranks begin at the same offset */
   TWS_TRY(tws_stopwatch_measure(&b->sets[0].watch, start_transfer, meet, &what, times, seconds, err));
-  *seconds /= t->collective < 0 ? 2 : 1; /* there and back */
+  *seconds /= t->collective < 0 ? 2 : 1; /* a message is sent there and back */
   return tws_comm_max(b->comm, seconds, err);
 }
 
 static tws_code choose_transfer_inner(bench *b, transfer_case *t, tws_error *err) {
   double seconds;
   b->shared_at = 0;
-  TWS_TRY(transfer_once(b, t, err)); /* connections are made */
+  TWS_TRY(transfer_once(b, t, err)); /* the first transfer sets up connections */
   TWS_TRY(b->ops->synchronize(b->sets[0].backend, err));
   TWS_TRY(transfer_block(b, t, 1, &seconds, err));
   double inner = b->block_s / (seconds > 1e-7 ? seconds : 1e-7);
@@ -282,7 +285,7 @@ static tws_code measure_transfer(bench *b, transfer_case *t, tws_error *err) {
 
 /* ---- lists ---- */
 
-/* Bytes of all operands of one kernel. */
+/* Returns the bytes of the operands of the kernel that needs most. */
 static uint64_t largest_case(const bench *b) {
   uint64_t bytes = b->cuda ? 6ull << 30 : 1ull << 30;
   if (b->cuda && (double)bytes > b->device_bytes / 8) bytes = (uint64_t)(b->device_bytes / 8);
@@ -317,7 +320,7 @@ static tws_code add_cases(bench *b, tws_error *err) {
 }
 
 static tws_code add_transfers(bench *b, tws_error *err) {
-  enum { KINDS = TWS_COLLECTIVE_COUNT + 1, SIZES = 16 }; /* messages are timed last */
+  enum { KINDS = TWS_COLLECTIVE_COUNT + 1, SIZES = 16 }; /* messages are timed after the collectives */
   uint64_t largest = b->options->quick ? 1u << 22 : 1u << 24;
   if (b->cuda) largest = b->options->quick ? 1u << 24 : 1u << 28;
   if (b->options->largest_bytes > 0 && largest > b->options->largest_bytes) largest = b->options->largest_bytes;
@@ -354,7 +357,8 @@ static tws_code make_sets(bench *b, tws_error *err) {
   return b->cuda->device(&b->device, err);
 }
 
-/* Constants on the host. On a GPU, whose clocks depend on what the numbers are, values as random as training's. */
+/* Fills a pool: on the host with constants; on a GPU, whose power and thus clocks depend on the data, with random
+ * values like those of a training. */
 static tws_code fill_pool(const bench *b, void *pool, uint64_t bytes, tws_error *err) {
   if (b->cuda) return tws_calibrate_fill(b->ops, b->sets[0].backend, pool, bytes, err);
   memset(pool, FILL_BYTE, bytes);
@@ -387,12 +391,13 @@ static uint64_t cache_bytes(const bench *b) {
   return bytes > 0 ? (uint64_t)bytes : 32u << 20;
 }
 
-/* Resident memory of this process: libraries need some in addition to the arenas. */
+/* Returns the resident memory of this process, bytes; libraries need memory in addition to the arenas. */
 static double resident_bytes(void) {
   double pages = 0;
   char line[128];
   const char *rest;
-  FILE *file = fopen("/proc/self/statm", "r"); /* all of it, then what is resident */
+  FILE *file = fopen("/proc/self/statm", "r"); /* the file's first number is the size of all memory, and the second that
+                                                * of the resident part */
   if (!file) return 0;
   if (fgets(line, sizeof line, file)) tws_text_number(line + strcspn(line, " "), &rest, 0, 1e15, &pages);
   fclose(file);
@@ -411,7 +416,8 @@ static tws_code prepare(bench *b, tws_error *err) {
   if (b->cuda && b->world > 1) TWS_TRY(tws_cuda_connect(b->cuda, b->sets[0].backend, &plan, &b->device_comm, err));
   b->overhead_bytes = resident_bytes();
   b->pool_bytes = 2 * cache_bytes(b);
-  const int kernels = b->cuda ? b->world == 1 : b->world <= b->cores; /* beyond, ranks would share busy cores */
+  /* with more ranks than cores, ranks would compete for cores */
+  const int kernels = b->cuda ? b->world == 1 : b->world <= b->cores;
   if (kernels) TWS_TRY(add_cases(b, err));
   TWS_TRY(add_transfers(b, err));
   TWS_TRY(make_pools(b, err));
@@ -431,7 +437,7 @@ static void release(bench *b) {
   tws_free(b->ids);
 }
 
-/* Size of a product that fills a GPU; small if only small kernels are requested. */
+/* Returns the size of a matrix product that fills a GPU, or a small one if only small kernels are requested. */
 static int64_t reference_size(const bench *b) {
   if (!b->cuda) return REFERENCE;
   return b->options->largest_bytes == 0 && b->pool_bytes >= 3ull * 4096 * 4096 * 2 ? 4096 : 64;
@@ -442,9 +448,10 @@ static double reference_flops(const bench *b) {
   return 2 * size * size * size;
 }
 
-/* Products of training have other kernels between them that wait for memory, in which a device draws less power: here a
- * sum of float32 that takes about a quarter of the time. Three seconds of that, or less where there are fewer for all,
- * and a second of the products alone, for comparison. */
+/* Measures the reference product under sustained load. In a training, products alternate with kernels that wait for
+ * memory, in which a device draws less power; here they alternate with a float32 sum that takes about a quarter of the
+ * time, for three seconds or less if the budget is small. For comparison, the product is then repeated alone for one
+ * second. */
 static tws_code sustain_reference(bench *b, bench_case *c, tws_error *err) {
   const tws_calibrate_device on = {.cuda = b->cuda, .backend = b->sets[0].backend, .world = b->world};
   bench_case add = {.work = {.code = TWS_KERNEL_ADD, .dtype = TWS_F32, .dtype2 = TWS_F32}};
@@ -527,7 +534,7 @@ static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
   if (b->cuda) TWS_TRY(describe_device(b, m, err));
   for (size_t i = 0; i < b->case_count; i++) {
     const bench_case *c = &b->cases[i];
-    if (c->seconds_count == 0) continue; /* declined, or not yet */
+    if (c->seconds_count == 0) continue; /* declined, or not measured yet */
     tws_kernel_sample sample = {.work = c->work, .threads = b->sets[c->set].threads, .busy = b->world};
     summarize(b, c->seconds, c->seconds_count, &sample.seconds, &sample.spread);
     TWS_TRY(tws_measurements_add_kernel(m, &sample, err));
@@ -552,8 +559,8 @@ static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
   return TWS_OK;
 }
 
-/* On a device, whose machine may be available for minutes only: writes the results so far; within a pass every few
- * seconds. */
+/* Writes the results so far: a machine with a device may be available for minutes only. `within`: called within a pass,
+ * which writes every few seconds. */
 static tws_code write_so_far(bench *b, int within, tws_error *err) {
   const double every_s = 3, now = tws_clock_s();
   if (!b->cuda || b->rank != 0 || (within && now - b->said_s < every_s)) return TWS_OK;
@@ -576,8 +583,9 @@ static tws_code choose_case(bench *b, bench_case *c, tws_error *err) {
   return code == TWS_OK ? code : fail_in_case(c, code, err);
 }
 
-/* If a time was requested, the first pass uses most of it: works that were not started by then are skipped, except
- * the first few. A GPU's kernels are measured by one rank alone, so no other rank waits here. */
+/* Removes the kernels from number `from` on, with a warning. If a time was requested, the first pass uses most of it:
+ * kernels that were not started within that time are skipped, except the first few. A GPU's kernels are measured by one
+ * rank alone, so no other rank waits here. */
 static void leave_out_the_rest(bench *b, size_t from) {
   tws_log_write(b->options->log, TWS_LOG_WARNING,
                 "%zu of %zu kernels are measured, and the others left out: more --seconds, or none given, measure all",
@@ -587,7 +595,8 @@ static void leave_out_the_rest(bench *b, size_t from) {
 
 static tws_code one_pass(bench *b, double until, double done, double share, tws_error *err) {
   const size_t total = b->case_count + b->transfer_count;
-  /* results of one kernel are the operands of others: known values every time, so that none degenerates */
+  /* results of one kernel are operands of others: the pool is filled again each time, so that values do not become
+   * zero, infinite or NaN */
   if (b->write_pool) TWS_TRY(refill(b, err));
   TWS_TRY(measure_reference(b, err));
   for (size_t i = 0; i < total; i++) {
@@ -609,15 +618,15 @@ static tws_code one_pass(bench *b, double until, double done, double share, tws_
   return TWS_OK;
 }
 
-/* Passes until the budget is used: at least three, and all ranks agree on when to end. On a device, where the first
- * execution of a work can take a second, each work is first met in the first pass. */
+/* Repeats passes until the budget is used: at least three, and all ranks agree on the end. On a device the first
+ * execution of a work can take a second; it happens in the first pass. */
 static tws_code measure(bench *b, tws_error *err) {
   const tws_calibrate_options *options = b->options;
   const double standard = b->cuda ? (options->quick ? 10 : 60) : options->quick ? 3 : 20;
   double budget = options->budget_s > 0 ? options->budget_s : standard, started = tws_clock_s();
   b->budget_s = budget;
   b->said_s = started;
-  if (b->case_count == 0) budget /= 4; /* collectives alone */
+  if (b->case_count == 0) budget /= 4; /* only collectives are measured */
   int least = options->quick || b->cuda ? 3 : 5;
   b->block_s = options->quick ? 0.4e-3 : b->cuda ? 2e-3 : 1.5e-3;
   if (options->progress) tws_progress_begin(options->progress, "measuring", budget);

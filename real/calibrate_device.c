@@ -25,7 +25,7 @@ tws_code tws_calibrate_fill(const tws_backend_ops *ops, tws_backend *backend, vo
   uint64_t done = bytes < FIRST_BYTES ? bytes : FIRST_BYTES;
   tws_code code = ops->copy(backend, memory, values, done, TWS_STREAM_COMPUTE, err);
   tws_free(values);
-  while (code == TWS_OK && done < bytes) { /* double what is there */
+  while (code == TWS_OK && done < bytes) { /* doubles the filled range each time */
     const uint64_t part = bytes - done < done ? bytes - done : done;
     code = ops->copy(backend, (char *)memory + done, memory, part, TWS_STREAM_COMPUTE, err);
     done += part;
@@ -102,7 +102,8 @@ static tws_code note_starts(something *s, tws_measurements *m, tws_error *err) {
   TWS_TRY(host_seconds(s, tiny_kernel, TIMES, &apart, err));
   TWS_TRY(tws_stopwatch_measure(&watch, tiny_kernel, NULL, s, TIMES, &together, err));
   if (watch.one_by_one) return TWS_OK;
-  TWS_TRY(tws_stopwatch_measure(&watch, tiny_kernel, NULL, s, 1, &recording, err)); /* keeps a recording of one */
+  /* keeps a recording of one execution */
+  TWS_TRY(tws_stopwatch_measure(&watch, tiny_kernel, NULL, s, 1, &recording, err));
   TWS_TRY(host_seconds(s, replay, TIMES, &recording, err));
   snprintf(text, sizeof text,
            "%s a kernel started by the host, %s in a recording; %s to start a recording of one and see its end",
@@ -118,8 +119,8 @@ static tws_code one_copy(void *user, tws_error *err) {
   return s->ops->copy(s->backend, s->to, s->from, s->bytes, TWS_STREAM_COMPUTE, err);
 }
 
-/* "4 KiB 2.1 us, ... 256 MiB 4.8 ms (55 GB/s)": seconds on the device's clock, or the host's where it waits
- * for each. */
+/* Adds a note like "4 KiB 2.1 us, ... 256 MiB 4.8 ms (55 GB/s)". Times are those of the device's clock or, if `waits`,
+ * those of the host's clock, with a wait for each copy. */
 static tws_code note_copies(something *s, const char *key, int waits, uint64_t most, tws_measurements *m,
                             tws_error *err) {
   tws_stopwatch watch = {.ops = s->ops, .backend = s->backend};
@@ -170,14 +171,14 @@ tws_code tws_calibrate_extras(const tws_calibrate_device *on, uint64_t most_byte
   if (most < 4096) most = 4096;
   tws_code code = TWS_OK;
   for (int i = 0; i < 4 && code == TWS_OK; i++) code = ops->allocate(on->backend, tiers[i], most, &memory[i], err);
-  if (code == TWS_OK && memory[3]) memset(memory[3], 1, most); /* its pages must be there */
+  if (code == TWS_OK && memory[3]) memset(memory[3], 1, most); /* touches all pages before the measurement */
   if (code == TWS_OK) code = copies(on, most, memory, m, err);
   for (int i = 0; i < 4; i++)
     if (memory[i]) ops->release(on->backend, tiers[i], memory[i]);
   return code;
 }
 
-/* ---- without a rest ---- */
+/* ---- sustained load ---- */
 
 enum { SUSTAINED_RUNS = 64, SUSTAINED_LOOKS = 256 };
 
@@ -187,8 +188,8 @@ static tws_code many_runs(const tws_calibrate_device *on, int one_by_one, tws_ti
   return TWS_OK;
 }
 
-/* SUSTAINED_RUNS executions between two notes on the device's clock, again and again; the looks between take
- * microseconds of the milliseconds that these need. The last third of the looks counts. */
+/* Repeats SUSTAINED_RUNS executions between two time stamps of the device until for_s seconds have passed; reading the
+ * time stamps takes microseconds, the executions milliseconds. The last third of the results is used. */
 tws_code tws_calibrate_sustain(const tws_calibrate_device *on, tws_timed start, void *user, double for_s,
                                double *seconds, tws_error *err) {
   const tws_backend_ops *ops = on->cuda->backend;
@@ -208,7 +209,7 @@ tws_code tws_calibrate_sustain(const tws_calibrate_device *on, tws_timed start, 
     TWS_TRY(ops->mark(on->backend, TWS_STREAM_COMPUTE, 1, err));
     TWS_TRY(ops->marked(on->backend, 2, moments, err));
     from = tws_clock_s() - began;
-    if (count > 0 && from < 2 * for_s / 3) count = 0; /* too early to count */
+    if (count > 0 && from < 2 * for_s / 3) count = 0; /* results of the first two thirds are not used */
     looks[count++ % SUSTAINED_LOOKS] = (moments[1] - moments[0]) / SUSTAINED_RUNS;
   }
   *seconds = tws_sample_median(looks, count < SUSTAINED_LOOKS ? count : SUSTAINED_LOOKS);

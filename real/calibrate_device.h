@@ -10,7 +10,7 @@
 typedef struct tws_calibrate_device {
   const tws_cuda_api *cuda;
   tws_backend *backend;
-  int world; /* number of ranks that measure */
+  int world; /* number of ranks of this calibration run */
 } tws_calibrate_device;
 
 /* Fills memory with finite numbers of either sign, whether read as bfloat16, half precision, float32 or float64:
@@ -18,16 +18,17 @@ typedef struct tws_calibrate_device {
 tws_code tws_calibrate_fill(const tws_backend_ops *ops, tws_backend *backend, void *memory, uint64_t bytes,
                             tws_error *err);
 
-/* Adds name, memory, versions and clocks of the device, its memory in use outside of arenas, and shared_device. */
+/* Adds to the measurements: name, memory, versions and clocks of the device, its memory in use outside of arenas, and
+ * shared_device. */
 tws_code tws_calibrate_describe(const tws_calibrate_device *on, tws_measurements *m, tws_error *err);
 
-/* Adds notes: launch overhead of kernels one by one and in a CUDA graph, and copies between memory of the device and
- * of the host, pinned and pageable, by size up to `most_bytes` (0: 256 MiB). */
+/* Adds notes to the measurements: launch overhead of kernels one by one and in a CUDA graph, and copies between memory
+ * of the device and of the host, pinned and pageable, by size up to `most_bytes` (0: 256 MiB). */
 tws_code tws_calibrate_extras(const tws_calibrate_device *on, uint64_t most_bytes, tws_measurements *m, tws_error *err);
 
-/* Repeats a work for `for_s` seconds, as in training: at the clocks of short measurements a device then exceeds its
- * power limit, and lowers them. *seconds: of one execution at the end of that time. A work of this shape must have
- * run before. */
+/* Repeats a work for `for_s` seconds: under a load as long as that of a training, a device exceeds its power limit and
+ * lowers its clocks, which short measurements do not show. *seconds: time of one execution at the end of the
+ * repetition. A work of this shape must have run before. */
 tws_code tws_calibrate_sustain(const tws_calibrate_device *on, tws_timed start, void *user, double for_s,
                                double *seconds, tws_error *err);
 

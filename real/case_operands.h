@@ -1,4 +1,4 @@
-/* Operands of a kernel that is to be measured. */
+/* Lists the operands of a kernel that is to be measured. */
 #ifndef TWS_REAL_CASE_OPERANDS_H
 #define TWS_REAL_CASE_OPERANDS_H
 
@@ -10,14 +10,15 @@ enum { TWS_CASE_OPERANDS = 16 };
 typedef struct tws_case_operand {
   uint64_t elements;
   tws_dtype dtype;
-  int written;   /* W or RW */
-  int far;       /* 1: cold in caches, as weights, gradients and optimizer states, which are not touched for a whole
-                    micro-batch or step */
-  int64_t below; /* > 0: integers in [0, below) such as token ids, */
-  int greatest;  /* all of them below - 1: slots are filled */
+  int written;   /* 1: the kernel writes the operand (W or RW) */
+  int far;       /* 1: the operand is not in caches, as weights, gradients and optimizer states, which are not accessed
+                  * for a whole micro-batch or step */
+  int64_t below; /* > 0: elements are integers in [0, below), such as token ids */
+  int greatest;  /* 1: all elements are below - 1, so that all slots of experts are filled */
 } tws_case_operand;
 
-/* The operands of a compute operation in order; returns their number (0: a collective). threads: of the rank. */
+/* Lists the operands of a compute operation in order, and returns their number (0 for a collective). threads: number of
+ * threads of the rank. */
 int tws_case_operands(const tws_work *work, tws_backend_kind backend, int threads, tws_case_operand *out);
 
 #endif

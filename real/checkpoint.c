@@ -25,28 +25,29 @@ typedef enum phase { IDLE, WRITING, PUBLISHING } phase;
 typedef struct tws_checkpoint {
   tws_arena *arena;
   int lock;
-  tws_piece *all; /* of every rank, as tws_pieces_share() sorts them */
+  tws_piece *all; /* segments of all ranks, in the order of tws_pieces_share() */
   uint32_t all_count;
   tws_piece *own;
   uint32_t own_count;
-  uint64_t job_bytes; /* of a checkpoint, about; rank 0 */
-  uint32_t *buffer;   /* of the program, by entry */
-  int64_t saved_step; /* the last step after which a save was begun */
+  uint64_t job_bytes; /* on rank 0: approximate bytes of a checkpoint of the whole job */
+  uint32_t *buffer;   /* [state entry] index of its buffer in the training program */
+  int64_t saved_step; /* last step after which a save was begun */
   tws_snapshot snapshot;
-  /* the save that is under way */
+  /* members of the save in progress */
   phase phase;
   tws_task task;
   tws_arena *work;
-  tws_counters counters; /* as they were */
+  tws_counters counters; /* counters of the training when the save was begun */
   char tag[TWS_TAG_SIZE];
   tws_shard_written written;
-  unsigned char *reports; /* of all ranks, at rank 0 */
+  unsigned char *reports; /* on rank 0: the reports of all ranks */
   uint64_t *offset;
   double start;
-  int64_t hold;             /* fault injection: nothing is written before this step */
-  atomic_int_fast64_t step; /* last completed step; the largest number: training waits for the save */
+  int64_t hold;             /* fault injection: no file is written before this step has completed */
+  atomic_int_fast64_t step; /* last completed step; the largest number while training waits for the save */
   tws_save_times times;
-  tws_text remarks, said; /* of rank 0: lines of checkpoint/saving.h, to be logged by the training thread; all so far */
+  tws_text remarks, said; /* on rank 0. remarks: lines of checkpoint/saving.h that the training thread still has to log;
+                           * said: all lines so far */
 } tws_checkpoint;
 
 /* Header of every rank's message to rank 0; the offsets of its segments and then their checksums follow. */
@@ -54,7 +55,7 @@ typedef struct shard_report {
   uint64_t bytes, data, header_checksum, pieces, checksums;
 } shard_report;
 
-/* Each remark once in a training, however many saves find the same. */
+/* Logs each remark only once in a training, even if many saves report it. */
 static void tell_remarks(tws_training *t) {
   tws_checkpoint *c = t->checkpoint;
   for (char *line = c->remarks.data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
@@ -66,7 +67,8 @@ static void tell_remarks(tws_training *t) {
   tws_text_free(&c->remarks);
 }
 
-/* Detects before the first step what a later save would fail at or leave unfinished. */
+/* Locks and examines the folder before the first step, to detect conditions that would make a later save fail or remain
+ * incomplete. */
 static tws_code lock_and_look(tws_training *t, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
   TWS_TRY(tws_folder_lock(t->options->save, &c->lock, err));
@@ -100,7 +102,7 @@ void tws_checkpoint_close(tws_training *t) {
   if (!t->checkpoint) return;
   tws_checkpoint *c = t->checkpoint;
   atomic_store(&c->step, INT64_MAX);
-  (void)tws_task_wait(&c->task, NULL); /* there is an error already, or the save was finished */
+  (void)tws_task_wait(&c->task, NULL); /* an error is reported already, or the save has been completed */
   if (c->arena) tws_folder_unlock(c->lock);
   tws_snapshot_close(&c->snapshot);
   end_save(c);
@@ -110,9 +112,10 @@ void tws_checkpoint_close(tws_training *t) {
   tws_free(c);
 }
 
-/* ---- who writes what ---- */
+/* ---- assignment of segments to ranks ---- */
 
-/* Frozen parameters are not saved: they can be loaded from their source. */
+/* Removes frozen parameters from the list, which are not saved, as they can be loaded from their source; returns the
+ * number of the others. */
 static uint32_t leave_out_frozen(const tws_network *network, tws_piece *held, uint32_t count) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < count; i++)
@@ -185,7 +188,8 @@ static tws_shard_request shard_of(tws_training *t) {
                              .user = t};
 }
 
-/* Bytes of host memory that a rank may take for its copy: what is left when the arenas of all ranks are in use. */
+/* Returns the bytes of host memory that a rank may use for its copy: its share of the memory that is free when all
+ * ranks' arenas are in use. */
 static uint64_t room_for_copy(const tws_training *t) {
   uint64_t arenas =
       tws_executor_allocated(t->executor, TWS_TIER_HOST) + tws_executor_allocated(t->executor, TWS_TIER_PINNED);
@@ -197,7 +201,7 @@ static uint64_t room_for_copy(const tws_training *t) {
 static tws_code prepare_copy(tws_training *t, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
   const int64_t every = t->options->save_every;
-  if (t->far_writers) return TWS_OK; /* messages are the training thread's */
+  if (t->far_writers) return TWS_OK; /* only the training thread may send messages */
   if (every < 1 || t->first_step - t->first_step % every + every >= t->options->steps) return TWS_OK;
   c->snapshot.plan = t->plan;
   c->snapshot.executor = t->executor;
@@ -347,14 +351,14 @@ int tws_checkpoint_is_due(const tws_training *t, int64_t step) {
   return step == t->options->steps || (every > 0 && step % every == 0);
 }
 
-/* Inside a save: what this rank does, for its watchdog. */
+/* Reports this rank's phase within a save to its watchdog. */
 static void at(const tws_training *t, const char *what, tws_phase_kind kind) {
   char text[112];
   snprintf(text, sizeof text, "saving %.40s: %s", t->checkpoint->tag, what);
   tws_training_at(t, t->counters->steps, text, kind);
 }
 
-/* Appends the data that rank 0 needs for the index. */
+/* Appends this rank's report for the index to a message. */
 static void add_report(const tws_checkpoint *c, tws_text *message) {
   const tws_shard_written *w = &c->written;
   const shard_report report = {w->bytes, w->data, w->header_checksum, c->own_count, w->checksum_count};
@@ -386,7 +390,8 @@ static tws_code write_shard(tws_training *t, const tws_shard_request *shard, tws
   return tws_shard_write(shard_path(t, t->rank, path, sizeof path), shard, c->work, &c->written, err);
 }
 
-/* Writes to rank 0's disk; rank 0's own file is written first, while the others' data is in transit. */
+/* Writes all ranks' files to rank 0's disk; rank 0's own file is written first, while data of the others are in
+ * transit. */
 static tws_code write_far(tws_training *t, const tws_shard_request *shard, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
   char path[TWS_FOLDER_SIZE + 64];
@@ -410,7 +415,7 @@ static tws_code publish(void *user, tws_error *err) {
   return tws_folder_publish(t->options->save, c->tag, t->options->keep, &c->remarks, err);
 }
 
-/* A single rank also publishes the checkpoint in its task. */
+/* Task of the thread: copies and writes this rank's segments. A job of one rank also publishes the checkpoint in it. */
 static tws_code copy_and_write(void *user, tws_error *err) {
   tws_training *t = user;
   tws_checkpoint *c = t->checkpoint;
@@ -466,7 +471,8 @@ tws_code tws_checkpoint_poll(tws_training *t, tws_error *err) {
   double busy = !tws_task_ended(&c->task);
   at(t, "asking the others whether their files are written", TWS_PHASE_MEETS);
   tws_code code = TWS_OK;
-  if (!(busy > 0) && c->task.code != TWS_OK) code = tws_task_wait(&c->task, err); /* nobody waits for the others */
+  /* if there is only one rank, no other one waits for it */
+  if (!(busy > 0) && c->task.code != TWS_OK) code = tws_task_wait(&c->task, err);
   if (code == TWS_OK && c->phase == WRITING) code = tws_comm_max(t->comm, &busy, err);
   if (code == TWS_OK && !(busy > 0)) code = advance(t, 0, err);
   c->times.waited_s += tws_clock_s() - start;
@@ -601,7 +607,7 @@ tws_code tws_checkpoint_write_all(tws_training *ranks, int world, tws_error *err
     first->offset[r + 1] = reports.length;
   }
   if (code == TWS_OK && reports.failed) code = tws_fail(err, TWS_MEMORY, NULL, "no memory for a checkpoint's index");
-  first->reports = (unsigned char *)reports.data; /* which end_save() frees */
+  first->reports = (unsigned char *)reports.data; /* end_save() frees it */
   first->phase = WRITING;
   return in_save(&ranks[0], code, err);
 }

@@ -17,7 +17,7 @@ static int readable(const char *folder, int length, char *path, size_t size) {
   return written > 0 && (size_t)written < size && access(path, R_OK) == 0;
 }
 
-/* In $TWINSPEED_MODULES, else in the folder of the file that this code is in. */
+/* Finds the module: in $TWINSPEED_MODULES if it is set, else in the folder of the file that contains this code. */
 static int find(char *path, size_t size) {
   const char *chosen = getenv("TWINSPEED_MODULES");
   if (chosen && *chosen && readable(chosen, (int)strlen(chosen), path, size)) return 1;
@@ -49,7 +49,8 @@ tws_code tws_cuda_load(const tws_cuda_api **out, tws_error *err) {
   return TWS_OK;
 }
 
-/* Launchers set variables with the process's index on the node, and the number of processes there. */
+/* Returns the number in the first of these variables that is set. Launchers set variables to the process's index on the
+ * node, and to the number of processes there. */
 static int first_number(const char *const *names, int count) {
   for (int i = 0; i < count; i++) {
     const char *text = getenv(names[i]);
@@ -67,7 +68,8 @@ tws_code tws_cuda_choose_device(const tws_cuda_api *api, int *device, tws_error 
   const int rank = first_number(rank_names, 3), ranks = first_number(size_names, 2);
   *device = rank > 0 ? rank % count : 0;
   if (ranks <= count) return TWS_OK;
-  /* NCCL refuses two ranks of one host on one device; as ranks of different hosts they talk over sockets. */
+  /* NCCL refuses two ranks of one host on one device. With different host names they are accepted, and communicate
+   * through sockets. */
   char name[48];
   snprintf(name, sizeof name, "twinspeed-rank-%d", tws_mpi_rank());
   if (setenv("NCCL_HOSTID", name, 0) != 0) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");

@@ -61,10 +61,11 @@ static tws_code bad_index(const char *path, tws_error *err, const char *what) {
                   "%s: %s", path, what);
 }
 
-/* After the magic: version, type, the numbers of sequences and of document bounds; then the sequences' sizes, whose
- * sum must match the file of tokens. */
+/* Reads the index file after its magic: version, type, the numbers of sequences and of document bounds, then the sizes
+ * of the sequences, whose sum must match the file of tokens. */
 static tws_code read_index(tws_data *data, FILE *file, const char *path, tws_error *err) {
-  static const int bytes_of[] = {0, 1, 0, 2, 4, 0, 0, 0, 2}; /* uint8, int16, int32 and uint16; others are refused */
+  /* bytes of a token by type: uint8, int16, int32 and uint16; other types are refused */
+  static const int bytes_of[] = {0, 1, 0, 2, 4, 0, 0, 0, 2};
   unsigned char head[25];
   uint64_t version, sequences, total = 0;
   if (fread(head, sizeof head, 1, file) != 1) return bad_index(path, err, "it is cut short");
@@ -157,7 +158,7 @@ static tws_code bad_token(const tws_data *data, uint64_t at, uint32_t token, tws
 }
 
 static tws_code check_tokens(const tws_data *data, tws_error *err) {
-  enum { BLOCK = 1 << 16 }; /* a multiple of every size of a token */
+  enum { BLOCK = 1 << 16 }; /* a multiple of all token sizes */
   const uint64_t limit = data->token_bytes == 1 ? 256 : data->token_bytes == 2 ? 65536 : (uint64_t)1 << 32;
   const uint64_t size = (uint64_t)data->token_bytes;
   if ((uint64_t)data->vocabulary >= limit) return TWS_OK;
@@ -229,7 +230,7 @@ tws_code tws_data_open_labelled(const char *path, int64_t sequence, const tws_pa
 }
 
 void tws_data_close(tws_data *data) {
-  if (data->row && data->fd >= 0) close(data->fd); /* without a row it was never opened */
+  if (data->row && data->fd >= 0) close(data->fd); /* if there is no `row`, the file was never opened */
   tws_free(data->row);
   tws_pairs_close(data->pairs);
   *data = (tws_data){0};
@@ -244,11 +245,11 @@ int64_t tws_data_tokens(const tws_data *data, const tws_batch_shape *shape) {
   return shape->accumulation * shape->micro_batch * (data->sequence / shape->parts);
 }
 
-/* Token `i` of those that were read from number `first` on. */
+/* Returns token `i` of the tokens that were read from token number `first` on. */
 static tws_code token_read(const tws_data *data, uint64_t first, int64_t i, uint32_t *token, tws_error *err) {
   *token = word_at(data->row + i * data->token_bytes, data->token_bytes);
   if (*token < (uint64_t)data->vocabulary) return TWS_OK;
-  return bad_token(data, first + (uint64_t)i, *token, err); /* the file was written to since it was looked at */
+  return bad_token(data, first + (uint64_t)i, *token, err); /* the file has been changed since it was checked */
 }
 
 static tws_code read_tokens(const tws_data *data, uint64_t first, int64_t count, tws_error *err) {

@@ -17,30 +17,33 @@
 #include "base/status.h"
 
 typedef struct tws_data {
-  const char *path; /* the caller's; must outlive this */
+  const char *path; /* the caller's text, which must outlive this struct */
   int fd;
-  unsigned char *row;    /* buffer for the tokens of a sequence and one more; NULL: not open */
-  uint64_t bytes, first; /* size of the file; offset of the first token */
-  uint64_t count;        /* tokens */
-  int token_bytes;       /* 1, 2 or 4 */
+  unsigned char *row;    /* buffer for one more token than a sequence has; NULL: the data are not open */
+  uint64_t bytes, first; /* bytes: size of the file; first: offset of the first token, bytes */
+  uint64_t count;        /* number of tokens in the file */
+  int token_bytes;       /* size of a token in the file: 1, 2 or 4 */
   int64_t sequence, vocabulary;
-  uint64_t samples; /* of one epoch */
+  uint64_t samples; /* samples per epoch */
   uint64_t seed;
-  struct tws_pairs *pairs; /* of a file of pairs (real/pairs.h), which is no sequence of tokens; else NULL */
-  int64_t offset;          /* added to the position of a sample if earlier steps had another batch size; else 0 */
+  struct tws_pairs *pairs; /* NULL unless the file has pairs (real/pairs.h) instead of one sequence of tokens */
+  int64_t offset;          /* added to the position of a sample, if earlier steps had another batch size; else 0 */
 } tws_data;
 
-/* TWS_IO: no such file, a folder, unreadable; TWS_INVALID: bad header, fewer tokens than one global batch needs (the
- * message has their number), a token that is not below `vocabulary` (the message has its position). */
+/* Opens a file of tokens. Errors: TWS_IO: no such file, a folder, unreadable; TWS_INVALID: bad header, fewer tokens
+ * than one global batch needs (the message has their number), a token that is not below `vocabulary` (the message has
+ * its position). */
 tws_code tws_data_open(const char *path, int64_t sequence, int64_t vocabulary, int64_t train_batch, uint64_t seed,
                        tws_data *data, tws_error *err);
-/* The same for a file with labels (real/pairs.h). TWS_INVALID also if its name does not end with ".jsonl". */
+/* Opens a file with labels (real/pairs.h); errors as for tws_data_open(), and TWS_INVALID if its name does not end with
+ * ".jsonl". */
 struct tws_pairs_form;
 tws_code tws_data_open_labelled(const char *path, int64_t sequence, const struct tws_pairs_form *form,
                                 int64_t train_batch, uint64_t seed, tws_data *data, tws_error *err);
 void tws_data_close(tws_data *data);
 
-/* Number of the sample at position `place` (0 .. train_batch - 1) of the global batch of 0-based step `step`. */
+/* Returns the number of the sample at position `place` (0 .. train_batch - 1) of the global batch of step `step`,
+ * counted from 0. */
 uint64_t tws_data_sample(const tws_data *data, int64_t train_batch, int64_t step, int64_t place);
 
 /* One rank's share of the global batch. Micro-batch a of replica r has the positions (a replicas + r) micro + [0,
@@ -49,17 +52,18 @@ uint64_t tws_data_sample(const tws_data *data, int64_t train_batch, int64_t step
  * replica read the same. */
 typedef struct tws_batch_shape {
   int64_t train_batch, micro_batch, accumulation;
-  int replica, replicas; /* data parallelism */
+  int replica, replicas; /* data parallelism: index and number of replicas */
   int part, parts;       /* sequence parallelism: index and size of the group; parts divide the sequence */
-  int64_t ignored;       /* targets with this id become -1; negative: none do */
+  int64_t ignored;       /* targets with this id become -1; negative: no target does */
   int halves;            /* 1: a rank has two ranges of tokens of a sample, not one (zigzag) */
 } tws_batch_shape;
-/* Tokens of one rank in one step: accumulation x micro_batch x length. */
+/* Returns the number of tokens of one rank in one step: accumulation x micro_batch x length. */
 int64_t tws_data_tokens(const tws_data *data, const tws_batch_shape *shape);
 /* Reads `count` (at most `sequence` + 1) tokens from token `first` on. Not thread-safe. TWS_IO: the file has become
  * shorter, or cannot be read; TWS_INVALID: a token has become one that is not in the vocabulary. */
 tws_code tws_data_tokens_at(const tws_data *data, uint64_t first, int64_t count, int32_t *tokens, tws_error *err);
-/* ids and targets: int32 [accumulation][micro_batch][length]. Errors as those of tws_data_tokens_at(). */
+/* Fills one rank's share of a step. ids and targets: int32 [accumulation][micro_batch][length]. Fails as
+ * tws_data_tokens_at() does. */
 tws_code tws_data_fill(const tws_data *data, const tws_batch_shape *shape, int64_t step, int32_t *ids, int32_t *targets,
                        tws_error *err);
 

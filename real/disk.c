@@ -22,14 +22,16 @@ enum { ALIGNMENT = TWS_DISK_ALIGNMENT, QUEUE = 64, MOST_THREADS = 64 };
 /* A block in flight: its range in the file, and the range of the transfer within it. */
 typedef struct slot {
 #ifdef TWS_HAVE_AIO
-  struct iocb request; /* first: completions name it */
+  struct iocb request; /* must be the first member: completions refer to it */
 #endif
-  char *buffer;         /* for what cannot be moved as it is; made when it is needed first */
-  char *memory;         /* of the transfer */
-  uint64_t at;          /* first byte of the file that the request moves, a multiple of ALIGNMENT */
-  uint64_t bytes;       /* that it moves, likewise */
-  uint64_t skip, count; /* of these, those that belong to the transfer */
-  int through;          /* the buffer */
+  char *buffer;         /* aligned buffer for blocks that cannot be transferred directly; allocated when it is needed
+                         * first */
+  char *memory;         /* address of the block in the memory of the transfer */
+  uint64_t at;          /* offset in the file at which the request begins, a multiple of ALIGNMENT */
+  uint64_t bytes;       /* length of the request, a multiple of ALIGNMENT */
+  uint64_t skip, count; /* skip: bytes of the request before the transfer's range; count: bytes of the request that
+                         * belong to the transfer */
+  int through;          /* 1: the block goes through `buffer` */
 } slot;
 
 typedef struct worker {
@@ -56,12 +58,12 @@ struct tws_disk {
   worker *workers;
   pthread_mutex_t lock;
   pthread_cond_t more, done;
-  tws_disk_transfer queue[QUEUE]; /* by ticket modulo QUEUE */
-  uint64_t started, ended;        /* tickets */
-  int working;                    /* threads that are still at transfer ended + 1 */
+  tws_disk_transfer queue[QUEUE]; /* indexed by ticket modulo QUEUE */
+  uint64_t started, ended;        /* tickets of the last transfer that was started, and of the last that has ended */
+  int working;                    /* number of threads that still work on transfer ended + 1 */
   int ending;
   tws_disk_count moved;
-  tws_error failure; /* code TWS_OK: none */
+  tws_error failure; /* code TWS_OK: no transfer has failed */
 };
 
 /* ---- one block ---- */
@@ -72,8 +74,8 @@ static tws_code fail(const worker *w, const tws_disk_transfer *t, const slot *s,
                   t->writes ? "writing" : "reading", t->what, s->count, s->at + s->skip, w->disk->file.path, why);
 }
 
-/* Transfers everything by blocking calls; returns the result of the last one, less than requested at the end of the
- * file. */
+/* Transfers all bytes by blocking calls; returns the result of the last call, which is less than requested at the end
+ * of the file. */
 static ssize_t move_plainly(int fd, int writes, char *memory, uint64_t bytes, uint64_t at) {
   uint64_t done = 0;
   while (done < bytes) {
@@ -103,7 +105,7 @@ static tws_code begin_block(worker *w, const tws_disk_transfer *t, slot *s, tws_
   if (!s->buffer) s->buffer = aligned_alloc(ALIGNMENT, w->disk->block);
   if (!s->buffer) return tws_fail(err, TWS_MEMORY, NULL, "no memory for blocks of the disk");
   if (!t->writes) return TWS_OK;
-  if (s->count != s->bytes) { /* the rest of the block is another's */
+  if (s->count != s->bytes) { /* the rest of the block belongs to other data */
     const ssize_t moved = move_plainly(w->disk->file.fd, 0, s->buffer, s->bytes, s->at);
     TWS_TRY(check_moved(w, t, s, moved, err));
     w->moved.read += s->bytes;
@@ -123,7 +125,7 @@ static tws_code end_block(worker *w, const tws_disk_transfer *t, const slot *s, 
 
 typedef struct share {
   const tws_disk_transfer *of;
-  uint64_t next, end; /* bytes of the file */
+  uint64_t next, end; /* range of bytes in the file */
 } share;
 
 /* Divides whole blocks among the threads, as evenly as possible. */
@@ -138,7 +140,7 @@ static share share_of(const worker *w, const tws_disk_transfer *t) {
   return s;
 }
 
-/* The next block ends where the aligned block of the file that it begins in ends. */
+/* Determines the next block, which ends at the next block boundary of the file. */
 static void cut_block(const worker *w, share *of, slot *s) {
   const tws_disk_transfer *t = of->of;
   const uint64_t block = w->disk->block, from = of->next;
@@ -146,7 +148,7 @@ static void cut_block(const worker *w, share *of, slot *s) {
   uint64_t to = s->at + block < of->end ? s->at + block : of->end;
   s->skip = from - s->at;
   s->count = to - from;
-  /* whole pages directly, the remainder by itself */
+  /* whole pages are transferred directly, and the remainder as a block of its own */
   if (s->skip == 0 && s->count > ALIGNMENT) s->count = s->count / ALIGNMENT * ALIGNMENT;
   if (s->skip && s->count > ALIGNMENT - s->skip) s->count = ALIGNMENT - s->skip;
   s->bytes = (s->skip + s->count + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -167,13 +169,13 @@ static tws_code run_plainly(worker *w, share *of, tws_error *err) {
 }
 
 #ifdef TWS_HAVE_AIO
-/* Requests that could not be submitted are executed at once. */
+/* Submits cut blocks. Requests that could not be submitted are executed at once by blocking calls. */
 static tws_code submit(worker *w, const tws_disk_transfer *t, int count, int *under_way, tws_error *err) {
   int done = 0;
   while (done < count) {
     const int one = w->disk->setup.aio.single_submit ? 1 : count - done;
     const int n = io_submit(w->context, one, w->batch + done);
-    if (n == -EINTR || (n == -EAGAIN && *under_way + done > 0)) break; /* later */
+    if (n == -EINTR || (n == -EAGAIN && *under_way + done > 0)) break; /* the remaining requests are submitted later */
     if (n <= 0) {
       slot *s = (slot *)w->batch[done];
       return fail(w, t, s, strerror(-n), err);
@@ -204,7 +206,8 @@ static tws_code collect(worker *w, const tws_disk_transfer *t, int least, int *u
 static tws_code run_asynchronously(worker *w, share *of, tws_error *err) {
   const tws_disk_transfer *t = of->of;
   const int overlaps = w->disk->setup.aio.overlap_events;
-  int under_way = 0, waiting = 0; /* waiting: cut and not submitted */
+  int under_way = 0, waiting = 0; /* under_way: submitted requests; waiting: blocks that are cut and not submitted
+                                   * yet */
   tws_code code = TWS_OK;
   while (code == TWS_OK && (of->next < of->end || waiting > 0 || under_way > 0)) {
     while (code == TWS_OK && of->next < of->end && w->unused_count > 0) {
@@ -223,7 +226,8 @@ static tws_code run_asynchronously(worker *w, share *of, tws_error *err) {
     waiting -= under_way - before;
     if (code == TWS_OK && under_way > 0) code = collect(w, t, overlaps ? 1 : under_way, &under_way, err);
   }
-  for (int before = 0; under_way > 0 && under_way != before;) { /* after a failure: the memory is still in use */
+  /* after a failure, waits for submitted requests, which still use the memory */
+  for (int before = 0; under_way > 0 && under_way != before;) {
     before = under_way;
     collect(w, t, under_way, &under_way, NULL);
   }
@@ -249,7 +253,7 @@ static tws_code run_share(worker *w, const tws_disk_transfer *t, tws_error *err)
 
 /* ---- the queue ---- */
 
-/* The lock is held. */
+/* Marks a transfer as ended; the caller holds the lock. */
 static void end_transfer(tws_disk *d, const tws_disk_transfer *t) {
   for (int i = 0; i < d->threads; i++) {
     d->moved.read += d->workers[i].moved.read;
@@ -307,7 +311,7 @@ tws_code tws_disk_wait(tws_disk *d, uint64_t ticket, tws_error *err) {
 }
 
 uint64_t tws_disk_started(const tws_disk *d) {
-  return d->started; /* by the one thread that starts */
+  return d->started; /* only one thread starts transfers, so no lock is needed */
 }
 
 tws_disk_count tws_disk_moved(tws_disk *d) {
@@ -325,7 +329,7 @@ int tws_disk_is_direct(const tws_disk *d) {
   return d->file.direct;
 }
 
-/* ---- life ---- */
+/* ---- creation and destruction ---- */
 
 static tws_code make_worker(tws_disk *d, int index, tws_error *err) {
   worker *w = &d->workers[index];
@@ -343,7 +347,8 @@ static tws_code make_worker(tws_disk *d, int index, tws_error *err) {
   w->events = tws_calloc(depth, sizeof *w->events);
   w->batch = tws_calloc(depth, sizeof *w->batch);
   if (!w->events || !w->batch) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  w->asynchronous = io_setup(d->depth, &w->context) == 0; /* else the system has none, or none to spare */
+  /* 0: the system lacks asynchronous I/O, or has no free context */
+  w->asynchronous = io_setup(d->depth, &w->context) == 0;
 #endif
   if (pthread_create(&w->thread, NULL, serve, w) != 0)
     return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a thread for the disk");

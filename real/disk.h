@@ -19,16 +19,16 @@
 typedef struct tws_disk tws_disk;
 
 typedef struct tws_disk_setup {
-  const char *folder; /* for swap files; NULL: the folder of temporary files */
-  tws_aio aio;        /* block_size 0: the defaults of the configuration */
+  const char *folder; /* folder for swap files; NULL: the system's folder of temporary files */
+  tws_aio aio;        /* block_size 0: all members have the configuration's default values */
 } tws_disk_setup;
 
-typedef struct tws_disk_count { /* bytes of the system's requests, including those read before a partial block is
-                                   written */
+typedef struct tws_disk_count { /* bytes of the requests to the system, including the reads that precede writes of
+                                 * partial blocks */
   uint64_t read, written;
 } tws_disk_count;
 
-/* Creates a file of `bytes` bytes, zeroed. name: see tws_swap_create(). */
+/* Creates a swap file of `bytes` zeroed bytes. name: see tws_swap_create(). */
 tws_code tws_disk_create(const tws_disk_setup *setup, const char *name, uint64_t bytes, tws_disk **out, tws_error *err);
 void tws_disk_destroy(tws_disk *disk); /* waits for started transfers; NULL is allowed */
 
@@ -43,12 +43,13 @@ typedef struct tws_disk_transfer {
   double *times;
 } tws_disk_transfer;
 tws_code tws_disk_start(tws_disk *disk, const tws_disk_transfer *transfer, uint64_t *ticket, tws_error *err);
-/* Waits until this transfer and all before it are done. TWS_IO: one of them failed, with its name and the file's;
- * later ones are not begun, and no later call succeeds. */
+/* Waits until this transfer and all transfers that were started before it have ended. Fails with TWS_IO if one of them
+ * has failed, naming the data and the file; later transfers are then not begun, and no later call succeeds. */
 tws_code tws_disk_wait(tws_disk *disk, uint64_t ticket, tws_error *err);
-uint64_t tws_disk_started(const tws_disk *disk); /* the last ticket, 0 before the first */
-tws_disk_count tws_disk_moved(tws_disk *disk);   /* by transfers that have ended */
-/* Bytes/s of one transfer of a whole file of `bytes` bytes, in each direction: the measurement of `calibrate
+uint64_t tws_disk_started(const tws_disk *disk); /* returns the ticket of the last transfer that was started; 0: none
+                                                  * was */
+tws_disk_count tws_disk_moved(tws_disk *disk);   /* returns the bytes of the transfers that have ended */
+/* Measures the speed in bytes/s of one transfer of a whole file of `bytes` bytes, in each direction, for `calibrate
  * --disk`. */
 tws_code tws_disk_measure(const char *folder, const tws_aio *aio, uint64_t bytes, double *read, double *write,
                           int *direct, tws_error *err);

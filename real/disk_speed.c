@@ -15,7 +15,7 @@ static tws_code time_transfer(tws_disk *disk, int writes, void *memory, uint64_t
   return TWS_OK;
 }
 
-/* The first write only gives the file its blocks. */
+/* Measures one write and one read. A write before them allocates the blocks of the file, and is not counted. */
 tws_code tws_disk_measure(const char *folder, const tws_aio *aio, uint64_t bytes, double *read, double *write,
                           int *direct, tws_error *err) {
   const tws_disk_setup setup = {.folder = folder, .aio = *aio};
@@ -24,7 +24,8 @@ tws_code tws_disk_measure(const char *folder, const tws_aio *aio, uint64_t bytes
   bytes = (bytes + TWS_DISK_ALIGNMENT - 1) / TWS_DISK_ALIGNMENT * TWS_DISK_ALIGNMENT;
   char *memory = aligned_alloc(TWS_DISK_ALIGNMENT, bytes);
   if (!memory) return tws_fail(err, TWS_MEMORY, NULL, "no memory to measure a disk with");
-  for (uint64_t i = 0; i < bytes; i += 64) memory[i] = (char)(i * 2654435761u >> 24); /* nothing that can be packed */
+  /* fills the memory with data that cannot be compressed */
+  for (uint64_t i = 0; i < bytes; i += 64) memory[i] = (char)(i * 2654435761u >> 24);
   tws_code code = tws_disk_create(&setup, "measure", bytes, &disk, err);
   if (code == TWS_OK) code = time_transfer(disk, 1, memory, bytes, &first, err);
   if (code == TWS_OK) code = time_transfer(disk, 1, memory, bytes, write, err);

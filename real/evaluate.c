@@ -1,4 +1,5 @@
-/* Evaluation: the loss of other data under the weights as they are. A program of its own over the state of training. */
+/* Evaluation computes the loss of other data with the current weights. It is a program of its own over the state of the
+ * training. */
 #include <math.h>
 #include "real/train_internal.h"
 

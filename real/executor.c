@@ -14,53 +14,54 @@
 /* An operation with all its addresses and dependencies resolved. */
 typedef struct step_op {
   const tws_work *work;
-  const tws_arguments *arguments; /* NULL: none */
-  void **address;                 /* COMPUTE, HOST, COPY, SEND, RECV: per operand */
+  const tws_arguments *arguments; /* NULL: the operation has no arguments */
+  void **address;                 /* [operand] for COMPUTE, HOST, COPY, SEND, RECV */
   tws_dtype *dtype;
-  tws_comm_segment *segments; /* COLLECTIVE */
-  const char *label, *where;  /* where: for whom a collective or message waits, "" otherwise */
-  const double *loss;         /* must be finite afterwards; NULL: no check */
-  uint64_t bytes;             /* COPY, SEND, RECV */
+  tws_comm_segment *segments; /* for COLLECTIVE */
+  const char *label, *where;  /* where: the ranks that a collective or message waits for, as text; "" for other
+                               * operations */
+  const double *loss;         /* address of a loss that must be finite afterwards; NULL: not checked */
+  uint64_t bytes;             /* size of the data, for COPY, SEND, RECV */
   uint32_t label_length, where_length;
-  int count; /* operands, or segments */
-  int root;  /* REDUCE, BROADCAST; COPY: which of the two is on the disk */
+  int count; /* number of operands, or of segments */
+  int root;  /* for REDUCE and BROADCAST the root; for COPY the index of the operand that is on the disk */
   uint8_t kind, stream;
   uint16_t wait_count;
-  uint32_t signal;       /* event that it signals, or TWS_NONE */
+  uint32_t signal;       /* event that the operation signals when it ends, or TWS_NONE */
   const uint32_t *waits; /* events of the operations that it depends on */
-  tws_disk *disk;        /* COPY: whose file one of the two is an offset in; else NULL */
-  uint32_t disk_before;  /* the last operation of the disk that it waits for, or TWS_NONE */
+  tws_disk *disk;        /* for COPY: the disk in which one of the two operands is; NULL: none is on a disk */
+  uint32_t disk_before;  /* the last disk operation that it waits for, or TWS_NONE */
 } step_op;
 
-/* The arenas of what programs use while they run, or of one state. */
+/* One allocation per tier: for the memory that programs use while they run, or for one state. */
 typedef struct arenas {
-  void *base[TWS_TIER_COUNT]; /* of the disk: the tws_disk */
+  void *base[TWS_TIER_COUNT]; /* for the disk tier, the tws_disk */
   uint64_t bytes[TWS_TIER_COUNT];
-  uint8_t owned[TWS_TIER_COUNT]; /* by the backend; else by the communicator */
+  uint8_t owned[TWS_TIER_COUNT]; /* 1: allocated by the backend; 0: by the communicator */
 } arenas;
 
 typedef struct program {
   const tws_plan *plan;
   const arenas *state;
   step_op *ops;
-  const char **group_text; /* per group of the plan: " (model group of ranks 0 1)" */
-  uint64_t *tickets;       /* per operation, of the disk; NULL: the plan has none */
+  const char **group_text; /* [group of the plan] description such as " (model group of ranks 0 1)" */
+  uint64_t *tickets;       /* [operation] ticket of its disk transfer; NULL: the plan has none */
   int ran, recorded;
 } program;
 
 struct tws_executor {
   tws_executor_setup setup;
   tws_arena *arena;
-  arenas shared; /* by programs, which run one after another */
+  arenas shared; /* used by all programs, which run one after another */
   arenas *states;
-  const tws_state **state_of; /* whose arenas states[] are */
+  const tws_state **state_of; /* states[i] holds the arenas of state_of[i] */
   int state_count;
   program *programs;
-  _Atomic(const step_op *) doing; /* NULL: between steps */
-  size_t prefix;                  /* of the activity line: what the step is called */
-  int replays;                    /* the backend can keep the first program and start it as a whole */
+  _Atomic(const step_op *) doing; /* the operation that is running; NULL: between steps */
+  size_t prefix;                  /* length of the activity line's beginning, which names the step */
+  int replays;                    /* 1: the backend can record the first program and launch it as a whole */
   char not_recorded[256];         /* the reason for a failed recording; empty: it succeeded, or was not attempted */
-  tws_disk *on_disk;              /* the last one used */
+  tws_disk *on_disk;              /* the disk that was used last */
 };
 
 /* ---- memory ---- */
@@ -101,7 +102,7 @@ static void release(tws_executor *x, arenas *a) {
   tws_disk_destroy(a->base[TWS_TIER_DISK]);
 }
 
-/* The arenas of a program's state: those of another program over the same state, or new ones. */
+/* Finds the arenas of a program's state: those of another program over the same state, or else newly allocated ones. */
 static tws_code find_state(tws_executor *x, program *p, tws_error *err) {
   const tws_state *state = p->plan->state;
   int at = 0;
@@ -113,8 +114,8 @@ static tws_code find_state(tws_executor *x, program *p, tws_error *err) {
   return allocate(x, &x->states[at], err);
 }
 
-/* Checked before anything is allocated. Arenas never grow and no operand leaves them, so a plan within the limit
- * stays within it. */
+/* Checks the device limit before anything is allocated. Arenas never grow, and no operand exceeds them, so a plan
+ * within the limit stays within it. */
 static tws_code check_device_limit(const tws_executor *x, tws_error *err) {
   uint64_t bytes = x->shared.bytes[TWS_TIER_DEVICE];
   char need[32], have[32];
@@ -159,8 +160,8 @@ static const arenas *arenas_of(const tws_executor *x, const program *p, const tw
   return buffer->lifetime == TWS_LIFETIME_STATE ? p->state : &x->shared;
 }
 
-/* Address of a range of a buffer, on the disk its offset in the file, after checking that it lies inside the buffer and
- * the buffer inside its arena. */
+/* Returns the address of a range of a buffer, or its offset in the file if it is on the disk. Fails if the range
+ * exceeds the buffer, or the buffer its arena. */
 static tws_code resolve(const tws_executor *x, const program *p, uint32_t index, uint64_t offset, uint64_t count,
                         void **address, tws_error *err) {
   const tws_plan *plan = p->plan;
@@ -179,7 +180,7 @@ static tws_code resolve(const tws_executor *x, const program *p, uint32_t index,
   return TWS_OK;
 }
 
-/* Between memory and a buffer on the disk, at once. */
+/* Copies between memory and a buffer on the disk, and waits for the transfer. */
 static tws_code move_on_disk(const tws_executor *x, const program *p, uint32_t index, int writes, const void *at,
                              void *memory, uint64_t bytes, tws_error *err) {
   const tws_buffer *buffer = &p->plan->buffers[index];
@@ -260,7 +261,7 @@ static tws_code prepare_copy(tws_executor *x, const program *p, const tws_op *op
     const tws_buffer *buffer = &p->plan->buffers[o[i].buffer];
     if (buffer->tier != TWS_TIER_DISK) continue;
     s->disk = arenas_of(x, p, buffer)->base[TWS_TIER_DISK];
-    s->root = i; /* written to if it is the second */
+    s->root = i; /* operand 1 is written, so a copy to the disk has root 1 */
     disks++;
   }
   if (disks == 2) return tws_fail(err, TWS_INTERNAL, NULL, "a copy from the disk to the disk");
@@ -292,7 +293,8 @@ static tws_code prepare_collective(tws_executor *x, const program *p, const tws_
 
 enum { WHERE = 80, NAMED_RANKS = 8 };
 
-/* " (data group of ranks 0 2 4 6)"; of large groups the first and the last. */
+/* Builds the groups' descriptions, such as " (data group of ranks 0 2 4 6)"; large groups are described by their first
+ * and last ranks. */
 static tws_code describe_groups(tws_executor *x, program *p, tws_error *err) {
   const tws_plan *plan = p->plan;
   p->group_text = tws_arena_alloc(x->arena, plan->group_count + 1u, sizeof *p->group_text);
@@ -342,7 +344,8 @@ static tws_code prepare_op(tws_executor *x, const program *p, uint32_t index, tw
   if (op->kind == TWS_OP_COPY) return prepare_copy(x, p, op, s, err);
   TWS_TRY(prepare_operands(x, p, op, s, err));
   if (op->kind != TWS_OP_COMPUTE && op->kind != TWS_OP_HOST) return TWS_OK;
-  const int checked = !x->setup.ops->wait && !(s->work->flags & TWS_SCALED); /* with a loss scale CLIP does it */
+  /* with a loss scale, the kernel CLIP checks the loss */
+  const int checked = !x->setup.ops->wait && !(s->work->flags & TWS_SCALED);
   if (checked && s->work->code == TWS_KERNEL_CROSS_ENTROPY) s->loss = s->address[2];
   if (checked && s->work->code == TWS_KERNEL_VOCABULARY_LOSS) s->loss = s->address[3];
   if (x->setup.ops->supports && !x->setup.ops->supports(s->work))
@@ -352,7 +355,7 @@ static tws_code prepare_op(tws_executor *x, const program *p, uint32_t index, tw
   return TWS_OK;
 }
 
-/* An operation's disk transfers are among its dependencies, or earlier than one of them: the disk is a queue. */
+/* Finds for each operation the last disk transfer that it waits for; that is enough, since the disk is a queue. */
 static tws_code find_disk_waits(tws_executor *x, program *p, tws_error *err) {
   const tws_plan *plan = p->plan;
   int used = 0;
@@ -375,7 +378,7 @@ static tws_code find_disk_waits(tws_executor *x, program *p, tws_error *err) {
  * that waits. */
 static tws_code assign_events(tws_executor *x, const program *p, tws_error *err) {
   const tws_plan *plan = p->plan;
-  uint32_t *last = tws_calloc(plan->op_count + 1u, sizeof *last); /* that waits for an operation */
+  uint32_t *last = tws_calloc(plan->op_count + 1u, sizeof *last); /* [operation] the last operation that waits for it */
   uint32_t *unused = tws_calloc(plan->op_count + 1u, sizeof *unused), unused_count = 0, events = 0;
   uint32_t *waits = tws_arena_alloc(x->arena, plan->dep_count + 1u, sizeof *waits);
   for (uint32_t i = 0; last && i < plan->op_count; i++)
@@ -437,7 +440,7 @@ tws_code tws_executor_create(const tws_executor_setup *setup, tws_executor **out
   tws_code code = x->arena ? allocate_all(x, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (int i = 0; i < setup->program_count && code == TWS_OK; i++)
     if (setup->programs[i]) code = prepare(x, &x->programs[i], err);
-  if (code == TWS_OK) code = tws_host_check_limit(err); /* with all arenas there */
+  if (code == TWS_OK) code = tws_host_check_limit(err); /* checks the limit after all arenas were allocated */
   if (code != TWS_OK) {
     tws_executor_destroy(x);
     return code;
@@ -456,7 +459,7 @@ void tws_executor_destroy(tws_executor *x) {
 
 /* ---- a step ---- */
 
-/* All of the disks' transfers. */
+/* Waits for all transfers of all disks. */
 static tws_code wait_for_disks(tws_executor *x, tws_error *err) {
   for (int i = -1; i < x->state_count; i++) {
     tws_disk *disk = (i < 0 ? &x->shared : &x->states[i])->base[TWS_TIER_DISK];
@@ -488,8 +491,8 @@ static tws_code wait_for_dependencies(tws_executor *x, const program *p, const s
   if (!x->setup.ops->wait) return TWS_OK;
   for (int i = 0; i < s->wait_count; i++)
     TWS_TRY(x->setup.ops->wait(x->setup.backend, (tws_stream)s->stream, s->waits[i], err));
-  /* Messages between processes leave from host memory at once: what they carry must be there. A communicator with
-   * streams of its own has its place in them instead. */
+  /* Messages between processes are sent from host memory at once, so their data must be complete, and the device is
+   * synchronized first. A communicator with streams of its own enqueues them in stream order instead. */
   if (x->setup.comm_ops && x->setup.comm_ops->start_collective) return TWS_OK;
   if (s->kind == TWS_OP_COLLECTIVE || s->kind == TWS_OP_SEND || s->kind == TWS_OP_RECV)
     return x->setup.ops->synchronize(x->setup.backend, err);
@@ -513,7 +516,7 @@ static tws_code message(const tws_executor_setup *u, const step_op *s, int peer,
   return u->comm_ops->send(u->comm, peer, s->address[0], s->bytes, err);
 }
 
-/* times: start and end of the operation, to be filled; or NULL. */
+/* Runs one operation. times: receives its start and end, or NULL. */
 static tws_code run_op(tws_executor *x, const program *p, uint32_t index, double *times, tws_error *err) {
   const tws_executor_setup *u = &x->setup;
   const step_op *s = &p->ops[index];
@@ -558,7 +561,8 @@ void *tws_executor_message(const tws_executor *x, int index, uint32_t op, uint64
   return s->address[0];
 }
 
-/* The activity line is read by other processes at any time, even half-written; it is always zero-terminated. */
+/* Writes the activity line. Other processes may read it at any time, even while it is being written; it is always
+ * zero-terminated. */
 static void say(tws_executor *x, size_t prefix, const step_op *s) {
   char *to = x->setup.activity + prefix;
   size_t room = x->setup.activity_bytes - prefix - 1, label = s->label_length, where = s->where_length;
@@ -575,7 +579,8 @@ static size_t begin_line(tws_executor *x, int64_t step) {
 }
 
 static tws_code mark(const tws_executor *x, const step_op *s, double *times, uint32_t index, tws_error *err) {
-  if (!times || (s->disk && !x->setup.ops->mark)) return TWS_OK; /* the disk notes its own */
+  /* the disk itself records the times of its transfers */
+  if (!times || (s->disk && !x->setup.ops->mark)) return TWS_OK;
   if (x->setup.ops->mark) return x->setup.ops->mark(x->setup.backend, (tws_stream)s->stream, index, err);
   times[index] = tws_clock_s();
   return TWS_OK;
@@ -623,8 +628,8 @@ static tws_code record_step(tws_executor *x, const program *p, size_t prefix, tw
   return code;
 }
 
-/* Launches the whole step, which the first call records. If recording fails, no operation has run: the steps then
- * run operation by operation, which reports any error that is not of the recording. */
+/* Launches the whole step, which the first call records. If recording fails, no operation has run: the steps then run
+ * operation by operation, which reports errors that have other causes than the recording. */
 static tws_code replay(tws_executor *x, program *p, size_t prefix, tws_error *err) {
   static const step_op whole = {.label = "a recorded step", .where = "", .label_length = 15};
   const tws_backend_ops *ops = x->setup.ops;
@@ -647,7 +652,8 @@ static tws_code replay(tws_executor *x, program *p, size_t prefix, tws_error *er
   return ops->replay(x->setup.backend, err);
 }
 
-/* Notes of the device become seconds of tws_clock_s(), as if the last had been reached just now. */
+/* Converts time stamps of the device to seconds of tws_clock_s(), assuming that the last of them was recorded just
+ * now. */
 static tws_code read_marks(const tws_executor *x, const program *p, double *times, tws_error *err) {
   const uint32_t count = 2 * p->plan->op_count;
   double last = 0;

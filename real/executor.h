@@ -22,7 +22,8 @@
 typedef struct tws_executor tws_executor;
 
 typedef struct tws_executor_setup {
-  const tws_plan *const *programs; /* of one rank, with equal groups; array and plans must outlive the executor */
+  const tws_plan *const *programs; /* programs of one rank, with equal groups; the array and the plans must outlive the
+                                    * executor */
   int program_count;
   const tws_backend_ops *ops;
   tws_backend *backend;
@@ -31,19 +32,22 @@ typedef struct tws_executor_setup {
   char *activity; /* see tws_train_options, or NULL */
   size_t activity_bytes;
   uint64_t device_limit; /* bytes that the device tier's arenas may use; 0: all available memory */
-  tws_disk_setup disk;   /* of arenas on a disk */
+  tws_disk_setup disk;   /* folder and parameters for arenas on a disk */
 } tws_executor_setup;
 
-/* TWS_MEMORY: the arena of a tier cannot be allocated; TWS_UNSUPPORTED: the backend lacks a kernel; TWS_INTERNAL: a
- * plan that exceeds its own buffers. Collective over the world when the communicator has memory of its own. */
+/* Creates an executor. Errors: TWS_MEMORY: the arena of a tier cannot be allocated; TWS_UNSUPPORTED: the backend lacks
+ * a kernel; TWS_INTERNAL: a plan exceeds its own buffers. It is a collective over the world if the communicator
+ * allocates memory. */
 tws_code tws_executor_create(const tws_executor_setup *setup, tws_executor **out, tws_error *err);
 void tws_executor_destroy(tws_executor *executor);
 
-uint64_t tws_executor_allocated(const tws_executor *executor, tws_tier tier); /* bytes, of all arenas */
+/* returns the bytes of all arenas of this tier */
+uint64_t tws_executor_allocated(const tws_executor *executor, tws_tier tier);
 
-tws_disk_count tws_executor_disk_moved(const tws_executor *executor); /* by all disk arenas since their creation */
+/* returns the bytes that all disk arenas have transferred since their creation */
+tws_disk_count tws_executor_disk_moved(const tws_executor *executor);
 
-/* Between steps: copy bytes into and out of a buffer of a program, from element `offset` on. */
+/* Copy data into or out of a buffer of a program, from element `offset` on; to be called between steps. */
 tws_code tws_executor_put(tws_executor *executor, int program, uint32_t buffer, uint64_t offset, const void *from,
                           uint64_t count, tws_error *err);
 /* Sets all elements of a buffer of float64 numbers to 0. */
@@ -51,38 +55,40 @@ tws_code tws_executor_zero(tws_executor *executor, int program, uint32_t buffer,
 tws_code tws_executor_get(tws_executor *executor, int program, uint32_t buffer, uint64_t offset, void *to,
                           uint64_t count, tws_error *err);
 
-/* The address of a range of a buffer, in memory of the buffer's tier. */
+/* Determines the address of a range of a buffer, in memory of the buffer's tier. */
 tws_code tws_executor_find(const tws_executor *executor, int program, uint32_t buffer, uint64_t offset, uint64_t count,
                            const void **at, tws_error *err);
 
 /* Called before each operation: it may wait for a snapshot of the state, or inject a fault. */
 typedef tws_code (*tws_executor_probe)(void *user, uint32_t op, tws_error *err);
 
-/* Runs one step of a program. If `times` is not NULL it receives start and end of every operation: double
- * [op_count][2], seconds of tws_clock_s(). An error names the operation that failed. `step` is for the activity
+/* Runs one step of a program. If `times` is not NULL, it receives the start and end of every operation: double
+ * [op_count][2], seconds of tws_clock_s(). An error names the operation that failed. `step` is shown in the activity
  * line. */
 tws_code tws_executor_step(tws_executor *executor, int program, int64_t step, double *times, tws_executor_probe probe,
                            void *user, tws_error *err);
-/* The same in two parts. After start() a backend with streams may still be computing, and other streams can be given
- * work that overlaps with it. A backend without streams has completed the step. */
+/* Run one step in two calls. After start() a backend with streams may still be computing, and other streams can be
+ * given work that overlaps with it; finish() waits. A backend without streams has completed the step when start()
+ * returns. */
 tws_code tws_executor_start(tws_executor *executor, int program, int64_t step, double *times, tws_executor_probe probe,
                             void *user, tws_error *err);
 tws_code tws_executor_finish(tws_executor *executor, int program, double *times, tws_error *err);
-/* The reason why steps are not launched as a recording; NULL: they are, or recording was not requested. */
+/* Returns the reason why steps are not launched as a recording; NULL: they are, or recording was not requested. */
 const char *tws_executor_not_recorded(const tws_executor *executor);
 
 /* ---- for an emulator, which decides when operations of several ranks run ---- */
 /* Runs an operation that needs no other rank, to its end. */
 tws_code tws_executor_run(tws_executor *executor, int program, uint32_t op, tws_error *err);
-/* Segments of a collective in this rank's memory; *count is their number. */
+/* Returns the segments of a collective in this rank's memory; *count is their number. */
 const tws_comm_segment *tws_executor_segments(const tws_executor *executor, int program, uint32_t op, int *count);
-/* Buffer of a message: the data to send, or the address to receive at. */
+/* Returns the address of a message's data: those to send, or the memory to receive into. */
 void *tws_executor_message(const tws_executor *executor, int program, uint32_t op, uint64_t *bytes);
 
-/* A value that changes with the operation being run; from any thread. */
+/* Returns a value that changes with the operation that is running; may be called from any thread. */
 const void *tws_executor_at(const tws_executor *executor);
-/* Describes the operation being run, from any thread: its tws_op_label(), and the ranks that it waits for ("forward
- * h.0.mlp.c_proj all_reduce (model group of ranks 0 1)", "backward recv (rank 3)"). Returns buffer. */
+/* Describes the operation that is running by its tws_op_label() and the ranks that it waits for ("forward
+ * h.0.mlp.c_proj all_reduce (model group of ranks 0 1)", "backward recv (rank 3)"). May be called from any thread;
+ * returns `buffer`. */
 const char *tws_executor_doing(const tws_executor *executor, char *buffer, int size);
 const char *tws_executor_label(const tws_executor *executor, int program, uint32_t op);
 

@@ -11,7 +11,7 @@
 #include "checkpoint/folder.h"
 
 typedef struct request {
-  uint64_t file, offset, count; /* count 0: there will be no more of them */
+  uint64_t file, offset, count; /* a request of bytes; count 0: the rank's last request */
 } request;
 
 static tws_code send(const tws_training *t, int to, const void *data, uint64_t bytes, tws_error *err) {
@@ -51,7 +51,7 @@ tws_code tws_far_fetch_end(tws_training *t, tws_error *err) {
 }
 
 typedef struct source {
-  uint32_t file; /* that is open; TWS_NONE: none */
+  uint32_t file; /* index of the file that is open; TWS_NONE: none */
   int fd;
   void *block;
 } source;

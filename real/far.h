@@ -5,16 +5,18 @@
 
 #include "real/train_internal.h"
 
-/* On a rank that does not see the checkpoint that is resumed: a tws_saved_fetch, and the end of its requests. */
+/* Called on a rank that does not see the checkpoint that is resumed: tws_far_fetch(), a tws_saved_fetch, requests bytes
+ * of a file from rank 0; tws_far_fetch_end() ends the rank's requests. */
 tws_code tws_far_fetch(void *training, uint32_t file, uint64_t offset, void *to, size_t count, tws_error *err);
 tws_code tws_far_fetch_end(tws_training *t, tws_error *err);
-/* On rank 0: serves the requests of all those ranks until they end. */
+/* Called on rank 0: serves the requests of all ranks that do not see the checkpoint, until they have ended. */
 tws_code tws_far_serve(tws_training *t, tws_error *err);
 
-/* On a rank that does not see the folder for saving: a tws_shard_sink, and the end of its file. */
+/* Called on a rank that does not see the folder for saving: tws_far_write(), a tws_shard_sink, sends bytes of its file
+ * to rank 0; tws_far_write_end() ends the file. */
 tws_code tws_far_write(void *training, const void *bytes, size_t count, tws_error *err);
 tws_code tws_far_write_end(tws_training *t, tws_error *err);
-/* On rank 0: receives the file of `rank`, which is on the disk when this returns. */
+/* Called on rank 0: receives the file of `rank` and writes it to the disk. */
 tws_code tws_far_receive(tws_training *t, int rank, const char *path, tws_error *err);
 
 #endif

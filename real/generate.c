@@ -13,14 +13,14 @@
 typedef struct generator {
   tws_training t;
   const tws_generate_options *options;
-  uint32_t loss_op, scores; /* the operation that takes the scores, and their buffer */
-  uint64_t first;           /* element of it that they begin at */
-  int64_t padded, last;     /* scores of a token; the token that they are wanted of */
+  uint32_t loss_op, scores; /* loss_op: the operation that reads the scores; scores: the buffer that contains them */
+  uint64_t first;           /* element of the buffer at which the scores of the wanted token begin */
+  int64_t padded, last;     /* padded: number of scores of a token; last: the token whose scores are wanted */
   void *raw;
   float *values;
   tws_candidate *room;
-  int32_t *window, *targets, *positions; /* sequence_length */
-  int32_t *documents;                    /* two for each */
+  int32_t *window, *targets, *positions; /* [sequence_length] inputs of the network */
+  int32_t *documents;                    /* [sequence_length][2], as tws_documents_find() fills it */
 } generator;
 
 static tws_code find_scores(generator *g, tws_error *err) {
@@ -80,7 +80,7 @@ static tws_code make_engine(generator *g, tws_error *err) {
   return tws_executor_create(&setup, &t->executor, err);
 }
 
-/* Runs before every operation: that of the loss would overwrite the scores. */
+/* Reads the scores before the loss operation, which overwrites them; called before every operation. */
 static tws_code read_scores(void *user, uint32_t op, tws_error *err) {
   generator *g = user;
   if (op != g->loss_op) return TWS_OK;
@@ -117,7 +117,7 @@ static tws_code score_window(generator *g, int64_t number, tws_error *err) {
   return TWS_OK;
 }
 
-/* A sequence longer than the model's context is truncated to its last tokens. */
+/* Generates the tokens. A sequence longer than the model's context is truncated to its last tokens. */
 static tws_code generate_tokens(generator *g, tws_error *err) {
   const tws_generate_options *o = g->options;
   const int64_t length = g->t.plan->sequence_length;

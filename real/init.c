@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include "base/random.h"
 
-/* 24 bits and a half: inside (0, 1), exact in float32. */
+/* Maps a random word to the open interval (0, 1): 24 bits plus a half, exact in float32. */
 static float open_unit(uint32_t word) {
   return ((float)(word >> 8) + 0.5f) * 0x1p-24f;
 }
@@ -62,7 +62,7 @@ void tws_init_running(const tws_plan *plan, float *out) {
 
 /* ---- by several threads ---- */
 
-enum { MOST_THREADS = 64, LEAST_COUNT = 1 << 14 }; /* a thread for fewer is not worth starting */
+enum { MOST_THREADS = 64, LEAST_COUNT = 1 << 14 }; /* fewer elements per thread are not worth starting one */
 
 typedef struct share {
   const tws_param *param;
@@ -94,7 +94,7 @@ void tws_init_part_with(int threads, const tws_param *param, uint32_t index, uin
                         .count = count - done < part ? count - done : part,
                         .out = out + done,
                         .index = index};
-    /* the last share is this thread's, and any that cannot be given away */
+    /* the last share is computed by this thread, and so are shares for which no thread can be created */
     started[n] = done + part < count && pthread_create(&shares[n].thread, NULL, compute_share, &shares[n]) == 0;
     if (!started[n]) compute_share(&shares[n]);
   }

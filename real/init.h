@@ -6,18 +6,18 @@
 
 #include "plan/plan.h"
 
-/* out[i] = element first + i of the parameter, i < count */
+/* Computes out[i] = element first + i of the parameter, for i < count. */
 void tws_init_values(const tws_param *param, uint32_t index, uint64_t seed, uint64_t first, uint64_t count, float *out);
-/* out[i] = element first + i of the shard that `slice` selects from the parameter; NULL: of the whole parameter.
- * Short ranges are cheap: each computes only its own blocks of four. */
+/* Computes out[i] = element first + i of the shard that `slice` selects from the parameter (NULL: of the whole
+ * parameter). Short ranges are cheap, since each computes only its own blocks of four. */
 void tws_init_part(const tws_param *param, uint32_t index, uint64_t seed, const tws_param_slice *slice, uint64_t first,
                    uint64_t count, float *out);
 
-/* The same by up to `threads` threads of this process, which are joined before the call returns. */
+/* Computes the same with up to `threads` threads of this process, which are joined before the call returns. */
 void tws_init_part_with(int threads, const tws_param *param, uint32_t index, uint64_t seed,
                         const tws_param_slice *slice, uint64_t first, uint64_t count, float *out);
 
-/* Initial values of a rank's running statistics: all elements of its plan's entry. */
+/* Computes the initial values of a rank's running statistics: all elements of that entry of the plan's state. */
 void tws_init_running(const tws_plan *plan, float *out);
 
 #endif

@@ -1,7 +1,7 @@
-/* Weights of a Hugging Face model for a new training: every rank reads what its own state has.
+/* Weights of a Hugging Face model for a new training: every rank reads the elements that its own state contains.
  *
- * Upcycling (Komatsuzaki et al., 2023): where the file is of a model without experts, each expert begins with its inner
- * part, and routers with what the seed draws. */
+ * Upcycling (Komatsuzaki et al., 2023): if the file is of a model without experts, each expert starts with the weights
+ * of that model's MLP, and routers are initialized at random. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,21 +20,21 @@ typedef struct weights_file {
   tws_training *t;
   tws_arena *arena;
   tws_safetensors *file;
-  tws_hf_tensor *tensors; /* by parameter and row */
+  tws_hf_tensor *tensors; /* the tensors of all parameters, by parameter and row */
   const tws_safetensor **found;
-  uint32_t *first; /* of a parameter; and one more */
+  uint32_t *first; /* [parameter] index in `tensors` of the parameter's first tensor; one more entry ends the list */
   uint32_t count;
   int fd;
-  uint32_t open; /* which file that is */
-  int upcycles;  /* the file is of a model without experts */
-  uint32_t held; /* tensor that is in memory, or TWS_NONE */
-  void *bytes;   /* of it */
+  uint32_t open; /* index of the file that is open; TWS_NONE: none */
+  int upcycles;  /* 1: the file is of a model without experts */
+  uint32_t held; /* index of the tensor in `bytes`, or TWS_NONE */
+  void *bytes;   /* the data of that tensor */
   float *values, *converted;
 } weights_file;
 
-/* ---- is it a file of this model? ---- */
+/* ---- check that the file is of this model ---- */
 
-/* Files of a model without its head leave out the first word of names. */
+/* Finds a tensor by name. Files of a model without its head lack the first word of names. */
 static const tws_safetensor *find_tensor(const tws_safetensors *file, const char *name) {
   const tws_safetensor *found = tws_safetensors_find(file, name);
   const char *dot = strchr(name, '.');
@@ -64,15 +64,16 @@ static int is_router(const tws_network *network, const tws_hf_tensor *tensor) {
   return tws_network_has_experts(network) && at && at[strlen(".gate.weight")] == 0;
 }
 
-/* An expert's tensor in a model without experts: "model.layers.0.mlp.experts.3.up_proj.weight" or Mixtral's
- * "...block_sparse_moe.experts.3.w3.weight" is "model.layers.0.mlp.up_proj.weight". */
+/* Finds the dense tensor from which an expert is initialized: for the expert's
+ * "model.layers.0.mlp.experts.3.up_proj.weight", or Mixtral's "...block_sparse_moe.experts.3.w3.weight", it is
+ * "model.layers.0.mlp.up_proj.weight". */
 static const tws_safetensor *find_dense(weights_file *w, tws_hf_tensor *tensor) {
   static const char *const words[][2] = {{"w1.", "gate_proj."}, {"w2.", "down_proj."}, {"w3.", "up_proj."}};
   const tws_network *network = w->t->plan->network;
   const char *at = strstr(tensor->name, ".experts."), *word = at ? strchr(at + strlen(".experts."), '.') : NULL;
   if (!word || network->params[tensor->param].experts == 0) return NULL;
   int block = (int)(at - tensor->name);
-  while (block > 0 && tensor->name[block - 1] != '.') block--; /* before what the layer is called */
+  while (block > 0 && tensor->name[block - 1] != '.') block--; /* finds the end of the layer's name */
   const char *rest = word + 1, *dense = rest;
   for (size_t i = 0; i < sizeof words / sizeof *words; i++)
     if (strncmp(rest, words[i][0], strlen(words[i][0])) == 0) {
@@ -92,8 +93,10 @@ static tws_code match_tensor(weights_file *w, uint32_t i, tws_error *err) {
   const tws_safetensor *found = find_tensor(w->file, tensor->name);
   if (!found) found = find_dense(w, tensor);
   w->upcycles |= found && !find_tensor(w->file, tensor->name);
-  if (!found && is_router(w->t->plan->network, tensor)) return TWS_OK; /* where all experts are copies */
-  if (!found && strstr(tensor->name, ".lora_")) return TWS_OK;         /* an adapter begins as it is drawn */
+  /* routers of an upcycled model keep their random values */
+  if (!found && is_router(w->t->plan->network, tensor)) return TWS_OK;
+  /* adapters that the file lacks keep their initial values */
+  if (!found && strstr(tensor->name, ".lora_")) return TWS_OK;
   int64_t shape[4] = {0};
   const int dims = tws_hf_shape(tensor, shape);
   if (!found)
@@ -151,7 +154,8 @@ static tws_code read_bytes(weights_file *w, const tws_safetensor *found, int64_t
   return TWS_OK;
 }
 
-/* A tensor that is stored transposed is read whole: the elements of a row are far apart in the file. */
+/* Holds tensor i in memory. A tensor that is stored transposed is read whole: the elements of a row are far apart in
+ * the file. */
 static tws_code hold_tensor(weights_file *w, uint32_t i, tws_error *err) {
   const tws_safetensor *found = w->found[i];
   if (w->held == i) return TWS_OK;
@@ -164,7 +168,7 @@ static tws_code hold_tensor(weights_file *w, uint32_t i, tws_error *err) {
   return TWS_OK;
 }
 
-/* Rows that the file has in another order. */
+/* Reads a tensor whose rows have another order in the file. */
 static tws_code read_dealt(weights_file *w, uint32_t i, uint64_t at, uint64_t count, float *to, tws_error *err) {
   const tws_hf_tensor *tensor = &w->tensors[i];
   const tws_dtype dtype = (tws_dtype)tws_safetensors_dtype(w->found[i]->dtype);
@@ -181,7 +185,8 @@ static tws_code read_dealt(weights_file *w, uint32_t i, uint64_t at, uint64_t co
   return TWS_OK;
 }
 
-/* Elements [first, first + count) of the whole parameter that are all in tensor i: their values in float32. */
+/* Reads elements [first, first + count) of the whole parameter, which are all in tensor i, and converts them to
+ * float32. */
 static tws_code read_run(weights_file *w, uint32_t i, uint64_t first, uint64_t count, float *to, tws_error *err) {
   const tws_hf_tensor *tensor = &w->tensors[i];
   const tws_dtype dtype = (tws_dtype)tws_safetensors_dtype(w->found[i]->dtype);
@@ -202,8 +207,8 @@ static tws_code read_run(weights_file *w, uint32_t i, uint64_t first, uint64_t c
   return TWS_OK;
 }
 
-/* Reads the elements of a segment that the file has: padded rows, and routers if the file has none, keep their
- * values. */
+/* Reads the elements of a segment that the file contains: padded rows, and routers if the file has none, keep their
+ * initial values. */
 static tws_code read_elements(weights_file *w, const tws_piece *piece, uint64_t first, uint64_t count, tws_error *err) {
   for (uint64_t done = 0; done < count;) {
     uint64_t run, end = 0, whole = tws_param_slice_whole(&piece->slice, first + done, &run);
@@ -226,7 +231,8 @@ static tws_code load_chunk(weights_file *w, uint32_t buffer, const tws_piece *pi
                            tws_error *err) {
   tws_training *t = w->t;
   const tws_dtype dtype = (tws_dtype)t->plan->buffers[buffer].dtype;
-  const int lacks = w->upcycles || !w->found[w->first[piece->param]]; /* what the file does not have */
+  /* 1: the file lacks the parameter, or parts of it */
+  const int lacks = w->upcycles || !w->found[w->first[piece->param]];
   if (lacks || t->plan->network->padded_vocabulary != t->plan->network->vocabulary) {
     TWS_TRY(tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, buffer, piece->at + done, w->converted, count, err));
     tws_convert_elements(dtype, w->converted, TWS_F32, w->values, count);
@@ -236,7 +242,7 @@ static tws_code load_chunk(weights_file *w, uint32_t buffer, const tws_piece *pi
   return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, buffer, piece->at + done, w->converted, count, err);
 }
 
-/* Parameters of which the state has codes: rows that the file lacks are drawn, as they are at first. */
+/* Loads a quantized parameter. Rows that the file lacks are computed as initial values. */
 static tws_code load_quantized(weights_file *w, const tws_shard *shard, tws_error *err) {
   const tws_plan *plan = w->t->plan;
   const tws_param *param = &plan->network->params[shard->param];

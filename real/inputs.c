@@ -6,23 +6,24 @@
 #include "base/memory.h"
 #include "real/train_internal.h"
 
-enum { TAKEN, ARRIVED, EVENTS }; /* taken: what is on the device was copied into a program's inputs */
+/* TAKEN: the data on the device have been copied into a program's inputs; ARRIVED: data have arrived on the device */
+enum { TAKEN, ARRIVED, EVENTS };
 
 typedef struct tws_inputs_ahead {
-  const tws_data *data; /* source of the prefetched batch; NULL: none */
+  const tws_data *data; /* data set of the prefetched batch; NULL: no batch is prefetched */
   int64_t batch;
-  uint64_t bytes, at[TWS_NETWORK_INPUTS]; /* of one step, and where each input begins */
+  uint64_t bytes, at[TWS_NETWORK_INPUTS]; /* bytes: size of one step's inputs; at: offset of each input */
   char *pinned[2], *device;
-  int next;       /* index of the staging buffer that is filled next */
-  int taken;      /* the first event of the two was signalled */
-  uint32_t event; /* the first of the two: plans have fewer events than operations */
+  int next;       /* index of the pinned buffer that is filled next */
+  int taken;      /* 1: the event TAKEN has been signalled */
+  uint32_t event; /* number of the first of the two events; it is larger than the numbers of the plans' events */
 } tws_inputs_ahead;
 
 static uint64_t padded(uint64_t bytes) {
   return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
 }
 
-/* Bytes of an input in the program that has the most of it. */
+/* Returns the bytes of an input in the program that needs most. */
 static uint64_t input_bytes(const tws_training *t, uint32_t input) {
   uint64_t most = 0;
   for (int p = 0; p < TWS_PROGRAM_COUNT; p++) {
@@ -60,7 +61,7 @@ tws_code tws_inputs_open(tws_training *t, tws_error *err) {
   }
   for (int p = 0; p < TWS_PROGRAM_COUNT; p++)
     if (t->programs[p] && t->programs[p]->op_count > a->event) a->event = t->programs[p]->op_count;
-  if (a->bytes == 0) return TWS_OK; /* a stage that reads none */
+  if (a->bytes == 0) return TWS_OK; /* this pipeline stage reads no inputs */
   for (int i = 0; i < 2; i++) TWS_TRY(allocate(t, TWS_TIER_PINNED, a->bytes, &a->pinned[i], err));
   return allocate(t, TWS_TIER_DEVICE, a->bytes, &a->device, err);
 }
@@ -89,7 +90,8 @@ static tws_code fill(const tws_training *t, const tws_data *data, int64_t batch,
   return tws_objective_fill(&source, batch, input, err);
 }
 
-/* The staging buffer was last used two batches ago, by a step that has been waited for since. */
+/* Fills a pinned buffer and starts its copy to the device. The buffer was used last two batches before, by a step that
+ * has ended since. */
 static tws_code send_ahead(tws_training *t, const tws_data *data, int64_t batch, tws_error *err) {
   tws_inputs_ahead *a = t->ahead;
   void *input[TWS_NETWORK_INPUTS] = {NULL};
@@ -106,7 +108,7 @@ static tws_code send_ahead(tws_training *t, const tws_data *data, int64_t batch,
   return TWS_OK;
 }
 
-/* Copies into the program's inputs, ordered before the operations that its streams receive next. */
+/* Copies the staged inputs into the program's inputs, ordered before the operations that the streams receive next. */
 static tws_code take(tws_training *t, const tws_plan *plan, tws_program program, tws_error *err) {
   tws_inputs_ahead *a = t->ahead;
   TWS_TRY(t->ops->wait(t->backend, TWS_STREAM_COMPUTE, a->event + ARRIVED, err));
@@ -140,7 +142,8 @@ tws_code tws_training_put_ahead(tws_training *t, const tws_data *data, int64_t b
   tws_error why = {0};
   if (!t->ahead) return TWS_OK;
   const tws_code code = send_ahead(t, data, batch, &why);
-  if (code == TWS_OK || code == TWS_IO || code == TWS_INVALID) return TWS_OK; /* of the data: said when it is needed */
+  /* errors in the data are reported when the batch is needed */
+  if (code == TWS_OK || code == TWS_IO || code == TWS_INVALID) return TWS_OK;
   if (err) *err = why;
   return code;
 }

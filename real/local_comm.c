@@ -11,7 +11,7 @@ typedef struct call {
   const tws_collective_row *row;
   int root, members;
   const tws_comm_segment *const *segments;
-  const void **from; /* [members] */
+  const void **from; /* [member] addresses of the summands */
   void **to;
 } call;
 

@@ -5,8 +5,8 @@
 
 #include "real/real.h"
 
-/* segments[m]: the `count` segments of member m; all members have equally many. root: a member, where the collective
- * has one. TWS_UNSUPPORTED: sums of a type that the host cannot sum; TWS_RANK: uneven counts exceed the buffer. */
+/* Runs a collective. segments[m]: the `count` segments of member m. root: index of a member, if the collective has a
+ * root. TWS_UNSUPPORTED: sums of a type that the host cannot sum; TWS_RANK: uneven counts exceed the buffer. */
 tws_code tws_local_collective(tws_collective collective, int root, const tws_comm_segment *const *segments, int members,
                               int count, tws_error *err);
 

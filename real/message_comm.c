@@ -3,13 +3,14 @@
 #include "base/memory.h"
 #include "models/collective.h"
 
-/* PIECE elements are summed by a member at a time; messages have at most PART bytes, far below MPI's int counts. */
+/* PIECE: number of elements that a member sums at a time; PART: most bytes of a message, far below the limit of MPI's
+ * int counts. */
 enum { PIECE = 1 << 16, PART = 1 << 28, TAG_MESSAGE = 1, TAG_GROUP = 2, TAGS = 16384 };
 
 struct tws_messages {
   MPI_Comm world;
-  MPI_Request *requests; /* 2 x world */
-  const void **from;     /* world */
+  MPI_Request *requests; /* [2 x world] */
+  const void **from;     /* [world] addresses of the summands */
   unsigned char *scratch;
   size_t scratch_bytes;
 };
@@ -18,7 +19,7 @@ struct tws_messages {
 typedef struct call {
   tws_messages *m;
   const tws_shared_group *group;
-  int near_first, near_last; /* pairs of these members are left out */
+  int near_first, near_last; /* members whose pairs with this rank are left out */
   tws_dtype dtype;
   int tag;
   uint64_t size; /* bytes of an element */
@@ -93,7 +94,8 @@ tws_code tws_messages_receive(tws_messages *m, int peer, void *data, uint64_t by
   return receive_from(m, peer, TAG_MESSAGE, data, bytes, err);
 }
 
-/* Send to one member and receive from another at once, both of any length, from none to many messages. */
+/* Sends data to one member and receives from another concurrently, both of any length, in as many messages as
+ * needed. */
 static tws_code exchange_parts(const call *c, int to, const char *out, uint64_t out_bytes, int from, char *in,
                                uint64_t in_bytes, tws_error *err) {
   while (out_bytes > 0 || in_bytes > 0) {
@@ -102,7 +104,7 @@ static tws_code exchange_parts(const call *c, int to, const char *out, uint64_t 
     TWS_TRY(tws_messages_check(
         MPI_Sendrecv(out, o, MPI_BYTE, target, c->tag, in, i, MPI_BYTE, source, c->tag, c->m->world, MPI_STATUS_IGNORE),
         "exchange", err));
-    if (o > 0) out += o; /* without data to send or to receive there is no memory either */
+    if (o > 0) out += o; /* without data there is no memory, so NULL must not be advanced */
     if (i > 0) in += i;
     out_bytes -= (uint64_t)o;
     in_bytes -= (uint64_t)i;
@@ -110,8 +112,8 @@ static tws_code exchange_parts(const call *c, int to, const char *out, uint64_t 
   return TWS_OK;
 }
 
-/* Member m gets `lengths(m)` elements that start at data + m * stride; this member receives everyone's part for it and
- * leaves the sum in `out`. At most PIECE elements each. */
+/* Sums one share: member m gets `lengths(m)` elements from data + m * stride; this member receives its share from all
+ * others and stores the sum in `out`. At most PIECE elements per member. */
 static tws_code sum_shards(const call *c, const char *data, uint64_t stride, uint64_t total, uint64_t shard, void *out,
                            tws_error *err) {
   tws_messages *m = c->m;
@@ -179,8 +181,8 @@ static tws_code all_reduce(const call *c, const tws_comm_segment *s, int root, t
   return TWS_OK;
 }
 
-/* Pairwise rounds: in round i a member sends to the i-th after it and receives from the i-th before it, if the
- * collective has data between these two. */
+/* Exchanges data in pairwise rounds: in round i a member sends to the i-th after it and receives from the i-th before
+ * it, if the collective has data between these two. */
 static tws_code exchange_pairs(const call *c, const tws_collective_row *row, const tws_comm_segment *s, int root,
                                tws_error *err) {
   const int n = c->group->size, me = c->group->index;
@@ -205,7 +207,7 @@ static tws_code exchange_pairs(const call *c, const tws_collective_row *row, con
   return TWS_OK;
 }
 
-/* Binomial tree over the members, numbered from the root. */
+/* Broadcasts along a binomial tree over the members, numbered from the root. */
 static tws_code broadcast_tree(const call *c, const tws_comm_segment *s, int root, tws_error *err) {
   int n = c->group->size, place = (c->group->index - root + n) % n;
   uint64_t bytes = s->count * c->size;
@@ -219,7 +221,8 @@ static tws_code broadcast_tree(const call *c, const tws_comm_segment *s, int roo
   return TWS_OK;
 }
 
-/* Dissemination barrier: after round i each member has a message, directly or indirectly, from 2^i members. */
+/* Enters a dissemination barrier: after round i each member has received a message, directly or indirectly, from 2^i
+ * members. */
 static tws_code enter_barrier(const call *c, tws_error *err) {
   int n = c->group->size, me = c->group->index;
   char out = 0, in = 0;

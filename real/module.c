@@ -1,4 +1,4 @@
-/* The table that the program loads. */
+/* Defines the table of the real engine that the program loads. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

@@ -12,20 +12,20 @@
 struct tws_comm {
   MPI_Comm world;
   int rank, world_size;
-  tws_shared_group everyone; /* id 0 */
-  tws_shared_group *groups;  /* by the plan's index */
+  tws_shared_group everyone; /* the group of all ranks, with id 0 */
+  tws_shared_group *groups;  /* [group of the plan] */
   uint32_t group_count;
-  int *ranks;         /* storage of the groups' lists */
-  MPI_Comm node;      /* the ranks that share memory */
-  int *node_of;       /* per rank of the world; its first rank */
-  tws_span *spans;    /* by the plan's index; then everyone's */
-  tws_nodes *nodes;   /* NULL: there is one */
-  tws_shared *shared; /* NULL: messages only */
+  int *ranks;         /* memory of the groups' lists of ranks */
+  MPI_Comm node;      /* communicator of the ranks that share memory with this one */
+  int *node_of;       /* [rank of the world] number of its node, which is the lowest rank there */
+  tws_span *spans;    /* [group of the plan] distribution over nodes; the last one is that of `everyone` */
+  tws_nodes *nodes;   /* NULL: all ranks are on one node */
+  tws_shared *shared; /* NULL: only messages are used */
   tws_messages *messages;
-  atomic_int waits; /* this rank, for messages */
+  atomic_int waits; /* 1: this rank waits for messages */
 };
 
-/* The library's process-wide state is MPI's own: initialised or not. */
+/* Returns 1 if MPI is initialized; MPI's own process-wide state is the only one. */
 static int mpi_is_on(void) {
   int on = 0, off = 0;
   MPI_Initialized(&on);
@@ -84,7 +84,7 @@ const char *tws_mpi_description(void) {
 
 /* ---- groups ---- */
 
-/* A list of ranks with its length in front, as the ranks exchange them. */
+/* Compares lists of ranks, each preceded by its length, in the form in which ranks exchange them. */
 static int compare_lists(const void *left, const void *right) {
   const int *a = *(const int *const *)left, *b = *(const int *const *)right;
   for (int i = 0; i <= a[0] && i <= b[0]; i++)
@@ -92,7 +92,8 @@ static int compare_lists(const void *left, const void *right) {
   return 0;
 }
 
-/* Distinct lists of the whole world in one order everywhere: the position + 1 is a group's id (0: everyone). */
+/* Numbers the distinct groups of the whole world in the same order on every rank: a group's id is its position + 1 (0:
+ * all ranks). */
 static tws_code number_groups(tws_comm *comm, const int *lists, int integers, tws_error *err) {
   int *lengths = tws_calloc((size_t)comm->world_size, 2 * sizeof *lengths), *all = NULL, total = 0, count = 0;
   const int **sorted = NULL;
@@ -128,7 +129,7 @@ static tws_code number_groups(tws_comm *comm, const int *lists, int integers, tw
     const int *const *found = bsearch(&list, sorted, (size_t)count, sizeof *sorted, compare_lists);
     comm->groups[g].id = (uint32_t)(found - (const int *const *)sorted) + 1;
   }
-  comm->everyone.id = (uint32_t)count; /* until the caller has made it 0: carries the number of groups */
+  comm->everyone.id = (uint32_t)count; /* holds the number of groups until the caller sets it to 0 */
   tws_free(lengths);
   tws_free(all);
   tws_free(sorted);
@@ -225,20 +226,21 @@ void tws_comm_destroy(tws_comm *comm) {
 
 /* ---- operations ---- */
 
-/* A group of one: what is sent is what is received. */
+/* Copies what a group of one rank sends to what it receives. */
 static void copy_segments(const tws_comm_segment *segments, int count) {
   for (int i = 0; i < count; i++)
     if (segments[i].send != segments[i].receive)
       memmove(segments[i].receive, segments[i].send, segments[i].count * tws_dtype_bytes(segments[i].dtype));
 }
 
-/* Where ranks share memory, the others can see that this one waits for messages and does not compute. */
+/* Marks this rank as waiting for messages, or as not waiting, for ranks that share memory with it: it does not compute
+ * meanwhile. */
 static void waits(tws_comm *comm, int begins) {
   atomic_store(&comm->waits, begins);
   if (comm->shared) tws_shared_waits(comm->shared, begins);
 }
 
-/* Checks counts that are known only at run time: the slots of an all-to-all in use. */
+/* Checks counts that are known only at run time: those of the used slots of an all-to-all. */
 static tws_code check_counts(const tws_shared_group *group, const tws_comm_segment *s, tws_error *err) {
   for (int i = 0; s->counts && i < 2 * group->size; i++)
     if (s->counts[i] < 0 || (uint64_t)s->counts[i] > s->count)
@@ -248,7 +250,7 @@ static tws_code check_counts(const tws_shared_group *group, const tws_comm_segme
   return TWS_OK;
 }
 
-/* `index`: the plan's, or the number of groups for everyone. */
+/* Runs a collective. `index`: the plan's group, or the number of groups for the group of all ranks. */
 static tws_code run_collective(tws_comm *comm, uint32_t index, tws_collective collective, int root,
                                const tws_comm_segment *segments, int count, tws_error *err) {
   static const tws_comm_segment nothing;

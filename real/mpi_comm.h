@@ -24,43 +24,46 @@ typedef enum tws_transport {
   TWS_TRANSPORT_NODES_OF_3
 } tws_transport;
 
-/* Process-wide life cycle. start: calls MPI_Init when an MPI launcher has started the process. */
+/* Start and end the use of MPI in this process. tws_mpi_start() calls MPI_Init if an MPI launcher has started the
+ * process. */
 tws_code tws_mpi_start(int *argc, char ***argv, int *rank, int *world, tws_error *err);
 void tws_mpi_stop(void);
 int tws_mpi_rank(void);
 int tws_mpi_world(void);
-const char *tws_mpi_description(void); /* "Open MPI 4.1.4" */
+const char *tws_mpi_description(void); /* returns the library's name and version, "Open MPI 4.1.4" */
 
 /* Collective, without a communicator: broadcasts *data and *bytes of rank 0 to every rank; the other ranks free
  * *data (tws_free). */
 tws_code tws_mpi_broadcast(void **data, uint64_t *bytes, tws_error *err);
 
-/* Collective over the world: every rank calls it, each with its own plan's groups (group i of a collective is
- * groups[i]; they are copied). group_count 0 gives a communicator for tws_comm_barrier() and the helpers alone.
- * `busy`: the ranks' threads outnumber the cores, and waiting yields at once instead of spinning. */
+/* Creates a communicator; collective over the world: every rank calls it, each with its own plan's groups (group i of a
+ * collective is groups[i]; they are copied). group_count 0 gives a communicator for tws_comm_barrier() and the helpers
+ * alone. `busy`: the ranks' threads outnumber the cores, and waiting yields at once instead of spinning. */
 tws_code tws_comm_create(const tws_group *groups, uint32_t group_count, tws_transport transport, int busy,
                          tws_comm **out, tws_error *err);
 void tws_comm_destroy(tws_comm *comm);
 const tws_comm_ops *tws_mpi_comm_ops(void);
-int tws_comm_is_shared(const tws_comm *comm); /* 1: the shared-memory transport is in use */
+int tws_comm_is_shared(const tws_comm *comm); /* returns 1 if the shared-memory transport is in use */
 
-/* Memory that the other ranks of the node can access directly: zeroed, aligned to a page, in huge pages where the
- * kernel provides them. Collective over the world (bytes may differ and be 0: *base is then NULL). TWS_MEMORY names
- * the size; the failing rank returns before the others are informed. *base stays NULL with TWS_OK if the transport
- * has no shared memory: the caller then allocates by itself. Freed with the communicator. */
+/* Allocates memory that the other ranks of the node can access directly: zeroed, aligned to a page, in huge pages where
+ * the kernel provides them. Collective over the world (bytes may differ and be 0: *base is then NULL). TWS_MEMORY names
+ * the size; the failing rank returns before the others are informed. *base stays NULL with TWS_OK if the transport has
+ * no shared memory: the caller then allocates by itself. Freed with the communicator. */
 tws_code tws_comm_allocate(tws_comm *comm, uint64_t bytes, void **base, tws_error *err);
 
-/* World-wide helpers, outside plans. */
+/* Collective helpers over the world, which plans do not use. */
 tws_code tws_comm_barrier(tws_comm *comm, tws_error *err);
-/* Rank 0 receives every rank's `bytes` one after another in *all (tws_free), at offsets *offset[world + 1]
- * (tws_free); other ranks get NULL. */
+/* Gathers every rank's `bytes` bytes on rank 0, one after another in *all (tws_free), with offsets in *offset[world +
+ * 1] (tws_free); other ranks receive NULL. */
 tws_code tws_comm_gather(tws_comm *comm, const void *data, uint64_t bytes, unsigned char **all, uint64_t **offset,
                          tws_error *err);
-tws_code tws_comm_max(tws_comm *comm, double *value, tws_error *err); /* in place, on every rank */
+/* replaces *value by its maximum over the ranks, on every rank */
+tws_code tws_comm_max(tws_comm *comm, double *value, tws_error *err);
 
-/* A rank (of the world) that has not arrived in the collective that this rank waits in, or -1. For the watchdog;
- * reads only shared memory. */
+/* Returns a rank of the world that has not arrived in the collective in which this rank waits, or -1. It reads shared
+ * memory only, and is used by the watchdog. */
 int tws_comm_missing(const tws_comm *comm);
-int tws_comm_waits(const tws_comm *comm); /* 1: this rank waits for others in a collective; for the watchdog too */
+int tws_comm_waits(const tws_comm *comm); /* returns 1 if this rank waits for others in a collective; used by the
+                                           * watchdog */
 
 #endif

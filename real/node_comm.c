@@ -2,15 +2,15 @@
 #include <string.h>
 #include "base/memory.h"
 
-/* Transfers have PIECE elements, or PIECE_BYTES, at a time; SLOTS of them may be in flight; handlers' shares are
- * multiples of GRAIN elements. */
+/* PIECE and PIECE_BYTES: elements and bytes of one block; SLOTS: blocks that may be in flight; GRAIN: the handlers'
+ * shares are multiples of this number of elements. */
 enum { PIECE = 1 << 16, PIECE_BYTES = 1 << 20, SLOTS = 4, GRAIN = 2048, MAX_MEMBERS = 512 };
 
 struct tws_nodes {
   MPI_Comm world;
   tws_shared *shared;
   tws_messages *messages;
-  MPI_Request *requests; /* world */
+  MPI_Request *requests; /* [world] */
   double slots[SLOTS][PIECE];
   MPI_Request up[SLOTS], down[SLOTS];
 };
@@ -22,8 +22,8 @@ typedef struct call {
   const tws_span *span;
   const tws_collective_row *row;
   int root, tag;
-  int here;                  /* this rank among the members of its node */
-  int near_first, near_last; /* of the group: the members of this node */
+  int here;                  /* index of this rank among the members of its node */
+  int near_first, near_last; /* range of the group's members that are on this node */
 } call;
 
 /* ---- spans ---- */
@@ -94,7 +94,7 @@ static int node_of_member(const tws_span *span, int member) {
   return node;
 }
 
-/* The rank that handles this rank's part on another node. */
+/* Returns the rank on another node that handles the same share as this rank. */
 static int handler_on(const call *c, int node) {
   return c->group->ranks[c->span->first[node] + c->here % c->span->handlers];
 }
@@ -120,17 +120,17 @@ static tws_code wait_for(MPI_Request *requests, int count, tws_error *err) {
 typedef struct share {
   int segment, rotation, lag;
   tws_dtype dtype;
-  uint64_t size, wide;            /* bytes of an element, and of a partial sum */
-  uint64_t region;                /* elements */
-  uint64_t first, length, pieces; /* of this handler, in each region */
+  uint64_t size, wide;            /* size: bytes of an element; wide: bytes of an element of a partial sum */
+  uint64_t region;                /* elements of a region */
+  uint64_t first, length, pieces; /* this handler's range in each region, elements, and the number of blocks in it */
   uint64_t regions;
 } share;
 
 typedef struct piece {
-  uint64_t from, at; /* elements from the beginning of what is sent, of what is received */
+  uint64_t from, at; /* offsets of the block in the sent and in the received data, elements */
   uint64_t count;
-  int target; /* member that gets it, or -1: all */
-  int node;   /* of it, or -1 */
+  int target; /* member that receives the result; -1: all */
+  int node;   /* node of `target`, or -1 */
 } piece;
 
 static share make_share(const call *c, int segment, const tws_comm_segment *s) {
@@ -175,12 +175,14 @@ static void spread(const call *c, const share *h, const piece *p, const void *fr
   }
 }
 
-/* Address of a finished block on this node: in the memory of the member that needs it, or in this rank's own. */
+/* Returns the address for a finished block on this node: in the memory of the member that needs it, or in this rank's
+ * own. */
 static char *landing(const call *c, const share *h, const piece *p) {
   return received_by(c, h, p->target >= 0 ? p->target : c->group->index, p);
 }
 
-/* Receives the partial sum, adds this node's members, and sends it to the next node; the last node rounds it. */
+/* Receives the partial sum, adds the contributions of this node's members, and sends it to the next node; the last node
+ * rounds it. */
 static tws_code reduce_to_next(const call *c, const share *h, uint64_t index, tws_error *err) {
   tws_nodes *n = c->nodes;
   const piece p = piece_of(c, h, index);
@@ -193,7 +195,7 @@ static tws_code reduce_to_next(const call *c, const share *h, uint64_t index, tw
     from[m - c->near_first] = tws_shared_sent(n->shared, c->group->ranks[m], h->segment) + p.from * h->size;
   tws_ordered_sum_part(h->dtype, mine > 0 ? sum : NULL, from, c->near_last - c->near_first, sum, p.count);
   if (mine < last) return start_send(c, handler_on(c, mine + 1), sum, p.count * h->wide, &n->up[slot], err);
-  if (p.node >= 0 && p.node != mine) { /* rounded elements are smaller: in place */
+  if (p.node >= 0 && p.node != mine) { /* rounded elements are smaller than partial sums, so they are stored in place */
     tws_ordered_sum_round(h->dtype, sum, sum, p.count);
     return start_send(c, handler_on(c, p.node), sum, p.count * h->size, &n->up[slot], err);
   }
@@ -222,7 +224,8 @@ static tws_code return_to_previous(const call *c, const share *h, uint64_t index
   return start_send(c, handler_on(c, mine - 1), to, p.count * h->size, &n->down[slot], err);
 }
 
-/* Results return while later blocks are still being summed: the lag is two blocks for each node after this one. */
+/* Sums a segment. Results return while later blocks are still being summed: the lag is two blocks for each node after
+ * this one. */
 static tws_code sum_segment(const call *c, int segment, const tws_comm_segment *s, tws_error *err) {
   const share h = make_share(c, segment, s);
   const uint64_t pieces = h.pieces * h.regions, lag = (uint64_t)h.lag;
@@ -236,8 +239,8 @@ static tws_code sum_segment(const call *c, int segment, const tws_comm_segment *
 
 /* ---- copies ---- */
 
-/* Receives in blocks, so that copying a block within the node overlaps with the transfer of the next. `from`:
- * members whose data arrive. */
+/* Receives in blocks, so that copying a block within the node overlaps with the transfer of the next. `from`: the
+ * members whose data are received. */
 static tws_code take_from(const call *c, int segment, int member, uint64_t done, uint64_t bytes,
                           const tws_comm_segment *s, tws_error *err) {
   const uint64_t place = (uint64_t)member * s->count * tws_dtype_bytes(s->dtype) + done;
@@ -249,8 +252,8 @@ static tws_code take_from(const call *c, int segment, int member, uint64_t done,
   return TWS_OK;
 }
 
-/* The member with the same index on another node (modulo the size of a smaller node) receives this rank's segment
- * for all members there. */
+/* Gathers a segment: the member with the same index on another node (modulo the size of a smaller node) receives this
+ * rank's segment for all members there. */
 static tws_code gather_segment(const call *c, int segment, const tws_comm_segment *s, tws_error *err) {
   const tws_span *span = c->span;
   const int nodes = span->nodes, mine = span->mine, local = c->near_last - c->near_first;
@@ -274,7 +277,8 @@ static tws_code gather_segment(const call *c, int segment, const tws_comm_segmen
   return TWS_OK;
 }
 
-/* Along the nodes, from the root's on: the first member of each passes it on, and to those of its node. */
+/* Broadcasts from node to node, beginning at the root's: the first member of each node forwards the data to the next
+ * node, and copies them to the members of its own. */
 static tws_code broadcast_segment(const call *c, int segment, const tws_comm_segment *s, tws_error *err) {
   const tws_span *span = c->span;
   const int nodes = span->nodes, roots = node_of_member(span, c->root), place = (span->mine - roots + nodes) % nodes;
@@ -321,7 +325,7 @@ static tws_code run_batch(const call *c, tws_collective collective, const tws_co
   tws_shared_show(shared, tws_collective_parts_of(collective, c->group->size, c->group->index, c->root), segments,
                   count);
   tws_shared_barrier(shared, &c->span->local);
-  tws_shared_waits(shared, 1); /* for other nodes, as far as this one knows */
+  tws_shared_waits(shared, 1); /* this rank now waits for other nodes, and cannot tell which rank of them is late */
   tws_code code = TWS_OK;
   for (int i = 0; code == TWS_OK && i < count; i++) code = run_segment(c, collective, i, &segments[i], err);
   tws_shared_waits(shared, 0);

@@ -15,17 +15,17 @@
 
 typedef struct tws_nodes tws_nodes;
 
-/* Distribution of a group over nodes. nodes: 1 where all its members share memory; 0 where members of a node are not
- * consecutive in the group, which this transport does not support. */
+/* Distribution of a group over nodes. nodes 1: all members share memory; nodes 0: members of a node are not consecutive
+ * in the group, which this transport does not support. */
 typedef struct tws_span {
-  int nodes, mine;        /* number of nodes of the group; index of this rank's node */
-  int *first;             /* [nodes + 1]: the first member of each node */
-  int *leaders;           /* [nodes]: the ranks of those members */
-  int handlers;           /* members of the smallest node */
+  int nodes, mine;        /* nodes: number of nodes of the group; mine: index of this rank's node */
+  int *first;             /* [nodes + 1] index in the group of the first member of each node */
+  int *leaders;           /* [nodes] rank of the first member of each node */
+  int handlers;           /* number of handlers of each node: the members of the node with the fewest */
   tws_shared_group local; /* the members of this node */
 } tws_span;
 
-/* node_of: node of each rank of the world. Free with tws_span_free(). */
+/* Determines the distribution of a group. node_of: [rank of the world] its node. Free it with tws_span_free(). */
 tws_code tws_span_make(const tws_shared_group *group, const int *node_of, tws_span *span, tws_error *err);
 void tws_span_free(tws_span *span);
 

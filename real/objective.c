@@ -13,12 +13,13 @@
 /* State of the batch that is being filled. */
 typedef struct filler {
   const tws_objective_source *from;
-  int32_t *ids, *targets, *lengths, *source, *types, *rows, *classes; /* NULL: the network has no such input */
-  int32_t *documents, *positions;                                     /* likewise */
-  int32_t *row;                                                       /* the tokens of a whole sample */
-  int32_t *other;                                                     /* those of another one */
-  int32_t *spans; /* of each of the first its document, where they are packed */
-  double *draw;   /* of each of the first, to be predicted: the smallest are */
+  /* inputs of this rank's share; NULL: the network has no such input */
+  int32_t *ids, *targets, *lengths, *source, *types, *rows, *classes;
+  int32_t *documents, *positions; /* likewise */
+  int32_t *row;                   /* all tokens of one sample */
+  int32_t *other;                 /* all tokens of another sample */
+  int32_t *spans;                 /* [token of `row`] its document, if documents are packed */
+  double *draw; /* [token of `row`] random number; the tokens with the smallest numbers are predicted */
 } filler;
 
 static int32_t *input_of(const tws_objective_source *s, void *const *input, tws_input_content content) {
@@ -67,7 +68,7 @@ static double drawn(const tws_data *data, uint64_t sample, int64_t token, int dr
   return tws_random_uniform(data->seed ^ masks, sample, (uint64_t)token * DRAWS + (uint64_t)draw);
 }
 
-/* Padding, and marks of texts. */
+/* Returns 1 for padding and for marks of texts, which are never masked. */
 static int is_never_masked(const filler *f, int32_t token) {
   const tws_network *network = f->from->network;
   const int marks = network->objective == TWS_OBJECTIVE_SENTENCES;
@@ -87,7 +88,7 @@ static double choose(const filler *f, uint64_t sample, int64_t length) {
     if (f->draw[t] < 1 && (least < 0 || f->draw[t] < f->draw[least])) least = t;
   }
   if (chosen == 0 && least >= 0) return nextafter(f->draw[least], 1);
-  for (; chosen > most; chosen--) { /* without the largest draw of them */
+  for (; chosen > most; chosen--) { /* excludes the largest of the drawn numbers */
     double next = 0;
     for (int64_t t = 0; t < length; t++)
       if (f->draw[t] < limit && f->draw[t] > next) next = f->draw[t];
@@ -104,7 +105,7 @@ static int32_t replacement(const filler *f, uint64_t sample, int64_t t) {
   return f->row[t];
 }
 
-/* Number of tokens without padding at the end. */
+/* Returns the number of tokens without padding at the end. */
 static int64_t length_of(const filler *f, const int32_t *tokens) {
   int64_t length = f->from->data->sequence;
   while (length > 0 && tokens[length - 1] == f->from->shape->ignored) length--;
@@ -154,11 +155,11 @@ static tws_code make_sentences(const filler *f, uint64_t number, uint64_t sample
     const uint64_t away = 1 + (uint64_t)(drawn(data, number, whole, OF_OTHER) * (double)(data->samples - 1));
     TWS_TRY(tws_data_tokens_at(data, (sample + away) % data->samples * (uint64_t)whole, whole, f->other, err));
     const int64_t ends = length_of(f, f->other);
-    another = ends > first; /* else there is nothing */
+    another = ends > first; /* 0: there is no text that could follow */
     if (another) taken = ends < taken ? ends : taken;
   }
   const int32_t *second = another ? f->other : f->row;
-  int32_t *types = f->other; /* written after the part of it that is read */
+  int32_t *types = f->other; /* written after the part of f->other that is read */
   memmove(f->row + first + 2, second + first, (size_t)(taken - first) * sizeof *f->row);
   memmove(f->row + 1, f->row, (size_t)first * sizeof *f->row);
   f->row[0] = (int32_t)network->class_token;
@@ -177,7 +178,7 @@ static void take_sentences(const filler *f, uint64_t number, const tws_pair *pai
 
 /* ---- sources and targets ---- */
 
-/* Tokens of one of the network's inputs, as they are written one by one. */
+/* Writes the tokens of one of the network's inputs one by one. */
 typedef struct writer {
   int32_t *to;
   int64_t count, room;
@@ -199,8 +200,8 @@ static int ends_here(const filler *f, uint64_t sample, int64_t at, int draw, int
   return drawn(f->from->data, sample, at, draw) * (double)places < (double)wanted;
 }
 
-/* Span corruption: splits a text alternately into ranges that stay in the source and spans that go to the target;
- * the first stays. */
+/* Splits a text for span corruption alternately into ranges that stay in the source and spans that are moved to the
+ * target; the first range stays. */
 static void leave_out_spans(const filler *f, uint64_t sample, writer *source, writer *target) {
   enum { STAYS, GOES };
   const tws_network *network = f->from->network;
@@ -310,7 +311,7 @@ static tws_code put_picture(const tws_objective_source *s, uint64_t sample, floa
   return TWS_OK;
 }
 
-/* Which rows of a micro-batch a network of pictures picks out, and where the token of the class is. */
+/* Sets which rows of a micro-batch are patches, and which are class tokens, for a network of pictures. */
 static void fill_rows(const tws_objective_source *s, void *const *input, int64_t patches) {
   const tws_batch_shape *shape = s->shape;
   const int64_t samples = shape->accumulation * shape->micro_batch, tokens = patches + 1;
@@ -350,7 +351,7 @@ static tws_code fill_pictures(const tws_objective_source *s, int64_t step, void 
   return code;
 }
 
-/* Rows of the table of segments. */
+/* Returns the number of rows of the segment table. */
 static int64_t types_of(const tws_network *network) {
   const uint32_t types = tws_network_input_of(network, TWS_INPUT_TYPES);
   for (uint32_t m = 0; m < network->module_count; m++)

@@ -41,20 +41,21 @@ typedef struct tws_objective_source {
   const tws_network *network;
   const tws_data *data;
   const tws_batch_shape *shape;
-  tws_dtype dtype;      /* PICTURES: of activations */
-  int64_t target;       /* PAIRS: twinspeed.target_length */
+  tws_dtype dtype;      /* type of the patches' elements, for PICTURES: that of activations */
+  int64_t target;       /* twinspeed.target_length, for PAIRS */
   int64_t document_end; /* twinspeed.document_end_token; -1: a sample is one document */
 } tws_objective_source;
 
-/* For each of `count` tokens the index of its document's first token and the one after which it ends, int32
- * [count][2]. A document ends with end_token, or with the last token. */
+/* Determines for each of `count` tokens the index of the first token of its document, and the index after the
+ * document's last token: int32 [count][2]. A document ends with end_token, or with the last token. */
 void tws_documents_find(const int32_t *tokens, int64_t count, int64_t end_token, int32_t *documents);
 
-/* Opens the training data of the network: pictures, or else a file for tws_data_open(). Errors as theirs. */
+/* Opens the training data of the network: pictures, or a file of tokens or labelled texts. Fails as tws_pictures_open()
+ * and tws_data_open() do. */
 tws_code tws_objective_open(const tws_network *network, const char *path, int64_t sequence, int64_t train_batch,
                             uint64_t seed, tws_data *data, tws_error *err);
-/* Fills one rank's share of 0-based step `step`. input: for each of the network's inputs its buffer, all
- * micro-batches one after another. Errors as of tws_data_fill(). */
+/* Fills one rank's share of step `step`, counted from 0. input[i]: buffer of the network's input i for all
+ * micro-batches, one after another. Fails as tws_data_fill() does. */
 tws_code tws_objective_fill(const tws_objective_source *source, int64_t step, void *const input[TWS_NETWORK_INPUTS],
                             tws_error *err);
 

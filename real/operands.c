@@ -50,7 +50,7 @@ tws_code tws_check_operands(const tws_work *work, void *const *operand, const tw
 tws_code tws_check_operand_size(const tws_work *work, int index, uint64_t elements, tws_error *err) {
   tws_kernel_operand expected[TWS_OPERATOR_OPERANDS];
   if (index >= tws_work_operands(work, NULL, expected))
-    return TWS_OK; /* their number is checked before they are used */
+    return TWS_OK; /* kernels check the number of elements themselves before they use them */
   const tws_kernel_operand *o = &expected[index];
   if ((double)elements >= o->elements) return TWS_OK;
   return tws_fail(err, TWS_INTERNAL, NULL, "%s: operand %d (%s) has %llu elements instead of %.0f",
@@ -60,7 +60,8 @@ tws_code tws_check_operand_size(const tws_work *work, int index, uint64_t elemen
 int tws_operands_supported(const tws_work *work) {
   if (work->code >= TWS_KERNEL_COUNT) return 0;
   if (work->code == TWS_KERNEL_CLIP) return 1;
-  if (work->code == TWS_KERNEL_TRANSPOSE && work->dtype == TWS_I32) return 1; /* it only moves */
+  /* this kernel copies data and computes nothing */
+  if (work->code == TWS_KERNEL_TRANSPOSE && work->dtype == TWS_I32) return 1;
   if (work->code == TWS_KERNEL_QUANTIZE)
     return is_computable(work->dtype) && (work->dtype2 == TWS_E4M3 || work->dtype2 == TWS_E5M2);
   if (work->flags & TWS_HALF_WEIGHTS) return work->dtype == TWS_BF16 && work->dtype2 == TWS_BF16;

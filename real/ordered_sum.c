@@ -1,7 +1,8 @@
 #include <string.h>
 #include "real/shared_comm.h"
 
-/* Constant block lengths let the compiler vectorise the loops; a block of every source stays in the first cache. */
+/* Constant block lengths let the compiler vectorize the loops; a block of every source fits into the first-level
+ * cache. */
 enum { BLOCK = 1024 };
 
 static void add_f32(float *restrict sum, const float *restrict x, int n) {
@@ -79,7 +80,7 @@ void tws_ordered_sum(tws_dtype dtype, const void *const *from, int sources, void
   }
 }
 
-/* Halves are added to zero, as above: two zeros with a minus sign then have none. */
+/* Halves are added to zero, as in tws_ordered_sum(): the sum of two negative zeros then is +0. */
 void tws_ordered_sum_part(tws_dtype dtype, const void *carry, const void *const *from, int sources, void *wide,
                           uint64_t count) {
   const size_t size = tws_dtype_bytes(dtype);

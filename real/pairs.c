@@ -10,8 +10,8 @@
 #include "base/json.h"
 #include "base/memory.h"
 
-/* Tokens and types of all lines, concatenated: the source of line i begins at first[3 i], followed by its target and
- * its types. */
+/* The tokens and types of all lines are concatenated: the source of line i begins at first[3 i], and its target and
+ * types follow. */
 enum { PARTS = 3 };
 struct tws_pairs {
   const char *path;
@@ -83,7 +83,8 @@ static tws_code add_text(tws_pairs *p, const cJSON *object, const char *key, uin
   return TWS_OK;
 }
 
-/* A number for each of `tokens`, below `limit`; where `ignores`, -1 and what other libraries write for it. */
+/* Adds a number below `limit` for each of the `tokens` tokens; with `ignores`, -1 and -100 (which other libraries use)
+ * mean that the token does not count. */
 static tws_code add_numbers(tws_pairs *p, const cJSON *list, const char *key, size_t tokens, int64_t limit, int ignores,
                             uint64_t line, tws_error *err) {
   const cJSON *item;
@@ -120,7 +121,7 @@ static tws_code wrong_span(const tws_pairs *p, const char *what, uint64_t line, 
                   what);
 }
 
-/* The first and the last token of an answer. */
+/* Adds the positions of the first and the last token of an answer. */
 static tws_code add_span(tws_pairs *p, const cJSON *object, size_t tokens, uint64_t line, tws_error *err) {
   const cJSON *span = cJSON_GetObjectItemCaseSensitive(object, "span"), *first = cJSON_GetArrayItem(span, 0),
               *last = cJSON_GetArrayItem(span, 1);
@@ -134,7 +135,7 @@ static tws_code add_span(tws_pairs *p, const cJSON *object, size_t tokens, uint6
   return add_number(p, last->valuedouble, err);
 }
 
-/* The first answer's text and where it begins, a byte of the context; "" and 0 where there is none. */
+/* Finds the first answer's text, and the byte of the context at which it begins; "" and 0 if there is no answer. */
 static tws_code find_answer(const tws_pairs *p, const cJSON *object, const char *context, const char **text,
                             size_t *start, uint64_t line, tws_error *err) {
   const cJSON *answers = cJSON_GetObjectItemCaseSensitive(object, "answers"),
@@ -148,7 +149,7 @@ static tws_code find_answer(const tws_pairs *p, const cJSON *object, const char 
   const cJSON *answer = cJSON_GetArrayItem(texts, 0), *at = cJSON_GetArrayItem(starts, 0);
   if (!cJSON_IsString(answer) || !*answer->valuestring || !cJSON_IsNumber(at) || !(at->valuedouble >= 0))
     return wrong_span(p, "its first answer is no text with the character where it starts", line, err);
-  size_t byte = 0; /* a character's first byte does not begin with 10 */
+  size_t byte = 0; /* in UTF-8 the first byte of a character does not begin with the bits 10 */
   for (double skipped = at->valuedouble; skipped > 0 && context[byte]; skipped--) do
       byte++;
     while ((context[byte] & 0xc0) == 0x80);
@@ -159,7 +160,7 @@ static tws_code find_answer(const tws_pairs *p, const cJSON *object, const char 
   return TWS_OK;
 }
 
-/* A question, its context and the answer in it. */
+/* Adds a question, its context and the position of the answer in it. */
 static tws_code add_question(tws_pairs *p, const cJSON *object, uint64_t line, tws_error *err) {
   const cJSON *parts[2] = {cJSON_GetObjectItemCaseSensitive(object, "question"),
                            cJSON_GetObjectItemCaseSensitive(object, "context")};
@@ -204,7 +205,7 @@ static tws_code add_target(tws_pairs *p, const cJSON *object, uint64_t line, tws
   if (part_size(p) == 0)
     return tws_fail(err, TWS_INVALID, "leave the line out", "%s, line %llu: its target is empty", p->path,
                     (unsigned long long)line);
-  return begin_part(p, err); /* without types */
+  return begin_part(p, err); /* the line has no types */
 }
 
 static tws_code add_line(tws_pairs *p, const char *text, size_t length, uint64_t line, tws_error *err) {

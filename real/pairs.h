@@ -27,17 +27,18 @@ typedef struct tws_pairs_form {
   tws_pairs_kind kind;
   int64_t vocabulary, classes, types; /* exclusive upper limits of tokens, labels and types */
 } tws_pairs_form;
-/* TWS_IO: no such file, unreadable; TWS_INVALID with the line: it is no such object, has an empty target or an empty
- * text to classify, a number that is not below its limit, or an answer that is not at its position. Close it with
- * tws_pairs_close(). */
+/* Opens a file. Errors: TWS_IO: no such file, unreadable; TWS_INVALID with the line: it is no such object, has an empty
+ * target or an empty text to classify, a number that is not below its limit, or an answer that is not at its position.
+ * Close it with tws_pairs_close(). */
 tws_code tws_pairs_open(const char *path, const tws_pairs_form *form, tws_pairs **out, tws_error *err);
 void tws_pairs_close(tws_pairs *pairs); /* NULL is allowed */
 uint64_t tws_pairs_count(const tws_pairs *pairs);
-uint64_t tws_pairs_tokens(const tws_pairs *pairs); /* of all sources and targets */
+uint64_t tws_pairs_tokens(const tws_pairs *pairs); /* returns the number of tokens of all sources and targets */
 
 typedef struct tws_pair {
   const int32_t *source, *target, *types; /* valid until the pairs are closed */
-  int64_t sources, targets;               /* types: as many as sources, or NULL */
+  int64_t sources, targets;               /* number of tokens of source and target; `types` has one number for each
+                                           * token of the source, or is NULL */
 } tws_pair;
 tws_pair tws_pairs_at(const tws_pairs *pairs, uint64_t index);
 

@@ -25,7 +25,7 @@ static tws_code read_record(const tws_data *data, uint64_t sample, int64_t bytes
   return TWS_OK;
 }
 
-/* The class of every record, a byte of each. */
+/* Checks the class of every record, which is its first byte. */
 static tws_code check_classes(const tws_data *data, const tws_network *network, tws_error *err) {
   const uint64_t bytes = (uint64_t)record_bytes(&network->picture);
   for (uint64_t i = 0; i < data->samples; i++) {

@@ -6,13 +6,13 @@
 #include "models/network/network.h"
 #include "real/data.h"
 
-/* Opens pictures of the network's size. TWS_IO: no such file, unreadable; TWS_INVALID: the file's size is no
- * multiple of such a record (the message has the record's size), it has fewer records than a global batch, or a
- * class that the network lacks (the message has its position). */
+/* Opens pictures of the network's size. Errors: TWS_IO: no such file, unreadable; TWS_INVALID: the file's size is no
+ * multiple of such a record (the message has the record's size), it has fewer records than a global batch, or a class
+ * that the network lacks (the message has its position). */
 tws_code tws_pictures_open(const char *path, const tws_network *network, int64_t train_batch, uint64_t seed,
                            tws_data *data, tws_error *err);
-/* Reads picture `sample` as a row of patches, each channel by channel, scaled from 0 .. 255 to -1 .. 1; and its
- * class. */
+/* Reads picture `sample` as a row of patches, each of them channel by channel, with values scaled from 0 .. 255 to -1
+ * .. 1, and reads its class. */
 tws_code tws_pictures_read(const tws_data *data, const tws_picture *picture, uint64_t sample, float *patches,
                            int32_t *class_of, tws_error *err);
 

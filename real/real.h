@@ -20,14 +20,14 @@ typedef struct tws_backend_ops {
   const char *name; /* "host", "cuda" */
   tws_code (*create)(int device, int threads, tws_backend **out, tws_error *err);
   void (*destroy)(tws_backend *backend);
-  /* one arena per tier, zeroed, aligned to TWS_ALIGNMENT */
+  /* allocates one arena of a tier, zeroed and aligned to TWS_ALIGNMENT */
   tws_code (*allocate)(tws_backend *backend, tws_tier tier, uint64_t bytes, void **base, tws_error *err);
   void (*release)(tws_backend *backend, tws_tier tier, void *base);
-  /* start one kernel; arguments NULL: all are 0; operand[i] is the address of operand i, dtype[i] its type. May be
+  /* starts one kernel; arguments NULL: all are 0; operand[i] is the address of operand i, dtype[i] its type. May be
    * asynchronous on `stream`. */
   tws_code (*run)(tws_backend *backend, const tws_work *work, const tws_arguments *arguments, void *const *operand,
                   const tws_dtype *dtype, int operand_count, tws_stream stream, tws_error *err);
-  /* copy bytes between addresses of any tier */
+  /* copies bytes between addresses of any tier */
   tws_code (*copy)(tws_backend *backend, void *to, const void *from, uint64_t bytes, tws_stream stream, tws_error *err);
   /* optional, both or none: backends whose streams run concurrently. signal() records the event on the stream;
    * wait() makes the stream wait for the last signal() of that event (as cudaEventRecord and cudaStreamWaitEvent).
@@ -35,7 +35,7 @@ typedef struct tws_backend_ops {
   tws_code (*signal)(tws_backend *backend, tws_stream stream, uint32_t event, tws_error *err);
   tws_code (*wait)(tws_backend *backend, tws_stream stream, uint32_t event, tws_error *err);
   tws_code (*synchronize)(tws_backend *backend, tws_error *err);
-  int (*supports)(const tws_work *work); /* capability query */
+  int (*supports)(const tws_work *work); /* returns 1 if the backend has a kernel for this work */
   /* optional, both or none: work that is started between record(1) and record(0) is captured and not run (as a CUDA
    * graph); replay() launches all of it, as often as requested. Work of every shape must have run before. A new
    * recording replaces the previous one; a recording is valid as long as the memory and the communicator that it
@@ -47,19 +47,21 @@ typedef struct tws_backend_ops {
    * the first `count` time stamps, the seconds since time stamp 0. */
   tws_code (*mark)(tws_backend *backend, tws_stream stream, uint32_t index, tws_error *err);
   tws_code (*marked)(tws_backend *backend, uint32_t count, double *seconds, tws_error *err);
-  /* optional: a message, one line that stays valid, if work takes a slower path than it should; NULL: none does so
-   * far */
+  /* optional: returns a message of one line, which stays valid, if any work has taken a slower path than it should;
+   * NULL: none has so far */
   const char *(*slower)(const tws_backend *backend);
 } tws_backend_ops;
 
 /* ---- communicator: collectives among ranks of a group ---- */
 typedef struct tws_comm tws_comm;
 typedef struct tws_comm_segment {
-  const void *send; /* in place: equal to receive (all-reduce, reduce, broadcast) or inside it (all-gather) */
+  const void *send; /* address of the data to send; in place: equal to receive (all-reduce, reduce, broadcast) or inside
+                     * it (all-gather) */
   void *receive;
   tws_dtype dtype;
-  uint64_t count; /* elements, a multiple of SENDS and RECEIVES of models/collectives.def */
-  /* uneven collectives: NULL, or the number of elements (of `count`) sent to each member, then received from each.
+  uint64_t count; /* number of elements: the sent and received data have this number times SENDS and RECEIVES of
+                   * models/collectives.def */
+  /* for uneven collectives: NULL, or the number of elements (of `count`) sent to each member, then received from each.
    * Read when the operation runs; a communicator that cannot read them (device memory) transfers all. */
   const int32_t *counts;
 } tws_comm_segment;
@@ -69,11 +71,11 @@ typedef struct tws_comm_ops {
                          const tws_comm_segment *segments, int count, tws_error *err);
   tws_code (*send)(tws_comm *comm, int peer, const void *data, uint64_t bytes, tws_error *err);
   tws_code (*receive)(tws_comm *comm, int peer, void *data, uint64_t bytes, tws_error *err);
-  /* optional: host memory that the transport accesses without copies; see real/mpi_comm.h */
+  /* optional: allocates host memory that the transport accesses without copies; see real/mpi_comm.h */
   tws_code (*allocate)(tws_comm *comm, uint64_t bytes, void **base, tws_error *err);
-  /* optional, both or none: start on a stream of the device's backend and return. A communicator that has them uses
-   * device memory, and its operations are ordered by the plan's streams; without them, the executor waits for the
-   * device before it communicates. */
+  /* optional, both or none: start a collective or a message on a stream of the device's backend, and return. A
+   * communicator that has them uses device memory, and its operations are ordered by the plan's streams; without them,
+   * the executor waits for the device before it communicates. */
   tws_code (*start_collective)(tws_comm *comm, int group, tws_collective collective, int root,
                                const tws_comm_segment *segments, int count, tws_stream stream, tws_error *err);
   tws_code (*start_message)(tws_comm *comm, int peer, int receives, void *data, uint64_t bytes, tws_stream stream,
@@ -81,92 +83,94 @@ typedef struct tws_comm_ops {
 } tws_comm_ops;
 
 /* ---- training ---- */
-/* Files that are written step by step in addition to those of the configuration's sections (traces/monitor.h), and
- * the peak for MFU. */
+/* Paths of files that are written step by step in addition to those of the configuration's sections (traces/monitor.h),
+ * and the peak FLOP/s for computing MFU. */
 typedef struct tws_watching {
-  const char *lines_path, *prometheus_path; /* or NULL */
-  double peak_flops;                        /* of all devices of the job; 0: not known */
+  const char *lines_path, *prometheus_path; /* NULL: not written */
+  double peak_flops;                        /* peak FLOP/s of all devices of the job; 0: not known */
 } tws_watching;
 
 typedef struct tws_train_options {
   tws_plan_request plan;  /* plan of a training step of any rank: network, resolved configuration, topology, backend,
                              threads */
-  int share;              /* virtual ranks only: ranks whose memory has equal bits share storage
-                             (real/shared_pages.h) */
-  const char *data;       /* text file (bytes) or llm.c .bin tokens */
+  int share;              /* used with virtual ranks only. 1: ranks whose memory has equal bytes share storage
+                           * (real/shared_pages.h) */
+  const char *data;       /* path of a text file (a token per byte) or a token file (real/data.h) */
   int64_t steps;          /* total steps at the end of the training, those before a resumed checkpoint included */
-  const char *eval_data;  /* as data: its loss is computed by forward passes alone; NULL: no evaluation */
-  int64_t eval_every;     /* interval in steps; also after the last step; 0: only then */
-  int64_t eval_steps;     /* global batches of one evaluation, always the same; 0: the whole file */
+  const char *eval_data;  /* path of data whose loss is computed by forward passes alone; NULL: no evaluation */
+  int64_t eval_every;     /* evaluation interval in steps; there is also one after the last step; 0: only that one */
+  int64_t eval_steps;     /* number of global batches of one evaluation, the same in each; 0: the whole file */
   const char *save;       /* folder for checkpoints (checkpoint/folder.h), or NULL */
-  int64_t save_every;     /* interval in steps; also after the last step; 0: only then */
+  int64_t save_every;     /* save interval in steps; there is also a save after the last step; 0: only that one */
   int64_t keep;           /* number of checkpoints that are kept; 0: all */
   const char *resume;     /* folder with checkpoints to resume from, or NULL: from initial weights */
-  const char *tag;        /* tag of the checkpoint; NULL: the latest */
+  const char *tag;        /* tag of the checkpoint to resume; NULL: the latest */
   const char *init_from;  /* safetensors file, index or folder with the initial weights, or NULL: random ones */
-  const char *trace_path; /* Chrome trace of a step, or NULL */
-  int64_t trace_step;     /* the traced step; 0: the last */
-  const char *csv_path;   /* one line per step, or NULL */
+  const char *trace_path; /* path of the Chrome trace of a step, or NULL */
+  int64_t trace_step;     /* number of the traced step; 0: the last */
+  const char *csv_path;   /* path of a table with one line per step, or NULL */
   tws_watching watching;
   const tws_fingerprint *fingerprint; /* written into trace and summary; NULL: none */
   const char *result_path;            /* JSON summary written by rank 0 at the end, or NULL */
-  double deadline_s;                  /* watchdog: seconds without progress that count as a hang; 0: never */
+  double deadline_s;                  /* the watchdog reports a hang after this many seconds without progress; 0:
+                                       * never */
   uint64_t device_limit;              /* bytes that a rank's device tier may use; 0: all available memory */
   int quiet;
   char *activity; /* buffer for this rank's current operation (zero-terminated), or NULL */
   size_t activity_bytes;
-  uint64_t (*news)(void *user); /* a number that changes when any rank of the job makes progress; from any thread.
-                                   NULL: none */
-  void (*on_step)(void *user, const tws_step_report *report); /* rank 0 only */
-  int (*should_end)(void *user); /* called after every step of a run that saves: 1 saves and ends it. NULL: never */
-  void (*on_result)(void *user, const char *json); /* rank 0, at the end: the summary that is written to result_path */
-  /* There was no progress until the deadline: called once, from another thread, before this process ends with exit
+  uint64_t (*news)(void *user); /* returns a number that changes when any rank of the job makes progress; called from
+                                 * any thread. NULL: not available */
+  void (*on_step)(void *user, const tws_step_report *report); /* called on rank 0 after each step */
+  int (*should_end)(void *user); /* called after every step of a run that saves; 1: the run saves and ends. NULL:
+                                  * never */
+  void (*on_result)(void *user, const char *json); /* called on rank 0 at the end with the summary that is written to
+                                                    * result_path */
+  /* Called once, from another thread, when there was no progress for deadline_s; this process then ends with exit
    * status 124. */
   void (*on_hang)(void *user, const tws_error *err);
   void *user;
   const tws_log *log;
 } tws_train_options;
 
-/* Bytes from and to disks: of the plan's operations, and of the requests to the system. */
+/* Bytes read from and written to disks, by operations of the plan and by requests to the system. */
 typedef struct tws_disk_traffic {
   uint64_t planned_read, planned_written, read, written;
 } tws_disk_traffic;
 
 typedef struct tws_train_result {
-  int64_t steps, skipped; /* since the beginning; this run started after first_step */
+  int64_t steps, skipped; /* numbers since the beginning of the training; this run started after step first_step */
   int64_t first_step;
-  int ended; /* by should_end() */
-  double first_loss, last_loss, median_step_s,
-      tokens_per_s; /* losses: the first and the last that are finite numbers */
+  int ended;                                                 /* 1: should_end() ended the run */
+  double first_loss, last_loss, median_step_s, tokens_per_s; /* losses: the first and the last loss that are finite */
   int evaluated;
   double last_eval_loss;
-  uint64_t predicted_bytes[TWS_TIER_COUNT], allocated_bytes[TWS_TIER_COUNT]; /* this rank's arenas */
-  uint64_t job_predicted_bytes, job_allocated_bytes, job_peak_rss_bytes;     /* sums over ranks and tiers; rank 0 */
-  uint64_t largest_bytes; /* of the rank that allocated most, over tiers; rank 0 */
+  uint64_t predicted_bytes[TWS_TIER_COUNT], allocated_bytes[TWS_TIER_COUNT]; /* [tier] bytes of this rank's arenas */
+  uint64_t job_predicted_bytes, job_allocated_bytes, job_peak_rss_bytes;     /* on rank 0: sums over ranks and tiers */
+  uint64_t largest_bytes; /* on rank 0: bytes of the rank that allocated most, summed over tiers */
   int largest_rank;
-  tws_disk_traffic disk; /* of this run's training steps; rank 0: sums over ranks */
+  tws_disk_traffic disk; /* traffic of this run's training steps; on rank 0 the sum over ranks */
 } tws_train_result;
 
 typedef struct tws_generate_options {
-  tws_plan_request plan;                /* of one rank; micro batch and accumulation are 1 */
-  const char *resume, *tag, *init_from; /* as in tws_train_options; all NULL: random weights */
+  tws_plan_request plan;                /* plan of the only rank; micro batch and accumulation are 1 */
+  const char *resume, *tag, *init_from; /* as in tws_train_options; if all are NULL, weights are random */
   const int32_t *prompt;
-  int64_t prompt_count, count; /* tokens of the prompt, and tokens to generate */
+  int64_t prompt_count, count; /* number of tokens of the prompt, and number of tokens to generate */
   tws_sampling sampling;
-  uint64_t seed; /* of the random choices */
+  uint64_t seed; /* seed of the random choices of tokens */
   void (*on_token)(void *user, int32_t token, double log_probability);
   void *user;
   const tws_log *log;
 } tws_generate_options;
 
 typedef struct tws_calibrate_options {
-  const char *out_path;   /* file of measurements (traces/measurements.h), written by rank 0 */
+  const char *out_path;   /* path of the file of measurements (traces/measurements.h), which rank 0 writes */
   const char *device;     /* "host" (or NULL) or "cuda" */
-  int quick;              /* fewer shapes and repeats, for demos and tests */
-  uint64_t largest_bytes; /* kernels with larger operands are skipped; 0: by the device's memory */
-  int threads;            /* of a rank that has the node to itself; 0: all cores */
-  int cores;              /* that the ranks share; 0: all of the machine's */
-  double budget_s;        /* approximate time of the repetitions; 0: by `quick` */
+  int quick;              /* 1: fewer shapes and repetitions, for demonstrations and tests */
+  uint64_t largest_bytes; /* kernels with larger operands are skipped; 0: the limit follows from the device's memory */
+  int threads;            /* threads of a rank that has the node to itself; 0: one for each core */
+  int cores;              /* number of cores that the ranks share; 0: all cores of the machine */
+  double budget_s;        /* approximate time of the repetitions, seconds; 0: it follows from `quick` */
   const tws_work *works;  /* the kernels to measure; NULL: none */
   uint32_t work_count;
   char *activity; /* buffer for this rank's current operation (zero-terminated), or NULL */
@@ -184,47 +188,52 @@ typedef struct tws_virtual_api {
    * than the host's. */
   tws_code (*open)(const tws_train_options *options, tws_virtual **out, tws_error *err);
   void (*close)(tws_virtual *ranks); /* NULL is allowed */
-  /* The plans of a training step, an evaluation or another program, by rank, and their number; owned by `ranks`.
-   * NULL: the options have no such program. */
+  /* Return the plans of a training step, an evaluation or another program, indexed by rank, and their number; owned by
+   * `ranks`. NULL: the options do not include this program. */
   const tws_plan *const *(*plans)(const tws_virtual *ranks, tws_program program, int *count);
-  int64_t (*first_step)(const tws_virtual *ranks); /* steps completed before a resumed checkpoint */
-  /* A step: begin(), then every operation of every rank, in an order that satisfies the plans, then end() with the
-   * virtual seconds that it took. */
+  int64_t (*first_step)(const tws_virtual *ranks); /* returns the number of steps completed before the resumed
+                                                    * checkpoint */
+  /* A step is begin(), then every operation of every rank in an order that satisfies the plans, then end() with the
+   * virtual seconds that the step took. */
   tws_code (*begin)(tws_virtual *ranks, int64_t step, tws_error *err);
   tws_code (*run)(tws_virtual *ranks, tws_program program, uint32_t rank, uint32_t op,
-                  tws_error *err); /* an operation that needs no other rank */
+                  tws_error *err); /* runs an operation that needs no other rank */
   /* Runs a collective for all its members, or a message for its sender and receiver. */
   tws_code (*meet)(tws_virtual *ranks, tws_program program, const tws_run_member *members, uint32_t count,
                    tws_error *err);
   tws_code (*end)(tws_virtual *ranks, double seconds, tws_step_report *report, tws_error *err);
-  /* After a step: returns 1 if a delayed update of the host is due now, with the program that runs it. Then
+  /* After a step: returns 1 and sets *program if a delayed update of the host is due, which this program computes. Then
    * apply_begin(), every operation of that program, and apply_end() with the additional seconds. */
   int (*applies)(const tws_virtual *ranks, int64_t step, tws_program *program);
   tws_code (*apply_begin)(tws_virtual *ranks, tws_program program, tws_error *err);
   void (*apply_end)(const tws_virtual *ranks, double seconds, tws_step_report *report);
-  /* An evaluation: for each of its batches evaluation_begin(), every operation, evaluation_end(); then its mean
-   * loss. */
+  /* An evaluation is evaluation_begin(), every operation and evaluation_end() for each of its batches; then
+   * evaluation_loss() returns the mean loss. */
   int64_t (*evaluation_batches)(const tws_virtual *ranks);
   tws_code (*evaluation_begin)(tws_virtual *ranks, int64_t batch, tws_error *err);
   tws_code (*evaluation_end)(tws_virtual *ranks, tws_error *err);
   tws_code (*evaluation_loss)(tws_virtual *ranks, double *loss, tws_error *err);
-  /* Between steps, with `save` among the options. save() writes every rank's file into a folder with a temporary
-   * name; publish() gives the folder its name; drop() leaves it in the state of a job that ends when this share of
-   * the files was written. */
+  /* If the options set `save`, a checkpoint can be saved between steps: save() writes every rank's file into a folder
+   * with a temporary name; publish() gives the folder its name; drop() leaves it in the state of a job that ends when
+   * this share of the files was written. */
   tws_code (*save)(tws_virtual *ranks, tws_error *err);
   tws_code (*publish)(tws_virtual *ranks, tws_error *err);
   void (*drop)(tws_virtual *ranks, double written);
-  uint64_t (*save_bytes)(const tws_virtual *ranks, int rank); /* bytes of a checkpoint that the rank writes */
-  /* Faults: flip one bit of an element of a state entry ("parameters"), or of the data that an operation received
-   * last. */
+  /* returns the bytes of a checkpoint that the rank writes */
+  uint64_t (*save_bytes)(const tws_virtual *ranks, int rank);
+  /* Inject faults: flip one bit of an element of a state entry ("parameters"), or of the data that an operation
+   * received last. */
   tws_code (*flip)(tws_virtual *ranks, int rank, const char *entry, uint64_t element, int bit, tws_error *err);
   void (*flip_received)(tws_virtual *ranks, tws_program program, const tws_run_member *member, uint64_t byte, int bit);
-  /* For tests of the order: overwrites a range that no operation may read any more. */
+  /* Overwrites a range that no operation may read any more; used to test the order of operations. */
   void (*spoil)(tws_virtual *ranks, tws_program program, uint32_t rank, uint32_t buffer, uint64_t offset,
                 uint64_t count);
-  uint64_t (*digest)(const tws_virtual *ranks);                             /* hash of every bit of the state */
-  uint64_t (*allocated)(const tws_virtual *ranks, int rank, tws_tier tier); /* bytes of its arenas */
-  uint64_t (*saved)(const tws_virtual *ranks);                              /* bytes saved by sharing storage */
+  /* returns a hash of all bits of the state */
+  uint64_t (*digest)(const tws_virtual *ranks);
+  /* returns the bytes of the rank's arenas on this tier */
+  uint64_t (*allocated)(const tws_virtual *ranks, int rank, tws_tier tier);
+  /* returns the bytes that sharing storage currently saves */
+  uint64_t (*saved)(const tws_virtual *ranks);
 } tws_virtual_api;
 
 typedef struct tws_real_api {
@@ -234,19 +243,23 @@ typedef struct tws_real_api {
   void (*stop)(void);
   /* Ends every rank: prints nothing; the process exits with `code` and the launcher sees which rank it was. */
   void (*abort)(int exit_code);
-  /* After an error in a world of several ranks the others still wait for this one: end with abort(), not stop(). */
+  /* Trains. After an error in a world of several ranks, the others still wait for this rank: end it with abort(), not
+   * with stop(). */
   tws_code (*train)(const tws_train_options *options, tws_train_result *result, tws_error *err);
   tws_code (*generate)(const tws_generate_options *options, tws_error *err);
   tws_code (*calibrate)(const tws_calibrate_options *options, tws_error *err);
-  const tws_backend_ops *(*backend)(const char *name); /* NULL: not there */
+  const tws_backend_ops *(*backend)(const char *name); /* returns the table of the backend with this name; NULL: there
+                                                        * is none */
   const tws_virtual_api *virtual_ranks;
-  void (*clear_swap_files)(const char *folder); /* of ended processes: see real/swap.h */
-  /* Bytes/s of a file of `bytes` bytes in `folder`, read and written with the parameters `aio`: see real/disk.h.
-   * *direct: the transfers bypassed the page cache. */
+  void (*clear_swap_files)(const char *folder); /* removes swap files of ended processes: see real/swap.h */
+  /* Measures the speed in bytes/s of a file of `bytes` bytes in `folder`, read and written with the parameters `aio`:
+   * see real/disk.h. *direct: the transfers bypassed the page cache. */
   tws_code (*measure_disk)(const char *folder, const tws_aio *aio, uint64_t bytes, double *read, double *write,
                            int *direct, tws_error *err);
-  void (*use_unfinished)(tws_unfinished *list); /* the program's, before anything else is called */
-  const char *(*description)(void);             /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
+  void (*use_unfinished)(tws_unfinished *list); /* sets the program's list of unfinished files; to be called before any
+                                                 * other function */
+  const char *(*description)(void);             /* returns a description of the engine, "host (OpenBLAS 0.3.21
+                                                 * SkylakeX), Open MPI 4.1.4" */
 } tws_real_api;
 #define TWS_REAL_MODULE_SYMBOL "tws_real_module"
 

@@ -1,4 +1,5 @@
-/* Output files of a training run: CSV by step, a JSON summary, a Chrome trace. Rank 0 writes. */
+/* Writes the output files of a training run on rank 0: a CSV file with a row per step, a JSON summary, and a Chrome
+ * trace. */
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -25,7 +26,7 @@ static int has_experts(const tws_training *t) {
   return tws_network_has_experts(t->options->plan.network);
 }
 
-/* Modules of several losses, in order; returns their number, or 0 if there is one loss. */
+/* Finds the modules of several losses, in order; returns their number, or 0 if there is one loss. */
 static int losses_of(const tws_training *t, const tws_module *found[TWS_LOSS_HEADS]) {
   const tws_network *network = t->options->plan.network;
   int count = 0;
@@ -35,7 +36,7 @@ static int losses_of(const tws_training *t, const tws_module *found[TWS_LOSS_HEA
   return count;
 }
 
-/* A column for each of several losses: its name, or with a report its number. */
+/* Writes the columns of several losses: their names or, with a report, their values. */
 static void write_losses(const tws_training *t, const tws_step_report *r, char *to, size_t size) {
   const tws_module *found[TWS_LOSS_HEADS];
   const int losses = losses_of(t, found);
@@ -67,7 +68,7 @@ tws_code tws_report_csv_open(tws_training *t, tws_error *err) {
 
 tws_code tws_report_csv_step(tws_training *t, const tws_step_report *r, tws_error *err) {
   if (!t->csv) return TWS_OK;
-  char routed[96] = "", evaluated[32] = "", losses[160]; /* empty after steps without an evaluation */
+  char routed[96] = "", evaluated[32] = "", losses[160]; /* empty in rows of steps without an evaluation */
   write_losses(t, r, losses, sizeof losses);
   if (r->evaluated) snprintf(evaluated, sizeof evaluated, "%.9g", r->eval_loss);
   if (has_experts(t))
@@ -84,15 +85,16 @@ tws_code tws_report_csv_step(tws_training *t, const tws_step_report *r, tws_erro
 typedef struct rank_memory {
   tws_disk_traffic disk;
   uint64_t predicted[TWS_TIER_COUNT], allocated[TWS_TIER_COUNT], peak_rss, start_rss, inputs;
-  tws_cuda_memory device;                                /* total 0: no device */
-  char device_name[320], slower[256], not_recorded[256]; /* the last two: empty if there was none */
+  tws_cuda_memory device;                                /* total 0: the rank has no device */
+  char device_name[320], slower[256], not_recorded[256]; /* slower, not_recorded: "" if there is no such reason */
 } rank_memory;
 
 static int64_t steps_of_run(const tws_training *t) {
   return t->counters->steps - t->first_step;
 }
 
-/* The first step pays for page faults and cold caches; with more than two it is left out. */
+/* Returns the median seconds of a step. The first step includes page faults and cold caches, and is left out if there
+ * are more than two. */
 static double median_step(const tws_training *t) {
   const int64_t steps = steps_of_run(t), skip = steps > 2 ? 1 : 0, count = steps - skip;
   double *seconds = tws_calloc((size_t)count + 1, sizeof *seconds);
@@ -189,7 +191,7 @@ static void add_configuration(const tws_training *t, cJSON *root) {
   add_axes(t, o);
 }
 
-/* The driver's view, and what of it is the plan's. */
+/* Adds the device memory as the driver reports it, and the part of it that the plan has allocated. */
 static void add_device(const rank_memory *memory, cJSON *rank) {
   cJSON *o = cJSON_AddObjectToObject(rank, "gpu");
   cJSON_AddStringToObject(o, "name", memory->device_name);
@@ -224,7 +226,7 @@ static void add_memory(const tws_training *t, cJSON *root, const rank_memory *me
   }
 }
 
-/* Routes to each expert of each layer in the last step, on all ranks. */
+/* Adds the number of routes to each expert of each layer in the last step, summed over all ranks. */
 static void add_routed(const tws_training *t, cJSON *root) {
   const tws_network *network = t->options->plan.network;
   cJSON *list = cJSON_AddArrayToObject(root, "routed");
@@ -240,7 +242,7 @@ static void add_routed(const tws_training *t, cJSON *root) {
   }
 }
 
-/* Adds each loss of a network with several, step by step. */
+/* Adds the value of each of several losses for every step. */
 static void add_losses(const tws_training *t, cJSON *root) {
   const tws_module *found[TWS_LOSS_HEADS];
   const int losses = losses_of(t, found);
@@ -252,7 +254,7 @@ static void add_losses(const tws_training *t, cJSON *root) {
   }
 }
 
-/* The times of the passes of each step. */
+/* Adds the times of the passes of each step. */
 static void add_phases(const tws_training *t, cJSON *root) {
   static const char *const names[] = {"forward_s", "backward_s", "backward_inner_s", "reduction_s", "optimizer_s"};
   cJSON *all = cJSON_AddObjectToObject(root, "wall_clock_breakdown");
@@ -402,7 +404,7 @@ tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error 
     }
   }
   result->skipped = t->counters->skipped;
-  int64_t first = 0, last = steps_of_run(t) - 1; /* a step that was skipped may have none */
+  int64_t first = 0, last = steps_of_run(t) - 1; /* a skipped step may have no value */
   while (first < last && !isfinite(t->history[first].loss)) first++;
   while (last > first && !isfinite(t->history[last].loss)) last--;
   result->first_loss = t->history[first].loss;
@@ -424,7 +426,7 @@ tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error 
 
 /* ---- trace ---- */
 
-/* One operation in a message to rank 0; its label follows the records, zero-terminated, in the same order. */
+/* One operation in a message to rank 0; the labels follow all records, zero-terminated, in the same order. */
 typedef struct record {
   double start_s, end_s;
   uint32_t op, micro_batch;
@@ -469,8 +471,8 @@ static tws_code unpack_events(const tws_training *t, int rank, const unsigned ch
   return TWS_OK;
 }
 
-/* Adds counters of the routers, summed over all ranks, over the length of the step: the share of routes that was
- * dropped, the auxiliary loss, the load of the most loaded expert over the mean, and the routes to each expert of
+/* Adds counters of the routers, summed over all ranks, for the duration of the step: the share of routes that was
+ * dropped, the auxiliary loss, the load of the most loaded expert divided by the mean, and the routes to each expert of
  * each layer. */
 static int count_at(const tws_training *t, double at_s, tws_timeline *timeline) {
   const tws_network *network = t->options->plan.network;
@@ -521,8 +523,8 @@ static tws_code write_trace(const tws_training *t, const unsigned char *all, con
   return code;
 }
 
-/* Times count from the end of the barrier before the step. Ranks of one node read one clock, and the last to leave the
- * barrier marks the start for all. */
+/* Writes the trace. Times are relative to the end of the barrier before the step: ranks of one node read one clock, and
+ * the time at which the last rank leaves the barrier is the start for all. */
 tws_code tws_report_trace(tws_training *t, tws_error *err) {
   double origin = t->trace_start_s;
   if (tws_comm_is_shared(t->comm)) {

@@ -1,4 +1,5 @@
-/* Resuming from a checkpoint, whatever sharding it was saved with: every rank reads the slices of its own state. */
+/* Resumes a training from a checkpoint, whatever sharding it was saved with: every rank reads the slices of its own
+ * state. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,13 +11,14 @@
 #include "real/far.h"
 #include "real/train_internal.h"
 
-/* ---- is it a checkpoint of this training? ---- */
+/* ---- check that it is a checkpoint of this training ---- */
 
 static tws_code foreign(const tws_saved_index *x, tws_error *err, const char *what) {
   return tws_fail(err, TWS_INVALID, "resume with the model that it was saved from", "%s: %s", x->path, what);
 }
 
-/* Rows that padding adds to the vocabulary may be others: they are nobody's. */
+/* Compares the shapes of two parameters. The number of padded rows of the vocabulary may differ, as they have no
+ * meaning. */
 static int same_shape(const tws_training *t, const tws_param *a, const tws_param *b) {
   const tws_network *network = t->plan->network;
   if (a->columns != b->columns) return 0;
@@ -59,9 +61,10 @@ static tws_code check_place(const tws_training *t, tws_error *err) {
                   t->options->steps);
 }
 
-/* ---- which saved entry is one of the state's? ---- */
+/* ---- correspondence of saved entries and entries of the state ---- */
 
-/* The one of that name and type; for what holds parameters the widest that does, whatever the precision was. */
+/* Returns the saved entry with this entry's name and type or, for an entry that holds parameters, the widest saved
+ * entry that holds them, whatever its precision. */
 static uint32_t source_of(const tws_saved_index *x, const tws_state_entry *entry) {
   const uint32_t named = tws_saved_entry_of(x, entry->name);
   if (entry->initial != TWS_INITIAL_PARAMETER) return named;
@@ -95,7 +98,7 @@ static tws_code check_entries(const tws_training *t, tws_error *err) {
   return TWS_OK;
 }
 
-/* ---- which one it is ---- */
+/* ---- choice of the checkpoint ---- */
 
 /* Rank 0's checkpoint, broadcast to all ranks: its path and its index; or the reason why there is none. */
 typedef struct announced {
@@ -131,7 +134,8 @@ static tws_code another_here(const tws_training *t, const char *path, tws_error 
                   "%.300s is not the same on %s (rank %d) as where rank 0 is", path, host, t->rank);
 }
 
-/* Opens the checkpoint as this node sees it: the same as rank 0's, none (it is fetched then), or another one. */
+/* Opens the checkpoint on this node: the folder has the same one as on rank 0, or none (it is then fetched from rank
+ * 0), or another one, which is an error. */
 static tws_code open_announced(tws_training *t, const announced *a, tws_error *err) {
   char *text = NULL;
   size_t length = 0;
@@ -161,7 +165,7 @@ static tws_code open_saved(tws_training *t, tws_error *err) {
   return code;
 }
 
-/* A checkpoint does not have what was frozen. */
+/* Checks the origin of frozen parameters, which a checkpoint does not contain. */
 static tws_code check_base(const tws_training *t, tws_error *err) {
   const tws_saved_index *x = t->resumed;
   char hint[512];
@@ -216,7 +220,7 @@ enum { CHUNK = 1 << 20 };
 typedef struct loader {
   tws_training *t;
   tws_saved_reader reader;
-  void *values; /* a chunk of the widest type */
+  void *values; /* memory for a chunk of elements of the widest type */
   uint32_t buffer, source;
   const tws_state_entry *entry;
 } loader;
@@ -232,7 +236,7 @@ static tws_code load_run(loader *l, const tws_piece *piece, uint64_t done, uint6
   return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, l->buffer, at, l->values, count, err);
 }
 
-/* State of a rank that is of no parameter is only valid on the same number of ranks, unless all ranks have equal
+/* Loads state that belongs to no parameter. It is only valid on the same number of ranks, unless all ranks have equal
  * values; otherwise it is initialized. */
 static tws_code load_own(loader *l, const tws_piece *piece, tws_error *err) {
   tws_training *t = l->t;

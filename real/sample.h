@@ -5,10 +5,10 @@
 #include <stdint.h>
 
 typedef struct tws_sampling {
-  double temperature; /* 0: greedy, the smaller id of equal scores */
-  int64_t top_k;      /* samples from the k most likely tokens; 0: from all */
-  double top_p; /* nucleus sampling (Holtzman et al., 2020): from the fewest most likely tokens whose probabilities
-                   sum to this; 1: from all */
+  double temperature; /* 0: greedy, choosing the smaller id among equal scores */
+  int64_t top_k;      /* number of most likely tokens from which one is drawn; 0: all */
+  double top_p;       /* nucleus sampling (Holtzman et al., 2020): draws from the fewest most likely tokens whose
+                 * probabilities sum to this number; 1: from all */
 } tws_sampling;
 
 typedef struct tws_candidate {
@@ -16,8 +16,9 @@ typedef struct tws_candidate {
   int32_t id;
 } tws_candidate;
 
-/* Returns the token at quantile `uniform`, in [0, 1). `room` is scratch for `count` candidates. *log_probability:
- * that of the token under the scores alone, without temperature or limits. */
+/* Returns the token at quantile `uniform`, in [0, 1), of the distribution. `room` is scratch memory for `count`
+ * candidates. *log_probability: the logarithm of the token's probability under the scores alone, without temperature or
+ * limits. */
 int32_t tws_sample(const float *scores, int32_t count, const tws_sampling *how, double uniform, tws_candidate *room,
                    double *log_probability);
 

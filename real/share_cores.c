@@ -1,4 +1,4 @@
-/* The ranks of a node share its cores out among them (twinspeed.bind_threads). */
+/* Divides the cores of a node among its ranks (twinspeed.bind_threads). */
 #include <string.h>
 #include <unistd.h>
 #include "base/memory.h"
@@ -10,7 +10,7 @@ typedef struct presence {
   tws_cpus cpus;
 } presence;
 
-/* Which of the ranks that may use the same cores of the same node this one is, and of how many. */
+/* Determines this rank's index among the ranks that may use the same cores of the same node, and their number. */
 static tws_code find_place(tws_training *t, const presence *mine, int *index, int *count, tws_error *err) {
   void *data = NULL;
   unsigned char *all = NULL;
@@ -43,7 +43,7 @@ tws_code tws_share_cores(tws_training *t, tws_error *err) {
   const int wanted = t->config->bind_threads == TWS_THREADS_SHARE;
   tws_error failure;
   const tws_code seen = tws_cpus_allowed(&mine.cpus, &failure);
-  TWS_TRY(find_place(t, &mine, &index, &count, err)); /* all ranks, whatever they see */
+  TWS_TRY(find_place(t, &mine, &index, &count, err)); /* called on all ranks, whatever cores they may use */
   if (seen != TWS_OK && wanted && err) *err = failure;
   if (seen != TWS_OK) return wanted ? seen : TWS_OK;
   TWS_TRY(tws_machine_look(NULL, &mine.cpus, &parts, err));

@@ -24,7 +24,8 @@
 #endif
 
 enum { MAX_ARENAS = 16, SEGMENTS = TWS_SHARED_SEGMENTS, CACHE_LINE = 64, HUGE_PAGE = 2 << 20 };
-enum { GRAIN = 2048, MAX_MEMBERS = 512 }; /* elements a member sums at least; ranks of one node */
+/* GRAIN: minimum number of elements that a member sums; MAX_MEMBERS: maximum number of ranks of one node */
+enum { GRAIN = 2048, MAX_MEMBERS = 512 };
 
 typedef struct place {
   uint32_t arena, pad;
@@ -35,7 +36,8 @@ typedef struct place {
  * the closing one. */
 typedef struct rank_slot {
   _Alignas(
-      CACHE_LINE) _Atomic uint32_t waiting; /* id + 1 of the group it waits in, UINT32_MAX: for a message, 0: not */
+      CACHE_LINE) _Atomic uint32_t waiting; /* 1 + id of the group that the rank waits in; UINT32_MAX: it waits for a
+                                             * message; 0: it does not wait */
   place send[SEGMENTS], receive[SEGMENTS];
 } rank_slot;
 
@@ -46,18 +48,18 @@ typedef struct group_slot {
 } group_slot;
 
 typedef struct shared_arena {
-  uint64_t *bytes; /* per place */
-  char **map;      /* per place, as mapped here */
+  uint64_t *bytes; /* [place] */
+  char **map;      /* [place] address of the rank's memory in this process */
 } shared_arena;
 
 /* `rank` is a rank of the world; `place` is its index among the ranks of the node, by which all arrays here are
  * indexed. */
 struct tws_shared {
   MPI_Comm node;
-  int rank, size, spins; /* rank: among those of the node */
-  int is_whole;          /* no rank of the world is on another node */
-  int *place_of;         /* per rank of the world; -1: on another node */
-  int *rank_of;          /* per place */
+  int rank, size, spins; /* rank: place of this rank; size: ranks of the node */
+  int is_whole;          /* 1: all ranks of the world are on this node */
+  int *place_of;         /* [rank of the world] its place; -1: it is on another node */
+  int *rank_of;          /* [place] the rank of the world */
   uint32_t group_count;
   void *control;
   size_t control_bytes;
@@ -78,15 +80,16 @@ static int make_memory(uint64_t bytes) {
   return fd;
 }
 
-/* Another process' memory file, through its table of open files: needs the same user, nothing else. */
+/* Opens another process's memory file through /proc/PID/fd; this requires only that both processes belong to the same
+ * user. */
 static int open_memory(long pid, long fd) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%ld/fd/%ld", pid, fd);
   return open(path, O_RDWR | O_CLOEXEC);
 }
 
-/* Large mappings begin at a multiple of a huge page, where the kernel can use one: a window is reserved, the mapping
- * put inside it and the rest given back. */
+/* Maps a memory file. Large mappings begin at a multiple of a huge page, so that the kernel can use huge pages: a
+ * larger range is reserved, the mapping is placed inside it, and the rest is unmapped. */
 static char *map_memory(int fd, uint64_t bytes) {
   uint64_t spare = bytes >= HUGE_PAGE ? HUGE_PAGE : 0;
   char *window = mmap(NULL, bytes + spare, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -103,9 +106,9 @@ static char *map_memory(int fd, uint64_t bytes) {
   return base;
 }
 
-/* Touch every page now, so that a step never pays for it. One page in each huge page, then collapsing them (Linux 6.1,
- * whatever the system's setting for shared memory), takes a tenth of the time of 512 small faults; what is left, or all
- * of it where that is refused, is populated in small pages. */
+/* Touches every page now, so that no step has page faults. Touching one page of each huge page and then collapsing
+ * these (Linux 6.1, independent of the system's setting for shared memory) takes a tenth of the time of 512 small
+ * faults; remaining pages, or all pages if that is refused, are populated as small pages. */
 static void populate(char *base, uint64_t bytes) {
   for (uint64_t i = 0; i + HUGE_PAGE <= bytes; i += HUGE_PAGE) base[i] = 0;
   (void)madvise(base, bytes, MADV_COLLAPSE);
@@ -191,7 +194,8 @@ void tws_shared_destroy(tws_shared *shared) {
   tws_free(shared);
 }
 
-/* The first rank whose share no longer fits reports it; the sum over ranks is the memory that the machine needs. */
+/* Checks that the arenas of all ranks fit into the machine's memory, which is the sum over ranks; the first rank whose
+ * share no longer fits reports the error. */
 static tws_code check_room(const tws_shared *shared, const uint64_t *bytes, tws_error *err) {
   tws_host_memory memory = tws_host_memory_read();
   uint64_t sum = 0;
@@ -273,9 +277,9 @@ static void relax_processor(void) {
 #endif
 }
 
-/* MPI may hold back the end of a message whose send is complete, until the sender's next call of MPI. A rank of another
- * node that waits for that message can be the one that all ranks in this barrier wait for in the end: where there are
- * other nodes, a sleeper calls MPI every millisecond. */
+/* Sleeps until another process changes the word. MPI may hold back the end of a message whose send is complete, until
+ * the sender's next call of MPI. The ranks in this barrier may wait, directly or indirectly, for a rank of another node
+ * that waits for that message. So if there are other nodes, a sleeping rank calls MPI every millisecond. */
 static void sleep_until_changed(const tws_shared *shared, _Atomic uint32_t *word, uint32_t value) {
   static const struct timespec often = {.tv_nsec = 1000000};
   int arrived;
@@ -285,8 +289,8 @@ static void sleep_until_changed(const tws_shared *shared, _Atomic uint32_t *word
   }
 }
 
-/* The last to arrive opens the next generation. All atomics are sequentially consistent: a sleeper that was not
- * counted in time finds the generation changed and does not sleep. */
+/* Enters a barrier: the last rank to arrive increments the generation. All atomics are sequentially consistent: a rank
+ * that was not counted as sleeping in time sees that the generation has changed, and does not sleep. */
 void tws_shared_barrier(tws_shared *shared, const tws_shared_group *group) {
   group_slot *slot = &shared->groups[group->id];
   uint32_t generation = atomic_load(&slot->generation);
@@ -316,7 +320,8 @@ int tws_shared_is_waiting(const tws_shared *shared) {
   return atomic_load(&shared->ranks[shared->rank].waiting) != 0;
 }
 
-/* Every chain of waiting ranks, in whatever group or for whatever message, ends at a rank that does not wait. */
+/* Returns a rank that does not wait: every chain of waiting ranks ends at one, whatever group or message they wait
+ * for. */
 int tws_shared_missing(const tws_shared *shared) {
   uint32_t waiting = atomic_load(&shared->ranks[shared->rank].waiting);
   if (waiting == 0) return -1;
@@ -354,8 +359,8 @@ char *tws_shared_received(const tws_shared *shared, int rank, int segment) {
   return peer_address(shared, peer, &shared->ranks[peer].receive[segment]);
 }
 
-/* Finds the positions of a segment's two sides; 0: one is not in shared memory. A side without elements needs no
- * position. */
+/* Finds the positions of a segment's two sides in shared memory; returns 0 if one is elsewhere. A side without elements
+ * needs no position. */
 static int find_places(const tws_shared *shared, tws_collective_parts parts, const tws_comm_segment *s, place *send,
                        place *receive) {
   const uint64_t bytes = s->count * tws_dtype_bytes(s->dtype);
@@ -378,7 +383,7 @@ typedef struct batch {
   tws_shared *shared;
   const tws_shared_group *group;
   const tws_collective_row *row;
-  tws_collective_parts parts; /* of this rank */
+  tws_collective_parts parts; /* the sides of segments that this rank uses */
   int root;
 } batch;
 
@@ -390,7 +395,7 @@ static char *received_by(const batch *b, int member, int segment) {
   return tws_shared_received(b->shared, b->group->ranks[member], segment);
 }
 
-/* All-reduce and reduce: each member sums its own share of every segment and writes it to all receivers. Small
+/* Sums for all-reduce and reduce: each member sums its own share of every segment and writes it to all receivers. Small
  * segments are assigned whole to one member each, round-robin. */
 static void reduce_parts(const batch *b, int segment, const tws_comm_segment *s) {
   const uint64_t count = s->count, size = tws_dtype_bytes(s->dtype);
@@ -422,7 +427,8 @@ void tws_shared_copy(const tws_shared *shared, const tws_shared_group *group, co
   const uint64_t size = tws_dtype_bytes(s->dtype), bytes = s->count * size;
   const int n = last - first, index = group->index;
   for (int i = 0; i < n; i++) {
-    const int m = first + (index - first + i) % n; /* start with one's own: spreads the readers over the sources */
+    const int m = first + (index - first + i) % n; /* starts with this member's own source, so that members read
+                                                    * different sources at the same time */
     if (!tws_collective_moves(row, group->size, m, index, root)) continue;
     const char *from = tws_shared_sent(shared, group->ranks[m], segment);
     if (row->sends_parts) from += (uint64_t)index * bytes;

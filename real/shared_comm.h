@@ -9,16 +9,17 @@
 
 typedef struct tws_shared tws_shared;
 
-enum { TWS_SHARED_SEGMENTS = 128 }; /* segments of one collective that are visible to the others at a time */
+/* maximum number of segments of one collective that are visible to other ranks at a time */
+enum { TWS_SHARED_SEGMENTS = 128 };
 
-/* Collective over the world. `node`: communicator of the ranks that share memory, which is used until destroy. *out
- * stays NULL, with TWS_OK, on all ranks if any rank cannot share memory. */
+/* Creates the transport; collective over the world. `node`: communicator of the ranks that share memory, which is used
+ * until tws_shared_destroy(). If any rank cannot share memory, *out stays NULL with TWS_OK on all ranks. */
 tws_code tws_shared_create(MPI_Comm world, MPI_Comm node, uint32_t group_count, int busy, tws_shared **out,
                            tws_error *err);
 void tws_shared_destroy(tws_shared *shared);
 tws_code tws_shared_allocate(tws_shared *shared, uint64_t bytes, void **base, tws_error *err);
 
-/* A process group: `id` numbers the distinct groups of the world; ranks are those of the world. */
+/* A process group. id: number of the group among the distinct groups of the world; ranks: numbered as in the world. */
 typedef struct tws_shared_group {
   uint32_t id;
   int size, index;
@@ -40,25 +41,26 @@ void tws_shared_barrier(tws_shared *shared, const tws_shared_group *group);
 void tws_shared_show(tws_shared *shared, tws_collective_parts parts, const tws_comm_segment *segments, int count);
 void tws_shared_copy(const tws_shared *shared, const tws_shared_group *group, const tws_collective_row *row, int root,
                      int first, int last, int segment, const tws_comm_segment *s);
-/* Addresses that a rank of this node (numbered as in the world) has published. */
+/* Return the addresses that a rank of this node (numbered as in the world) has published. */
 char *tws_shared_sent(const tws_shared *shared, int rank, int segment);
 char *tws_shared_received(const tws_shared *shared, int rank, int segment);
-/* This rank begins (1) or ends (0) to wait for a message of another transport: for tws_shared_missing(). */
+/* Reports that this rank begins (1) or ends (0) to wait for a message of another transport; used by
+ * tws_shared_missing(). */
 void tws_shared_waits(tws_shared *shared, int waits);
-/* A rank that does not wait while this one does, or -1. */
+/* Returns a rank that does not wait while this one does, or -1. */
 int tws_shared_missing(const tws_shared *shared);
-int tws_shared_is_waiting(const tws_shared *shared); /* this rank is */
+int tws_shared_is_waiting(const tws_shared *shared); /* returns 1 if this rank waits */
 
 /* Returns 1 for types that can be summed. */
 static inline int tws_ordered_sum_takes(tws_dtype dtype) {
   return dtype == TWS_F32 || dtype == TWS_BF16 || dtype == TWS_F16 || dtype == TWS_F64;
 }
-/* to[d][i] = sum over sources of from[s][i], in the order given, for i < count; float32 accumulation (float64 for
- * float64), rounded once. A destination may be one of the sources. dtype: one of tws_ordered_sum_takes(). */
+/* Computes to[d][i] = sum over sources of from[s][i], in the order given, for i < count; float32 accumulation (float64
+ * for float64), rounded once. A destination may be one of the sources. dtype: one of tws_ordered_sum_takes(). */
 void tws_ordered_sum(tws_dtype dtype, const void *const *from, int sources, void *const *to, int destinations,
                      uint64_t count);
-/* The same sum in several calls: `wide`, float32 (float64 for float64), becomes `carry` (NULL: 0) plus the sources;
- * tws_ordered_sum_round() rounds the result of the last call. carry may equal wide. */
+/* Compute such a sum in several calls: `wide`, float32 (float64 for float64), becomes `carry` (NULL: 0) plus the
+ * sources; tws_ordered_sum_round() rounds the result of the last call. carry may equal wide. */
 void tws_ordered_sum_part(tws_dtype dtype, const void *carry, const void *const *from, int sources, void *wide,
                           uint64_t count);
 void tws_ordered_sum_round(tws_dtype dtype, const void *wide, void *to, uint64_t count);

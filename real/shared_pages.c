@@ -8,51 +8,53 @@
 #include "base/memory.h"
 
 enum {
-  LEAST_PAGES = 16,       /* of a range: for less a mapping is too dear */
-  MOST_RUNS = 40000,      /* of pages that the system maps as one: it takes 65530 of a process */
-  MOST_CANDIDATES = 64,   /* that a range is compared with */
-  HOPELESS_AFTER = 4096,  /* comparisons at one position without a match */
-  NO_EXTENT = 0xffffffffu /* pages of a rank's own */
+  LEAST_PAGES = 16,       /* minimum pages of a shared range: fewer are not worth a mapping */
+  MOST_RUNS = 40000,      /* maximum number of mappings of this process; the system allows 65530 */
+  MOST_CANDIDATES = 64,   /* maximum number of candidates that a range is compared with */
+  HOPELESS_AFTER = 4096,  /* after this number of comparisons without a match, ranges at this position are not compared
+                           * any more */
+  NO_EXTENT = 0xffffffffu /* the page is private to its rank */
 };
 
-/* Pages of the file. They do not change while a page of an arena is mapped from them. */
+/* A range of pages of the file. They do not change while a page of an arena is mapped from them. */
 typedef struct extent {
-  uint64_t first, pages; /* in the file */
-  uint64_t mapped;       /* pages of arenas */
-  void *window;          /* the same, for reading and filling; NULL: the extent is free */
+  uint64_t first, pages; /* range in the file, pages */
+  uint64_t mapped;       /* number of arena pages that are mapped from it */
+  void *window;          /* a second, writable mapping of the same pages, through which they are read and filled; NULL:
+                          * the extent is free */
 } extent;
 
 typedef struct arena {
   unsigned char *base;
   uint64_t bytes, pages;
   uint32_t *extent_of;
-  int number; /* of the rank's arenas */
+  int number; /* index of the arena among those of its rank */
 } arena;
 
 /* Data that ranks have written at one position: live memory of one rank, or an extent of the file. */
 typedef struct candidate {
-  uint32_t extent; /* NO_EXTENT: memory of a rank, in */
+  uint32_t extent; /* index of the extent; NO_EXTENT: the data are in memory of a rank */
   uint32_t arena;
 } candidate;
 
 typedef struct place {
-  int number; /* of the arena */
+  int number; /* index of the arena */
   uint32_t writer;
   uint64_t first, pages, misses;
-  int hits, count, next; /* next: candidate to be replaced when the list is full */
+  int hits, count, next; /* hits: number of matches; next: candidate to be replaced when the list is full */
   candidate candidates[MOST_CANDIDATES];
 } place;
 
 struct tws_shared_pages {
   int file;
   uint64_t page, file_pages;
-  arena *arenas; /* by rank and number, which is the order of allocation */
+  arena *arenas; /* ordered by rank and index, which is the order of allocation */
   size_t arena_count, arena_capacity;
-  size_t *first_arena; /* of each rank */
+  size_t *first_arena; /* [rank] index of its first arena */
   size_t rank_count, rank_capacity;
   extent *extents;
   size_t extent_count, extent_capacity;
-  place **places; /* by hash, open addressing */
+  place **places; /* hash table of positions, open addressing */
   size_t place_count, place_room;
   uint64_t runs;
   tws_shared_count count;
@@ -112,13 +114,14 @@ static tws_code allocate(tws_comm *comm, uint64_t bytes, void **base, tws_error 
              .number = (int)(p->arena_count - p->first_arena[p->rank_count - 1])};
   a.extent_of = tws_calloc(a.pages, sizeof *a.extent_of);
   if (!a.extent_of) return no_memory(err);
-  memset(a.extent_of, 0xff, a.pages * sizeof *a.extent_of); /* NO_EXTENT */
+  memset(a.extent_of, 0xff, a.pages * sizeof *a.extent_of); /* all pages are NO_EXTENT */
   a.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (a.base == MAP_FAILED) {
     tws_free(a.extent_of);
     return no_memory(err);
   }
-  madvise(a.base, bytes, MADV_NOHUGEPAGE); /* of a large page whose half is mapped elsewhere, all would stay */
+  madvise(a.base, bytes, MADV_NOHUGEPAGE); /* a huge page of which half is mapped elsewhere would keep all of its
+                                            * memory */
   p->arenas[p->arena_count++] = a;
   *base = a.base;
   return TWS_OK;
@@ -173,7 +176,7 @@ static void release(tws_shared_pages *p, extent *e) {
   p->count.held_bytes -= e->pages * p->page;
 }
 
-/* Counts ranges of pages that are mapped from one extent, or from none, in [first, end). */
+/* Returns the number of contiguous ranges in [first, end) that are mapped from one extent, or from none. */
 static uint64_t runs_of(const arena *a, uint64_t first, uint64_t end) {
   uint64_t runs = 1;
   for (uint64_t i = first + 1; i < end; i++) runs += a->extent_of[i] != a->extent_of[i - 1];
@@ -200,7 +203,7 @@ static tws_code map(tws_shared_pages *p, arena *a, uint64_t first, uint32_t inde
   return TWS_OK;
 }
 
-/* ---- what has been written where ---- */
+/* ---- candidates by position ---- */
 
 static size_t hash_of(const place *key, size_t room) {
   uint64_t h = key->first * 0x9e3779b97f4a7c15u ^ key->pages * 0xc2b2ae3d27d4eb4fu ^ (uint64_t)key->writer << 7;
@@ -257,7 +260,8 @@ static void remember(place *x, const candidate *c) {
   x->next = (x->next + 1) % MOST_CANDIDATES;
 }
 
-/* The candidate holds the same: both are mapped from its extent, which is made where it has none. */
+/* Maps both the candidate's range and this one from the candidate's extent, because their data are equal; the extent is
+ * created if the candidate has none. */
 static tws_code join(tws_shared_pages *p, place *x, candidate *c, arena *a, tws_error *err) {
   if (c->extent == NO_EXTENT) {
     uint32_t index = NO_EXTENT;
@@ -285,7 +289,7 @@ tws_code tws_shared_pages_settle(tws_shared_pages *p, uint32_t rank, const void 
   for (int i = 0; i < x->count; i++) {
     candidate c = x->candidates[i];
     const unsigned char *theirs = bytes_of(p, x, &c);
-    if (!theirs || theirs == mine) continue; /* gone, or this rank's own earlier data */
+    if (!theirs || theirs == mine) continue; /* the candidate no longer exists, or is this rank's own earlier data */
     x->candidates[kept] = c;
     if (!same && memcmp(theirs, mine, key.pages * p->page) == 0) same = &x->candidates[kept];
     kept++;

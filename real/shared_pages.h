@@ -11,24 +11,25 @@
 
 typedef struct tws_shared_pages tws_shared_pages;
 
-/* TWS_ENVIRONMENT: the system has no memfd files. */
+/* Creates an empty set of arenas. Fails with TWS_ENVIRONMENT if the system has no memfd files. */
 tws_code tws_shared_pages_create(tws_shared_pages **out, tws_error *err);
-void tws_shared_pages_destroy(tws_shared_pages *pages); /* with all its arenas; NULL is allowed */
+void tws_shared_pages_destroy(tws_shared_pages *pages); /* destroys the set with all its arenas; NULL is allowed */
 
-/* A communicator whose allocate() returns zeroed arenas for the rank that was begun last, and that has no other
- * function. */
+/* tws_shared_pages_begin_rank() begins the next rank. tws_shared_pages_comm() returns a communicator whose allocate()
+ * returns zeroed arenas for the rank that was begun last; it has no other function. */
 tws_code tws_shared_pages_begin_rank(tws_shared_pages *pages, tws_error *err);
 const tws_comm_ops *tws_shared_pages_ops(void);
 tws_comm *tws_shared_pages_comm(tws_shared_pages *pages);
 
-/* To be called when a range of a rank's arena has just been written (ranks are numbered in the order in which they
- * were begun); shares it if it can. `writer`: a number that is equal where ranks probably have written the same
- * data. TWS_MEMORY: the system allows no more mappings. */
+/* Shares a range with equal ranges of other ranks, if possible; to be called when a range of a rank's arena has just
+ * been written (ranks are numbered in the order in which they were begun). `writer`: a number that is equal where ranks
+ * probably have written the same data. TWS_MEMORY: the system allows no more mappings. */
 tws_code tws_shared_pages_settle(tws_shared_pages *pages, uint32_t rank, const void *at, uint64_t bytes,
                                  uint32_t writer, tws_error *err);
 
 typedef struct tws_shared_count {
-  uint64_t mapped_bytes, held_bytes; /* bytes of shared pages that ranks see, and bytes that these pages use */
+  uint64_t mapped_bytes, held_bytes; /* mapped_bytes: bytes of shared pages that are mapped into ranks' arenas;
+                                      * held_bytes: memory that these pages use */
 } tws_shared_count;
 tws_shared_count tws_shared_pages_count(const tws_shared_pages *pages);
 

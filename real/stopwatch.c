@@ -31,8 +31,8 @@ static tws_code repeat_recorded(const tws_stopwatch *w, tws_timed start, void *u
   return w->one_by_one ? repeat_timed(start, user, times, err) : w->ops->replay(w->backend, err);
 }
 
-/* Twice, one after the other without a look between: the first brings clocks up and hides how long the start of the
- * second takes. */
+/* Measures on a device. The recording is launched twice in immediate succession: the first execution raises the clocks,
+ * and hides the launch time of the second, which is timed. */
 static tws_code on_device(tws_stopwatch *w, tws_timed start, tws_timed ready, void *user, int times, double *seconds,
                           tws_error *err) {
   double moments[2];

@@ -9,14 +9,15 @@
 typedef struct tws_stopwatch {
   const tws_backend_ops *ops;
   tws_backend *backend;
-  int one_by_one; /* recording is not wanted or not supported: set by the first attempt */
+  int one_by_one; /* 1: executions are launched one by one, because recording is not wanted or, as the first attempt has
+                   * shown, not supported */
 } tws_stopwatch;
 
-/* Starts one execution; on a device, on its compute stream. */
+/* Starts one execution of the work; on a device, on its compute stream. */
 typedef tws_code (*tws_timed)(void *user, tws_error *err);
 
-/* Seconds of one execution, measured over `times` executions. `ready` is called right before, for example for a
- * barrier (NULL: no call). On a device, work of this shape must have run before. */
+/* Measures the seconds of one execution, averaged over `times` executions. `ready` is called immediately before, for
+ * example for a barrier (NULL: no call). On a device, work of this shape must have run before. */
 tws_code tws_stopwatch_measure(tws_stopwatch *watch, tws_timed start, tws_timed ready, void *user, int times,
                                double *seconds, tws_error *err);
 

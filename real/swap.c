@@ -24,12 +24,13 @@ static int is_swap(const char *name) {
   return length > end && strcmp(name + length - end, ending) == 0;
 }
 
-/* The program creates the folder: a link in its place could lead to another user's files. */
+/* Opens the folder, which this program must have created: a link in its place could lead to another user's files. */
 static int open_folder(const char *path) {
   return open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
-/* Removes files without a lock. The folder is locked, so that a file without a lock is left over. */
+/* Removes files without a lock, which are left over. The folder is locked meanwhile, so that no file is between its
+ * creation and its lock. */
 static int clear(int folder) {
   int count = 0;
   const int again = dup(folder);
@@ -41,7 +42,7 @@ static int clear(int folder) {
   rewinddir(list);
   for (const struct dirent *entry = readdir(list); entry; entry = readdir(list)) {
     const int fd = is_swap(entry->d_name) ? openat(folder, entry->d_name, O_RDWR | O_CLOEXEC | O_NOFOLLOW) : -1;
-    if (fd < 0) continue; /* another user's */
+    if (fd < 0) continue; /* the file belongs to another user */
     if (flock(fd, LOCK_EX | LOCK_NB) == 0 && unlinkat(folder, entry->d_name, 0) == 0) count++;
     close(fd);
   }
@@ -53,7 +54,8 @@ static tws_code reserve(tws_swap_file *file, uint64_t bytes, tws_error *err) {
   char need[32], left[32];
   struct statvfs fs;
   if (fallocate(file->fd, 0, 0, (off_t)bytes) == 0) return TWS_OK;
-  if (errno == EOPNOTSUPP && ftruncate(file->fd, (off_t)bytes) == 0) return TWS_OK; /* it fills as it is written */
+  /* the file system allocates blocks when they are written */
+  if (errno == EOPNOTSUPP && ftruncate(file->fd, (off_t)bytes) == 0) return TWS_OK;
   if (errno != ENOSPC && errno != EFBIG && errno != EDQUOT) return fail(err, "reserve the swap file", file->path, NULL);
   const double room = fstatvfs(file->fd, &fs) == 0 ? (double)fs.f_bavail * (double)fs.f_frsize : 0;
   return tws_fail(err, TWS_ENVIRONMENT, "give another nvme_path, use more ranks, or offload to the cpu",
@@ -95,7 +97,8 @@ tws_code tws_swap_create(const char *folder, const char *name, uint64_t bytes, t
     return fail(err, "make the folder", out->path, "nvme_path has to be a folder that may be written to");
   const int fd = open_folder(out->path);
   if (fd < 0) return fail(err, "open the folder", out->path, NULL);
-  flock(fd, LOCK_EX); /* where it cannot be had, two that start at once may take each other's new file for old */
+  flock(fd, LOCK_EX); /* if the folder cannot be locked, two processes that start at the same time may remove each
+                       * other's new file */
   *cleared = clear(fd);
   snprintf(out->path + length, sizeof out->path - (size_t)length, "/%s-%ld-%s%s", host, (long)getpid(), name, ending);
   const tws_code code = make(fd, bytes, out, err);
@@ -111,7 +114,7 @@ int tws_swap_clear(const char *folder) {
   if (fd < 0) return 0;
   flock(fd, LOCK_EX);
   const int cleared = clear(fd);
-  rmdir(path); /* fails while others have files in it */
+  rmdir(path); /* fails if other processes have files in it */
   close(fd);
   return cleared;
 }
@@ -126,5 +129,5 @@ void tws_swap_remove(tws_swap_file *file) {
   if (folder >= 0) close(folder);
   close(file->fd);
   file->fd = -1;
-  rmdir(file->path); /* fails while others have files in it */
+  rmdir(file->path); /* fails if other processes have files in it */
 }

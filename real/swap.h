@@ -14,16 +14,17 @@ enum { TWS_SWAP_PATH = 1024 };
 typedef struct tws_swap_file {
   char path[TWS_SWAP_PATH];
   int fd;
-  int direct; /* opened with O_DIRECT, where the file system supports it */
+  int direct; /* 1: the file is opened with O_DIRECT, which the file system supports */
 } tws_swap_file;
 
-/* Creates a file of `bytes` bytes, allocated and zeroed; `name` distinguishes files of one process. *cleared: number
- * of left-over files that were removed. TWS_ENVIRONMENT names the folder or file and the reason. */
+/* Creates a file of `bytes` zeroed bytes, for which blocks are allocated; `name` distinguishes files of one process.
+ * *cleared: number of left-over files that were removed. Fails with TWS_ENVIRONMENT, naming the folder or file and the
+ * reason. */
 tws_code tws_swap_create(const char *folder, const char *name, uint64_t bytes, tws_swap_file *out, int *cleared,
                          tws_error *err);
-/* Removes files of ended processes; returns their number. */
+/* Removes swap files of processes that have ended; returns their number. */
 int tws_swap_clear(const char *folder);
-/* Removes the file, and the folder if it is empty then. */
+/* Removes the file, and also its folder if that is then empty. */
 void tws_swap_remove(tws_swap_file *file);
 
 #endif

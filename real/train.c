@@ -1,4 +1,4 @@
-/* The training loop of one rank. */
+/* Implements the training loop of one rank. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -86,7 +86,7 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
   return TWS_OK;
 }
 
-/* Where an arena on a disk goes. */
+/* Sets the folder and parameters for arenas on a disk. */
 tws_code tws_training_disk(const tws_training *t, tws_disk_setup *disk, tws_error *err) {
   *disk = (tws_disk_setup){.folder = tws_config_disk(t->config), .aio = t->config->aio};
   if (disk->folder || tws_plan_bytes(t->plan, TWS_TIER_DISK) == 0) return TWS_OK;
@@ -101,7 +101,7 @@ static tws_code make_executor(tws_training *t, tws_error *err) {
   int device = 0;
   if (t->cuda) TWS_TRY(tws_cuda_choose_device(t->cuda, &device, err));
   TWS_TRY(t->ops->create(device, t->threads, &t->backend, err));
-  TWS_TRY(tws_inputs_open(t, err)); /* before NCCL lends memory, which it rounds up */
+  TWS_TRY(tws_inputs_open(t, err)); /* this precedes the loan of device memory by NCCL, which rounds sizes up */
   int busy = (long)t->world * t->threads > sysconf(_SC_NPROCESSORS_ONLN);
   TWS_TRY(tws_comm_create(t->plan->groups, t->plan->group_count, TWS_TRANSPORT_AUTO, busy, &t->comm, err));
   if (t->cuda) TWS_TRY(tws_cuda_connect(t->cuda, t->backend, t->plan, &t->device_comm, err));
@@ -139,7 +139,7 @@ static tws_code start_watching(tws_training *t, tws_error *err) {
 
 enum { CHUNK = 1 << 20 };
 
-/* Values that are being written to a buffer, computed and rounded by the threads of this rank. */
+/* A range of values that the threads of this rank compute, round and write to a buffer. */
 typedef struct weight_maker {
   float *values;
   unsigned short *rounded;
@@ -158,7 +158,7 @@ static tws_code put_weights(tws_training *t, weight_maker *m, uint32_t buffer, u
   return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, buffer, offset, m->rounded + from, count, err);
 }
 
-/* The program's buffers of those entries of the state that begin as parameters do. */
+/* The buffers of the state entries that are initialized with the values of parameters. */
 typedef struct weight_buffers {
   int count;
   uint32_t buffer[8];
@@ -177,7 +177,8 @@ static weight_buffers find_weight_buffers(const tws_plan *plan) {
   return found;
 }
 
-/* Finds the first weight of a chunk that begins `done` elements after a shard's first; 0: not in this buffer. */
+/* Finds the first weight that buffer i needs of a chunk of a shard, which begins `done` elements after the shard's
+ * first; returns 0 if the buffer needs none of it. */
 static int weights_in(const weight_buffers *to, int i, const tws_shard *shard, uint64_t done, uint64_t *first,
                       uint64_t *count, uint64_t *skipped) {
   *first = to->entry[i]->role == TWS_ELEMENTS_STORED ? shard->storage_offset : shard->owned_offset;
@@ -208,7 +209,7 @@ static tws_code init_shard(tws_training *t, weight_maker *m, const weight_buffer
 }
 
 static tws_code make_weight_maker(const tws_training *t, uint64_t values, weight_maker *m, tws_error *err) {
-  /* A rank on a GPU leaves its share of the cores idle; one on the host has its own threads. */
+  /* A rank on a GPU may use its share of the cores, which are idle otherwise; one on the host uses its own threads. */
   const int share = (int)(sysconf(_SC_NPROCESSORS_ONLN) / (t->world > 0 ? t->world : 1));
   *m = (weight_maker){.values = tws_calloc(values, sizeof *m->values),
                       .rounded = tws_calloc(values, sizeof *m->rounded),
@@ -245,7 +246,8 @@ static tws_code init_weights(tws_training *t, tws_error *err) {
 
 /* ---- steps ---- */
 
-/* A skipped step is no update: it counts neither for the schedule nor for the moments' correction. */
+/* Sets the scalars of a step. A skipped step is no update: neither the learning-rate schedule nor the bias correction
+ * of the moments counts it. */
 static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
   const int64_t step = t->counters->steps - t->counters->skipped + 1;
   float hyper[TWS_HYPER_COUNT];
@@ -254,7 +256,7 @@ static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
   return tws_executor_zero(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, err);
 }
 
-/* One weight that is not a number, in a module whose output the loss depends on: the last of the network. */
+/* Fault injection: sets one weight of the network's last module, which the loss depends on, to NaN. */
 static tws_code spoil_weights(tws_training *t, tws_error *err) {
   weight_maker one;
   const tws_state *state = t->plan->state;
@@ -277,7 +279,7 @@ static int strikes(const tws_training *t, int64_t step) {
   return t->fault.step == step && t->fault.kind >= TWS_FAULT_KILL && t->fault.kind <= TWS_FAULT_SLOW;
 }
 
-/* An operation that changes state waits for the snapshot of a save. */
+/* Called before each operation: an operation that changes state waits until the snapshot of a save is complete. */
 static tws_code before_op(void *user, uint32_t op, tws_error *err) {
   tws_training *t = user;
   (void)err;
@@ -304,14 +306,14 @@ static void warn_of_slowness(tws_training *t) {
   }
 }
 
-/* While a step runs: the inputs of what follows it. */
+/* Called while a step runs: prefetches the inputs of the program that follows it. */
 static tws_code put_following(tws_training *t, int64_t step, tws_error *err) {
   if (tws_evaluation_is_due(t, step)) return tws_training_put_ahead(t, &t->eval_data, 0, err);
   return step < t->options->steps ? tws_training_put_ahead(t, &t->data, step, err) : TWS_OK;
 }
 
 static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
-  double *times = is_traced(t, step) ? t->times : t->phase_times; /* NULL: nobody asks */
+  double *times = is_traced(t, step) ? t->times : t->phase_times; /* NULL: no times are recorded */
   const uint32_t gate = tws_checkpoint_gate(t);
   if (t->fault.kind == TWS_FAULT_NAN && t->fault.step == step) {
     if (gate != TWS_NONE) tws_checkpoint_wait_copied(t);
@@ -332,10 +334,10 @@ static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
   return TWS_OK;
 }
 
-/* Every rank has the same metrics, so all ranks continue with the same loss scale. */
+/* Adjusts the loss scale. Every rank has the same metrics, so all ranks continue with the same scale. */
 static tws_code advance_scale(tws_training *t, int overflow, tws_step_report *r, tws_error *err) {
   r->skipped = t->skipped = overflow;
-  if (overflow) r->gradient_norm = INFINITY; /* or no number at all: the same to the reader */
+  if (overflow) r->gradient_norm = INFINITY; /* the norm may also be NaN, which is reported as infinity too */
   r->loss_scale = t->counters->loss_scale.scale;
   if (tws_loss_scale_update(&t->counters->loss_scale, t->config, overflow)) {
     const int fixed = t->config->fp16.loss_scale > 0;
@@ -351,7 +353,8 @@ static tws_code advance_scale(tws_training *t, int overflow, tws_step_report *r,
   return TWS_OK;
 }
 
-/* fp16 holds nothing below 6e-8: with a tiny loss scale all gradients become 0, and nothing is trained. */
+/* Warns if all gradients are 0: fp16 has no numbers below 6e-8, so with a tiny loss scale all gradients become 0, and
+ * nothing is trained. */
 static void warn_of_vanished(tws_training *t, const tws_step_report *r) {
   if (t->vanished || r->skipped || t->config->dtype != TWS_F16 || r->gradient_norm != 0) return;
   t->vanished = 1;
@@ -388,8 +391,8 @@ static size_t routes_counted(const tws_training *t) {
   return t->plan->buffers[t->plan->metrics].elements - TWS_METRIC_COUNT;
 }
 
-/* Reads the counters of routers, summed over all ranks: the largest share of an expert, and whether a buffer without
- * dropped tokens was too small, which the device could not report. */
+/* Reads the counters of routers, summed over all ranks, and computes the largest share of an expert. Fails if a buffer
+ * without dropped tokens was too small, which the device itself cannot report. */
 static tws_code read_routed(tws_training *t, tws_step_report *report, tws_error *err) {
   const tws_network *network = t->options->plan.network;
   const double *at = t->routed;
@@ -440,7 +443,8 @@ tws_code tws_training_end_step(tws_training *t, const double metrics[TWS_METRIC_
   return TWS_OK;
 }
 
-/* Number of steps of ZenFlow's last interval, after which the host updates now; 0: it does not. */
+/* Returns the number of steps in ZenFlow's interval that ends with this step, after which the host updates; 0: no
+ * interval ends. */
 static int64_t zenflow_interval(const tws_config *config, int64_t step) {
   const int64_t behind = step - tws_zenflow_warm_up(config), interval = tws_zenflow_update_interval(config);
   return behind <= 0 ? 1 : behind % interval == 0 ? interval : 0;
@@ -455,8 +459,8 @@ int tws_training_applies(const tws_training *t, int64_t step, tws_program *progr
   return zenflow_interval(t->config, step) > 0;
 }
 
-/* The host's update of ZenFlow: sums of gradients become means, and its updates are counted separately. Nothing
- * changes after a skipped step of the warm-up. */
+/* Sets the scalars of ZenFlow's update on the host: gradient sums become means, and its updates are counted separately.
+ * A skipped step of the warm-up changes nothing. */
 static tws_code put_zenflow_scalars(tws_training *t, tws_program program, tws_error *err) {
   const int64_t step = t->counters->steps, warm_up = tws_zenflow_warm_up(t->config);
   const int64_t interval = zenflow_interval(t->config, step);
@@ -484,8 +488,8 @@ static tws_code apply(tws_training *t, tws_program program, int64_t step, tws_er
   return TWS_OK;
 }
 
-/* A step's time begins at the end of the previous one, so that everything that every step includes is counted;
- * evaluations and saves have times of their own. */
+/* Runs one step. Its time begins at the end of the previous one, so that all work of every step is included;
+ * evaluations and saves are timed separately. */
 static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   tws_step_report report;
   tws_program behind;
@@ -523,7 +527,7 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   return TWS_OK;
 }
 
-/* If one rank was asked to end, all ranks save and end. */
+/* Makes all ranks save and end if one of them was asked to end. */
 static tws_code ask_for_end(tws_training *t, tws_error *err) {
   const tws_train_options *o = t->options;
   double asked = o->should_end && o->should_end(o->user);
@@ -553,17 +557,17 @@ static tws_code run_steps(tws_training *t, tws_error *err) {
   return TWS_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole training ---- */
 
-/* Errors from the allocation on are errors of this rank, and then of the job. A file that cannot be written or read
- * is the environment's error however many ranks there are. */
+/* Returns the code of an error after allocation, which is an error of this rank and thus of the job. If a file cannot
+ * be written or read, the code stays TWS_IO, whatever the number of ranks. */
 static tws_code blame(const tws_training *t, tws_code code, tws_error *err) {
   if (t->world == 1 || code == TWS_IO) return code;
   if (err) err->code = TWS_RANK;
   return TWS_RANK;
 }
 
-/* Logs the seconds since the last call, to show how the time of a start is spent. */
+/* Logs the seconds since the last call, to show the phases of the start. */
 static void mark(const tws_training *t, const char *what, double *since) {
   double now = tws_clock_s();
   if (t->rank == 0) tws_log_write(t->options->log, TWS_LOG_DEBUG, "%s: %.3f s", what, now - *since);
@@ -580,7 +584,8 @@ tws_code tws_training_weights(tws_training *t, tws_error *err) {
   return tws_training_sync(t, err);
 }
 
-/* Errors of the configuration and the data are the same on every rank and need no rank's name. */
+/* Runs the training of one rank. Errors of the configuration and the data are the same on every rank, so they do not
+ * name a rank. */
 static tws_code train(tws_training *t, tws_train_result *result, tws_error *err) {
   TWS_TRY(tws_fault_parse(getenv("TWINSPEED_FAULT"), t->rank, &t->fault, err));
   TWS_TRY(start_watching(t, err));
@@ -605,7 +610,7 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   mark(t, "memory and communicator", &since);
   if (code == TWS_OK) {
     code = tws_training_agree(t, err);
-    if (code != TWS_OK) return code; /* the same on every rank */
+    if (code != TWS_OK) return code; /* the error is the same on every rank */
   }
   tws_training_at(t, 0, t->resumed ? "loading the checkpoint" : "making weights", TWS_PHASE_ALONE);
   if (code == TWS_OK) code = tws_training_weights(t, err);
@@ -648,7 +653,8 @@ void tws_training_release(tws_training *t) {
   if (t->csv) fclose(t->csv);
   tws_phase_clock_destroy(t->phases);
   tws_free(t->phase_times);
-  tws_monitor_close(t->monitor, TWS_RANK, NULL); /* after a fault; else it is closed already */
+  tws_monitor_close(t->monitor, TWS_RANK, NULL); /* closes the monitor after a failure; otherwise it is closed
+                                                  * already */
 }
 
 tws_code tws_real_train(const tws_train_options *options, tws_train_result *result, tws_error *err) {

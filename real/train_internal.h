@@ -17,61 +17,65 @@ typedef struct tws_training {
   const tws_train_options *options;
   const tws_config *config;
   int rank, world, threads;
-  uint64_t start_rss; /* peak memory of this process until weights were initialized or loaded, bytes */
+  uint64_t start_rss; /* peak resident memory of this process before weights are initialized or loaded, bytes */
   tws_fault fault;
-  uint32_t fault_op; /* the operation before which a rank dies or hangs */
+  uint32_t fault_op; /* index of the operation before which an injected fault occurs */
   tws_data data;
   tws_batch_shape shape;
   tws_plan *plan;                       /* plan of a training step */
   tws_plan *evaluation;                 /* plan over the same state; NULL: no evaluation */
   tws_plan *between[TWS_PROGRAM_COUNT]; /* plans over the same state that run between steps; NULL: there is none */
   const tws_plan *programs[TWS_PROGRAM_COUNT];
-  tws_ledger ledger; /* of the whole job: the state and the largest program */
+  tws_ledger ledger; /* memory of the whole job: the state plus the largest of its programs */
   const tws_backend_ops *ops;
   tws_backend *backend;
   tws_comm *comm;
-  const tws_cuda_api *cuda; /* NULL: on the host */
+  const tws_cuda_api *cuda; /* NULL: the rank computes on the host */
   tws_comm *device_comm;    /* runs the plan's collectives on GPUs; `comm` runs the others */
   tws_executor *executor;
   tws_disk_count on_disk; /* bytes transferred by training steps */
   tws_watchdog *watchdog;
   tws_data eval_data;
-  int64_t eval_batches;            /* of one evaluation */
+  int64_t eval_batches;            /* number of global batches of one evaluation */
   struct tws_inputs_ahead *ahead;  /* prefetched inputs of steps on a device; NULL: on the host */
-  void *input[TWS_NETWORK_INPUTS]; /* on the host: inputs of one step, of either program, one array for each input
-                                      buffer of the plan; or NULL */
-  double step_ended_s;             /* when the last step, or the delayed update after it, ended; by tws_clock_s() */
-  double *times;                   /* [op_count][2] of the last step, when a trace is wanted */
+  void *input[TWS_NETWORK_INPUTS]; /* on the host: [input] buffer for one step of any program; NULL: the plan has no
+                                    * such input */
+  double step_ended_s;             /* time at which the last step, or the delayed update after it, ended, on the clock
+                                    * of tws_clock_s() */
+  double *times;                   /* [op_count][2] times of the last step's operations, if a trace is wanted */
   double trace_start_s;
-  int64_t traced_step;      /* 0: none */
-  double *traced_routed;    /* `routed` of that step */
+  int64_t traced_step;      /* number of the traced step; 0: none was traced */
+  double *traced_routed;    /* copy of `routed` after the traced step */
   int64_t first_step;       /* steps completed before this run */
   tws_saved_index *resumed; /* the checkpoint that is resumed; NULL: initial weights */
-  int fetches;              /* 1: its files are on rank 0's disk alone (real/far.h) */
-  uint64_t fetched;         /* bytes of them that were received */
-  /* flags by rank. far_writers: ranks that do not see the folder for saving; far_readers, on rank 0: ranks that
-   * fetch the resumed checkpoint from it. NULL: all see the folders */
+  int fetches;              /* 1: the files of `resumed` are only on rank 0's disk, and are requested from it
+                             * (real/far.h) */
+  uint64_t fetched;         /* bytes of these files that were received */
+  /* [rank] flags. far_writers: ranks that do not see the folder for saving; far_readers, on rank 0: ranks that fetch
+   * the resumed checkpoint from it. NULL: all ranks see the folders */
   uint8_t *far_writers, *far_readers;
   struct tws_checkpoint *checkpoint; /* state of saving; NULL: the run does not save */
-  int weights_only;                  /* 1: the optimizer state is not read */
-  int skipped;                       /* 1: the last step was skipped */
-  int ended;                         /* 1: asked to end before the last step */
-  int warned[2];                     /* warnings already given: of a slower path, of steps that are not recorded */
-  int vanished;                      /* 1: warned that all gradients are 0 */
-  double *routed;                    /* routes to experts, router by router; NULL without experts */
+  int weights_only;                  /* 1: the checkpoint's optimizer state is not read */
+  int skipped;                       /* 1: the last step was skipped because of an overflow */
+  int ended;                         /* 1: the run was asked to end before the last step */
+  int warned[2];                     /* [kind] 1: a warning was given: of work on a slower path; of steps that are not
+                                      * recorded */
+  int vanished;                      /* 1: the warning that all gradients are 0 was given */
+  double *routed;                    /* [router][expert] number of routes in the last step; NULL without experts */
   tws_step_report *history;          /* rank 0: one report per step of this run */
-  tws_counters *counters;            /* in the plan's state */
-  FILE *csv;                         /* rank 0 */
-  struct tws_monitor *monitor;       /* rank 0; NULL: no monitor is configured */
-  tws_phase_clock *phases;           /* rank 0: phases of the training step; NULL: not wanted */
-  double *phase_times;               /* likewise: [op_count][2] of each step that is not traced */
-  double model_flops;                /* of a step of all ranks */
-  double data_wait_s;                /* for the inputs of the last step */
-  double saves_waited_s;             /* total at the last report */
+  tws_counters *counters;            /* counters of steps and samples, in the plan's state */
+  FILE *csv;                         /* on rank 0: the table with one line per step */
+  struct tws_monitor *monitor;       /* on rank 0; NULL: no monitor is configured */
+  tws_phase_clock *phases;           /* on rank 0: computes the phases of the training step; NULL: not wanted */
+  double *phase_times;               /* for `phases`: [op_count][2] times of a step that is not traced */
+  double model_flops;                /* model FLOPs of one step of all ranks */
+  double data_wait_s;                /* seconds for which the last step waited for its inputs */
+  double saves_waited_s;             /* total seconds for which training had waited for saves at the last report */
 } tws_training;
 
 tws_code tws_real_generate(const tws_generate_options *options, tws_error *err);
-/* ---- parts of a training (real/train.c), each for one rank. Without a communicator they need no other rank ---- */
+/* ---- parts of a training (real/train.c), each for one rank; without a communicator they do not need other ranks
+ * ---- */
 tws_code tws_training_plan(tws_training *t, tws_error *err);
 tws_code tws_training_open_data(tws_training *t, tws_error *err);
 /* ---- inputs (real/inputs.c) ---- */
@@ -79,8 +83,8 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err);
  * memory, used alternately, and one of device memory, each for one step of any program. Needs the plans. */
 tws_code tws_inputs_open(tws_training *t, tws_error *err);
 void tws_inputs_close(tws_training *t);
-uint64_t tws_inputs_device_bytes(const tws_training *t); /* 0 on the host */
-/* Puts batch `batch` (from 0 on) of the data into the program's inputs. */
+uint64_t tws_inputs_device_bytes(const tws_training *t); /* returns 0 on the host */
+/* Copies batch `batch` (counted from 0) of the data into the program's inputs. */
 tws_code tws_training_put_inputs(tws_training *t, tws_program program, const tws_data *data, int64_t batch,
                                  tws_error *err);
 /* Called while a step runs on a device: prepares a batch and copies it to the device on the copy stream, overlapped
@@ -89,26 +93,28 @@ tws_code tws_training_put_inputs(tws_training *t, tws_program program, const tws
 tws_code tws_training_put_ahead(tws_training *t, const tws_data *data, int64_t batch, tws_error *err);
 
 /* ---- the backends of this build (real/backends.c) ---- */
-/* "host" or another backend's table; NULL: not available. */
+/* Returns the table of "host" or another backend; NULL: it is not available. */
 const tws_backend_ops *tws_real_backend(const char *name);
 const char *tws_real_description(void);
 
 /* ---- shared by steps, checkpoints and initial weights (real/training.c) ---- */
-/* Reports this rank's phase, after or before a step (0: none), to its watchdog and the launcher. */
+/* Reports this rank's phase to its watchdog and the launcher. `step`: the step that the phase precedes or follows; 0:
+ * none. */
 void tws_training_at(const tws_training *t, int64_t step, const char *what, tws_phase_kind kind);
-/* Writes codes and scales of quantized values, whose first is stored at element `offset`; whole blocks only. */
+/* Writes the codes and scales of quantized values, the first of which is stored at element `offset`; the values must be
+ * whole blocks. */
 tws_code tws_training_put_quantized(tws_training *t, uint64_t offset, const float *values, uint64_t count,
                                     tws_error *err);
-int tws_training_has_frozen(const tws_training *t); /* 1: the network has parameters that are not trained */
-/* Local to this rank, before its state is saved and after it was loaded: makes copies on host and device equal, if a
- * plan has such a program. */
+int tws_training_has_frozen(const tws_training *t); /* returns 1 if the network has parameters that are not trained */
+/* Makes the copies of the state on host and device equal, if a plan has a program for it; called on each rank before
+ * its state is saved and after it was loaded. */
 tws_code tws_training_sync(tws_training *t, tws_error *err);
-/* The plan's buffer for an entry of its state. */
+/* Returns the index of the plan's buffer for an entry of its state. */
 uint32_t tws_training_buffer(const tws_plan *plan, const char *entry);
 
 /* ---- steps (real/train.c) ---- */
-/* A step: inputs and scalars are put into their buffers; the plan runs; metrics are read; the counters advance, or
- * an error is returned if the loss is not finite. */
+/* Runs a step in two calls: begin sets inputs and scalars and starts the plan; end reads the metrics and advances the
+ * counters, or fails if the loss is not finite. */
 tws_code tws_training_begin_step(tws_training *t, int64_t step, tws_step_report *report, tws_error *err);
 tws_code tws_training_read_metrics(tws_training *t, double metrics[TWS_METRIC_COUNT], tws_error *err);
 tws_code tws_training_end_step(tws_training *t, const double metrics[TWS_METRIC_COUNT], double seconds,
@@ -119,18 +125,18 @@ tws_code tws_real_train(const tws_train_options *options, tws_train_result *resu
 /* ---- all ranks in one process (real/virtual.c) ---- */
 extern const tws_virtual_api tws_virtual_ranks;
 
-/* Setup of the executor's arenas on a disk; TWS_INVALID: the configuration names no folder. */
+/* Sets the folder and parameters of arenas on a disk; fails with TWS_INVALID if the configuration names no folder. */
 tws_code tws_training_disk(const tws_training *t, tws_disk_setup *disk, tws_error *err);
 /* Collective: binds this rank's threads to its share of the node's cores, according to twinspeed.bind_threads. */
 tws_code tws_share_cores(tws_training *t, tws_error *err);
-/* Initializes weights and state according to the options: random, from a file, or from a checkpoint; needs the
+/* Initializes weights and state as the options say: at random, from a file, or from a checkpoint; needs the
  * executor. */
 tws_code tws_training_weights(tws_training *t, tws_error *err);
 /* Frees all members of a training. */
 void tws_training_release(tws_training *t);
 
-/* Returns 1 if a delayed update of the host is due after this step: during warm-up, after the last step, and with
- * ZenFlow after each interval. *program runs it, after tws_training_begin_apply(). */
+/* Returns 1 if a delayed update on the host is due after this step: during warm-up, after the last step, and with
+ * ZenFlow after each interval. *program is the program that computes it, after tws_training_begin_apply(). */
 int tws_training_applies(const tws_training *t, int64_t step, tws_program *program);
 tws_code tws_training_begin_apply(tws_training *t, tws_program program, tws_error *err);
 /* Sets the total seconds of a step in its report. */
@@ -140,9 +146,9 @@ void tws_training_took(const tws_training *t, double seconds, tws_step_report *r
 tws_code tws_evaluation_open(tws_training *t, tws_error *err);
 /* Computes the mean loss over the tokens of t->eval_batches global batches; the state is unchanged. */
 tws_code tws_evaluation_run(tws_training *t, int64_t step, double *loss, double *seconds, tws_error *err);
-/* The same in parts, for ranks of one process: put() fills the program's buffers with a batch; after its run, add()
- * adds its loss, weighted by the share of its tokens that count, separately for each of several losses; mean()
- * returns the mean (or the sum of the means). */
+/* An evaluation in several calls, for ranks of one process: put() fills the program's buffers with a batch; after its
+ * run, add() adds its loss, weighted by the share of its tokens that count, separately for each of several losses;
+ * mean() returns the mean (or the sum of the means). */
 typedef struct tws_evaluation_sum {
   double loss[TWS_LOSS_HEADS], counted[TWS_LOSS_HEADS];
 } tws_evaluation_sum;
@@ -153,40 +159,45 @@ tws_code tws_evaluation_mean(const tws_evaluation_sum *sum, double *loss, tws_er
 int tws_evaluation_is_due(const tws_training *t, int64_t step);
 
 /* ---- checkpoints (real/checkpoint.c) ---- */
-/* Rank 0 locks the folder for saving; does nothing where the run does not save. */
+/* Locks the folder for saving, on rank 0; does nothing if the run does not save. */
 tws_code tws_checkpoint_lock(tws_training *t, tws_error *err);
-/* Collective: assigns the segments of the state to ranks for writing, and checks the free space. */
+/* Assigns the segments of the state to ranks for writing, and checks the free space; collective. */
 tws_code tws_checkpoint_prepare(tws_training *t, tws_error *err);
 int tws_checkpoint_is_due(const tws_training *t, int64_t step);
-/* Collective, after a step: begins a save. After the last step it also completes it: files are on the disk, and the
- * folder has its name, when rank 0 returns. */
+/* Begins a save; collective, called after a step. After the last step it also completes the save: files are on the
+ * disk, and the folder has its name, when rank 0 returns. */
 tws_code tws_checkpoint_save(tws_training *t, tws_error *err);
-/* Collective, after every step: polls a save that overlaps with training. Its error is that of the save. */
+/* Checks the progress of a save that overlaps with training; collective, called after every step. Returns the error of
+ * that save. */
 tws_code tws_checkpoint_poll(tws_training *t, tws_error *err);
-/* The operation of the training step that waits for the snapshot of the state; TWS_NONE: none. */
+/* Returns the index of the operation of the training step that waits for the snapshot of the state; TWS_NONE: none
+ * does. */
 uint32_t tws_checkpoint_gate(const tws_training *t);
 void tws_checkpoint_wait_copied(tws_training *t);
 typedef struct tws_save_times {
   int64_t overlapped; /* number of saves that overlapped with training */
-  double waited_s;    /* total time for which training waited for saves, except the last */
+  double waited_s;    /* total seconds for which training waited for saves, except the last one */
 } tws_save_times;
 tws_save_times tws_checkpoint_times(const tws_training *t);
 void tws_checkpoint_close(tws_training *t);
-/* For `world` ranks in one process, after each one's tws_checkpoint_lock(): assign the segments; write every rank's
- * file into the folder with its temporary name; give the folder its name, or leave it unfinished. */
+/* For `world` ranks in one process, after tws_checkpoint_lock() of each: prepare_all() assigns the segments,
+ * write_all() writes every rank's file into the folder with its temporary name, and publish_all() gives the folder its
+ * name, or drop_all() leaves it unfinished. */
 tws_code tws_checkpoint_prepare_all(tws_training *ranks, int world, tws_error *err);
 tws_code tws_checkpoint_write_all(tws_training *ranks, int world, tws_error *err);
 tws_code tws_checkpoint_publish_all(tws_training *ranks, int world, tws_error *err);
 void tws_checkpoint_drop_all(tws_training *ranks, int world);
-uint64_t tws_checkpoint_share_bytes(const tws_training *t); /* of the segments that this rank writes */
-const char *tws_checkpoint_tag(const tws_training *t);      /* tag of the latest save */
+/* returns the bytes of the segments that this rank writes */
+uint64_t tws_checkpoint_share_bytes(const tws_training *t);
+const char *tws_checkpoint_tag(const tws_training *t); /* returns the tag of the latest save */
 
 /* ---- resuming (real/resume.c) ---- */
-/* Finds the checkpoint to resume, if any; TWS_INVALID if it is of another model or optimizer. */
+/* Finds the checkpoint to resume, if any; fails with TWS_INVALID if it belongs to another model or optimizer. */
 tws_code tws_resume_open(tws_training *t, tws_error *err);
-/* Reads its counters of steps and samples; TWS_INVALID and TWS_USAGE if this run cannot resume from it. */
+/* Reads the checkpoint's counters of steps and samples; fails with TWS_INVALID or TWS_USAGE if this run cannot resume
+ * from it. */
 tws_code tws_resume_counters(tws_training *t, tws_error *err);
-/* Sets the position in the data after the samples that were consumed. */
+/* Sets the position in the training data to the first sample that was not consumed before the checkpoint. */
 void tws_resume_place(tws_training *t);
 /* Returns 1 if a part of the state is not in the checkpoint and needs initial values. */
 int tws_resume_needs_weights(const tws_training *t);
@@ -199,23 +210,24 @@ tws_code tws_resume_load(tws_training *t, tws_error *err);
 tws_code tws_init_from(tws_training *t, tws_error *err);
 
 /* ---- reports of steps (real/step_report.c) ---- */
-/* Rank 0, with the plan: prepares what reports need. */
+/* Prepares on rank 0 the data that reports need; needs the plan. */
 tws_code tws_step_report_prepare(tws_training *t, tws_error *err);
-/* Completes a report that has the step, its seconds and its losses: fills all other members that follow from the
- * training. */
+/* Completes a report in which the caller has set the step, its seconds and its losses: computes all other members from
+ * the training. */
 void tws_step_report_complete(const tws_training *t, tws_step_report *report);
-/* The same, and the times when it ended and for which it waited, by the clocks of this machine. times: of its
- * operations; NULL: unknown. */
+/* Completes the report likewise, and sets the time at which the step ended and the seconds for which it waited, by the
+ * clocks of this machine. times: start and end of the step's operations; NULL: not known. */
 void tws_step_report_tell(tws_training *t, const double *times, tws_step_report *report);
-/* Rank 0: opens the monitors of the configuration and the options. TWS_IO: a folder or a file cannot be created. */
+/* Opens the monitors of the configuration and the options, on rank 0. Fails with TWS_IO if a folder or a file cannot be
+ * created. */
 tws_code tws_step_report_open(tws_training *t, tws_error *err);
 
 /* ---- reports of the run (real/report.c); rank 0 writes ---- */
 tws_code tws_report_csv_open(tws_training *t, tws_error *err);
 tws_code tws_report_csv_step(tws_training *t, const tws_step_report *report, tws_error *err);
-/* Collective: sums over ranks into the result, and writes the JSON summary if the options request it. */
+/* Sums the ranks' figures into *result, and writes the JSON summary if the options request it; collective. */
 tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error *err);
-/* Collective: gathers every rank's operations of the traced step into one Chrome trace. */
+/* Gathers every rank's operations of the traced step, and writes them as one Chrome trace; collective. */
 tws_code tws_report_trace(tws_training *t, tws_error *err);
 
 #endif

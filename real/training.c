@@ -1,4 +1,4 @@
-/* Functions on a training that its steps, its checkpoints and its initial weights share. */
+/* Functions that the steps, the checkpoints and the initial weights of a training share. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -27,7 +27,8 @@ tws_code tws_training_sync(tws_training *t, tws_error *err) {
   return tws_executor_step(t->executor, TWS_PROGRAM_SYNC, t->counters->steps, NULL, NULL, NULL, err);
 }
 
-/* Scales of blocks from the first of `parts` on, codes of them with means where they are quantized too. */
+/* Writes the scales of blocks into the operands from `parts` on: as float32 or, if scales are themselves quantized, as
+ * codes, scales and means. */
 static tws_code put_scales(tws_training *t, const float *scales, const tws_operand *parts, tws_error *err) {
   const tws_quantized *q = &t->plan->quantized;
   const uint64_t count = parts[1].count;
@@ -47,7 +48,7 @@ static tws_code put_scales(tws_training *t, const float *scales, const tws_opera
   return code;
 }
 
-/* Codes and scales of a parameter's elements, the first of which is stored at `offset`. */
+/* Writes codes and scales of a parameter's elements, the first of which is stored at element `offset`. */
 tws_code tws_training_put_quantized(tws_training *t, uint64_t offset, const float *values, uint64_t count,
                                     tws_error *err) {
   const tws_quantized *q = &t->plan->quantized;

@@ -17,18 +17,18 @@
 struct tws_virtual {
   tws_training *ranks;
   int world;
-  const tws_plan **plans[TWS_PROGRAM_COUNT]; /* by program and rank */
+  const tws_plan **plans[TWS_PROGRAM_COUNT]; /* [program][rank] */
   tws_step_report *reports;
   tws_backend *backend;
   const tws_backend_ops *ops;
-  const tws_comm_segment **segments; /* [world] of the members of a collective */
-  tws_shared_pages *pages;           /* NULL: every rank has all storage of its own */
+  const tws_comm_segment **segments; /* [world] scratch: the segments of a collective's members */
+  tws_shared_pages *pages;           /* NULL: ranks share no storage */
   tws_evaluation_sum evaluated;
 };
 
 /* ---- storage ---- */
 
-/* Returns 1 for buffers whose bytes ranks may have in common. Activations differ as the data does. */
+/* Returns 1 for buffers of which several ranks may have equal bytes. Activations differ, as the ranks' data do. */
 static int may_be_equal(const tws_buffer *b) {
   return b->tier != TWS_TIER_DISK && (b->category == TWS_CATEGORY_PARAMETER || b->category == TWS_CATEGORY_GATHERED ||
                                       b->category == TWS_CATEGORY_GRADIENT || b->category == TWS_CATEGORY_MASTER ||
@@ -53,7 +53,7 @@ static tws_code settle_state(tws_virtual *v, uint32_t rank, tws_error *err) {
   return TWS_OK;
 }
 
-/* Shares the memory that an operation has just written, where other ranks have the same bytes. */
+/* Shares the memory that an operation has just written with other ranks that have the same bytes. */
 static tws_code settle_written(tws_virtual *v, tws_program program, uint32_t rank, uint32_t index, tws_error *err) {
   const tws_plan *plan = v->ranks[rank].programs[program];
   const tws_op *op = &plan->ops[index];
@@ -65,7 +65,7 @@ static tws_code settle_written(tws_virtual *v, tws_program program, uint32_t ran
   return TWS_OK;
 }
 
-/* ---- life ---- */
+/* ---- creation and destruction ---- */
 
 static tws_code open_rank(tws_virtual *v, tws_training *t, tws_error *err) {
   TWS_TRY(tws_training_plan(t, err));
@@ -177,7 +177,8 @@ static tws_code differ(tws_error *err) {
   return tws_fail(err, TWS_INTERNAL, NULL, "the members of a collective do not do the same");
 }
 
-/* Members come in the order in which they were ready; sums run in the order of the group. */
+/* Runs a collective or a message. `members` are in the order in which they became ready; sums are computed in the order
+ * of the group. */
 static tws_code virtual_meet(tws_virtual *v, tws_program program, const tws_run_member *members, uint32_t count,
                              tws_error *err) {
   const tws_plan *const *plans = v->plans[program];
@@ -327,7 +328,7 @@ static void flip_received(tws_virtual *v, tws_program program, const tws_run_mem
   if (to && bytes > 0) to[byte % bytes] = (unsigned char)(to[byte % bytes] ^ 1u << (bit % 8));
 }
 
-/* Numbers become none; those that are indices 0, which is one. */
+/* Overwrites a range: floating-point numbers become NaN; integers, which are indices, become 0, a valid index. */
 static void virtual_spoil(tws_virtual *v, tws_program program, uint32_t rank, uint32_t buffer, uint64_t offset,
                           uint64_t count) {
   const tws_training *t = &v->ranks[rank];

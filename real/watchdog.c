@@ -15,21 +15,21 @@ static const double grace_s = TWS_FAILURE_GRACE_S, look_s = 0.25, beat_s = 1.0;
 
 struct tws_watchdog {
   tws_watchdog_setup setup;
-  const tws_executor *executor; /* NULL: none yet */
+  const tws_executor *executor; /* NULL: no executor was attached yet */
   const tws_comm *comm;
   pthread_t thread;
   pthread_mutex_t lock;
   pthread_cond_t changed;
   int stop, running;
   int64_t step;
-  char phase[160]; /* "": in a step */
+  char phase[160]; /* description of the phase; "": a step is running */
   tws_phase_kind kind;
   atomic_uint_fast64_t moved; /* number of progress events inside phases */
   uint64_t seen_moved;
-  const void *seen; /* the operation that was running when it was looked at last */
-  uint64_t heard;   /* of other ranks */
-  double since_s;   /* when something happened */
-  double told_s;    /* when the others were told last that a phase continues */
+  const void *seen; /* the operation that was running at the last check */
+  uint64_t heard;   /* value of news() at the last check */
+  double since_s;   /* time of the last progress */
+  double told_s;    /* time at which other ranks were last informed that a phase continues */
   double looked_s;
 };
 
@@ -66,13 +66,13 @@ static void report_hang(const tws_watchdog *w, int missing) {
   _exit(tws_code_exit(TWS_HANG));
 }
 
-/* Returns 1 if the reader of this rank's output does not read; this cannot happen with a file. */
+/* Returns 1 if the reader of this rank's output does not read, so that a write would block; never for a file. */
 static int output_is_full(void) {
   struct pollfd outputs[] = {{.fd = STDOUT_FILENO, .events = POLLOUT}, {.fd = STDERR_FILENO, .events = POLLOUT}};
   return poll(outputs, 2, 0) >= 0 && (!outputs[0].revents || !outputs[1].revents);
 }
 
-/* Progress within a phase is reported to others once a second. */
+/* Reports progress within a phase to others, at most once a second. */
 static void tell_moves(tws_watchdog *w, double now) {
   char text[256];
   const uint64_t moved = atomic_load(&w->moved);
@@ -86,14 +86,14 @@ static void tell_moves(tws_watchdog *w, double now) {
   write_line(w, text);
 }
 
-/* Seconds until it is time to report a hang. */
+/* Returns the seconds until a hang is to be reported; *missing receives a rank that has not arrived, or -1. */
 static double seconds_left(tws_watchdog *w, int *missing) {
   const double now = tws_clock_s(), away = now - w->looked_s;
   const void *at = w->phase[0] ? NULL : tws_executor_at(w->executor);
   const uint64_t heard = w->setup.news ? w->setup.news(w->setup.user) : 0;
   *missing = -1;
   w->looked_s = now;
-  if (away > 4 * look_s) w->since_s += away; /* this process was stopped itself */
+  if (away > 4 * look_s) w->since_s += away; /* this process itself was stopped */
   if (at != w->seen || heard != w->heard) w->since_s = now;
   w->seen = at;
   w->heard = heard;
@@ -103,7 +103,8 @@ static double seconds_left(tws_watchdog *w, int *missing) {
   if (!w->phase[0]) *missing = tws_comm_missing(w->comm);
   if (*missing >= 0) return left + grace_s;
   if (waits_for_others(w))
-    return w->setup.activity ? look_s : left + 2 * grace_s; /* the launcher reports the hang, or this rank */
+    return w->setup.activity ? look_s : left + 2 * grace_s; /* with a launcher, the launcher reports the hang; else this
+                                                             * rank does */
   return left;
 }
 
@@ -154,7 +155,7 @@ tws_code tws_watchdog_create(const tws_watchdog_setup *setup, tws_watchdog **out
   return TWS_OK;
 }
 
-/* The caller holds the lock. */
+/* Sets whether a step is running; the caller holds the lock. */
 static void set_running(tws_watchdog *w, int running) {
   w->since_s = tws_clock_s();
   w->seen = NULL;

@@ -19,16 +19,17 @@ typedef struct tws_watchdog_setup {
   int rank;
   char *activity; /* buffer in which phases are written for the launcher, or NULL: there is none */
   size_t activity_bytes;
-  uint64_t (*news)(void *user);                      /* see tws_train_options, or NULL */
-  void (*on_hang)(void *user, const tws_error *err); /* or NULL */
+  uint64_t (*news)(void *user);                      /* returns a number that changes when any rank makes progress
+                                                      * (tws_train_options), or NULL */
+  void (*on_hang)(void *user, const tws_error *err); /* called when a hang is reported; or NULL */
   void *user;
 } tws_watchdog_setup;
 
-/* What ends a phase: */
+/* The kind of a phase says what its end depends on. */
 typedef enum tws_phase_kind {
-  TWS_PHASE_ALONE,  /* this rank alone: a phase that takes too long is stuck */
-  TWS_PHASE_MEETS,  /* other ranks, too */
-  TWS_PHASE_WRITES, /* the reader of this rank's output, which may take any time */
+  TWS_PHASE_ALONE,  /* on this rank alone: the rank is stuck if the phase takes too long */
+  TWS_PHASE_MEETS,  /* on other ranks too, which it waits for */
+  TWS_PHASE_WRITES, /* on the reader of this rank's output, which may read at any time */
 } tws_phase_kind;
 
 /* All functions accept NULL as a watchdog. */
@@ -36,12 +37,14 @@ tws_code tws_watchdog_create(const tws_watchdog_setup *setup, tws_watchdog **out
 void tws_watchdog_destroy(tws_watchdog *watchdog);
 /* Sets the executor and communicator of the steps, which must outlive the watchdog. */
 void tws_watchdog_attach(tws_watchdog *watchdog, const tws_executor *executor, const tws_comm *comm);
-/* Begins a phase outside of steps, or with a step's number after or before it: "planning", "saving the checkpoint". */
+/* Begins a phase outside of steps, such as "planning" or "saving the checkpoint". `step`: the number of
+ * the step before or after the phase; 0: none. */
 void tws_watchdog_phase(tws_watchdog *watchdog, int64_t step, const char *what, tws_phase_kind kind);
 /* Reports progress within a phase, visible to other ranks too. */
 void tws_watchdog_progress(tws_watchdog *watchdog, const char *what);
-/* The same from any thread, for frequent progress: segments of a save. */
+/* Reports such progress from any thread, as often as it occurs: used for each segment of a save. */
 void tws_watchdog_moves(tws_watchdog *watchdog);
-void tws_watchdog_begin(tws_watchdog *watchdog, int64_t step); /* a step begins; the next phase ends it */
+/* reports that a step begins, which ends the current phase; the next phase ends the step */
+void tws_watchdog_begin(tws_watchdog *watchdog, int64_t step);
 
 #endif

@@ -9,20 +9,21 @@
 
 enum { MAX_RANKS = 65536, MAX_STREAMS = 32 };
 
-typedef struct name_text { /* slices of `escaped` */
-  size_t name, module;     /* offsets */
+typedef struct name_text { /* offsets of texts in `escaped` */
+  size_t name, module;     /* offsets in `escaped`, bytes */
   uint32_t name_length, module_length;
 } name_text;
 
 typedef struct writer {
   tws_text out, escaped;
   name_text *names;
-  uint32_t *streams; /* bit set of the streams seen, per rank */
+  uint32_t *streams; /* [rank] bit set of the streams that have events */
 } writer;
 
 #define ADD_LITERAL(out, text) tws_text_add_bytes((out), (text), sizeof(text) - 1)
 
-/* Events are written through a pointer into space that was reserved for a whole event. */
+/* Events are written through a pointer to reserved memory that has room for a whole event. Returns the position after
+ * the text. */
 static inline char *put_text(char *at, const char *text, size_t length) {
   memcpy(at, text, length);
   return at + length;
@@ -39,7 +40,7 @@ static inline char *put_unsigned(char *at, uint64_t value) {
   return put_text(at, digits + first, sizeof digits - first);
 }
 
-/* Nanoseconds as microseconds with three decimals, "12.345". */
+/* Writes nanoseconds as microseconds with three decimals, "12.345". */
 static inline char *put_microseconds(char *at, uint64_t nanoseconds) {
   const unsigned rest = (unsigned)(nanoseconds % 1000);
   at = put_unsigned(at, nanoseconds / 1000);
@@ -83,9 +84,10 @@ static void add_event(writer *w, const tws_timeline *timeline, const tws_event *
   const name_text *name = &w->names[event->name];
   const char *phase = timeline->phase_names[event->phase];
   const size_t phase_length = strlen(phase);
-  /* both ends are rounded, so that adjacent events that touch still touch */
+  /* start and end are both rounded, so that adjacent events stay adjacent */
   const uint64_t start = nanoseconds(event->start_s - origin_s), end = nanoseconds(event->end_s - origin_s);
-  const size_t most = 320 + name->name_length + name->module_length + 2 * phase_length; /* literals, eight numbers */
+  /* upper limit of an event's length: its literals and eight numbers */
+  const size_t most = 320 + name->name_length + name->module_length + 2 * phase_length;
   if (w->out.failed || tws_reserve(&w->out.data, &w->out.capacity, w->out.length + most, 1) != 0) {
     w->out.failed = 1;
     return;
@@ -142,7 +144,8 @@ static void add_rows(writer *w, const tws_timeline *timeline, uint64_t first_pid
   }
 }
 
-/* Series of one counter at one time are one event. Their process is numbered after those of the ranks. */
+/* Adds the counters: the values of all series of one counter at one time are one event. The process number of the
+ * counters follows those of the ranks. */
 static void add_counts(writer *w, const tws_timeline *timeline, double origin_s, uint64_t first_pid) {
   const unsigned long long pid = first_pid + MAX_RANKS - 1;
   if (timeline->count_count)
@@ -186,7 +189,7 @@ static tws_code add_timeline(writer *w, const tws_timeline *timeline, uint64_t f
   return TWS_OK;
 }
 
-/* A line across all rows where it begins. */
+/* Adds a mark, drawn as a line across all rows at the time at which it begins. */
 static void add_mark(writer *w, const tws_mark *mark) {
   const double from_s = mark->from_s > 0 ? mark->from_s : 0;
   tws_text_add(&w->out,

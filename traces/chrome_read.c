@@ -7,7 +7,7 @@
 #include "traces/timeline.h"
 
 enum { MAX_PROCESSES = 4096 };
-#define LONGEST_US 1e12 /* a step of eleven days */
+#define LONGEST_US 1e12 /* longest accepted time: a step of eleven days, microseconds */
 
 typedef struct processes {
   int count;
@@ -22,7 +22,7 @@ static const char *text_of(const cJSON *object, const char *key) {
   return cJSON_IsString(item) ? item->valuestring : "";
 }
 
-/* A whole number from 0 to `most`; 0 where there is none. */
+/* Returns a whole number from 0 to `most`; 0 if the object does not have it. */
 static int64_t number_of(const cJSON *object, const char *key, int64_t most) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
   int64_t value = 0;
@@ -43,7 +43,7 @@ static tws_code need_number(const tws_json *json, const cJSON *event, const char
                        key, high);
 }
 
-/* A trace of two sources has a fingerprint for each. */
+/* Finds the fingerprints of one source; a trace of two sources has fingerprints for each. */
 static void find_fingerprint(const cJSON *events, const char *source, tws_timeline *timeline) {
   const cJSON *event;
   cJSON_ArrayForEach(event, events) {
@@ -53,7 +53,7 @@ static void find_fingerprint(const cJSON *events, const char *source, tws_timeli
   }
 }
 
-/* Rows of the source: "measured rank 3". */
+/* Finds the processes (rows) of the source, named "measured rank 3". */
 static void find_processes(const cJSON *events, const char *source, processes *found) {
   const cJSON *event;
   size_t length = strlen(source);

@@ -10,17 +10,17 @@
 enum { MAX_RANKS = 65536, TOP_OPERATIONS = 12 };
 enum { SIMULATED, MEASURED, SIDES };
 
-typedef struct sums { /* busy seconds by an index, of both sides */
+typedef struct sums { /* [side][index] busy seconds of both timelines */
   double *side[SIDES];
   uint32_t count;
 } sums;
 
 typedef struct job {
   const tws_timeline *timeline[SIDES];
-  uint8_t *ranks; /* [MAX_RANKS], bit per side */
+  uint8_t *ranks; /* [MAX_RANKS] one bit for each side that has the rank */
   int rank_count, steps[SIDES];
   double step_s[SIDES];
-  tws_timeline *labels, *kinds; /* tables of names only */
+  tws_timeline *labels, *kinds; /* tables of names, without events */
   tws_arena *arena;
 } job;
 
@@ -32,9 +32,9 @@ static int is_shared(const job *j, const tws_event *event) {
   return j->ranks[event->rank] == (1 << SIDES) - 1;
 }
 
-/* ---- are both of the same plan? ---- */
+/* ---- check that both timelines are of the same plan ---- */
 typedef struct key {
-  uint64_t op; /* rank and operation */
+  uint64_t op; /* rank and operation, combined into one number */
   const char *name;
 } key;
 
@@ -126,7 +126,7 @@ static tws_code measure_steps(job *j, int side, tws_error *err) {
   for (size_t i = 0; i < timeline->event_count; i++) {
     const tws_event *event = &timeline->events[i];
     if (!is_shared(j, event)) continue;
-    if (count && spans[count - 1].step == event->step) { /* the usual case: events of one step stand together */
+    if (count && spans[count - 1].step == event->step) { /* the usual case: events of one step are adjacent */
       spans[count - 1].start_s = fmin(spans[count - 1].start_s, event->start_s);
       spans[count - 1].end_s = fmax(spans[count - 1].end_s, event->end_s);
     } else {
@@ -167,7 +167,7 @@ typedef struct tables {
 
 static tws_code add_up(job *j, tables *t, tws_error *err) {
   uint32_t *label[SIDES], *kind_of;
-  for (int side = 0; side < SIDES; side++) { /* names of both timelines -> indexes of common tables */
+  for (int side = 0; side < SIDES; side++) { /* maps the names of both timelines to indices of common tables */
     const tws_timeline *timeline = j->timeline[side];
     label[side] = tws_arena_alloc(j->arena, (size_t)timeline->name_count + 1, sizeof(uint32_t));
     if (!label[side]) return no_memory(err);

@@ -9,11 +9,12 @@
 #include "traces/timeline.h"
 
 typedef enum tws_comparison_group {
-  TWS_COMPARE_STEP, /* one row: from the first start to the last end over the compared ranks, mean of steps */
+  TWS_COMPARE_STEP, /* one row: mean over steps of the time from the first start to the last end on the compared
+                     * ranks */
   TWS_COMPARE_PHASE,
   TWS_COMPARE_STREAM,
-  TWS_COMPARE_KIND,      /* last word of the labels: kernel or collective */
-  TWS_COMPARE_OPERATION, /* the labels with the largest difference */
+  TWS_COMPARE_KIND,      /* one row for each last word of the labels: kernel or collective */
+  TWS_COMPARE_OPERATION, /* one row for each of the labels with the largest differences */
   TWS_COMPARE_GROUPS
 } tws_comparison_group;
 
@@ -25,19 +26,20 @@ typedef struct tws_comparison_row {
 } tws_comparison_row;
 
 typedef struct tws_comparison {
-  tws_comparison_row *rows; /* by group; inside a group in the plan's order (phase, stream) or largest first */
+  tws_comparison_row *rows; /* sorted by group; inside a group in the plan's order (phase, stream), or with the largest
+                             * first */
   int row_count;
   int ranks, simulated_steps, measured_steps;
   tws_arena *arena;
 } tws_comparison;
 
-/* TWS_INVALID when the two are not of the same plan (an operation of a shared rank has another name or is missing in
- * one of them), or share no rank. Free with tws_comparison_destroy(). */
+/* Compares two timelines. Fails with TWS_INVALID if they are not of the same plan (an operation of a shared rank has
+ * another name or is missing in one of them), or have no common rank. Free with tws_comparison_destroy(). */
 tws_code tws_timeline_compare(const tws_timeline *simulated, const tws_timeline *measured, tws_comparison **out,
                               tws_error *err);
 void tws_comparison_destroy(tws_comparison *comparison);
-/* json 0: an aligned table; 1: {"ranks": .., "step": {...}, "phase": [...], ...}, times in seconds, null for
- * no error. */
+/* Prints the comparison: json 0: as an aligned table; 1: as {"ranks": .., "step": {...}, "phase": [...], ...}, with
+ * times in seconds, and null for an error that is not defined. */
 tws_code tws_comparison_print(const tws_comparison *comparison, int json, tws_text *out, tws_error *err);
 
 #endif

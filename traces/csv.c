@@ -75,7 +75,8 @@ tws_code tws_timeline_write_csv(const tws_timeline *const *timelines, int count,
   return code;
 }
 
-/* One cell starting at *at; returns its text (unquoted, zero-terminated) and moves *at past it, or NULL. */
+/* Reads one cell at *at, moves *at past it, and returns its text (unquoted, zero-terminated); NULL: no memory, or
+ * *bad_quote is set. */
 static char *read_cell(tws_arena *arena, const char **at, const char *end, int *bad_quote) {
   const char *p = *at;
   char *text = NULL;
@@ -109,7 +110,7 @@ typedef struct cells {
   size_t count, capacity;
 } cells;
 
-/* Reads one line of cells; *more is 0 at the end of the text. */
+/* Reads one line of cells; sets *more to 0 at the end of the text. */
 static tws_code read_line(tws_arena *arena, const char **at, const char *end, cells *into, const char *name, int line,
                           tws_error *err) {
   for (;;) {

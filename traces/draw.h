@@ -7,7 +7,8 @@
 
 /* Sets a variable of a gnuplot script: "name = 'value'; ", quoted so that no character of the value can end it. */
 void tws_plot_text(tws_text *settings, const char *name, const char *value);
-/* Writes the data next to the picture, then draws it. `settings` has the script's further variables; both are freed. */
+/* Writes the data into a file next to the picture, then draws the picture. `settings` has further variables of the
+ * script; both texts are freed. */
 tws_code tws_plot_draw(const char *scripts, const char *script, tws_text *data, tws_text *settings, const char *title,
                        const char *out, tws_error *err);
 

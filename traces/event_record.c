@@ -25,7 +25,7 @@ uint32_t tws_crc32c_masked(const void *bytes, size_t count) {
   return (crc >> 15 | crc << 17) + UINT32_C(0xa282ead8);
 }
 
-/* Reserves space for the length and its checksum; returns where the record begins. */
+/* Reserves space for the length and its checksum; returns the position at which the record begins. */
 static size_t begin_record(tws_text *out) {
   static const char nothing[12];
   const size_t at = out->length;
@@ -49,7 +49,7 @@ static void end_record(tws_text *out, size_t at) {
 static size_t begin_event(tws_text *out, double wall_time, int64_t step) {
   const size_t at = begin_record(out);
   tws_protobuf_double(out, 1, wall_time);
-  if (step != 0) tws_protobuf_integer(out, 2, (uint64_t)step); /* as proto3 has it */
+  if (step != 0) tws_protobuf_integer(out, 2, (uint64_t)step); /* proto3 leaves out fields that are 0 */
   return at;
 }
 
@@ -88,11 +88,11 @@ void tws_event_text(tws_text *out, const char *tag, const char *text, double wal
   tws_protobuf_text(out, 1, tag);
   const size_t tensor = tws_protobuf_begin(out);
   tws_protobuf_integer(out, 1, DT_STRING);
-  tws_protobuf_text(out, 2, ""); /* a shape without dimensions */
+  tws_protobuf_text(out, 2, ""); /* a tensor shape without dimensions */
   tws_protobuf_text(out, 8, text);
   tws_protobuf_end(out, 8, tensor);
   const size_t metadata = tws_protobuf_begin(out);
-  tws_protobuf_text(out, 1, "\n\4text"); /* the plugin's data: its name, field 1 */
+  tws_protobuf_text(out, 1, "\n\4text"); /* the data of the text plugin: its name in field 1 */
   tws_protobuf_integer(out, 4, DATA_CLASS_TENSOR);
   tws_protobuf_end(out, 9, metadata);
   tws_protobuf_end(out, 1, value);
@@ -103,7 +103,7 @@ void tws_event_text(tws_text *out, const char *tag, const char *text, double wal
 void tws_event_start(tws_text *out, double wall_time, int64_t step) {
   enum { START = 1 };
   const size_t at = begin_event(out, wall_time, step), log = tws_protobuf_begin(out);
-  tws_protobuf_integer(out, 1, START); /* the status */
+  tws_protobuf_integer(out, 1, START); /* the status of a SessionLog */
   tws_protobuf_end(out, 7, log);
   end_record(out, at);
 }

@@ -13,7 +13,7 @@
 #include "base/memory.h"
 #include "traces/step_report.h"
 
-/* CRC-32C (Castagnoli; RFC 3720, appendix B.4). "123456789" has e3069283. */
+/* Returns the CRC-32C (Castagnoli; RFC 3720, appendix B.4) of `count` bytes; that of "123456789" is e3069283. */
 uint32_t tws_crc32c(const void *bytes, size_t count);
 
 /* The checksum as TFRecord stores it, rotated and shifted, so that one of bytes with checksums in them is no special
@@ -24,13 +24,13 @@ uint32_t tws_crc32c_masked(const void *bytes, size_t count);
  * no memory. wall_time: seconds since 1970. */
 /* The first record of a file: "brain.Event:2". */
 void tws_event_version(tws_text *out, double wall_time);
-/* The known values of the step, as scalars of one event whose step is report->samples. */
+/* Appends one event with all known values of the step as scalars; the event's step is report->samples. */
 void tws_event_step(tws_text *out, const tws_step_report *report);
-/* One scalar. */
+/* Appends an event with one scalar. */
 void tws_event_scalar(tws_text *out, const char *tag, float value, double wall_time, int64_t step);
-/* A text for TensorBoard's text plugin, which reads Markdown. */
+/* Appends an event with a text for TensorBoard's text plugin, which reads Markdown. */
 void tws_event_text(tws_text *out, const char *tag, const char *text, double wall_time, int64_t step);
-/* Start of a resumed run: TensorBoard ignores later steps of earlier files. */
+/* Appends the start event of a resumed run, because of which TensorBoard ignores later steps in earlier files. */
 void tws_event_start(tws_text *out, double wall_time, int64_t step);
 
 #endif

@@ -4,14 +4,17 @@
 
 #include "base/status.h"
 
-/* Losses and the times at which they were known; NaN as a loss interrupts the drawn line. Begin with zeros. */
+/* Losses, and the times at which they were known, in seconds; a NaN loss interrupts the drawn line. A zeroed curve is
+ * empty. */
 typedef struct tws_loss_curve {
   double *at_s, *loss;
   int count, capacity;
 } tws_loss_curve;
-void tws_loss_curve_add(tws_loss_curve *curve, double at_s, double loss); /* without memory the value is dropped */
+/* adds one loss; without memory it is dropped */
+void tws_loss_curve_add(tws_loss_curve *curve, double at_s, double loss);
 void tws_loss_curve_free(tws_loss_curve *curve);
-/* Appends the steps of a file that `twinspeed emulate --csv` wrote. TWS_IO, or TWS_INVALID: it is another file. */
+/* Appends the steps of a file that `twinspeed emulate --csv` wrote. Fails with TWS_IO if it cannot be read, and with
+ * TWS_INVALID if it is another kind of file. */
 tws_code tws_loss_curve_read(const char *path, tws_loss_curve *curve, tws_error *err);
 
 #endif

@@ -6,11 +6,11 @@
 
 typedef struct tws_mark {
   char name[48];
-  double from_s, until_s; /* equal: an instant */
+  double from_s, until_s; /* seconds; equal for an instant */
 } tws_mark;
 
-/* Writes as tws_timeline_write_chrome() does, with marks across all ranks. Their times are seconds from the
- * beginning of the timelines. */
+/* Writes a Chrome trace as tws_timeline_write_chrome() does, and adds marks across all ranks. Times of marks are in
+ * seconds from the beginning of the timelines. */
 tws_code tws_timeline_write_marked(const tws_timeline *const *timelines, int count, const tws_mark *marks,
                                    int mark_count, const char *path, tws_error *err);
 

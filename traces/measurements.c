@@ -174,7 +174,7 @@ static tws_code read_kernel(const tws_json *json, const cJSON *item, tws_kernel_
   TWS_TRY(tws_json_number(json, item, "seconds", 1, 0, 1e9, 0, &sample->seconds, err));
   TWS_TRY(tws_json_number(json, item, "spread", 0, 0, 1e9, 0, &sample->spread, err));
   const cJSON *d = cJSON_GetObjectItemCaseSensitive(item, "d");
-  const int sizes = cJSON_IsArray(d) ? cJSON_GetArraySize(d) : 0; /* those that are left out are 0 */
+  const int sizes = cJSON_IsArray(d) ? cJSON_GetArraySize(d) : 0; /* dimensions that the file does not list are 0 */
   if (sizes < 1 || sizes > TWS_WORK_DIMS)
     return tws_json_fail(json, item, err, 0, "a kernel sample needs \"d\" with 1 to %d numbers", TWS_WORK_DIMS);
   for (int i = 0; i < sizes; i++) {
@@ -288,7 +288,7 @@ static int are_alike(const tws_measurements *a, const tws_measurements *b) {
   return 1;
 }
 
-/* The least disturbed of the runs, sample by sample: other load on a machine only ever adds. */
+/* Takes the minimum of the runs for each sample, as other load on a machine only lengthens times. */
 #define LEAST_OF(array, index)                                                 \
   do {                                                                         \
     for (int r = 0; r < count; r++) values[r] = runs[r]->array[index].seconds; \

@@ -10,9 +10,10 @@
 
 typedef struct tws_kernel_sample {
   tws_work work;
-  int threads, busy; /* ranks that ran it at the same time */
-  double seconds;    /* of one execution: lower quartile of the repetitions, as other load only ever adds */
-  double spread;     /* interquartile range / median */
+  int threads, busy; /* busy: number of ranks that executed the work at the same time */
+  double seconds;    /* seconds of one execution: the lower quartile of the repetitions, as other load only lengthens
+                      * them */
+  double spread;     /* interquartile range of the repetitions divided by their median */
 } tws_kernel_sample;
 
 typedef struct tws_collective_sample {
@@ -33,11 +34,11 @@ typedef struct tws_measured_note {
 typedef struct tws_measurements {
   int world, cores;
   char device[96];     /* name of the GPU; "": the host was measured */
-  double device_bytes; /* its memory */
-  int shared_device;   /* ranks had to share a GPU: times of collectives are meaningless */
+  double device_bytes; /* memory of the GPU, bytes */
+  int shared_device;   /* 1: ranks had to share a GPU, so times of collectives are meaningless */
   double elapsed_s;
-  double overhead_bytes; /* resident memory of a rank before it allocates anything for the job */
-  char description[256]; /* libraries, and a GPU's driver and clocks */
+  double overhead_bytes; /* resident memory of a rank before it allocates anything for the job, bytes */
+  char description[256]; /* versions of libraries; for a GPU also driver and clocks */
   /* one matrix product, repeated throughout the run: shortest, median and longest seconds */
   double reference_min_s, reference_s, reference_max_s;
   /* sustained load of a GPU: the same product repeated without a pause, and the seconds of one run of it after
@@ -51,7 +52,7 @@ typedef struct tws_measurements {
       note_count, note_capacity;
 } tws_measurements;
 
-void tws_measurements_free(tws_measurements *m); /* the arrays; zeroes the struct */
+void tws_measurements_free(tws_measurements *m); /* frees the arrays, and zeroes the struct */
 tws_code tws_measurements_add_kernel(tws_measurements *m, const tws_kernel_sample *sample, tws_error *err);
 tws_code tws_measurements_add_collective(tws_measurements *m, const tws_collective_sample *sample, tws_error *err);
 tws_code tws_measurements_add_message(tws_measurements *m, const tws_p2p_sample *sample, tws_error *err);
@@ -61,12 +62,13 @@ tws_code tws_measurements_add_note(tws_measurements *m, const char *key, const c
 tws_code tws_measurements_write(const tws_measurements *m, const char *path, tws_error *err);
 tws_code tws_measurements_read(const char *path, tws_measurements *m, tws_error *err); /* *m is overwritten */
 
-/* Combines several runs of the same kind (same ranks, same kernels in the same order): the minimum of each sample.
- * The caller frees *out. TWS_INVALID if they differ. */
+/* Combines several runs of the same kind (same ranks, same kernels in the same order): takes the minimum of each
+ * sample. The caller frees *out. Fails with TWS_INVALID if the runs differ. */
 tws_code tws_measurements_combine(const tws_measurements *const *runs, int count, tws_measurements *out,
                                   tws_error *err);
 
-/* Statistics of n > 0 values, which are sorted in place. */
+/* Return statistics of n > 0 values, which are sorted in place: the median; the lower quartile; the interquartile range
+ * divided by the median. */
 double tws_sample_median(double *values, size_t n);
 double tws_sample_low(double *values, size_t n);    /* lower quartile */
 double tws_sample_spread(double *values, size_t n); /* interquartile range / median */

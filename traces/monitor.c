@@ -54,7 +54,7 @@ static const char *folder_of(const tws_monitor_section *section, char *path, siz
   return path;
 }
 
-/* The effective configuration, without secrets. */
+/* Formats the effective configuration as JSON, without secrets. */
 static tws_code describe(const tws_config *config, char **out, tws_error *err) {
   static const char *const secrets[][2] = {{"comet", "api_key"}};
   tws_text text = {0};

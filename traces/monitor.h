@@ -14,24 +14,26 @@
 typedef struct tws_sink tws_sink;
 struct tws_sink {
   tws_code (*write)(tws_sink *sink, const tws_step_report *report, tws_error *err);
-  tws_code (*close)(tws_sink *sink, tws_code ended, tws_error *err); /* also frees it; ended: result of the run */
+  /* closes and frees the sink; ended: result of the run */
+  tws_code (*close)(tws_sink *sink, tws_code ended, tws_error *err);
 };
 
 typedef struct tws_monitor_setup {
-  const char *csv_folder;         /* a file for each number (DeepSpeed's csv_monitor); NULL: none */
-  const char *event_folder;       /* of TensorBoard; NULL: none */
-  const tws_comet_section *comet; /* NULL: none */
-  const tws_wandb_section *wandb; /* NULL: none */
-  const char *lines_path;         /* JSON lines; NULL: none */
-  const char *prometheus_path;    /* NULL: none */
-  const char *configuration;      /* JSON, for TensorBoard's page of texts and for Weights and Biases; NULL: none */
-  int continues;                  /* a resumed run: JSON lines are appended */
-  int64_t samples;                /* samples of the checkpoint */
-  double now_s;                   /* seconds since 1970 */
+  const char *csv_folder;         /* folder for one file per number (DeepSpeed's csv_monitor); NULL: not written */
+  const char *event_folder;       /* folder for TensorBoard's event files; NULL: not written */
+  const tws_comet_section *comet; /* NULL: not written */
+  const tws_wandb_section *wandb; /* NULL: not written */
+  const char *lines_path;         /* path of a file of JSON lines; NULL: not written */
+  const char *prometheus_path;    /* path of a file in Prometheus's text format; NULL: not written */
+  const char *configuration;      /* the configuration as JSON, for TensorBoard's text page and for Weights and Biases;
+                                   * NULL: not written */
+  int continues;                  /* 1: the run was resumed, and JSON lines are appended to an existing file */
+  int64_t samples;                /* samples consumed before the resumed checkpoint */
+  double now_s;                   /* current time, seconds since 1970 */
 } tws_monitor_setup;
 
 /* ---- single sinks ---- */
-/* Missing folders are created. TWS_IO: it cannot be written. */
+/* Opens one sink. Missing folders are created. Fails with TWS_IO if a file cannot be written. */
 tws_code tws_csv_sink_open(const char *folder, tws_sink **out, tws_error *err);
 tws_code tws_event_sink_open(const tws_monitor_setup *setup, tws_sink **out, tws_error *err);
 tws_code tws_wandb_sink_open(const tws_monitor_setup *setup, tws_sink **out, tws_error *err);
@@ -46,16 +48,17 @@ tws_code tws_prometheus_sink_open(const char *path, tws_sink **out, tws_error *e
 /* ---- all sinks of a run ---- */
 typedef struct tws_monitor tws_monitor;
 typedef struct tws_monitor_run {
-  const char *lines_path, *prometheus_path; /* as above */
+  const char *lines_path, *prometheus_path; /* as in tws_monitor_setup */
   int continues;
   int64_t samples;
 } tws_monitor_run;
-/* Opens the sinks of the configuration's sections (tensorboard, csv_monitor, wandb, comet) and of the run. *out is
- * NULL, and the result TWS_OK, where no sink is configured. */
+/* Opens the sinks of the configuration's sections (tensorboard, csv_monitor, wandb, comet) and of the run. If no sink
+ * is configured, *out is NULL and the result TWS_OK. */
 tws_code tws_monitor_open(const tws_config *config, const tws_monitor_run *run, tws_monitor **out, tws_error *err);
 /* Opens the sinks of one setup. */
 tws_code tws_monitor_open_sinks(const tws_monitor_setup *setup, tws_monitor **out, tws_error *err);
-tws_code tws_monitor_step(tws_monitor *monitor, const tws_step_report *report, tws_error *err); /* NULL: nothing */
+/* passes a report to all sinks; monitor may be NULL */
+tws_code tws_monitor_step(tws_monitor *monitor, const tws_step_report *report, tws_error *err);
 /* Closes all sinks, even if one fails, and returns the first error. ended: result of the run. NULL is allowed. */
 tws_code tws_monitor_close(tws_monitor *monitor, tws_code ended, tws_error *err);
 

@@ -24,7 +24,7 @@ static const char folder_name[] = ".cometml-runs";
 static const char *const names[] = {"experiment.json", "messages.json"};
 
 typedef struct entry {
-  uint64_t at, bytes; /* of the local header; of what is stored */
+  uint64_t at, bytes; /* at: offset of the local header; bytes: size of the stored data */
   uint32_t crc;
 } entry;
 
@@ -32,11 +32,12 @@ typedef struct comet_sink {
   tws_sink sink;
   const tws_comet_section *section;
   int folder, fd;
-  int64_t messages, last[TWS_STEP_VALUE_COUNT]; /* samples when a number was written last; -1: never */
+  int64_t messages, last[TWS_STEP_VALUE_COUNT]; /* last: [value] sample count at which the value was last written; -1:
+                                                 * never */
   entry entry[2];
   double start_s;
-  tws_text lines, bytes; /* messages of a step; what is written at once */
-  tws_text rest;         /* of experiment.json, what stays as it is */
+  tws_text lines, bytes; /* lines: messages of one step; bytes: data that are written in one call */
+  tws_text rest;         /* the members of experiment.json that do not change */
   char key[KEY_SIZE], path[PATH_SIZE];
 } comet_sink;
 
@@ -90,7 +91,7 @@ static tws_code write_at(comet_sink *s, uint64_t at, tws_error *err) {
   return code;
 }
 
-/* A text of JSON; NULL is null. */
+/* Appends a JSON string; NULL is written as null. */
 static void put_text(tws_text *out, const char *text) {
   cJSON *item = text ? cJSON_CreateString(text) : cJSON_CreateNull();
   char *json = cJSON_PrintUnformatted(item);
@@ -104,7 +105,7 @@ static uint64_t milliseconds(double seconds) {
   return (uint64_t)(1e3 * seconds);
 }
 
-/* The record has the same length at any time: its numbers have thirteen digits. */
+/* Writes experiment.json, which always has the same length: its numbers have thirteen digits. */
 static void put_experiment(comet_sink *s, double now_s, tws_text *out) {
   const size_t at = out->length;
   tws_text_add(out, "{\"offline_id\": \"%s\", \"start_time\": %013" PRIu64 ", \"stop_time\": %013" PRIu64 ", ", s->key,
@@ -113,7 +114,7 @@ static void put_experiment(comet_sink *s, double now_s, tws_text *out) {
   s->entry[0].bytes = out->length - at;
 }
 
-/* Writes its other members, once. */
+/* Builds the members of experiment.json that do not change; called once. */
 static void make_rest(comet_sink *s) {
   const tws_comet_section *c = s->section;
   tws_text_add(&s->rest, "\"project_name\": ");
@@ -137,7 +138,7 @@ static tws_code append(comet_sink *s, double now_s, tws_error *err) {
                     s->path);
   e[1].crc = lzma_crc32((const uint8_t *)s->lines.data, s->lines.length, e[1].crc);
   e[1].bytes += s->lines.length;
-  /* The first entry's checksum is in the directory, so its text is made before. */
+  /* The directory contains the checksum of the first entry, so the text of that entry is built before the directory. */
   const size_t head = LOCAL_BYTES + strlen(names[0]);
   s->bytes.length = 0;
   put_local(&s->bytes, &e[0], names[0]);
@@ -164,7 +165,7 @@ static void log_other(comet_sink *s, const char *key, const char *json) {
                ++s->messages, json);
 }
 
-/* The members of an object by their paths, parted by '|'. */
+/* Adds the members of an object as parameters, named by their paths with '|' as separator. */
 static void log_parameters(comet_sink *s, const cJSON *object, const char *above) {
   const cJSON *item;
   char path[PATH_SIZE];
@@ -222,7 +223,7 @@ static tws_code comet_close(tws_sink *sink, tws_code ended, tws_error *err) {
 
 /* ---- the beginning ---- */
 
-/* The experiment's key is a part of a path: letters and digits. */
+/* Chooses the experiment's key, which is a part of a path and has letters and digits only. */
 static tws_code choose_key(comet_sink *s, double now_s, tws_error *err) {
   const char *given = s->section->experiment_key;
   if (!given) {
@@ -269,7 +270,7 @@ static tws_code write_first(comet_sink *s, const tws_monitor_setup *setup, tws_e
   put_experiment(s, s->start_s, &s->bytes);
   s->entry[1].at = LOCAL_BYTES + strlen(names[0]) + s->entry[0].bytes;
   TWS_TRY(append(s, s->start_s, err));
-  for (int k = 0; k < 2; k++) { /* room for the longest step */
+  for (int k = 0; k < 2; k++) { /* reserves memory for the longest step */
     tws_text *room = k ? &s->bytes : &s->lines;
     for (int i = 0; i < ROOM; i += 64) tws_text_add(room, "%64s", "");
     if (room->failed) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");

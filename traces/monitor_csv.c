@@ -13,7 +13,7 @@ enum { PATH_SIZE = 4096, NAME_SIZE = 80, LINE_SIZE = 128 };
 
 typedef struct csv_sink {
   tws_sink sink;
-  int folder, fd[TWS_STEP_VALUE_COUNT]; /* -1: not open yet */
+  int folder, fd[TWS_STEP_VALUE_COUNT]; /* [value] file descriptor; -1: not open yet */
   char path[PATH_SIZE];
 } csv_sink;
 

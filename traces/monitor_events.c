@@ -1,5 +1,5 @@
-/* A file of TensorBoard's events, new for each run, as TensorBoard's own writers name it: what earlier runs wrote into
- * the folder stays. */
+/* Writes one file of TensorBoard's events, a new one for each run, named as TensorBoard's own writers name it: files of
+ * earlier runs in the folder stay. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@ enum { PATH_SIZE = 4096, NAME_SIZE = 200, ROOM = 8192, TRIES = 1000 };
 typedef struct event_sink {
   tws_sink sink;
   int folder, fd;
-  tws_text bytes; /* of a step */
+  tws_text bytes; /* the records of one step */
   char path[PATH_SIZE + NAME_SIZE];
 } event_sink;
 
@@ -41,8 +41,8 @@ static tws_code event_close(tws_sink *sink, tws_code ended, tws_error *err) {
   return code;
 }
 
-/* "events.out.tfevents.<seconds>.<host>.<process>.<number>"; TensorBoard reads the files of a folder in the order of
- * their names. */
+/* Creates the file "events.out.tfevents.<seconds>.<host>.<process>.<number>"; TensorBoard reads the files of a folder
+ * in the order of their names. */
 static tws_code make_file(event_sink *s, const char *folder, double now_s, tws_error *err) {
   char name[NAME_SIZE], host[100] = "host";
   gethostname(host, sizeof host - 1);
@@ -50,12 +50,12 @@ static tws_code make_file(event_sink *s, const char *folder, double now_s, tws_e
     snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%ld.%d", (long long)now_s, host, (long)getpid(), i);
     snprintf(s->path, sizeof s->path, "%s/%s", folder, name);
     const tws_code code = tws_exclusive_file(s->folder, name, s->path, &s->fd, err);
-    if (code == TWS_OK && err) *err = (tws_error){0}; /* of a name that was taken */
+    if (code == TWS_OK && err) *err = (tws_error){0}; /* clears the error of a name that existed already */
     if (code == TWS_OK || errno != EEXIST || i == TRIES) return code;
   }
 }
 
-/* The configuration as Markdown has code. */
+/* Writes the first records: the version, and the configuration as a code block in Markdown. */
 static tws_code write_first(event_sink *s, const tws_monitor_setup *setup, tws_error *err) {
   tws_text text = {0};
   tws_event_version(&s->bytes, setup->now_s);
@@ -67,7 +67,8 @@ static tws_code write_first(event_sink *s, const tws_monitor_setup *setup, tws_e
     tws_text_free(&text);
   }
   const size_t used = s->bytes.length;
-  for (int i = 0; used < ROOM && i < ROOM; i += 64) tws_text_add(&s->bytes, "%64s", ""); /* room for steps */
+  /* reserves memory for the records of later steps */
+  for (int i = 0; used < ROOM && i < ROOM; i += 64) tws_text_add(&s->bytes, "%64s", "");
   if (!s->bytes.failed) s->bytes.length = used;
   return write_bytes(s, err);
 }

@@ -13,8 +13,8 @@ enum { PATH_SIZE = 4096, RUN_SIZE = 200, ROOM = TWS_STEP_VALUE_COUNT * 768 };
 
 typedef struct prometheus_sink {
   tws_sink sink;
-  double written_s; /* by tws_clock_s(); 0: not yet */
-  int is_new;       /* there is a step that is not in the file */
+  double written_s; /* time of the last write on the clock of tws_clock_s(); 0: not written yet */
+  int is_new;       /* 1: the newest step has not been written yet */
   size_t length;
   char path[PATH_SIZE], run[RUN_SIZE], text[ROOM];
 } prometheus_sink;
@@ -65,7 +65,7 @@ static tws_code prometheus_close(tws_sink *sink, tws_code ended, tws_error *err)
   return code;
 }
 
-/* The file's name without what follows its first dot, as the value of a label. */
+/* Derives the label's value from the file's name, up to its first dot. */
 static void name_run(prometheus_sink *s) {
   const char *slash = strrchr(s->path, '/');
   size_t used = 0;
@@ -82,7 +82,8 @@ tws_code tws_prometheus_sink_open(const char *path, tws_sink **out, tws_error *e
   s->sink = (tws_sink){prometheus_write, prometheus_close};
   snprintf(s->path, sizeof s->path, "%s", path);
   name_run(s);
-  const tws_code code = tws_write_file(path, "", 0, err); /* it can be, before the first step */
+  /* checks before the first step that the file can be written */
+  const tws_code code = tws_write_file(path, "", 0, err);
   if (code == TWS_OK)
     *out = &s->sink;
   else

@@ -1,4 +1,4 @@
-/* An offline run of Weights and Biases, a new one for each run of the program: "wandb sync" uploads it. */
+/* Writes an offline run of Weights and Biases, a new one for each run of the program; "wandb sync" uploads it. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +19,7 @@ typedef struct wandb_sink {
   int folder, fd;
   tws_wandb_run run;
   tws_wandb_log log;
-  tws_text bytes; /* of a step */
+  tws_text bytes; /* the records of one step */
   char path[PATH_SIZE], id[ID_SIZE], host[100];
 } wandb_sink;
 
@@ -51,7 +51,8 @@ static tws_code wandb_close(tws_sink *sink, tws_code ended, tws_error *err) {
   return code;
 }
 
-/* "wandb/offline-run-20261127_174014-pzn499eo/run-pzn499eo.wandb" below the current folder, as the client has it. */
+/* Creates "wandb/offline-run-20261127_174014-pzn499eo/run-pzn499eo.wandb" in the current folder, with the client's
+ * naming. */
 static tws_code make_file(wandb_sink *s, double now_s, uint64_t number, tws_error *err) {
   static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
   const uint64_t seed = (uint64_t)(1e9 * now_s), stream = (uint64_t)getpid() << 16 | number;
@@ -91,7 +92,7 @@ static tws_code write_first(wandb_sink *s, const tws_monitor_setup *setup, tws_e
   s->run.configuration = NULL;
   tws_json_destroy(json);
   TWS_TRY(write_bytes(s, err));
-  for (tws_text *room = &s->bytes;; room = &s->log.record) { /* of the longest step */
+  for (tws_text *room = &s->bytes;; room = &s->log.record) { /* reserves memory for the longest step */
     room->length = 0;
     for (int i = 0; i < ROOM; i += 64) tws_text_add(room, "%64s", "");
     if (room->failed) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");

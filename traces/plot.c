@@ -21,7 +21,8 @@ int tws_plot_available(void) {
 
 /* ---- running gnuplot ---- */
 
-/* gnuplot doubles a quote inside quotes, but not at their beginning and not twice: it becomes an apostrophe. */
+/* Adds a text variable. gnuplot doubles a quote inside quotes, but not at their beginning and not twice, so quotes
+ * become apostrophes. */
 void tws_plot_text(tws_text *settings, const char *name, const char *value) {
   tws_text_add(settings, "%s = '", name);
   for (; *value; value++) {
@@ -34,8 +35,8 @@ void tws_plot_text(tws_text *settings, const char *name, const char *value) {
   tws_text_add(settings, "'; ");
 }
 
-/* Adds a text as a cell of the data, or as one of several words: in double quotes; characters that would end it
- * become blanks. */
+/* Adds a text in double quotes, as a cell of the data or as one of several words in a cell; characters that would end
+ * the text become blanks. */
 static void plot_word(tws_text *text, const char *word, size_t length) {
   tws_text_add(text, "\"");
   for (size_t i = 0; i < length; i++) {
@@ -45,7 +46,7 @@ static void plot_word(tws_text *text, const char *word, size_t length) {
   tws_text_add(text, "\"");
 }
 
-/* The data in memory, to be opened as a file: gnuplot reads it more than once. */
+/* Returns a descriptor of an anonymous file with the data, since gnuplot reads it more than once. */
 static int data_file(const tws_text *data) {
   const int file = memfd_create("twinspeed-figure", MFD_CLOEXEC);
   for (size_t done = 0; file >= 0 && done < data->length;) {
@@ -60,8 +61,8 @@ static int data_file(const tws_text *data) {
   return file;
 }
 
-/* gnuplot takes file names that begin with '|' or '<' for commands. It is given none: the folder of the scripts and the
- * data are its descriptors 3 and 4, and the picture is what it writes to its standard output. */
+/* Runs gnuplot, which takes file names that begin with '|' or '<' for commands. It is given no names: the folder of the
+ * scripts and the data are its descriptors 3 and 4, and it writes the picture to its standard output. */
 static tws_code run_gnuplot(const char *scripts, const char *script, const tws_text *data, tws_text *settings,
                             tws_text *picture, tws_error *err) {
   enum { MOST_BYTES = 64 << 20 };
@@ -100,7 +101,7 @@ static tws_code run_gnuplot(const char *scripts, const char *script, const tws_t
   return code;
 }
 
-/* "x.png" gives "x.dat", in the same folder. */
+/* Derives the name of the data file: "x.dat" for "x.png", in the same folder. */
 static void name_of_data(const char *out, char *file, size_t size) {
   const char *dot = strrchr(out, '.'), *slash = strrchr(out, '/');
   const size_t stem = dot && (!slash || dot > slash) ? (size_t)(dot - out) : strlen(out);
@@ -153,7 +154,7 @@ static uint32_t last_step(const tws_timeline *timeline) {
   return step;
 }
 
-/* Rows in the order in which they are read from the top: timelines, ranks, streams. */
+/* Determines the rows in the order from top to bottom: by timeline, rank and stream. */
 static int find_rows(const tws_timeline *const *timelines, int count, int ranks, row *rows) {
   int found = 0;
   for (int t = 0; t < count; t++)
@@ -168,7 +169,7 @@ static int find_rows(const tws_timeline *const *timelines, int count, int ranks,
   return found;
 }
 
-/* Boxes of one kind. Boxes closer than `gap_ms` are merged: thousands of slivers would only blur. */
+/* Adds the boxes of one kind. Boxes closer than `gap_ms` are merged, as thousands of narrow boxes would only blur. */
 static void add_kind(const tws_timeline *timeline, int t, int kind, const row *rows, int row_count, double start,
                      uint32_t step, double gap_ms, tws_text *data) {
   for (int r = 0; r < row_count; r++) {
@@ -192,7 +193,7 @@ static void add_kind(const tws_timeline *timeline, int t, int kind, const row *r
   }
 }
 
-/* Start of a step, and how long it is. */
+/* Returns the start of a step, and sets *length_s to its duration. */
 static double first_start(const tws_timeline *timeline, uint32_t step, double *length_s) {
   double start = INFINITY, end = 0;
   for (size_t i = 0; i < timeline->event_count; i++) {
@@ -224,9 +225,9 @@ tws_code tws_plot_timelines(const char *scripts, const tws_timeline *const *time
     first_start(timelines[t], last_step(timelines[t]), &length);
     longest = fmax(longest, length * 1e3);
   }
-  tws_text_add(&settings, "blocks = '"); /* those that have boxes: the legend names no others */
+  tws_text_add(&settings, "blocks = '"); /* the legend names only kinds that have boxes */
   for (int kind = 0; kind < KINDS; kind++) {
-    tws_text_add(&data, "\n\nNaN NaN NaN\n"); /* a block is never empty */
+    tws_text_add(&data, "\n\nNaN NaN NaN\n"); /* a data block must not be empty */
     const size_t before = data.length;
     for (int t = 0; t < count; t++) {
       uint32_t step = last_step(timelines[t]);
@@ -259,7 +260,7 @@ tws_code tws_plot_memory(const char *scripts, const char *csv, const char *title
   while (end && cell < end) {
     const char *stop = memchr(cell, ',', (size_t)(end - cell));
     if (!stop) stop = end;
-    if (column >= 4 && stop < end) { /* between the name and the total */
+    if (column >= 4 && stop < end) { /* these columns are between the name and the total */
       if (categories) tws_text_add(&names, " ");
       plot_word(&names, cell, (size_t)(stop - cell));
       categories++;

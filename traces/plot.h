@@ -7,26 +7,28 @@
 #include "traces/marks.h"
 #include "traces/timeline.h"
 
-int tws_plot_available(void); /* 1: a program named gnuplot is on the path */
+int tws_plot_available(void); /* returns 1 if a program named gnuplot is on the path */
 
-/* All functions: `scripts` is the folder of the .gp files, `out` the picture to write. TWS_ENVIRONMENT: gnuplot is
- * not installed or failed (the message has its last output). */
+/* In all functions below, `scripts` is the folder of the .gp files, and `out` the path of the picture. They fail with
+ * TWS_ENVIRONMENT if gnuplot is not installed or fails (the message has its last output). */
 
-/* One step of each timeline (the last it has) as a Gantt chart on one time axis; at most `ranks` ranks of each. */
+/* Draws one step of each timeline (its last one) as a Gantt chart on one time axis, with at most `ranks` ranks of
+ * each. */
 tws_code tws_plot_timelines(const char *scripts, const tws_timeline *const *timelines, int count, int ranks,
                             const char *title, const char *out, tws_error *err);
-/* csv: text as of tws_ledger_csv(): op,phase,micro_batch,name,<categories>,total */
+/* Draws memory over the operations of a step. csv: text in the format of tws_ledger_csv():
+ * op,phase,micro_batch,name,<categories>,total */
 tws_code tws_plot_memory(const char *scripts, const char *csv, const char *title, const char *out, tws_error *err);
 
 typedef struct tws_plot_point {
   const char *name;
-  double measured_s, low_s, high_s; /* median and quartiles */
+  double measured_s, low_s, high_s; /* measured median and quartiles, seconds */
   double predicted_s;
 } tws_plot_point;
 tws_code tws_plot_accuracy(const char *scripts, const tws_plot_point *points, int count, const char *title,
                            const char *out, tws_error *err);
 
-/* Values over time. */
+/* Values over time: one line of a figure. */
 typedef struct tws_plot_series {
   const char *name;
   const double *at_s, *value;
@@ -38,12 +40,13 @@ typedef struct tws_plot_band {
   double from_s, to_s;
 } tws_plot_band;
 enum { TWS_PLOT_KINDS = 8 };
-/* Losses of several runs over time, with a bar below that shows how the first of them spent its time; marks: events
- * of that run. A NaN interrupts a line. */
+/* Draws the losses of several runs over time, and below them a bar that shows the activities of the first run over
+ * time. marks: events of that run. A NaN interrupts a line. */
 tws_code tws_plot_run(const char *scripts, const tws_plot_series *series, int count, const tws_plot_band *bands,
                       int band_count, const tws_mark *marks, int mark_count, const char *const *kinds, int kind_count,
                       const char *title, const char *out, tws_error *err);
-/* Goodput (share of the time whose work is not lost) over failures per hour, measured and by formula. */
+/* One point of a figure of goodput (share of the time whose work is not lost) over failures per hour, measured and by
+ * formula. */
 typedef struct tws_plot_goodput {
   double failures_per_h, measured, formula;
 } tws_plot_goodput;

@@ -1,15 +1,16 @@
-/* Figures of whole runs: losses over time, what time was spent on, goodput. */
+/* Draws figures of whole runs: losses over time, activities over time, goodput. */
 #include <stdio.h>
 
 #include "traces/draw.h"
 #include "traces/plot.h"
 
-/* gnuplot leaves out a block that has no line: one that is drawn outside is not missed. */
+/* Ends a data block. An empty one gets a line outside of the drawn range, because gnuplot leaves out blocks without
+ * lines. */
 static void end_block(tws_text *data, int any) {
   tws_text_add(data, any ? "\n\n" : "-1 -1\n\n\n");
 }
 
-/* Names of more than these would lie upon each other. */
+/* Adds the names of marks, at most as many as do not overlap. */
 static void add_marks(tws_text *settings, const tws_mark *marks, int count) {
   enum { NAMED = 12, MOST = 200 };
   char name[32];
@@ -47,7 +48,7 @@ tws_code tws_plot_run(const char *scripts, const tws_plot_series *series, int co
       if (bands[i].to_s > longest) longest = bands[i].to_s;
       any = 1;
     }
-    if (!any) continue; /* nor in the key */
+    if (!any) continue; /* a kind without bands is left out of the key, too */
     end_block(&data, any);
     tws_text_add(&settings, "%s%d %s", shown++ ? " " : "", kind + 1, kinds[kind]);
   }

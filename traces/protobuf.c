@@ -8,7 +8,7 @@ void tws_put_little(char *to, uint64_t value, int bytes) {
   for (int i = 0; i < bytes; i++) to[i] = (char)(value >> 8 * i & 255);
 }
 
-/* Seven bits per byte, lowest first; returns the number of bytes. */
+/* Encodes a number with seven bits per byte, lowest first; returns the number of bytes. */
 static size_t to_varint(uint64_t value, char bytes[LONGEST]) {
   size_t count = 0;
   do {
@@ -70,7 +70,7 @@ void tws_protobuf_end(tws_text *out, int field, size_t begin) {
   const size_t length = out->length - begin;
   size_t bytes = to_varint((uint64_t)(field << 3 | BYTES), head);
   bytes += to_varint(length, head + bytes);
-  tws_text_add_bytes(out, head, bytes); /* room */
+  tws_text_add_bytes(out, head, bytes); /* reserves memory */
   if (out->failed) return;
   memmove(out->data + begin + bytes, out->data + begin, length);
   memcpy(out->data + begin, head, bytes);

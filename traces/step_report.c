@@ -27,7 +27,7 @@ int tws_step_value(const tws_step_report *r, int index, double *value) {
 }
 
 int tws_step_value_text(double value, char text[TWS_STEP_TEXT_SIZE]) {
-  if (isnan(value)) return snprintf(text, TWS_STEP_TEXT_SIZE, "nan"); /* its sign says nothing */
+  if (isnan(value)) return snprintf(text, TWS_STEP_TEXT_SIZE, "nan"); /* the sign of a NaN has no meaning */
   const int whole = fabs(value) < 9007199254740992.0 && value == trunc(value);
   return snprintf(text, TWS_STEP_TEXT_SIZE, whole ? "%.0f" : "%.9g", value);
 }

@@ -8,38 +8,42 @@
 #include "base/dtype.h"
 #include "models/kernel.h"
 
-/* Seconds in which at least one operation of a phase ran, on one rank, by the times of the plan's operations. */
+/* Seconds in which at least one operation of a phase ran on one rank, computed from the times of the plan's
+ * operations. */
 typedef struct tws_phase_seconds {
-  double forward, backward; /* backward: with recomputation and gradient reductions */
+  double forward, backward; /* backward includes recomputation and gradient reductions */
   double backward_inner;    /* backward without gradient reductions */
   double reduction;         /* gradient reductions over the data-parallel ranks */
-  double step;              /* the optimizer */
+  double step;              /* the optimizer step */
 } tws_phase_seconds;
 
 typedef struct tws_step_report {
   int64_t step;    /* 1-based optimizer step */
-  int64_t samples; /* of all ranks, since the beginning of the training */
-  double at_s;     /* when the step ended, in seconds since 1970; in an emulation, the start of the program plus
-                      virtual seconds */
+  int64_t samples; /* samples that all ranks have consumed since the beginning of the training */
+  double at_s;     /* time at which the step ended, seconds since 1970; in an emulation, the start of the program plus
+                    * virtual seconds */
   double loss, lr, gradient_norm;
-  double head_loss[TWS_LOSS_HEADS];     /* of a network with several losses: each of them, in the network's order */
-  int losses;                           /* their number; 0: there is one loss */
-  double auxiliary_loss, dropped_share; /* of routers (TWS_METRIC_AUXILIARY, TWS_METRIC_DROPPED); 0 without experts */
-  double hottest_share;                 /* routes of a layer's most loaded expert over the mean; 0 without experts */
+  double head_loss[TWS_LOSS_HEADS];     /* losses of a network with several losses, in the network's order */
+  int losses;                           /* number of elements of head_loss; 0: the network has one loss */
+  double auxiliary_loss, dropped_share; /* metrics of the routers (TWS_METRIC_AUXILIARY, TWS_METRIC_DROPPED); 0 without
+                                         * experts */
+  double hottest_share;                 /* number of routes to a layer's most loaded expert, divided by the mean of its
+                                         * experts; 0 without experts */
   int has_experts;
   double seconds, tokens_per_s, samples_per_s;
-  double model_flops_per_s;      /* of the whole job: without recomputation */
-  double mfu;                    /* that over the peak of all devices; 0: the peak is not known */
-  double loss_scale, next_scale; /* of this step and the next; 1 without fp16 */
-  int has_scale;                 /* fp16 */
-  int skipped;                   /* the loss or a gradient overflowed: no weight changed */
-  int evaluated;                 /* 1: an evaluation followed this step, with the next two values */
+  double model_flops_per_s;      /* model FLOP/s of all ranks together; recomputation is not counted */
+  double mfu;                    /* model_flops_per_s divided by the peak FLOP/s of all devices; 0: the peak is not
+                                  * known */
+  double loss_scale, next_scale; /* loss scale of this step and of the next; 1 without fp16 */
+  int has_scale;                 /* 1: the training uses fp16, and thus a loss scale */
+  int skipped;                   /* 1: the loss or a gradient overflowed, and no weight was changed */
+  int evaluated;                 /* 1: an evaluation followed this step, and the next two values are set */
   double eval_loss, eval_seconds;
-  double data_wait_s; /* until the inputs were ready */
-  double save_wait_s; /* that training waited for checkpoints since the previous step */
-  int is_timed;       /* 1 with wall_clock_breakdown: then `phase` is that of rank 0 */
+  double data_wait_s; /* seconds until the inputs were ready */
+  double save_wait_s; /* seconds for which training waited for checkpoints since the previous step */
+  int is_timed;       /* 1 with wall_clock_breakdown: `phase` is set, to the values of rank 0 */
   tws_phase_seconds phase;
-  uint64_t memory_bytes[TWS_TIER_COUNT]; /* of rank 0's arenas */
+  uint64_t memory_bytes[TWS_TIER_COUNT]; /* bytes of rank 0's arenas, by tier */
 } tws_step_report;
 
 /* Indices of the numbers that sinks write, in the order of traces/step_values.def. */
@@ -51,19 +55,20 @@ enum tws_step_value_index {
 };
 
 typedef struct tws_step_value_row {
-  const char *tag;  /* tag of TensorBoard; DeepSpeed's where its monitors have it: "Train/Samples/lr" */
-  const char *name; /* name in JSON, and in Prometheus after "twinspeed_" */
+  const char *tag;  /* tag in TensorBoard: DeepSpeed's tag if its monitors write this number: "Train/Samples/lr" */
+  const char *name; /* name in JSON lines, and after "twinspeed_" in Prometheus */
   const char *help;
 } tws_step_value_row;
 const tws_step_value_row *tws_step_value_of(int index);
 
-/* Returns 1 and the value, or 0 where it is unknown for this step. */
+/* Returns 1 and sets *value, or returns 0 if the number is unknown for this step. */
 int tws_step_value(const tws_step_report *report, int index, double *value);
 
-/* Formats a number with at most 9 digits unless it is whole: "nan", "inf" and "-inf" as they are. Returns its
- * length. */
+/* Formats a number with at most 9 digits, or with all digits if it is whole; not-a-number and infinity are written as
+ * "nan", "inf" and "-inf". Returns the length of the text. */
 enum { TWS_STEP_TEXT_SIZE = 32 };
-/* The same in the spelling of Python's JSON: NaN, Infinity and -Infinity. Returns the text or a constant. */
+/* Formats a number likewise, but with the spelling of Python's JSON: NaN, Infinity and -Infinity. Returns `text` or a
+ * constant. */
 const char *tws_step_value_python(double value, char text[TWS_STEP_TEXT_SIZE]);
 int tws_step_value_text(double value, char text[TWS_STEP_TEXT_SIZE]);
 

@@ -22,7 +22,7 @@ static void put_chunk(tws_wandb_log *log, tws_text *out, const char *bytes, size
   log->offset += sizeof head + length;
 }
 
-/* Writes the finished record: in one chunk, or in several where a block ends. */
+/* Writes the finished record: in one chunk, or in several if a block ends within it. */
 static void put_record(tws_wandb_log *log, tws_text *out) {
   static const char nothing[CHUNK_HEAD];
   const char *bytes = log->record.data;
@@ -52,7 +52,8 @@ static void begin_record(tws_wandb_log *log) {
   tws_protobuf_integer(&log->record, 1, (uint64_t)++log->count);
 }
 
-/* After the record's own field follows the run that it belongs to (_info.stream_id). */
+/* Adds the field that follows a record's own one, the run that the record belongs to (_info.stream_id), and ends the
+ * record. */
 static void end_record(tws_wandb_log *log, tws_text *out) {
   enum { INFO = 200, STREAM_ID = 1 };
   const size_t at = tws_protobuf_begin(&log->record);
@@ -71,7 +72,7 @@ static void put_header(tws_wandb_log *log, tws_text *out) {
   end_record(log, out);
 }
 
-/* An item of history, summary (field 1 of either; the name is a path of one part, field 2) or configuration (field
+/* Adds an item of history, summary (field 1 of either; the name is a path of one part, field 2) or configuration (field
  * 1). */
 static void put_item(tws_text *out, int name_field, const char *name, const char *json) {
   const size_t at = tws_protobuf_begin(out);

@@ -11,21 +11,21 @@
 #include "traces/step_report.h"
 
 typedef struct tws_wandb_run {
-  const char *id;                            /* eight letters and digits */
-  const char *team, *project, *group, *host; /* NULL: none */
-  const struct cJSON *configuration;         /* an object; NULL: none */
-  double start_s;                            /* seconds since 1970 */
+  const char *id;                            /* ID of the run: eight letters and digits */
+  const char *team, *project, *group, *host; /* NULL: not set */
+  const struct cJSON *configuration;         /* a JSON object; NULL: not set */
+  double start_s;                            /* start of the run, seconds since 1970 */
 } tws_wandb_run;
 
 typedef struct tws_wandb_log {
   const tws_wandb_run *run;
-  uint64_t offset; /* bytes of the file so far */
-  int64_t count;   /* records */
-  tws_text record; /* being built */
+  uint64_t offset; /* bytes of the file that were written so far */
+  int64_t count;   /* number of records that were written so far */
+  tws_text record; /* the record that is being built */
 } tws_wandb_log;
 
-/* Each function appends the next bytes of the file to `out`, which grows where there is too little room. */
-void tws_wandb_begin(tws_wandb_log *log, tws_text *out); /* header and run */
+/* Each function appends the next bytes of the file to `out`, which grows as needed. */
+void tws_wandb_begin(tws_wandb_log *log, tws_text *out); /* writes the header and the run record */
 void tws_wandb_step(tws_wandb_log *log, const tws_step_report *report, tws_text *out);
 void tws_wandb_exit(tws_wandb_log *log, int exit_code, double now_s, tws_text *out);
 

@@ -1,4 +1,5 @@
-/* The CUDA backend: device, streams, arenas, copies, dispatch, and steps kept as a graph. One host thread drives it. */
+/* The CUDA backend: device, streams, arenas, copies, dispatch of kernels, and recording of steps as a CUDA graph. One
+ * host thread calls it. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,11 +18,11 @@ typedef struct arena {
   char *base;
   uint64_t bytes;
   tws_tier tier;
-  int lent; /* by the backend's lender */
+  int lent; /* 1: the memory was allocated by the backend's lender */
 } arena;
 
 typedef struct device_stream {
-  cudaStream_t stream; /* NULL: not used yet */
+  cudaStream_t stream; /* NULL: the stream was not used yet */
   cudaEvent_t event;   /* recorded when all streams are joined */
   char *workspace;     /* TWS_CUDA_STREAM_BYTES: the products' workspace, then scratch; NULL: no kernel has run here */
 } device_stream;
@@ -30,13 +31,13 @@ struct tws_backend {
   int device, multiprocessors, shared_bytes, capability;
   device_stream streams[TWS_STREAM_COUNT];
   tws_cuda_gemm *gemm;
-  tws_cuda_fused *fused; /* NULL: no cuDNN */
+  tws_cuda_fused *fused; /* NULL: cuDNN is not available */
   int deterministic;
   arena arenas[16];
   int arena_count;
-  tws_cuda_lender lender; /* take NULL: none */
+  tws_cuda_lender lender; /* lender.take NULL: there is no lender */
   tws_cuda_memory memory;
-  tws_code (*look)(void *user, tws_error *err); /* while waiting; NULL: nobody */
+  tws_code (*look)(void *user, tws_error *err); /* called while the host waits; NULL: no callback */
   void *look_user;
   cudaGraphExec_t step;    /* the recorded step; NULL: none */
   char own_attention[256]; /* reason why attention of a 16-bit type ran without cuDNN; empty: it did not, or it was
@@ -53,8 +54,8 @@ struct tws_backend {
     if (status_ != cudaSuccess) return tws_cuda_fail(err, status_, what); \
   } while (0)
 
-/* Read by the driver when it starts. Streams that share a hardware queue wait for each other, which a kernel that waits
- * for another rank must not do: more queues than there are streams. */
+/* Sets a variable that the driver reads when it starts. Streams that share a hardware queue wait for each other, which
+ * must not happen to a kernel that waits for another rank; so there are more queues than streams. */
 static void prepare_environment(void) {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
@@ -78,7 +79,8 @@ tws_code tws_cuda_stream(tws_backend *backend, int stream, cudaStream_t *out, tw
   device_stream *l = &backend->streams[stream];
   if (!l->stream) {
     TRY_CUDA(cudaEventCreateWithFlags(&l->event, cudaEventDisableTiming), "an event");
-    /* Communication and copies first: what the compute stream has queued must not delay them. */
+    /* Streams of communication and copies have the highest priority, so that work queued on the compute stream does not
+     * delay them. */
     int least = 0, greatest = 0;
     TRY_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream priorities");
     const int priority = stream == TWS_STREAM_COMPUTE ? least : greatest;
@@ -88,7 +90,7 @@ tws_code tws_cuda_stream(tws_backend *backend, int stream, cudaStream_t *out, tw
   return TWS_OK;
 }
 
-/* A stream on which kernels run has a workspace. */
+/* Returns a stream for kernels, which has a workspace. */
 static tws_code kernel_stream(tws_backend *backend, tws_stream stream, device_stream **out, tws_error *err) {
   cudaStream_t unused = NULL;
   TWS_TRY(tws_cuda_stream(backend, (int)stream, &unused, err));
@@ -103,7 +105,7 @@ static tws_code kernel_stream(tws_backend *backend, tws_stream stream, device_st
   return TWS_OK;
 }
 
-/* Room for event number `index`, which may have to be created. */
+/* Makes the list long enough for event number `index`. */
 static tws_code reserve_events(cudaEvent_t **events, uint32_t *count, uint32_t index, tws_error *err) {
   if (index < *count) return TWS_OK;
   const uint32_t more = index + 1024;
@@ -125,7 +127,8 @@ static tws_code cuda_signal(tws_backend *backend, tws_stream stream, uint32_t ev
   return TWS_OK;
 }
 
-/* A wait is for the event's latest record, so that it may be recorded again at once. */
+/* Makes a stream wait for an event. The wait refers to the latest record of the event, so the event may be recorded
+ * again immediately. */
 static tws_code cuda_wait(tws_backend *backend, tws_stream stream, uint32_t event, tws_error *err) {
   cudaStream_t s = NULL;
   if (event >= backend->signal_count || !backend->signals[event])
@@ -140,7 +143,8 @@ void tws_cuda_watch(tws_backend *backend, tws_code (*look)(void *user, tws_error
   backend->look_user = user;
 }
 
-/* Kernels of NCCL may wait for ranks that have failed: then the communicator's error ends the wait. */
+/* Waits until a stream is idle. NCCL's kernels may wait for ranks that have failed; then the communicator's error ends
+ * the wait. */
 static tws_code wait_for_stream(tws_backend *backend, cudaStream_t stream, cudaError_t *status, tws_error *err) {
   enum { SPINS = 64 };
   if (!backend->look) {
@@ -180,7 +184,7 @@ static tws_code wait_for_all(tws_backend *backend, int waiting, int on, tws_erro
   return TWS_OK;
 }
 
-/* The compute stream and every other wait for each other: fork = 1 the others for it, 0 it for them. */
+/* Joins the compute stream with all others by events. fork 1: the other streams wait for it; 0: it waits for them. */
 static tws_code join_streams(tws_backend *backend, int fork, tws_error *err) {
   for (int i = 0; i < TWS_STREAM_COUNT; i++) {
     if (i == TWS_STREAM_COMPUTE || !backend->streams[i].stream) continue;
@@ -190,7 +194,8 @@ static tws_code join_streams(tws_backend *backend, int fork, tws_error *err) {
   return TWS_OK;
 }
 
-/* An unfinished recording is dropped too, after a failed operation: streams that record can do no other work. */
+/* Destroys the recorded step, and an unfinished recording after a failed operation: streams that record cannot do other
+ * work. */
 void tws_cuda_forget(tws_backend *backend) {
   cudaGraph_t graph = NULL;
   if (backend->recording) cudaStreamEndCapture(backend->streams[TWS_STREAM_COMPUTE].stream, &graph);
@@ -211,7 +216,7 @@ static tws_code keep_step(tws_backend *backend, tws_error *err) {
   TWS_TRY(join_streams(backend, 0, err));
   backend->recording = 0;
   cudaError_t status = cudaStreamEndCapture(backend->streams[TWS_STREAM_COMPUTE].stream, &graph);
-  if (status == cudaSuccess) /* communication keeps its priority, which without the flag is that of this stream */
+  if (status == cudaSuccess) /* communication keeps its priority, which without the flag would be that of this stream */
     status = cudaGraphInstantiate(&backend->step, graph, cudaGraphInstantiateFlagUseNodePriority);
   if (graph) cudaGraphDestroy(graph);
   if (status == cudaSuccess) return TWS_OK;
@@ -248,7 +253,7 @@ static tws_code cuda_replay(tws_backend *backend, tws_error *err) {
   return TWS_OK;
 }
 
-/* ---- moments ---- */
+/* ---- time stamps ---- */
 
 static tws_code cuda_mark(tws_backend *backend, tws_stream stream, uint32_t index, tws_error *err) {
   cudaStream_t s = NULL;
@@ -271,7 +276,7 @@ static tws_code cuda_marked(tws_backend *backend, uint32_t count, double *second
   return TWS_OK;
 }
 
-/* ---- life ---- */
+/* ---- creation and destruction ---- */
 
 static void cuda_destroy(tws_backend *backend) {
   if (!backend) return;
@@ -430,7 +435,7 @@ static void cuda_release(tws_backend *backend, tws_tier tier, void *base) {
   (void)tier;
   if (backend->recording) tws_cuda_forget(backend);
   cuda_synchronize(backend, NULL);
-  tws_cuda_forget(backend); /* it may use this memory */
+  tws_cuda_forget(backend); /* the recorded step may use this memory */
   for (int i = 0; i < backend->arena_count; i++)
     if (backend->arenas[i].base == base) {
       release_memory(backend, &backend->arenas[i]);
@@ -466,8 +471,8 @@ static const tws_cuda_function functions[TWS_KERNEL_COUNT] = {
 #include "models/operators.def"
 };
 
-/* Runs attention by cuDNN; *done 0: nothing was started. The reason is recorded where tensor cores would have been
- * useful. */
+/* Runs attention by cuDNN; *done 0: nothing was started. If tensor cores would have been useful, the reason is
+ * recorded. */
 static tws_code fused_attention(tws_backend *backend, const device_stream *l, const tws_cuda_call *call, int *done,
                                 tws_error *err) {
   const tws_cuda_fused_workspace workspace = {l->workspace, TWS_CUDA_STREAM_BYTES, backend->deterministic,
@@ -529,7 +534,7 @@ static tws_code cuda_run(tws_backend *backend, const tws_work *work, const tws_a
   return TWS_OK;
 }
 
-/* Returns 1 for the works of operands_supported(), except shapes that no kernel here supports. */
+/* Returns 1 for the works of tws_operands_supported(), except shapes that no kernel of this backend supports. */
 static int cuda_supports(const tws_work *work) {
   if (!tws_operands_supported(work)) return 0;
   if (work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_ATTENTION_GRAD) return work->d[4] <= 256;

@@ -16,31 +16,34 @@
 /* Device memory now, in bytes, as the driver reports it. Memory that other processes on the device allocated or
  * freed since the backend was created counts as libraries. */
 typedef struct tws_cuda_memory {
-  uint64_t total;     /* of the device */
-  uint64_t used;      /* of it: the sum of the following */
-  uint64_t arenas;    /* the plan's */
+  uint64_t total;     /* memory of the device */
+  uint64_t used;      /* memory in use: the sum of the following members */
+  uint64_t arenas;    /* arenas of the plan */
   uint64_t workspace; /* for libraries and partial sums, TWS_CUDA_STREAM_BYTES for each stream on which kernels ran */
-  uint64_t context;   /* in use when the backend was ready: contexts of this and other processes, and their memory */
-  uint64_t libraries; /* allocated since: NCCL's buffers, kernels loaded at their first use, the CUDA graph of a step */
+  uint64_t context;   /* memory in use when the backend was ready: contexts of this and other processes, and other
+                       * processes' memory */
+  uint64_t libraries; /* memory allocated since then: NCCL's buffers, kernels loaded at their first use, the CUDA graph
+                       * of a step */
 } tws_cuda_memory;
 
 /* A device and its state. Numbers are 0 and texts empty where the driver's management library (NVML) is not
  * installed. */
 typedef struct tws_cuda_device {
   char name[96], driver[48];            /* "580.65.06" */
-  int multiprocessors, nccl;            /* nccl: 22809 is 2.28.9 */
-  int sm_mhz, sm_limit_mhz, memory_mhz; /* clocks: now, highest, now */
+  int multiprocessors, nccl;            /* nccl: version as NCCL encodes it, 22809 for 2.28.9 */
+  int sm_mhz, sm_limit_mhz, memory_mhz; /* clocks in MHz: current and highest clock of the multiprocessors, current
+                                         * clock of the memory */
   int power_limit_w;
   uint64_t l2_bytes;
 } tws_cuda_device;
 
 typedef struct tws_cuda_comm_setup {
-  tws_backend *backend;    /* its streams carry the collectives */
-  const tws_group *groups; /* of the plan, copied; group i of all ranks together partition the world */
+  tws_backend *backend;    /* the backend whose streams execute the collectives */
+  const tws_group *groups; /* groups of the plan, which are copied; group i of all ranks together partition the world */
   uint32_t group_count;
   int rank, world;
-  double deadline_s; /* for each step of the set-up; 0: 120 */
-  /* Broadcasts `bytes` of rank 0 to every rank of the world. */
+  double deadline_s; /* time limit for each phase of the setup, seconds; 0: 120 */
+  /* Copies `bytes` bytes of rank 0 to every rank of the world. */
   tws_code (*broadcast)(void *user, void *data, size_t bytes, tws_error *err);
   void *user;
 } tws_cuda_comm_setup;
@@ -48,19 +51,22 @@ typedef struct tws_cuda_comm_setup {
 typedef struct tws_cuda_api {
   int version;
   const tws_backend_ops *backend;
-  /* TWS_ENVIRONMENT "no CUDA device": no driver, no device, or a driver too old. */
+  /* Counts the devices. Fails with TWS_ENVIRONMENT "no CUDA device" if there is no driver, no device, or the driver is
+   * too old. */
   tws_code (*device_count)(int *count, tws_error *err);
   tws_code (*memory)(const tws_backend *backend, tws_cuda_memory *out, tws_error *err);
-  tws_code (*device)(tws_cuda_device *out, tws_error *err); /* the device of the calling thread's backend, in its
-                                                               current state */
-  const char *(*describe)(const tws_backend *backend, char *buffer, int size); /* backend may be NULL: versions only */
-  /* Collective over the world. The communicator must be destroyed before the backend. */
+  /* describes the device of the calling thread's backend in its current state */
+  tws_code (*device)(tws_cuda_device *out, tws_error *err);
+  /* writes the versions, and the device of `backend`, into `buffer` and returns it; backend may be NULL: versions
+   * only */
+  const char *(*describe)(const tws_backend *backend, char *buffer, int size);
+  /* Creates the communicator; a collective over the world. It must be destroyed before the backend. */
   tws_code (*comm_create)(const tws_cuda_comm_setup *setup, tws_comm **out, tws_error *err);
   void (*comm_destroy)(tws_comm *comm);
   const tws_comm_ops *comm_ops;
-  /* TWS_OK if cuDNN's fused attention supports this work on a device that need not be present, described in cuDNN's
-   * terms (JSON); NULL: on the current device, for which the graph is also built. TWS_UNSUPPORTED with the reason:
-   * the backend's own kernels execute it. */
+  /* Returns TWS_OK if cuDNN's fused attention supports this work on the device that `described` describes in cuDNN's
+   * terms (JSON) and that need not be present; NULL: on the current device, for which the graph is also built.
+   * TWS_UNSUPPORTED with the reason: the backend's own kernels execute it. */
   tws_code (*attention_for)(const char *described, const tws_work *work, int deterministic, tws_error *err);
 } tws_cuda_api;
 enum { TWS_CUDA_WORKSPACE_BYTES = 64 << 20, TWS_CUDA_SCRATCH_BYTES = 8 << 20 };

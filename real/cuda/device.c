@@ -1,5 +1,5 @@
-/* Description of the device. Clocks, limits and the driver's version come from the driver's management library
- * (NVML), if it is installed; it is loaded at run time, so that its absence costs only these values. */
+/* Describes the device. Clocks, limits and the driver's version come from the driver's management library (NVML), if it
+ * is installed; it is loaded at run time, so that its absence costs only these values. */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>

@@ -1,4 +1,4 @@
-/* Errors of the CUDA runtime as errors of the program. */
+/* Converts errors of the CUDA runtime to errors of the program. */
 #include "real/cuda/internal.h"
 
 tws_code tws_cuda_fail(tws_error *err, cudaError_t status, const char *what) {

@@ -15,7 +15,7 @@
 enum {
   NONE,
   Q,
-  K, /* also as its transpose: the same data under another number */
+  K, /* the transposed keys are the same data under another tensor number */
   K_TRANSPOSED,
   V,
   V_TRANSPOSED,
@@ -39,20 +39,20 @@ typedef struct plan {
   tws_work work;
   size_t stream_bytes;
   int deterministic;
-  int ways; /* 0: the library has none. More than 1: they have not been timed yet */
+  int ways; /* number of plans; 0: the library has none. If there are more than 1, they have not been timed yet */
   tws_cudnn_way way[MOST_WAYS];
 } plan;
 
 struct tws_cuda_fused {
   tws_cudnn *lib;
-  cudnnHandle_t handle; /* NULL: for a described device */
+  cudnnHandle_t handle; /* NULL: the graphs are for a described device */
   cudnnBackendDescriptor_t device;
   plan *plans;
   size_t count, capacity;
 };
 
 typedef struct shape {
-  int64_t batch, seq, heads, kv_heads, head, row; /* row: elements between tokens of qkv */
+  int64_t batch, seq, heads, kv_heads, head, row; /* row: number of elements from one token of qkv to the next */
 } shape;
 
 static shape shape_of(const tws_work *work) {
@@ -68,7 +68,7 @@ typedef struct graph {
   cudnnDataType_t stored;
   cudnnBackendDescriptor_t tensor[64], op[40];
   int tensors, ops;
-  tws_cudnn_status status; /* of the first call that failed */
+  tws_cudnn_status status; /* status of the first call that failed */
 } graph;
 
 typedef struct tensor_form {
@@ -81,18 +81,18 @@ static int add_tensor(graph *g, cudnnDataType_t type, const tensor_form *form, i
   return number;
 }
 
-/* Heads of the tensor qkv or of its gradient: `heads` of them, whatever the first. */
+/* Describes `heads` heads of the tensor qkv or of its gradient, whichever head is the first. */
 static tensor_form packed(const shape *s, int64_t heads, int transposed) {
   const tensor_form f = {{s->batch, heads, s->seq, s->head}, {s->seq * s->row, s->head, s->row, 1}};
   const tensor_form t = {{s->batch, heads, s->head, s->seq}, {s->seq * s->row, s->head, 1, s->row}};
   return transposed ? t : f;
 }
-/* [batch, seq, heads, head] */
+/* Describes a tensor [batch, seq, heads, head]. */
 static tensor_form output(const shape *s) {
   return (tensor_form){{s->batch, s->heads, s->seq, s->head},
                        {s->seq * s->heads * s->head, s->head, s->heads * s->head, 1}};
 }
-/* [batch, heads, rows, columns] */
+/* Describes a tensor [batch, heads, rows, columns]. */
 static tensor_form plain(const shape *s, int64_t rows, int64_t columns) {
   return (tensor_form){{s->batch, s->heads, rows, columns}, {s->heads * rows * columns, rows * columns, columns, 1}};
 }
@@ -163,7 +163,7 @@ static int reshape(graph *g, int x, int to, cudnnDataType_t type, tensor_form fo
   return y;
 }
 
-/* Causal mask: minus infinity for keys after the query. */
+/* Adds the causal mask: minus infinity for keys after the query. */
 static int mask(graph *g, int x) {
   const tensor_form form = scores(g);
   int index[2];
@@ -180,7 +180,7 @@ static int mask(graph *g, int x) {
   return y;
 }
 
-/* Scaled scores. */
+/* Adds the product of queries and keys, scaled. */
 static int products(graph *g) {
   const int x = multiply(g, Q, K_TRANSPOSED, NONE, CUDNN_DATA_FLOAT, scores(g));
   return map_to(g, CUDNN_POINTWISE_MUL, x, SCALE, NONE, scores(g));
@@ -200,7 +200,7 @@ static void forward(graph *g) {
   multiply(g, p, V, O, g->stored, output(&g->s));
 }
 
-/* Gradients of keys or values: of all query heads, then summed over those that share a head. */
+/* Adds the gradients of keys or values: those of all query heads, summed over the query heads that share a key head. */
 static void keys_gradient(graph *g, int weights, int rows, int to) {
   const shape *s = &g->s;
   const int turned_weights = reshape(g, weights, NONE, g->stored, turned(s));
@@ -236,8 +236,8 @@ static void backward(graph *g, int deterministic) {
 
 /* ---- plans ---- */
 
-/* Layout of the operand "workspace": first the buffer in which the gradient of queries is summed (the library clears
- * it), then the library's workspace. */
+/* Returns the size of the buffer in which the gradient of queries is summed (the library clears it). It is the first
+ * part of the operand "workspace"; the library's own workspace follows. */
 static size_t sum_bytes(const tws_work *work, int deterministic) {
   const shape s = shape_of(work);
   if (work->code == TWS_KERNEL_ATTENTION || deterministic) return 0;
@@ -251,7 +251,7 @@ static size_t aligned(size_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
-/* Bytes of the workspace operand that remain for the library; delta is in the stream's memory. */
+/* Returns the bytes of the workspace operand that remain for the library; delta is in the stream's memory. */
 static size_t operand_bytes(const tws_work *work, int deterministic) {
   const size_t all = tws_work_workspace(work, TWS_BACKEND_CUDA, 0), used = aligned(sum_bytes(work, deterministic));
   return all > used ? all - used : 0;
@@ -336,7 +336,7 @@ static void bind(binding *b, int number, const void *data) {
   b->data[b->count++] = (void *)(uintptr_t)data;
 }
 
-/* Queries, keys and values of qkv, or their gradients. */
+/* Binds queries, keys and values of qkv, or their gradients, to their tensor numbers. */
 static void bind_packed(binding *b, const shape *s, void *base, int q, int k, int v) {
   char *at = base;
   const size_t element = 2;
@@ -356,7 +356,8 @@ typedef struct attempt {
   const tws_cuda_fused *fused;
   const tws_cuda_call *call;
   const binding *binding;
-  char *in_stream, *in_operand; /* where the library's memory may be: there, as long as it is enough, or there */
+  char *in_stream, *in_operand; /* addresses for the library's workspace: in_stream is used if the stream's memory is
+                                 * large enough, otherwise in_operand */
   size_t stream_bytes;
 } attempt;
 
@@ -366,7 +367,7 @@ static tws_code run_way(const attempt *t, const tws_cudnn_way *way, tws_error *e
                            t->binding->count, of_library, t->call->stream, err);
 }
 
-/* Milliseconds of a run, the least of some, after one that loads what it needs. */
+/* Measures a plan in milliseconds: the minimum of several runs, after one that loads its kernels. */
 static tws_code time_way(const attempt *t, const tws_cudnn_way *way, cudaEvent_t start, cudaEvent_t stop,
                          double *milliseconds, tws_error *err) {
   enum { TRIES = 3 };
@@ -399,7 +400,7 @@ static tws_code keep_one(const attempt *t, plan *p, int timed, tws_error *err) {
     code = time_way(t, &p->way[i], start, stop, &milliseconds, err);
     if (code == TWS_OK && milliseconds < least) least = milliseconds, best = i;
   }
-  if (isfinite(least)) code = TWS_OK; /* a proposal is no promise */
+  if (isfinite(least)) code = TWS_OK; /* plans that failed although they were proposed are ignored */
   if (start) cudaEventDestroy(start);
   if (stop) cudaEventDestroy(stop);
   if (code != TWS_OK) return code;
@@ -443,14 +444,15 @@ tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *ca
   const attempt t = {.fused = fused,
                      .call = call,
                      .binding = &b,
-                     .in_stream = stream + aligned(delta_bytes(work)), /* to 256 bytes, as an operand need not be */
+                     .in_stream = stream + aligned(delta_bytes(work)), /* aligned to 256 bytes; an operand need not be
+                                                                        * aligned */
                      .in_operand = operand + sums,
                      .stream_bytes = stream_bytes_for(work, workspace->stream_bytes)};
   if (p->ways > 1) TWS_TRY(keep_one(&t, p, workspace->timed, err));
   return run_way(&t, &p->way[0], err);
 }
 
-/* ---- life ---- */
+/* ---- creation and destruction ---- */
 
 tws_code tws_cuda_fused_create(const char *described, tws_cuda_fused **out, tws_error *err) {
   *out = NULL;
@@ -489,7 +491,7 @@ tws_code tws_cuda_attention_for(const char *described, const tws_work *work, int
   return code;
 }
 
-#else /* built without cuDNN's headers */
+#else /* the module was built without cuDNN's headers */
 
 tws_code tws_cuda_fused_create(const char *described, tws_cuda_fused **out, tws_error *err) {
   (void)described;

@@ -7,27 +7,30 @@
 
 typedef struct tws_cuda_fused tws_cuda_fused;
 
-/* described NULL: the current device. Otherwise cuDNN's own description of a device (JSON), which need not be
- * present: graphs can be built for it, not run. TWS_UNSUPPORTED: cuDNN is missing, or this version lacks a feature. */
+/* Loads cuDNN for a device: `described` is cuDNN's own description of a device (JSON) that need not be present, for
+ * which graphs can be built but not run; NULL: the current device. Fails with TWS_UNSUPPORTED if cuDNN is missing, or
+ * its version lacks a feature. */
 tws_code tws_cuda_fused_create(const char *described, tws_cuda_fused **out, tws_error *err);
 void tws_cuda_fused_destroy(tws_cuda_fused *fused);
-size_t tws_cuda_fused_version(const tws_cuda_fused *fused); /* 91900 for 9.19.0; NULL: 0 */
+/* returns cuDNN's version, 91900 for 9.19.0; 0 if `fused` is NULL */
+size_t tws_cuda_fused_version(const tws_cuda_fused *fused);
 
 /* Device memory that a call may use in addition to its operands. */
 typedef struct tws_cuda_fused_workspace {
-  void *data; /* of the stream: workspace of the library, and delta (row sums of dO * O) */
+  void *data; /* memory of the stream: workspace of the library, and delta (row sums of dO * O) */
   size_t stream_bytes;
-  int deterministic; /* equal bits from equal work */
-  int timed;         /* several plans for a new work are timed and the fastest is kept: not while a step is being
-                        recorded */
+  int deterministic; /* 1: equal work must give equal bits */
+  int timed;         /* 1: several plans for a new work are timed, and the fastest is kept; not allowed while a step is
+                      * being recorded */
 } tws_cuda_fused_workspace;
 
-/* TWS_OK if a graph for this work can be built that needs no more memory than available. TWS_UNSUPPORTED: another
- * shape or type, or the library has no plan; the answer is cached per work. */
+/* Prepares the graph for a work, and returns TWS_OK if a graph for this work can be built that needs no more memory
+ * than available. Fails with TWS_UNSUPPORTED if cuDNN does not support the shape or type, or has no plan for it. The
+ * result is cached for each work. */
 tws_code tws_cuda_fused_prepare(tws_cuda_fused *fused, const tws_work *work, size_t stream_bytes, int deterministic,
                                 tws_error *err);
-/* Runs ATTENTION or ATTENTION_GRAD. TWS_UNSUPPORTED: not supported for this call, nothing was started; fused may be
- * NULL. */
+/* Runs ATTENTION or ATTENTION_GRAD. Fails with TWS_UNSUPPORTED, without having started anything, if cuDNN does not
+ * support the call or `fused` is NULL. */
 tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *call,
                                   const tws_cuda_fused_workspace *workspace, tws_error *err);
 

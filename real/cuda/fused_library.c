@@ -6,9 +6,9 @@
 #include <string.h>
 #include "base/memory.h"
 
-enum { OLDEST = 91000 /* it can describe devices and mask with infinity */, MOST_PROPOSALS = 16 };
+enum { OLDEST = 91000 /* 9.10: can describe devices and mask with infinity */, MOST_PROPOSALS = 16 };
 
-/* The functions that are used, by their names in the library. */
+/* The functions of the library that are used, by name. */
 #define FUNCTIONS(X)                                                                           \
   X(cudnnGetVersion)                                                                           \
   X(cudnnGetErrorString)                                                                       \
@@ -59,7 +59,7 @@ tws_code tws_cudnn_load(tws_cudnn **out, tws_error *err) {
   return TWS_OK;
 }
 
-/* The library itself stays: others may use it. */
+/* Destroys the handle. The library itself stays loaded, as other code may use it. */
 void tws_cudnn_unload(tws_cudnn *lib, cudnnHandle_t handle) {
   if (lib && handle) lib->cudnnDestroy(handle);
   tws_free(lib);
@@ -107,7 +107,7 @@ static void set_part(const tws_cudnn *lib, tws_cudnn_status *status, descriptor 
   set(lib, status, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &part);
 }
 
-/* The finished descriptor, or NULL. */
+/* Finalizes a descriptor and returns it, or returns NULL after an error. */
 static descriptor finish(const tws_cudnn *lib, tws_cudnn_status *status, descriptor d) {
   if (!status->failed) note(lib, status, lib->cudnnBackendFinalize(d));
   if (!status->failed) return d;
@@ -237,7 +237,7 @@ static int fits(const tws_cudnn *lib, tws_cudnn_status *status, descriptor d, cu
   return 0;
 }
 
-/* The proposals of a heuristic, best first; each is to be released. */
+/* Lists the proposals of a heuristic, best first, and returns their number. The caller releases each of them. */
 static int proposals_for(const tws_cudnn *lib, tws_cudnn_status *status, const tws_cudnn_wish *wish, descriptor graph,
                          cudnnBackendHeurMode_t mode, descriptor *out) {
   int64_t count = 0;
@@ -255,7 +255,7 @@ static int proposals_for(const tws_cudnn *lib, tws_cudnn_status *status, const t
   return status->failed ? 0 : (int)count;
 }
 
-/* Returns 1 if a proposal is acceptable; its plan is built where there is a handle. */
+/* Returns 1 if a proposal is acceptable; if there is a handle, its plan is built. */
 static int accept(const tws_cudnn *lib, tws_cudnn_status *status, descriptor proposal, const tws_cudnn_wish *wish,
                   tws_cudnn_way *way) {
   *way = (tws_cudnn_way){NULL, 0};

@@ -14,22 +14,23 @@ typedef struct tws_cudnn_status {
   char text[200]; /* the library's error message */
 } tws_cudnn_status;
 
-/* TWS_UNSUPPORTED: not installed, or older than 9.10. */
+/* Loads the cuDNN library; fails with TWS_UNSUPPORTED if it is not installed, or is older than 9.10. */
 tws_code tws_cudnn_load(tws_cudnn **out, tws_error *err);
 void tws_cudnn_unload(tws_cudnn *lib, cudnnHandle_t handle); /* both may be NULL */
 size_t tws_cudnn_version(const tws_cudnn *lib);
 tws_code tws_cudnn_handle(const tws_cudnn *lib, cudnnHandle_t *out, tws_error *err);
-/* Descriptor of a device that need not be present, described by JSON. */
+/* Creates the descriptor of a device that need not be present, from its description in JSON. */
 tws_code tws_cudnn_device(const tws_cudnn *lib, const char *described, cudnnBackendDescriptor_t *out, tws_error *err);
 void tws_cudnn_release(const tws_cudnn *lib, cudnnBackendDescriptor_t descriptor);
 
-/* Data are aligned to 16 bytes. by_value: one element, passed as a host address when the graph runs. */
+/* Creates a tensor descriptor; its data must be aligned to 16 bytes. by_value: the tensor has one element, whose host
+ * address is passed when the graph runs. */
 cudnnBackendDescriptor_t tws_cudnn_tensor(const tws_cudnn *lib, tws_cudnn_status *status, int64_t number,
                                           cudnnDataType_t type, const int64_t dim[4], const int64_t stride[4],
                                           int is_virtual, int by_value);
 cudnnBackendDescriptor_t tws_cudnn_matmul(const tws_cudnn *lib, tws_cudnn_status *status, cudnnBackendDescriptor_t a,
                                           cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t c);
-/* y = f(x), f(x, b) or f(x, b, t); axis -1: none */
+/* Creates a pointwise operation y = f(x), f(x, b) or f(x, b, t); axis -1: the operation has no axis. */
 cudnnBackendDescriptor_t tws_cudnn_pointwise(const tws_cudnn *lib, tws_cudnn_status *status, cudnnPointwiseMode_t mode,
                                              cudnnDataType_t arithmetic, int64_t axis, cudnnBackendDescriptor_t x,
                                              cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t t,
@@ -40,19 +41,19 @@ cudnnBackendDescriptor_t tws_cudnn_reduction(const tws_cudnn *lib, tws_cudnn_sta
 cudnnBackendDescriptor_t tws_cudnn_reshape(const tws_cudnn *lib, tws_cudnn_status *status, cudnnBackendDescriptor_t x,
                                            cudnnBackendDescriptor_t y);
 
-/* Execution plans that the library's heuristics propose and that need at most `limit` bytes, one heuristic after
- * another, best first; with `deterministic`, none that is marked nondeterministic. For the handle's device they are
- * built (seconds each, the first time), at most `most`; for a described device, one entry with plan NULL says that
- * there are some. Returns their number; 0: the status has the reason. */
+/* A request for execution plans that the library's heuristics propose and that need at most `limit` bytes, one
+ * heuristic after another, best first; with `deterministic`, none that is marked nondeterministic. For the handle's
+ * device they are built (seconds each, the first time), at most `most`; for a described device, one entry with plan
+ * NULL says that there are some. Returns their number; 0: the status has the reason. */
 typedef struct tws_cudnn_wish {
-  cudnnHandle_t handle; /* NULL: for `device` */
+  cudnnHandle_t handle; /* NULL: plans are requested for `device` */
   cudnnBackendDescriptor_t device;
   size_t limit;
   int deterministic;
 } tws_cudnn_wish;
 typedef struct tws_cudnn_way {
   cudnnBackendDescriptor_t plan;
-  size_t workspace; /* bytes */
+  size_t workspace; /* workspace that the plan needs, bytes */
 } tws_cudnn_way;
 int tws_cudnn_plans(const tws_cudnn *lib, tws_cudnn_status *status, cudnnBackendDescriptor_t *ops, int count,
                     const tws_cudnn_wish *wish, tws_cudnn_way *ways, int most);

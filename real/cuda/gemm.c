@@ -48,9 +48,10 @@ void tws_cuda_gemm_destroy(tws_cuda_gemm *gemm) {
 
 /* ---- the three products of a linear layer ---- */
 
-enum { EIGHT_BITS_SINCE = 89 }; /* compute capability, times ten */
+enum { EIGHT_BITS_SINCE = 89 }; /* compute capability, times ten, from which 8-bit products are supported */
 
-/* C = sum over inner of A(row, i) B(column, i), row-major, in the terms of tws_cuda_product. */
+/* Describes a linear layer's product: C = sum over inner of A(row, i) B(column, i), row-major, in the terms of
+ * tws_cuda_product. */
 static tws_cuda_product product_of(const tws_cuda_call *call) {
   const tws_work *w = call->work;
   const int64_t m = w->d[0], n = w->d[1], k = w->d[2];
@@ -113,13 +114,13 @@ static tws_code sum_columns(const tws_cuda_call *call, const tws_cuda_product *p
   return tws_cuda_column_sums(call, p->a, p->in, p->inner, p->rows, p->sums, p->sums_type, p->sums_accumulate, err);
 }
 
-/* After the product alone, or with its activation. */
+/* Computes the rest of the epilogue after a product in form ALONE or ACTIVATED. */
 static tws_code add_rest(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form, tws_error *err) {
   if (p->activation && form == TWS_GEMM_ALONE) TWS_TRY(activate(call, p, err));
   return p->sums ? sum_columns(call, p, err) : TWS_OK;
 }
 
-/* After a product with its whole epilogue: adds its column sums, in scratch, to the accumulated ones. */
+/* Adds the column sums of a product with its whole epilogue, which are in scratch memory, to the accumulated ones. */
 static tws_code add_sums(const tws_cuda_call *call, const tws_cuda_product *p, tws_error *err) {
   const tws_dtype dtype[] = {p->sums_type, p->sums_type};
   if (!p->sums || !p->sums_accumulate) return TWS_OK;
@@ -134,7 +135,7 @@ static tws_code without_library(const tws_cuda_call *call, const tws_cuda_produc
   return add_rest(call, p, TWS_GEMM_ALONE, err);
 }
 
-/* ---- by the library ---- */
+/* ---- products by the library ---- */
 
 typedef struct attempt {
   tws_cuda_gemm *gemm;
@@ -144,7 +145,8 @@ typedef struct attempt {
   tws_gemm_choice *choice;
 } attempt;
 
-/* Proposals are no guarantee: some types and shapes of epilogues are refused only when the product is started. */
+/* Returns 1 if the status means that the library does not support the product. Proposals are no guarantee: some types
+ * and shapes of epilogues are refused only when the product is started. */
 static int is_declined(cublasStatus_t status, const tws_cuda_product *p, tws_gemm_form form) {
   if (status == CUBLAS_STATUS_INVALID_VALUE) return form != TWS_GEMM_ALONE && (p->activation || p->sums);
   return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH;
@@ -166,8 +168,9 @@ static tws_code run_candidate(void *user, const tws_gemm_candidate *candidate, i
   return candidate->form == TWS_GEMM_WHOLE ? add_sums(t->call, p, err) : add_rest(t->call, p, candidate->form, err);
 }
 
-/* An output that the product overwrites may be overwritten repeatedly for timing; one that it adds to may not, and
- * is timed on memory of its own. Without memory for that the first proposal is used. */
+/* Ranks the algorithms of a product by timing. An output that the product overwrites may be overwritten repeatedly; one
+ * that the product adds to may not, so such a product is timed with a separate output. Without memory for it the first
+ * proposal is used. */
 static tws_code rank(const attempt *t, tws_error *err) {
   tws_cuda_product trial = *t->product;
   attempt user = *t;

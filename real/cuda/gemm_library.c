@@ -24,10 +24,10 @@ static uint32_t alignment_of(const void *address) {
   return (uint32_t)(bits & (~bits + 1));
 }
 
-/* An address that stands for all of this one's class: not more aligned than they. */
+/* Returns an address with the least alignment of all addresses in this one's alignment class. */
 static const void *least_aligned(const void *address) {
   const uintptr_t bits = (uintptr_t)address;
-  return bits % MOST_ALIGNED ? address : (const void *)(bits | MOST_ALIGNED); /* never read */
+  return bits % MOST_ALIGNED ? address : (const void *)(bits | MOST_ALIGNED); /* the address is never read from */
 }
 
 void *tws_gemm_target(const tws_cuda_product *p, tws_gemm_form form) {
@@ -47,7 +47,7 @@ tws_gemm_alignment tws_gemm_alignment_of(const tws_cuda_call *call, const tws_cu
                               alignment_of(p->sums ? tws_gemm_sums(call, p) : p->bias), alignment_of(p->z)};
 }
 
-/* ---- describing ---- */
+/* ---- descriptions of products ---- */
 
 static cudaDataType_t data_type(tws_dtype type) {
   if (type == TWS_E4M3) return CUDA_R_8F_E4M3;
@@ -55,7 +55,7 @@ static cudaDataType_t data_type(tws_dtype type) {
   return type == TWS_F32 ? CUDA_R_32F : type == TWS_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-/* A matrix of one column may have a stride that is shorter than the column. */
+/* Creates a matrix layout. A matrix of one column may have a stride that is shorter than the column. */
 static tws_code make_layout(cublasLtMatrixLayout_t *layout, tws_dtype type, uint64_t rows, uint64_t columns,
                             int64_t stride, tws_error *err) {
   if (columns == 1 && (uint64_t)stride < rows) stride = (int64_t)rows;
@@ -69,7 +69,8 @@ static tws_code set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes
   return TWS_OK;
 }
 
-/* A is the library's right factor, so sums over its inner index are those of "B". */
+/* Returns the library's epilogue for this form. A is the library's right factor, so sums over its inner index are those
+ * of "B". */
 static cublasLtEpilogue_t epilogue_of(const tws_cuda_product *p, tws_gemm_form form) {
   if (form == TWS_GEMM_WHOLE && p->activation == TWS_CUDA_GELU)
     return p->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
@@ -80,7 +81,8 @@ static cublasLtEpilogue_t epilogue_of(const tws_cuda_product *p, tws_gemm_form f
   return p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/* Epilogue operands of the product in this form: the bias or the sums, and the auxiliary matrix; NULL: none. */
+/* Addresses of the epilogue operands of the product in this form: the bias or the sums, and the auxiliary matrix; NULL:
+ * none. */
 typedef struct epilogue_operands {
   const void *vector, *auxiliary;
 } epilogue_operands;
@@ -90,7 +92,8 @@ static epilogue_operands epilogue_of_call(const tws_cuda_call *call, const tws_c
   return (epilogue_operands){whole && p->sums ? tws_gemm_sums(call, p) : p->bias, activated ? p->z : NULL};
 }
 
-/* A is the library's right factor. Sums stay whole: fast accumulation would leave bits of them out. */
+/* Sets the scales of 8-bit operands; A is the library's right factor. Fast accumulation stays off, because it would
+ * drop low bits of the sums. */
 static tws_code scale_by(const tws_cuda_product *p, cublasLtMatmulDesc_t operation, tws_error *err) {
   const int8_t fast = 0;
   if (!p->a_scale) return TWS_OK;
@@ -112,8 +115,9 @@ tws_code tws_gemm_point(const tws_cuda_call *call, const tws_cuda_product *p, tw
   return point_to(&to, operation, err);
 }
 
-/* The auxiliary matrix is laid out as the result, and of its type, which is the library's default. The heuristics take
- * the alignment of vectors and the auxiliary matrix from their addresses, which later calls need not share. */
+/* Describes the epilogue. The auxiliary matrix has the layout and type of the result, which is the library's default.
+ * The heuristics take the alignment of vectors and the auxiliary matrix from their addresses, which later calls need
+ * not share. */
 static tws_code describe_epilogue(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form,
                                   cublasLtMatmulDesc_t operation, tws_error *err) {
   const cublasLtEpilogue_t epilogue = epilogue_of(p, form);
@@ -130,8 +134,9 @@ static tws_code describe_epilogue(const tws_cuda_call *call, const tws_cuda_prod
   return point_to(&to, operation, err);
 }
 
-/* Column-major, D is columns x rows. Its left factor is B: columns x inner, stored inner x columns when b_inner is 1;
- * its right factor is A: inner x rows, stored rows x inner when a_inner is not 1. */
+/* Describes the product to the library. In column-major order, D is columns x rows. Its left factor is B: columns x
+ * inner, stored inner x columns when b_inner is 1; its right factor is A: inner x rows, stored rows x inner when
+ * a_inner is not 1. */
 static tws_code describe(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form,
                          tws_gemm_described *to, tws_error *err) {
   const int b_contiguous = p->b_inner == 1, a_contiguous = p->a_inner == 1;
@@ -150,7 +155,7 @@ static tws_code describe(const tws_cuda_call *call, const tws_cuda_product *p, t
   return make_layout(&to->d, p->out, columns, rows, p->columns, err);
 }
 
-/* ---- asking ---- */
+/* ---- proposals of the library ---- */
 
 static tws_code set_preference(cublasLtMatmulPreference_t preference, const tws_gemm_alignment *is, size_t workspace,
                                tws_error *err) {
@@ -158,7 +163,8 @@ static tws_code set_preference(cublasLtMatmulPreference_t preference, const tws_
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
   const uint32_t alignment[] = {is->a, is->b, is->c, is->c};
-  const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* and none; never in the type of the result */
+  /* allowed reductions of split-K: in the compute type, or none; never in the type of the result */
+  const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   const uint64_t bytes = workspace;
   TRY_LT(
       cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes),
@@ -194,9 +200,10 @@ static tws_code propose(cublasLtHandle_t handle, const tws_gemm_described *is, c
   return TWS_OK;
 }
 
-/* The library's GELU and its gradient are approximations (off by some 1e-5, seen on an H100), which 16-bit types hide
- * and float32 does not. Auxiliary matrices have a leading dimension that is a multiple of 8. Sums may be wanted in
- * scratch later; those of a result come with an activation's gradient alone, and in the result's type. */
+/* Returns 1 if the product can be requested in this form. The library's GELU and its gradient are approximations (off
+ * by some 1e-5, seen on an H100), which 16-bit types hide and float32 does not. Auxiliary matrices have a leading
+ * dimension that is a multiple of 8. Sums may be requested in scratch memory later. The library computes column sums of
+ * the result only together with an activation's gradient, and in the result's type. */
 static int has_form(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form) {
   const int more = p->activation || p->sums;
   if (form == TWS_GEMM_ALONE) return more;

@@ -11,7 +11,7 @@
 typedef enum tws_gemm_form { TWS_GEMM_WHOLE, TWS_GEMM_ACTIVATED, TWS_GEMM_ALONE, TWS_GEMM_FORMS } tws_gemm_form;
 
 typedef struct tws_gemm_described {
-  cublasLtMatmulDesc_t operation; /* NULL: not possible in this form */
+  cublasLtMatmulDesc_t operation; /* NULL: the product cannot be described in this form */
   cublasLtMatrixLayout_t a, b, d;
 } tws_gemm_described;
 
@@ -24,17 +24,18 @@ enum { TWS_GEMM_PROPOSALS = 32, TWS_GEMM_CANDIDATES = TWS_GEMM_FORMS * TWS_GEMM_
 
 /* Alignment of an address: the largest power of two that divides it, up to 16 bytes, the widest access. */
 typedef struct tws_gemm_alignment {
-  uint32_t a, b, c, vector, z; /* a, b: in the library's order; vector: the bias or the sums */
+  uint32_t a, b, c, vector, z; /* a, b: of the operands in the library's order; vector: of the bias or of the sums */
 } tws_gemm_alignment;
 
 typedef struct tws_gemm_choice {
-  tws_work work; /* without TWS_ACCUMULATE and _PARAM: algorithms do not depend on them */
+  tws_work work; /* the work without the flags TWS_ACCUMULATE and _PARAM, on which algorithms do not depend */
   tws_dtype out;
   tws_gemm_alignment alignment;
   tws_gemm_described described[TWS_GEMM_FORMS];
   tws_gemm_candidate
-      candidate[TWS_GEMM_CANDIDATES]; /* the first is used; when the library declines it after all, the next */
-  int candidates;                     /* 0: the backend's plain kernel */
+      candidate[TWS_GEMM_CANDIDATES]; /* in order of preference: the first is used; if the library declines it when it
+                                       * is started, the next */
+  int candidates;                     /* number of candidates; 0: the backend's plain kernel is used */
 } tws_gemm_choice;
 
 tws_code tws_gemm_failed(cublasStatus_t status, const char *what, tws_error *err);
@@ -44,14 +45,15 @@ tws_code tws_gemm_failed(cublasStatus_t status, const char *what, tws_error *err
     if (status_ != CUBLAS_STATUS_SUCCESS) return tws_gemm_failed(status_, what, err); \
   } while (0)
 
-/* Address of the product in this form. */
+/* Returns the address that the product is written to in this form. */
 void *tws_gemm_target(const tws_cuda_product *p, tws_gemm_form form);
 int64_t tws_gemm_sum_count(const tws_cuda_product *p);
-/* Address of the library's column sums, which it only overwrites: in scratch when they are to be added to others. */
+/* Returns the address for the library's column sums, which it only overwrites: if they are to be added to existing
+ * sums, it is in scratch memory. */
 void *tws_gemm_sums(const tws_cuda_call *call, const tws_cuda_product *p);
 tws_gemm_alignment tws_gemm_alignment_of(const tws_cuda_call *call, const tws_cuda_product *p);
-/* Fills in the library's proposals: one of each form in turn, each form's best first. It is no error if there are
- * none. */
+/* Fills in the candidates that the library proposes: alternately one of each form, in each form the best first. It is
+ * no error if there are none. */
 tws_code tws_gemm_ask(cublasLtHandle_t handle, const tws_cuda_call *call, const tws_cuda_product *p, size_t workspace,
                       tws_gemm_choice *c, tws_error *err);
 /* Sets the addresses of this call in the descriptor of a form. */
@@ -61,16 +63,16 @@ void tws_gemm_clear(tws_gemm_choice *c);
 
 /* ---- gemm_rank.c ---- */
 typedef struct tws_gemm_clock {
-  cudaEvent_t start, stop; /* NULL: not used yet */
-  int warm;                /* the device has executed products before */
+  cudaEvent_t start, stop; /* NULL: the clock was not used yet */
+  int warm;                /* 1: the device has executed products before */
 } tws_gemm_clock;
 void tws_gemm_clock_destroy(tws_gemm_clock *clock);
 void tws_gemm_drop(tws_gemm_choice *c, int candidate);
-/* Starts the product with this candidate on the stream; *declined 1: the library does not support it, nothing was
- * started. */
+/* Starts the product with this candidate on the stream; sets *declined to 1 if the library does not support it, and
+ * nothing was started. */
 typedef tws_code (*tws_gemm_start)(void *user, const tws_gemm_candidate *candidate, int *declined, tws_error *err);
-/* Device time for ranking the algorithms of one product, in milliseconds: the larger the product, the more a better
- * algorithm is worth. */
+/* Returns the device time that may be used for ranking the algorithms of one product, in milliseconds: the larger the
+ * product, the more time a better algorithm saves. */
 double tws_gemm_budget_ms(double flops, tws_dtype in);
 /* Times the candidates on the stream and moves the fastest to index 0; those that the library declines are dropped. */
 tws_code tws_gemm_rank(tws_gemm_clock *clock, cudaStream_t stream, tws_gemm_choice *c, double budget_ms,

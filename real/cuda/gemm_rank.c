@@ -1,10 +1,11 @@
-/* Choosing among the candidates to do a product by doing them, on the device's clock. */
+/* Ranks the candidates for a product by executing them and measuring the time on the device's clock. */
 #include <math.h>
 #include "real/cuda/gemm_library.h"
 
-/* A device that has rested takes its time until its clocks are up: so long it does products first. */
+/* milliseconds of products that are executed first, because an idle device needs time to raise its clocks */
 static const double warm_ms = 100;
-/* Runs that are timed together, and repetitions for candidates near the fastest. */
+/* TOGETHER: runs that are timed together; TRIES: repetitions for candidates near the fastest; WARM_RUNS: maximum number
+ * of runs that raise the clocks. */
 enum { TOGETHER = 4, TRIES = 3, WARM_RUNS = 1000 };
 
 double tws_gemm_budget_ms(double flops, tws_dtype in) {
@@ -32,7 +33,7 @@ typedef struct ranking {
   double budget_ms, spent_ms;
 } ranking;
 
-/* Milliseconds of one of `times` runs. */
+/* Measures the milliseconds of one run, averaged over `times` runs. */
 static tws_code time_runs(ranking *r, const tws_gemm_candidate *candidate, int times, double *milliseconds,
                           int *declined, tws_error *err) {
   float elapsed = 0;
@@ -54,13 +55,14 @@ void tws_gemm_drop(tws_gemm_choice *c, int candidate) {
   c->candidates--;
 }
 
-/* Products of any candidate, once for a device. */
+/* Executes products of any candidate, once for each device, until its clocks are high. */
 static tws_code warm_up(ranking *r, tws_gemm_clock *clock, tws_gemm_choice *c, tws_error *err) {
   int declined = 0;
   double unused;
   if (clock->warm) return TWS_OK;
   for (int runs = 0; c->candidates > 0 && r->spent_ms < warm_ms && runs < WARM_RUNS; runs++) {
-    if (runs % TOGETHER == 0) TWS_TRY(r->start(r->user, &c->candidate[0], &declined, err)); /* may load its kernel */
+    /* the first run may load the candidate's kernel */
+    if (runs % TOGETHER == 0) TWS_TRY(r->start(r->user, &c->candidate[0], &declined, err));
     if (!declined) TWS_TRY(time_runs(r, &c->candidate[0], TOGETHER, &unused, &declined, err));
     if (declined) tws_gemm_drop(c, 0);
   }
@@ -69,7 +71,7 @@ static tws_code warm_up(ranking *r, tws_gemm_clock *clock, tws_gemm_choice *c, t
   return TWS_OK;
 }
 
-/* Times one run of each candidate, after an untimed one that loads its kernels, within half the budget. */
+/* Times one run of each candidate, after an untimed one that loads its kernels; uses at most half the budget. */
 static tws_code time_once(ranking *r, tws_gemm_choice *c, double *milliseconds, tws_error *err) {
   int declined = 0;
   for (int i = 0; i < c->candidates;) {
@@ -88,7 +90,7 @@ static tws_code time_once(ranking *r, tws_gemm_choice *c, double *milliseconds, 
   return TWS_OK;
 }
 
-/* Times the candidates near the fastest again, several runs together; the minimum of some repetitions counts. */
+/* Times the candidates near the fastest again, several runs together, and takes the minimum of some repetitions. */
 static tws_code time_again(ranking *r, const tws_gemm_choice *c, double *milliseconds, tws_error *err) {
   const double far = 1.25;
   double least = INFINITY;
@@ -108,7 +110,8 @@ static tws_code time_again(ranking *r, const tws_gemm_choice *c, double *millise
 
 tws_code tws_gemm_rank(tws_gemm_clock *clock, cudaStream_t stream, tws_gemm_choice *c, double budget_ms,
                        tws_gemm_start start, void *user, tws_error *err) {
-  const double clearly = 0.98; /* a later proposal must be clearly faster: fewer choices that chance makes */
+  const double clearly = 0.98; /* a later proposal must be at least 2 % faster, which makes choices by chance less
+                                * frequent */
   double milliseconds[TWS_GEMM_CANDIDATES];
   ranking r = {.clock = clock, .stream = stream, .start = start, .user = user, .budget_ms = budget_ms};
   int best = 0;

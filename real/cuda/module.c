@@ -1,4 +1,4 @@
-/* The table that the real engine loads. */
+/* Defines the table of the CUDA module, which the real engine loads. */
 #include "build_interface.h"
 #include "real/cuda/module.h"
 

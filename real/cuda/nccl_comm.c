@@ -25,11 +25,11 @@
 enum { MOST_GROUPS = 16, SPINS = 2000 };
 
 typedef struct nccl_group {
-  ncclComm_t comm; /* NULL: of one rank, collectives are copies */
+  ncclComm_t comm; /* NULL: the group has one rank, and collectives are copies */
   tws_axes axes;
   int size, index;
-  int *ranks;   /* of the world */
-  int borrowed; /* the world's communicator */
+  int *ranks;   /* ranks of the world */
+  int borrowed; /* 1: it is the world's communicator */
 } nccl_group;
 
 typedef struct registered {
@@ -39,14 +39,14 @@ typedef struct registered {
 
 struct tws_comm {
   tws_backend *backend;
-  ncclComm_t world, child; /* child: being split off */
+  ncclComm_t world, child; /* child: the communicator that is being split off */
   int rank, world_size;
   nccl_group *groups;
   uint32_t group_count;
-  const nccl_group *messages; /* the group whose members exchange messages, NULL: the world */
+  const nccl_group *messages; /* the group whose members exchange messages; NULL: the world */
   double deadline_s;
-  void *token; /* device memory for barriers */
-  registered *registered; /* memory that was given to arenas, on each communicator */
+  void *token;            /* device memory for barriers */
+  registered *registered; /* memory of arenas that is registered with each communicator */
   size_t registered_count, registered_capacity;
 };
 
@@ -58,7 +58,8 @@ static tws_code failed(const tws_comm *comm, ncclResult_t result, const char *wh
                   ncclGetErrorString(result), source ? ncclGetLastError(source) : "");
 }
 
-/* Waits until the communicator is no longer in progress: microseconds, except for first-time initialization. */
+/* Waits until the communicator is no longer in progress; this takes microseconds, except during the first
+ * initialization. */
 static tws_code settle(const tws_comm *comm, ncclComm_t c, const char *what, tws_error *err) {
   const double end = tws_clock_s() + comm->deadline_s;
   int looks = 0;
@@ -84,7 +85,7 @@ static tws_code settle_after(const tws_comm *comm, ncclComm_t c, ncclResult_t re
   return settle(comm, c, what, err);
 }
 
-/* ---- life ---- */
+/* ---- creation and destruction ---- */
 
 static ncclConfig_t configuration(void) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -106,9 +107,9 @@ static tws_code join_world(tws_comm *comm, const tws_cuda_comm_setup *setup, tws
   return settle(comm, comm->world, "joining the world", err);
 }
 
-/* The groups that all ranks create, in rank 0's order. Some ranks are in no group along an axis: only the first and
- * last stages of a pipeline have tied parameters. Rank 0 is the first of a group along every axis, so it has one of
- * each. */
+/* The groups that all ranks create, in rank 0's order. Along some axes, some ranks are in no group: only the first and
+ * last stages of a pipeline have tied parameters. Rank 0 is the first rank of a group along every axis, so it has a
+ * group of each axis. */
 typedef struct group_list {
   int32_t count;
   struct {
@@ -131,7 +132,8 @@ static tws_code agree(tws_comm *comm, const tws_cuda_comm_setup *setup, group_li
   return setup->broadcast(setup->user, list, sizeof *list, err);
 }
 
-/* This rank's group along these axes; among several the one with the same index among equals as in the list. */
+/* Returns this rank's group along the axes of the list's entry `at`; if there are several along the same axes, the one
+ * with the same index among them as in the list. */
 static nccl_group *listed_group(tws_comm *comm, const group_list *list, int at) {
   int earlier = 0;
   for (int i = 0; i < at; i++) earlier += list->group[i].axes == list->group[at].axes;
@@ -146,11 +148,11 @@ static int is_world(const tws_comm *comm, const nccl_group *group) {
   return group->size == comm->world_size;
 }
 
-/* Every rank calls this for every group of the list, with NULL if it is in none. The first rank of a group is its
- * colour: groups of one axis are disjoint. */
+/* Splits a group from the world's communicator. Every rank calls this for every group of the list, with NULL if it is
+ * in none. The first rank of a group is its color, as groups of one axis are disjoint. */
 static tws_code split(tws_comm *comm, nccl_group *group, tws_axes axes, tws_error *err) {
   char what[96];
-  if (group && is_world(comm, group)) { /* then it is so on all ranks */
+  if (group && is_world(comm, group)) { /* all ranks make the same decision */
     group->comm = comm->world;
     group->borrowed = 1;
     return TWS_OK;
@@ -223,7 +225,8 @@ static void give_back(void *user, void *base) {
   ncclMemFree(base);
 }
 
-/* An arena that can be registered, on every communicator: ranks pass registered buffers either all or none. */
+/* Allocates an arena that can be registered, and registers it with every communicator: NCCL requires that either all
+ * ranks pass registered buffers or none does. */
 static tws_code take(void *user, size_t bytes, void **base, tws_error *err) {
   tws_comm *comm = user;
   *base = NULL;
@@ -239,7 +242,7 @@ static tws_code take(void *user, size_t bytes, void **base, tws_error *err) {
   return code;
 }
 
-/* For whoever waits for the device: what a communicator found out meanwhile. */
+/* Called while the host waits for the device: returns an asynchronous error of a communicator. */
 static tws_code look(void *user, tws_error *err) {
   const tws_comm *comm = user;
   for (uint32_t i = 0; i <= comm->group_count; i++) {
@@ -263,7 +266,7 @@ static tws_code prepare(tws_comm *comm, const tws_cuda_comm_setup *setup, tws_er
   cudaError_t status = cudaMalloc(&comm->token, 256);
   if (status == cudaSuccess) status = cudaMemset(comm->token, 0, 256);
   if (status != cudaSuccess) return tws_cuda_fail(err, status, "setting up NCCL");
-  if (comm->world_size == 1) return TWS_OK; /* needs no library */
+  if (comm->world_size == 1) return TWS_OK; /* a world of one rank needs no NCCL */
   TWS_TRY(join_world(comm, setup, err));
   TWS_TRY(agree(comm, setup, &list, err));
   TWS_TRY(split_all(comm, &list, err));
@@ -313,7 +316,7 @@ static void close_communicator(const tws_comm *comm, ncclComm_t c) {
 void tws_nccl_destroy(tws_comm *comm) {
   if (!comm) return;
   tws_cuda_watch(comm->backend, NULL, NULL);
-  tws_cuda_forget(comm->backend); /* communicators wait for the graphs that they are in */
+  tws_cuda_forget(comm->backend); /* closing a communicator waits for the graphs that use it */
   for (uint32_t i = 0; i < comm->group_count; i++) {
     if (comm->groups[i].comm && !comm->groups[i].borrowed) close_communicator(comm, comm->groups[i].comm);
     tws_free(comm->groups[i].ranks);
@@ -354,7 +357,8 @@ static tws_code data_type(const tws_comm *comm, tws_dtype dtype, ncclDataType_t 
   return tws_fail(err, TWS_INTERNAL, NULL, "NCCL: rank %d: no such type, %d", comm->rank, (int)dtype);
 }
 
-/* A message for every pair of ranks that the collective requires. All pairs progress concurrently. */
+/* Starts a message for every pair of ranks between which the collective transfers data. All pairs progress
+ * concurrently. */
 static ncclResult_t pairs(const nccl_group *group, const tws_collective_row *row, int root,
                           const tws_comm_segment *segment, ncclDataType_t type, cudaStream_t s) {
   ncclResult_t result = ncclGroupStart();
@@ -397,7 +401,7 @@ static ncclResult_t start_segment(const tws_comm *comm, const nccl_group *group,
   return row->pattern == TWS_PATTERN_PAIRS ? pairs(group, row, root, segment, type, s) : ncclInvalidArgument;
 }
 
-/* A group of one: what is sent is what is received. */
+/* Copies what a group of one rank sends to what it receives. */
 static tws_code copy_segments(const tws_comm_segment *segments, int count, cudaStream_t s, tws_error *err) {
   for (int i = 0; i < count; i++) {
     if (segments[i].send == segments[i].receive || segments[i].count == 0) continue;
@@ -422,7 +426,8 @@ static tws_code start_collective(tws_comm *comm, int group, tws_collective colle
   if (g->size == 1) return copy_segments(segments, count, s, err);
   if (!g->comm) return tws_fail(err, TWS_RANK, NULL, "NCCL: rank %d: the communicator was aborted", comm->rank);
   if (collective == TWS_COLLECTIVE_BARRIER) segments = &nothing, count = 1;
-  for (int i = 0; i < count; i++) TWS_TRY(data_type(comm, segments[i].dtype, &type, err)); /* before a group begins */
+  /* errors must be found before ncclGroupStart() */
+  for (int i = 0; i < count; i++) TWS_TRY(data_type(comm, segments[i].dtype, &type, err));
   snprintf(what, sizeof what, "%s of group '%s'", tws_collective_name(collective), tws_axes_name(g->axes));
   ncclResult_t result = ncclGroupStart();
   for (int i = 0; result == ncclSuccess && i < count; i++) {
@@ -434,7 +439,7 @@ static tws_code start_collective(tws_comm *comm, int group, tws_collective colle
   return settle_after(comm, g->comm, result, what, err);
 }
 
-/* The communicator for messages with a rank, and its number there. */
+/* Returns the communicator for messages with a rank, and replaces *peer by the rank's number in it. */
 static ncclComm_t for_messages(const tws_comm *comm, int *peer) {
   for (int i = 0; comm->messages && i < comm->messages->size; i++) {
     if (comm->messages->ranks[i] != *peer) continue;
@@ -459,7 +464,7 @@ static tws_code start_message(tws_comm *comm, int peer, int receives, void *data
   return settle_after(comm, c, result, what, err);
 }
 
-/* ---- the same, waited for ---- */
+/* ---- the same operations, which wait for their end ---- */
 
 static tws_code finish(tws_comm *comm, tws_error *err) {
   return tws_cuda_backend.synchronize(comm->backend, err);
@@ -472,7 +477,7 @@ static tws_code collective_now(tws_comm *comm, int group, tws_collective collect
 }
 
 static tws_code send_now(tws_comm *comm, int peer, const void *data, uint64_t bytes, tws_error *err) {
-  void *from = (void *)(uintptr_t)data; /* only read */
+  void *from = (void *)(uintptr_t)data; /* the library only reads these data */
   TWS_TRY(start_message(comm, peer, 0, from, bytes, TWS_STREAM_COMPUTE, err));
   return finish(comm, err);
 }

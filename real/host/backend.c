@@ -1,4 +1,4 @@
-/* The host backend: arenas, dispatch and the checks before it. */
+/* The host backend: arenas, checks of operands, and dispatch of kernels. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,8 +30,8 @@ static int have_avx512(void) {
 }
 #endif
 
-/* The kernels of this level, or for 0 the best, of those that the build has (TWINSPEED_HOST_ISAS) and the processor
- * runs; NULL where there are none. */
+/* Returns the kernels of this level, or of the best one for level 0, among those that the build has
+ * (TWINSPEED_HOST_ISAS) and the processor supports; NULL if there are none. */
 static const tws_host_kernels *find_kernels(int level) {
 #ifdef TWS_HOST_HAS_avx512
   if ((level == 3 || level == 0) && have_avx512()) return &tws_host_kernels_avx512;
@@ -89,7 +89,7 @@ static tws_code host_allocate(tws_backend *backend, tws_tier tier, uint64_t byte
   if (memory == MAP_FAILED)
     return tws_fail(err, TWS_MEMORY, "use a smaller micro batch, recomputation, a higher ZeRO stage or more ranks",
                     "cannot allocate the %s arena of %.3f GiB", tws_tier_name(tier), (double)bytes / 1073741824.0);
-  madvise(memory, bytes, MADV_HUGEPAGE); /* only an improvement: its failure is none */
+  madvise(memory, bytes, MADV_HUGEPAGE); /* only an optimization: a failure is ignored */
   backend->arenas[backend->arena_count++] = (tws_host_arena){memory, bytes};
   *base = memory;
   return TWS_OK;
@@ -157,7 +157,7 @@ static tws_code host_copy(tws_backend *backend, void *to, const void *from, uint
 }
 
 static tws_code host_synchronize(tws_backend *backend, tws_error *err) {
-  (void)backend, (void)err; /* run() and copy() return when they are done */
+  (void)backend, (void)err; /* run() and copy() have completed their work when they return */
   return TWS_OK;
 }
 

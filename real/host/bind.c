@@ -105,7 +105,8 @@ tws_code tws_cpus_share(const char *synthetic, const tws_cpus *allowed, int inde
     processors += hwloc_bitmap_weight(part);
   }
   *bound = part && c.count >= count && processors >= threads;
-  for (int t = 0; *bound && t < threads; t++) { /* all of the share's cores on the NUMA node of the thread's own */
+  /* each thread may use all cores of the share that are on one NUMA node */
+  for (int t = 0; *bound && t < threads; t++) {
     const int own = first + (int)((int64_t)(end - first) * t / threads);
     hwloc_bitmap_zero(part);
     for (int i = first; i < end; i++)
@@ -121,8 +122,8 @@ tws_code tws_cpus_share(const char *synthetic, const tws_cpus *allowed, int inde
 typedef struct binding {
   hwloc_topology_t topology;
   const tws_cpus *per_thread;
-  hwloc_bitmap_t nodes; /* that the share's memory lies on */
-  int far;              /* the machine has others */
+  hwloc_bitmap_t nodes; /* NUMA nodes on which the share's memory is allocated */
+  int far;              /* 1: the machine has other NUMA nodes */
   _Atomic int unbound, far_away;
 } binding;
 

@@ -13,10 +13,10 @@ typedef struct tws_cpus {
 } tws_cpus;
 
 typedef struct tws_machine_parts {
-  int cores, numa_nodes; /* number of those that this process may use */
+  int cores, numa_nodes; /* numbers of cores and NUMA nodes that this process may use */
 } tws_machine_parts;
 
-/* Processors that this process may use; TWS_UNSUPPORTED: this build has no hwloc. */
+/* Determines the processors that this process may use. Fails with TWS_UNSUPPORTED if this build has no hwloc. */
 tws_code tws_cpus_allowed(tws_cpus *out, tws_error *err);
 /* Counts cores and NUMA nodes. synthetic: a machine in hwloc's synthetic notation ("numa:2 core:4 pu:2"), for tests;
  * NULL: this one. `allowed` NULL: all processors. */
@@ -31,7 +31,7 @@ tws_code tws_cpus_share(const char *synthetic, const tws_cpus *allowed, int inde
  * places both: *bound and *near report the result. `allowed` is the set that the ranks of this node share. */
 tws_code tws_host_bind(tws_backend *backend, const tws_cpus *allowed, int index, int count, int *bound, int *near,
                        tws_error *err);
-/* "hwloc 2.9.0", "" without. */
+/* Returns the name and version of hwloc, "hwloc 2.9.0"; "" in a build without it. */
 const char *tws_bind_library(char *buffer, int size);
 
 #endif

@@ -1,6 +1,6 @@
 /* Matrix products from oneDNN (faster than OpenBLAS on the processors measured, and it has bfloat16), or from OpenBLAS
- * where oneDNN is not there. Each of our threads multiplies a block of its own, and the library must not start
- * threads itself: a second pool would fight with ours. */
+ * if oneDNN is not installed. Each thread of the backend multiplies a block of its own, and the library must not start
+ * threads itself: they would compete with the backend's threads for cores. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #ifdef TWS_HAVE_DNNL
 #include <dnnl.h>
 
-/* The OpenMP runtime under oneDNN, if that is what it uses: the setting is one of the calling thread. */
+/* The OpenMP runtime that oneDNN may use; the setting applies to the calling thread. */
 extern void omp_set_num_threads(int) __attribute__((weak));
 extern int omp_get_max_threads(void) __attribute__((weak));
 
@@ -43,7 +43,7 @@ const char *tws_host_gemm_library(char *buffer, int size) {
 }
 
 int tws_host_bf16_native(void) {
-  /* Bits of the enumeration are cumulative: this asks for the bfloat16 instructions, not their emulation. */
+  /* Bits of the enumeration are cumulative: this tests for the bfloat16 instructions, not for their emulation. */
   return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
 }
 
@@ -55,8 +55,8 @@ typedef struct prepared {
 
 struct tws_host_bf16_cache {
   dnnl_engine_t engine;
-  dnnl_stream_t *stream; /* of each thread */
-  void **scratch;        /* of each thread, scratch_bytes long */
+  dnnl_stream_t *stream; /* [thread] */
+  void **scratch;        /* [thread] memory of scratch_bytes bytes */
   size_t scratch_bytes;
   int threads;
   prepared *items;
@@ -151,13 +151,13 @@ tws_code tws_host_bf16_prepare(tws_host_bf16_cache *cache, const tws_host_bf16_g
   item->shape = *gemm;
   if (make_primitive(cache, gemm, item) != 0) item->primitive = NULL;
   size_t bytes = item->primitive ? dnnl_memory_desc_get_size(&item->scratch) : 0;
-  if (bytes > TWS_HOST_SCRATCH_LIMIT / 2) /* the other half is for conversions */ {
+  if (bytes > TWS_HOST_SCRATCH_LIMIT / 2) /* the other half of the limit is for conversions */ {
     dnnl_primitive_destroy(item->primitive);
     item->primitive = NULL;
   }
   if (!item->primitive) { /* failures are cached too: creating a primitive takes as long as a product */
     cache->count++;
-    return TWS_UNSUPPORTED; /* the caller has another way */
+    return TWS_UNSUPPORTED; /* the caller computes the product in another way */
   }
   if (bytes > cache->scratch_bytes) {
     for (int i = 0; i < cache->threads; ++i) {
@@ -200,14 +200,15 @@ int tws_host_bf16_multiply(tws_host_bf16_cache *cache, int thread, const tws_hos
 }
 
 #else
-/* The Fortran interface: GSL's reference BLAS, which the program loads too, also has the C names. */
+/* The Fortran interface is used, because GSL's reference BLAS, which the program loads too, also defines the C
+ * names. */
 extern void sgemm_(const char *transpose_a, const char *transpose_b, const int *m, const int *n, const int *k,
                    const float *alpha, const float *a, const int *lda, const float *b, const int *ldb,
                    const float *beta, float *c, const int *ldc);
 extern void openblas_set_num_threads(int threads);
 extern char *openblas_get_corename(void);
 
-/* OpenBLAS keeps one thread count for the process. */
+/* OpenBLAS has one thread count for the whole process. */
 static pthread_once_t single_thread = PTHREAD_ONCE_INIT;
 static void use_single_thread(void) {
   openblas_set_num_threads(1);

@@ -9,17 +9,18 @@
 
 #include "real/real.h"
 
-/* The backend's table. In create(), `threads` 0 means one for each processor this process may use; `device` is 0 for
- * the best instruction set, or 1 (any x86-64), 2 (AVX2), 3 (AVX-512) for exactly that one (TWS_UNSUPPORTED where the
- * processor or the build lacks it). */
+/* Returns the backend's table. In create(), `threads` 0 means one for each processor this process may use; `device` is
+ * 0 for the best instruction set, or 1 (any x86-64), 2 (AVX2), 3 (AVX-512) for exactly that one (TWS_UNSUPPORTED where
+ * the processor or the build lacks it). */
 const tws_backend_ops *tws_host_backend(void);
 
-/* Memory of the backend outside of arenas: packing blocks and scratch of the matrix products. It is bounded by
- * threads x TWS_HOST_SCRATCH_LIMIT. */
+/* Returns the bytes of the backend's memory outside of arenas: packing blocks and scratch of the matrix products, at
+ * most threads x TWS_HOST_SCRATCH_LIMIT. */
 size_t tws_host_scratch_bytes(const tws_backend *backend);
 enum { TWS_HOST_SCRATCH_LIMIT = 4 << 20 };
 
-/* "avx512, 2 threads, oneDNN 2.6.3"; backend may be NULL (best instruction set, no thread count). */
+/* Writes a description such as "avx512, 2 threads, oneDNN 2.6.3" into `buffer` and returns it; backend may be NULL
+ * (best instruction set, no thread count). */
 const char *tws_host_describe(const tws_backend *backend, char *buffer, int size);
 
 #endif

@@ -16,14 +16,14 @@ typedef struct tws_host_pool tws_host_pool;
 typedef void (*tws_host_task)(void *arg, int thread, int threads);
 tws_code tws_host_pool_create(int threads, tws_host_pool **out, tws_error *err);
 void tws_host_pool_destroy(tws_host_pool *pool);
-/* Run the task on every thread of the pool (the caller is thread 0) and return when all are done. */
+/* Runs the task on every thread of the pool (the caller is thread 0), and returns when all have finished. */
 void tws_host_pool_run(tws_host_pool *pool, tws_host_task task, void *arg);
 int tws_host_available_processors(void);
 
 /* ---- gemm.c: single-threaded products from a library; C = op(A) op(B) + beta C, row-major ---- */
-void tws_host_gemm_thread_setup(void);  /* once in every thread that calls the products below */
+void tws_host_gemm_thread_setup(void);  /* to be called once in every thread that calls the products below */
 int tws_host_gemm_enter(void);          /* limits the library to the calling thread; returns the previous setting ... */
-void tws_host_gemm_leave(int previous); /* ... which this restores */
+void tws_host_gemm_leave(int previous); /* ... which this function restores */
 void tws_host_sgemm(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
                     const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 const char *tws_host_gemm_library(char *buffer, int size);
@@ -35,7 +35,7 @@ typedef struct tws_host_bf16_gemm {
   int32_t c_is_f32, pad_;
 } tws_host_bf16_gemm;
 typedef struct tws_host_bf16_cache tws_host_bf16_cache;
-int tws_host_bf16_native(void); /* 1: the library has fast bfloat16 products on this processor */
+int tws_host_bf16_native(void); /* returns 1 if the library has fast bfloat16 products on this processor */
 tws_code tws_host_bf16_cache_create(int threads, tws_host_bf16_cache **out, tws_error *err);
 void tws_host_bf16_cache_destroy(tws_host_bf16_cache *cache);
 size_t tws_host_bf16_cache_bytes(const tws_host_bf16_cache *cache);
@@ -43,16 +43,16 @@ size_t tws_host_bf16_cache_bytes(const tws_host_bf16_cache *cache);
  * declines this shape. */
 tws_code tws_host_bf16_prepare(tws_host_bf16_cache *cache, const tws_host_bf16_gemm *gemm, tws_error *err);
 int tws_host_bf16_multiply(tws_host_bf16_cache *cache, int thread, const tws_host_bf16_gemm *gemm, const void *a,
-                           const void *b, void *c, const void *bias); /* 0: done */
+                           const void *b, void *c, const void *bias); /* returns 0 after the product was computed */
 
 /* ---- backend.c ---- */
 typedef struct tws_host_call {
   tws_backend *backend;
   const tws_work *work;
-  const double *argument; /* TWS_ARGUMENTS of them */
+  const double *argument; /* [TWS_ARGUMENTS] */
   void *const *operand;
   const tws_dtype *dtype;
-  int count; /* operands */
+  int count; /* number of operands */
 } tws_host_call;
 typedef tws_code (*tws_host_function)(const tws_host_call *call, tws_error *err);
 typedef struct tws_host_kernels {
@@ -69,12 +69,13 @@ struct tws_backend {
   int threads;
   const tws_host_kernels *kernels;
   tws_host_pool *pool;
-  tws_host_bf16_cache *bf16; /* NULL where the library has no fast bfloat16 */
-  float *convert;            /* float32 panels of 16-bit products that are converted; allocated on first use */
+  tws_host_bf16_cache *bf16; /* NULL if the library has no fast bfloat16 products */
+  float *convert;            /* memory for float32 panels, to which operands of 16-bit products are converted; allocated
+                              * on first use */
   size_t convert_bytes;
   tws_host_arena *arenas;
   size_t arena_count, arena_capacity;
-  pthread_mutex_t lock; /* serializes kernels */
+  pthread_mutex_t lock; /* held while a kernel runs, so that kernels run one after another */
 };
 
 /* ---- kernels/: the table of one instruction set ---- */

@@ -18,9 +18,9 @@ struct tws_host_pool {
   pthread_t *worker;
   tws_host_task task;
   void *arg;
-  _Alignas(64) _Atomic uint32_t generation; /* counts loops; workers wait for it to change */
-  _Atomic int sleepers;                     /* workers in futex_wait, or about to enter it */
-  _Alignas(64) _Atomic uint32_t remaining;  /* workers that have not finished the loop */
+  _Alignas(64) _Atomic uint32_t generation; /* counts loops; workers wait until it changes */
+  _Atomic int sleepers;                     /* number of workers in futex_wait, or about to enter it */
+  _Alignas(64) _Atomic uint32_t remaining;  /* number of workers that have not finished the current loop */
   _Atomic int caller_sleeps;
   _Atomic int stop;
 };
@@ -61,8 +61,8 @@ static uint32_t await_generation(tws_host_pool *pool, uint32_t seen) {
     relax_processor();
   }
   for (;;) {
-    /* The increment comes before the kernel compares the word, and run() changes the word before it looks for
-     * sleepers: either it sees us, or we see the change. */
+    /* The increment precedes the kernel's comparison of the word, and run() changes the word before it checks for
+     * sleepers: so either run() sees this worker as a sleeper, or the worker sees the changed word. */
     atomic_fetch_add(&pool->sleepers, 1);
     futex_wait(&pool->generation, seen);
     atomic_fetch_sub(&pool->sleepers, 1);

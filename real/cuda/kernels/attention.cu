@@ -13,17 +13,17 @@
 namespace {
 
 enum { TILE = 32, SLOTS = 8, SCORES = TILE / SLOTS, SCORE_ROW = TILE + 1, MOST_HEAD = 256 };
-enum { DIAGONALS = 2 * TILE };  // distances in a tile, rounded up
+enum { DIAGONALS = 2 * TILE };  // number of diagonals (distances between query and key) of a tile, rounded up
 
 struct Shape {
   int64_t seq, kv_seq;
   int heads, kv_heads, head, group;
   float scale;
-  // of SPECIAL
+  // set if SPECIAL
   tws_attention_form form;
-  const int32_t *lengths;    // or null
-  const int32_t *documents;  // or null
-  const float *hyper;        // for dropout
+  const int32_t *lengths;    // [sequence] number of tokens, or null
+  const int32_t *documents;  // documents of packed sequences, or null
+  const float *hyper;        // hyperparameters, used by dropout
   const void *biases;        // [buckets][heads], or null
 };
 
@@ -51,7 +51,7 @@ __device__ int64_t length_of(const Shape &s, int64_t batch) {
   return length < 0 ? 0 : length < s.kv_seq ? length : s.kv_seq;
 }
 
-// Visible part of one sequence: `length` keys, within documents.
+// The part of one sequence that is visible: `length` keys, within documents.
 struct Sequence {
   int64_t length;
   const int32_t *documents;  // or null
@@ -62,7 +62,7 @@ __device__ Sequence sequence_of(const Shape &s, int64_t batch) {
   return {length_of(s, batch), s.documents ? s.documents + 2 * batch * s.seq : nullptr};
 }
 
-// Keys that a query sees; none if the query is outside the sequence, which plain causal attention never tests.
+// Returns the keys that a query sees; none if it is outside the sequence, which plain causal attention never tests.
 template <bool SPECIAL>
 __device__ Span keys_of(const tws_attention_form &f, int64_t query, const Sequence &of) {
   Span span = {0, query + 1};
@@ -74,7 +74,7 @@ __device__ Span keys_of(const tws_attention_form &f, int64_t query, const Sequen
   return span;
 }
 
-// Keys that some of the queries of a tile see, from a whole tile on.
+// Returns the keys that at least one query of a tile sees, rounded down to a whole tile.
 template <bool SPECIAL>
 __device__ Span keys_of_tile(const Shape &s, const tws_attention_form &f, int64_t first, const Sequence &of) {
   Span span = {0, first + 1};
@@ -85,7 +85,7 @@ __device__ Span keys_of_tile(const Shape &s, const tws_attention_form &f, int64_
   return span;
 }
 
-// Index of a tile's diagonal on which a key and a query lie, by their positions in the tile.
+// Returns the index of a tile's diagonal that contains a key and a query, given by their positions in the tile.
 __device__ int diagonal_of(int query, int key) {
   return key - query + TILE - 1;
 }
@@ -100,14 +100,14 @@ __device__ void load_diagonals(const Shape &s, const tws_attention_form &f, int 
   near[i] = to_float(static_cast<const T *>(s.biases)[row * s.heads + h]);
 }
 
-// A scaled product as a score: capped, and with its linear bias.
+// Converts a scaled product to a score: caps it, and adds its linear bias.
 template <bool SPECIAL>
 __device__ float biased(const tws_attention_form &f, float slope, float score, int64_t query, int64_t key) {
   if (SPECIAL && f.cap != 0.0F) score = f.cap * tanhf(score / f.cap);
   return SPECIAL && f.alibi ? score - slope * fabsf((float)(query + f.offset - key)) : score;
 }
 
-// Derivative of a score with respect to its scaled product.
+// Returns the derivative of a score with respect to its scaled product.
 template <bool SPECIAL>
 __device__ float steepness(const tws_attention_form &f, float score) {
   if (!SPECIAL || f.cap == 0.0F) return 1.0F;
@@ -115,7 +115,7 @@ __device__ float steepness(const tws_attention_form &f, float score) {
   return 1.0F - t * t;
 }
 
-// 0 where a probability is dropped, else what it grows by.
+// Returns 0 if a probability is dropped, else 1 / (1 - p).
 template <bool SPECIAL>
 __device__ float dropout_factor(const tws_attention_form &f, int64_t batch, int h, int64_t query, int64_t key) {
   if (!SPECIAL || f.dropped_below == 0) return 1.0F;
@@ -125,7 +125,7 @@ __device__ float dropout_factor(const tws_attention_form &f, int64_t batch, int 
   return word[key % TWS_DROPOUT_GROUP] < f.dropped_below ? 0.0F : f.kept;
 }
 
-// Floats of a row in shared memory: whole chunks of 32, and 4 more so that rows start in different banks.
+// Number of floats of a row in shared memory: whole chunks of 32, and 4 more, so that rows start in different banks.
 template <int CHUNKS>
 __host__ __device__ constexpr int stride() {
   return CHUNKS * 32 + 4;
@@ -140,7 +140,7 @@ __device__ void load_tile(const T *from, int64_t first, int64_t seq, int64_t row
   }
 }
 
-// Dot products of one row with the rows slot, slot + 8, ... of a tile.
+// Computes dot products of one row with the rows slot, slot + 8, ... of a tile.
 template <int CHUNKS>
 __device__ void dot_row(const float *row, const float *tile, int slot, float (&s)[SCORES]) {
 #pragma unroll
@@ -156,7 +156,7 @@ __device__ void dot_row(const float *row, const float *tile, int slot, float (&s
   }
 }
 
-// sum += weights[0..31] x rows of the tile, for the elements that this thread owns.
+// Adds weights[0..31] x rows of the tile to sum, for the elements that this thread owns.
 template <int CHUNKS>
 __device__ void add_rows(const float *weights, const float *tile, int slot, float (&sum)[CHUNKS][4]) {
 #pragma unroll 4
@@ -195,7 +195,7 @@ __device__ float slots_max(float x) {
   return x;
 }
 
-// The tiles of the longest rows come first, so that no block with much work starts last.
+// Returns the tile of this block; the tiles of the longest rows come first, so that no long block starts last.
 __device__ int64_t longest_first() {
   return (int64_t)(gridDim.x - 1 - blockIdx.x) * TILE;
 }
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(BLOCK) attention(Heads<const T> x_of, T *o, fl
     add_rows<CHUNKS>(p + row * SCORE_ROW, v, slot, sum);
   }
   if (query >= s.seq) return;
-  const bool none = SPECIAL && total == 0.0F;  // no key is seen
+  const bool none = SPECIAL && total == 0.0F;  // the query sees no key
   store_row<T, CHUNKS>(o + ((batch * s.seq + query) * s.heads + h) * s.head, s.head, slot, sum,
                        none ? 0.0F : 1.0F / total);
   if (slot == 0) lse[(batch * s.heads + h) * s.seq + query] = none ? 0.0F : largest + logf(total);
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(BLOCK) attention(Heads<const T> x_of, T *o, fl
 
 // ---- backward ----
 
-// delta[batch, head, token] = dO . O; a warp for each.
+// Computes delta[batch, head, token] = dO . O; one warp computes one element.
 template <typename T>
 __global__ void row_products(const T *d_o, const T *o, float *delta, int64_t rows, Shape s) {
   const int64_t i = (int64_t)blockIdx.x * (BLOCK / WARP) + threadIdx.x / WARP;  // (batch, token, head)
@@ -372,7 +372,7 @@ __global__ void __launch_bounds__(BLOCK) attention_grad_keys(const T *d_o, Heads
   constexpr int TILE_FLOATS = TILE * stride<CHUNKS>();
   float *k = reinterpret_cast<float *>(shared), *v = k + TILE_FLOATS, *q = v + TILE_FLOATS, *g = q + TILE_FLOATS;
   float *p = g + TILE_FLOATS, *ds = p + TILE * SCORE_ROW, *log_sum = ds + TILE * SCORE_ROW, *dot = log_sum + TILE;
-  Span *spans = reinterpret_cast<Span *>(dot + TILE);  // of the tile's queries: keys that they see
+  Span *spans = reinterpret_cast<Span *>(dot + TILE);  // [query of the tile] keys that it sees
   float *near = reinterpret_cast<float *>(spans + TILE);
   const int row = (int)threadIdx.x / SLOTS, slot = (int)threadIdx.x % SLOTS, kv = (int)blockIdx.y;
   const int64_t batch = blockIdx.z, first = (int64_t)blockIdx.x * TILE, key = first + row;
@@ -556,7 +556,7 @@ tws_code choose(const tws_cuda_call *call, bool grad, tws_error *err) {
 
 // ---- parts of one softmax ----
 
-// A warp has one query of one head.
+// A warp processes one query of one head.
 template <typename T>
 __global__ void attention_merge(const T *o_part, const float *lse_part, T *o, float *lse, int64_t batch, int64_t seq,
                                 int64_t heads, int64_t head, int64_t rows) {

@@ -1,4 +1,4 @@
-// Batch norm: sums over the rows in parts, that are added up in order, then a pass over the numbers.
+// Batch norm: sums over the rows in parts, which are added in order, then normalizes all elements.
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(COLUMN_BLOCK) moments(const T *x, const float 
   follow_statistic(f, width + i, (float)(about / (double)(rows > 1 ? rows - 1 : 1)));
 }
 
-// By the batch's means and 1/std, or the running means and variances.
+// Normalizes with the batch's means and 1/std, or with the running means and variances.
 template <typename T, int V, bool RUNNING>
 __global__ void __launch_bounds__(BLOCK) normalise(const T *x, const T *weight, const T *bias, const float *stats, T *y,
                                                    int64_t count, int64_t width, float epsilon) {
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(BLOCK) normalise(const T *x, const T *weight, 
   }
 }
 
-// As moment_parts(), for dy and dy z.
+// Computes partial sums as moment_parts() does, of dy and dy z.
 template <typename T>
 __global__ void __launch_bounds__(COLUMN_BLOCK)
     grad_parts(const T *dy, const T *x, const float *stats, float *sums, int64_t rows, int64_t width) {
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(COLUMN_BLOCK)
   sums[((int64_t)blockIdx.y * 2 + 1) * width + i] = product;
 }
 
-// The totals overwrite the first part.
+// Adds the parts; the totals overwrite the first part.
 template <typename G>
 __global__ void __launch_bounds__(COLUMN_BLOCK)
     grad_totals(float *sums, int parts, G *dweight, G *dbias, int64_t width, bool accumulate) {
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(COLUMN_BLOCK)
   dbias[i] = from_float<G>((float)sum + (accumulate ? to_float(dbias[i]) : 0.0F));
 }
 
-// dx = weight/std (dy - mean(dy) - z mean(dy z))
+// Computes dx = weight/std (dy - mean(dy) - z mean(dy z)).
 template <typename T, int V>
 __global__ void __launch_bounds__(BLOCK)
     grad_input(const T *dy, const T *x, const T *weight, const float *stats, const float *totals, T *dx, int64_t rows,
@@ -133,7 +133,7 @@ unsigned chunks_of(int64_t width) {
   return (unsigned)ceil_div(width, COLUMN_BLOCK);
 }
 
-// Enough to fill the device, few enough for the scratch memory.
+// Sets *parts to a number that fills the device, and whose sums fit into the scratch memory.
 tws_code parts_of(const tws_cuda_call *call, int *parts, tws_error *err) {
   const int64_t rows = call->work->d[0], width = call->work->d[1];
   const int64_t fill = ceil_div((int64_t)call->multiprocessors * 16, chunks_of(width));

@@ -34,7 +34,7 @@ __device__ inline uint32_t size_bits(const float *norms, int64_t column) {
   return bits_of<uint32_t>(norms[column]) & 0x7fffffffU;
 }
 
-// Sum over all threads; `scratch` has BLOCK counts.
+// Returns the sum over all threads; `scratch` has BLOCK counts.
 __device__ inline int64_t count_all(int64_t mine, int64_t *scratch) {
   scratch[threadIdx.x] = mine;
   __syncthreads();
@@ -72,7 +72,7 @@ __global__ void top_columns(const float *norms, int32_t *chosen, int64_t columns
     all_above += scratch[k];
     if (k < (int)threadIdx.x) before += scratch[k], equals_before += equals[k];
   }
-  const int64_t wanted = kept - all_above;  // of those as large as the least
+  const int64_t wanted = kept - all_above;  // number of chosen columns whose norm equals the smallest chosen one
   int64_t at = before + (equals_before < wanted ? equals_before : wanted);
   for (int64_t c = begin; c < end; ++c) {
     const uint32_t bits = size_bits(norms, c);
@@ -108,7 +108,7 @@ tws_code run_move(const tws_cuda_call *call, tws_error *err) {
 template <typename X, typename Y>
 __global__ void accumulate_clipped(const X *x, const double *metrics, Y *y, int64_t count) {
   const float clip = (float)metrics[TWS_METRIC_CLIP];
-  if (metrics[TWS_METRIC_CLIP] == 0) return;  // x may be no numbers
+  if (metrics[TWS_METRIC_CLIP] == 0) return;  // the gradients are not finite
   EACH_ITEM(i, count) y[i] = from_float<Y>(to_float(y[i]) + clip * to_float(x[i]));
 }
 

@@ -16,7 +16,7 @@ typedef __half f16;
 #ifndef LAUNCH
 #define LAUNCH(kernel, grid, block, shared, call, ...) kernel<<<grid, block, shared, (call)->stream>>>(__VA_ARGS__)
 #define BLOCK_MEMORY(name) extern __shared__ float4 name[]
-// One instruction each, with an error of one or two units in the last place; results below 2^-126 are flushed to 0.
+// Each is one instruction, with an error of one or two units in the last place; results below 2^-126 become 0.
 __device__ inline float fast_exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -70,7 +70,7 @@ __device__ inline To bits_of(From x) {
   return y;
 }
 
-// Element j of a pack; j is a compile-time constant after unrolling.
+// Returns element j of a pack; j is a compile-time constant after unrolling.
 template <int N>
 __device__ inline float at(const Pack<float, N> &pack, int j) {
   return bits_of<float>(pack.w[j]);
@@ -135,7 +135,7 @@ __device__ inline void at_once(I first, I end, I step, Load load, Use use) {
   }
 }
 
-// Elements of a pack: 16 bytes of the widest type.
+// Number of elements of a pack: 16 bytes of the widest type.
 template <typename A, typename B = A, typename C = A>
 struct Width {
   static constexpr int largest = sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B);
@@ -184,7 +184,7 @@ inline int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Number of blocks for a grid-stride loop over `items`.
+// Returns the number of blocks for a grid-stride loop over `items`.
 inline unsigned grid_for(const tws_cuda_call *call, int64_t items, int per_block) {
   const int64_t blocks = ceil_div(items, per_block), most = (int64_t)call->multiprocessors * 8;
   return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
@@ -203,7 +203,7 @@ inline tws_code allow_shared(K kernel, size_t bytes, tws_error *err) {
   return status == cudaSuccess ? TWS_OK : tws_cuda_fail(err, status, "shared memory");
 }
 
-// Error of the last kernel launch.
+// Returns the error of the last kernel launch.
 inline tws_code launched(tws_error *err) {
   const cudaError_t status = cudaGetLastError();
   return status == cudaSuccess ? TWS_OK : tws_cuda_fail(err, status, "launch");

@@ -1,15 +1,15 @@
-// Convolutions as products with matrices of patches, made for some pictures after the other; those with groups as plain
-// sums. No sum depends on timing.
+// Convolutions: products with matrices of patches, which are built for a few pictures at a time; convolutions with
+// groups are plain sums. No sum depends on timing.
 #include "models/windows.h"
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
 
-// Work of a launch: pictures from the first on.
+// The pictures that one launch processes.
 struct Shape {
   tws_windows w;
-  int64_t width;    // of a patch
-  int64_t windows;  // of a picture
+  int64_t width;    // elements of a patch
+  int64_t windows;  // windows of a picture
   bool accumulate;
 };
 
@@ -29,7 +29,7 @@ __device__ inline int64_t tap_of(const Shape &s, const Over &o, int64_t oy, int6
   return (o.y + s.w.padding - oy * s.w.stride) * s.w.columns + o.x + s.w.padding - ox * s.w.stride;
 }
 
-// The input pixel of a window's tap, or -1 outside the picture.
+// Returns the input pixel of a window's tap, or -1 if it is outside the picture.
 __device__ inline int64_t pixel_of(const Shape &s, int64_t window, int64_t tap) {
   const int64_t y = window % s.windows / s.w.out_width * s.w.stride - s.w.padding + tap / s.w.columns;
   const int64_t x = window % s.w.out_width * s.w.stride - s.w.padding + tap % s.w.columns;
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(BLOCK) make_patches(const T *x, T *patches, Sh
   }
 }
 
-// The gradient of a pixel: the sum over the patches that it is in.
+// Computes the gradient of a pixel: the sum over the patches that contain it.
 template <typename T, int V>
 __global__ void __launch_bounds__(BLOCK) gather_patches(const float *patches, T *dx, Shape s, int64_t count) {
   const int64_t packs = s.w.in / V;
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(BLOCK) gather_patches(const float *patches, T 
 
 // ---- groups: a thread has one number ----
 
-// Input channels of the group of an output channel.
+// Returns the first input channel of the group of an output channel.
 __device__ inline int64_t first_input(const Shape &s, int64_t channel) {
   return channel / (s.w.out / s.w.groups) * (s.w.in / s.w.groups);
 }
@@ -259,7 +259,7 @@ tws_code weight_part(const tws_cuda_call *call, const Sums &sums, bool direct, i
                   err);
 }
 
-// Sums of 16 bits would be rounded once for every part: they are made in float32 first.
+// Rounds float32 sums: 16-bit sums would be rounded once for each part.
 tws_code round_sums(const tws_cuda_call *call, float *from, void *to, int64_t count, tws_error *err) {
   const bool accumulate = (call->work->flags & TWS_ACCUMULATE) != 0;
   Part p = {};

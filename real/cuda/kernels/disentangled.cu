@@ -49,7 +49,7 @@ __device__ float score(const Shape &x, const Given<T> &g, int64_t b, int64_t h, 
   return sum * x.s.scale;
 }
 
-// Factor of dropout for a probability.
+// Returns the dropout factor of a probability.
 __device__ float kept(const Shape &x, int64_t b, int64_t h, int64_t i, int64_t key) {
   if (!x.form.dropped_below) return 1;
   uint32_t word[4];
@@ -58,7 +58,7 @@ __device__ float kept(const Shape &x, int64_t b, int64_t h, int64_t i, int64_t k
   return word[key % TWS_DROPOUT_GROUP] < x.form.dropped_below ? 0.0F : x.form.kept;
 }
 
-// For a query and a key: the probability that multiplied the value, and the gradient of the products.
+// For a query and a key: the probability after dropout, and the gradient of the score.
 struct Slopes {
   float probability, product;
 };

@@ -16,14 +16,14 @@ __device__ float sigmoid(float x) {
 }
 
 struct Gelu {
-  static constexpr bool two = false;  // whether there is a second operand
+  static constexpr bool two = false;  // 1: there is a second operand
   __device__ float operator()(float x, float) const { return x * fast_reciprocal(1.0F + fast_exp2(-gelu_inner(x))); }
 };
 
 struct GeluGrad {  // (dy, x)
   static constexpr bool two = true;
   __device__ float operator()(float dy, float x) const {
-    // Beyond +-10 the slope is 0 or 1; non-finite values become NaN.
+    // Beyond +-10 the derivative is 0 or 1; non-finite values become NaN.
     const float t = fmaf(x, 0.0F, fminf(fmaxf(x, -10.0F), 10.0F));
     const float e = fast_exp2(-gelu_inner(t)), s = fast_reciprocal(1.0F + e);
     const float slope = 1.5957691216057308F * (1.0F + 0.134145F * t * t);
@@ -103,7 +103,7 @@ struct First {
   __device__ float operator()(float x, float) const { return x; }
 };
 
-enum { DEEP = 2 };  // packs of each operand that a thread has in flight
+enum { DEEP = 2 };  // number of packs of each operand that a thread has in flight
 
 // out[i] = f(a[i], b[i]); out may be a or b. One operand: f gets a twice. A block has DEEP x BLOCK packs.
 template <typename A, typename B, typename O, typename F>
@@ -209,7 +209,7 @@ tws_code run_drop(const tws_cuda_call *call, tws_error *err) {
 
 // ---- SwiGLU: rows of gate and up; V is the length of a pack, 1 where rows are not aligned ----
 
-// A block has DEEP packs a thread of one row, `chunks` blocks a row.
+// A block processes DEEP packs per thread of one row; `chunks` blocks process a row.
 struct Rows {
   int64_t packs;
   unsigned chunks, blocks;
@@ -362,7 +362,7 @@ tws_code tws_cuda_swiglu_grad(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T, return (run_gated<T, SiluGate>(call, true, err)));
 }
 
-// Equal types keep every bit.
+// If the types are equal, all bits are copied.
 tws_code tws_cuda_cast(const tws_cuda_call *call, tws_error *err) {
   const size_t count = (size_t)call->work->d[0];
   if (call->dtype[0] == call->dtype[1]) {

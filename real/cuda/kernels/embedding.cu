@@ -61,7 +61,7 @@ tws_code run_embedding(const tws_cuda_call *call, tws_error *err) {
 
 enum { GROUP = BLOCK / 2, PENDING = 1024 };      // rows of a block; matches between two distributions
 enum { SEGMENT = 1024, MOST_COUNTS = 1 << 19 };  // fewest tokens of a segment; counts for all segments and rows
-enum { SHORTEST = 256 };                         // fewest tokens of the parts in which long lists are summed
+enum { SHORTEST = 256 };                         // minimum number of tokens of the parts in which long lists are summed
 enum { CURSORS = 4, PACKED = 8 };                // words in scratch; what packs of sums are aligned to
 
 // Scratch memory: list[tokens]; per row: the beginning of its list, its length, the first of its parts; per segment of
@@ -70,7 +70,7 @@ enum { CURSORS = 4, PACKED = 8 };                // words in scratch; what packs
 struct RowLists {
   int32_t *cursor, *first, *count, *part, *counts, *list, *part_row;  // cursor: of the list, of parts
   float *sums;                                                        // [most_parts][width]
-  int64_t tokens, vocabulary, segment;                                // segment: tokens of one
+  int64_t tokens, vocabulary, segment;                                // segment: number of tokens of a segment
   int segments, part_tokens, most_parts;
 };
 
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(BLOCK) count_rows(const int32_t *ids, int64_t 
   if (row < s.rows) l.counts[blockIdx.y * l.vocabulary + s.base + row] = counts[row];
 }
 
-// One thread per row: allocates its list and its parts; its counts become positions.
+// One thread per row reserves room for its list and its parts, and turns its counts into positions.
 __global__ void __launch_bounds__(GROUP) place_rows(RowLists l) {
   __shared__ int32_t next[GROUP];
   const int64_t row = (int64_t)blockIdx.x * GROUP + threadIdx.x;

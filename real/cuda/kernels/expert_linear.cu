@@ -17,7 +17,7 @@ Experts experts_of(const tws_cuda_call *call, int counts) {
   return {d[0], d[1], d[2], d[3], d[4], d[6], in<int32_t>(call, counts)};
 }
 
-// Slots that a source fills of an expert; block: its number among all.
+// Returns the number of slots of an expert that a source fills. block: index of the pair of expert and source.
 __device__ int64_t filled_of(const Experts &e, int64_t block) {
   const int64_t filled = e.counts[block * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED];
   const int64_t most = e.shared > 1 ? e.shared * e.capacity - tws_slots_before(e.counts, block, e.shared) : e.capacity;
@@ -61,7 +61,7 @@ __device__ Tile empty_tile() {
   return tile;
 }
 
-// Rows of slots: y[slot, n] = sum over k of x[slot, k] weight(n, k). Unfilled ones become 0, or stay when adding.
+// Computes y[slot, n] = sum over k of x[slot, k] weight(n, k). Unfilled slots become 0, or stay when adding.
 template <typename T>
 __global__ void slots_product(Experts e, const T *x, const T *weight, int64_t weight_column, int64_t weight_inner,
                               const T *bias, T *y, int64_t columns, int64_t inner, int adds) {

@@ -10,12 +10,12 @@ namespace {
 
 // ---- the largest ----
 
-// Magnitudes compare as their bits do, and NaN is above all of them.
+// Returns the larger magnitude; magnitudes compare as their bits do, and NaN is larger than all of them.
 __device__ inline uint32_t larger(uint32_t a, uint32_t b) {
   return a > b ? a : b;
 }
 
-// In every thread of a block of BLOCK threads.
+// Returns the largest number in every thread of a block of BLOCK threads.
 __device__ uint32_t block_largest(uint32_t x) {
   __shared__ uint32_t warps[BLOCK / WARP];
 #pragma unroll
@@ -77,7 +77,7 @@ struct Matrix {
   int64_t rows, width, across, tiles;
   const float *amax;
   float *scale;
-  uint8_t *y, *y_t;  // or NULL
+  uint8_t *y, *y_t;  // row-major codes and transposed codes, or null
 };
 
 // Tiles of SIDE x SIDE: codes go to memory row by row, and through shared memory column by column. packs: sizes are

@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(BLOCK)
   }
 }
 
-// A block has a column of a weight: its threads walk tokens and heads, and their sums meet in a fixed order.
+// A block computes a column of a weight's gradient; its threads' sums are added in a fixed order.
 template <typename T, typename G>
 __global__ void __launch_bounds__(BLOCK)
     heads_norm_weights(const T *dy, const T *x, const float *stats, G *q, G *k, Heads h, bool adds) {

@@ -101,8 +101,8 @@ tws_code run_transpose(const tws_cuda_call *call, int64_t width, tws_error *err)
 // Columns in units. A rank has `query` columns of queries, then `share` of keys, then `share` of values.
 struct Heads {
   int64_t tokens, ranks, row, query, share, out;
-  int64_t first_key, keys;  // where keys begin in a row of x, and how many columns they have
-  int64_t head, kv;         // units of a head, key heads
+  int64_t first_key, keys;  // first_key: first column of the keys in a row of x; keys: number of their columns
+  int64_t head, kv;         // head: units of a head; kv: number of key heads
 };
 
 Heads heads_of(const tws_work *work, int64_t units_of_head) {
@@ -126,7 +126,7 @@ tws_code check_heads(const tws_work *work, tws_error *err) {
                   (long long)d[1]);
 }
 
-// Column of x that a rank's column c is a copy of.
+// Returns the column of x that a rank's column c is a copy of.
 __device__ int64_t column_of(const Heads &h, int64_t rank, int64_t c) {
   if (c < h.query) return rank * h.query + c;
   c -= h.query;

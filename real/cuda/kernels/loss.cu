@@ -10,7 +10,7 @@ namespace {
 // has in flight.
 enum { LOSS_BLOCK = 512, LARGE_BLOCK = 1024, DEEP = 4, MOST_WARPS = LARGE_BLOCK / WARP };
 
-// Sums count from their own maximum; -infinity with sum 0 is the empty row. NaN stays in the sum.
+// `sum` is relative to e^largest; -infinity with sum 0 is the empty row. A NaN stays in the sum.
 struct Softmax {
   float largest, sum;
 };
@@ -49,7 +49,7 @@ __device__ Row<T, V> row_of(T *logits, int64_t token, int columns, int padded, P
   return {reinterpret_cast<Pack<T, V> *>(logits + token * padded), copy, columns, padded, kept};
 }
 
-// All threads get the same bits. A thread keeps packs for itself only.
+// Computes the same bits in all threads. Each thread reads and writes only its own packs.
 template <typename T, int V>
 __device__ Softmax row_softmax(const Row<T, V> &row, float *scratch) {
   const int packs = (row.columns + V - 1) / V, threads = (int)blockDim.x;
@@ -129,7 +129,7 @@ __device__ void gradient_pack(const Row<T, V> &row, int p, const Pack<T, V> &pac
   row.global[p] = packed<T>(x);
 }
 
-// A thread has the packs that it has in row_softmax.
+// Each thread processes the same packs as in row_softmax().
 template <typename T, int V>
 __device__ void gradient_row(const Row<T, V> &row, const Gradient &g) {
   const int packs = (row.columns + V - 1) / V, threads = (int)blockDim.x, me = (int)threadIdx.x;
@@ -159,7 +159,7 @@ __device__ double loss_of(Softmax s, float logit) {
   return log((double)s.sum) + ((double)s.largest - (double)logit);
 }
 
-// losses[token] = -log p
+// Computes losses[token] = -log p.
 template <typename T, int V>
 __global__ void __launch_bounds__(LARGE_BLOCK, 1)
     cross_entropy(T *logits, const int32_t *targets, double *losses, int columns, int padded, int kept, double weight,
@@ -174,9 +174,9 @@ __global__ void __launch_bounds__(LARGE_BLOCK, 1)
     if (threadIdx.x == 0) losses[token] = 0.0;
     return;
   }
-  const bool known = target >= 0 && target < columns;  // else the data are wrong, and all results are NaN
+  const bool known = target >= 0 && target < columns;  // otherwise the data are wrong, and all results become NaN
   const float logit =
-      known ? to_float(logits[token * padded + target]) : CUDART_NAN_F;  // before any thread overwrites it
+      known ? to_float(logits[token * padded + target]) : CUDART_NAN_F;  // read before any thread overwrites it
   const Softmax s = row_softmax(row, scratch);
   gradient_row(row, gradient_of(s, target, logit, weight_of(weight, hyper, metrics), known));
   if (threadIdx.x == 0) losses[token] = loss_of(s, logit);
@@ -274,12 +274,12 @@ tws_code check(const tws_cuda_call *call, int64_t fewest, tws_error *err) {
   return TWS_OK;
 }
 
-// The hyperparameters, if there is a loss scale; else NULL.
+// Returns the hyperparameters if there is a loss scale, else NULL.
 const float *scale_of(const tws_cuda_call *call, int operand) {
   return call->work->flags & TWS_SCALED ? in<float>(call, operand) : nullptr;
 }
 
-// The metrics, if the number of ignored targets is known before; else NULL.
+// Returns the metrics if the number of ignored targets is known before the kernel runs, else NULL.
 const double *counted_of(const tws_cuda_call *call, int operand) {
   return call->work->flags & TWS_COUNTED ? in<double>(call, operand) : nullptr;
 }

@@ -18,15 +18,15 @@ enum { BLOCK_ROWS = 4, BLOCK_VECTORS = 1 };
 enum { BLOCK_ROWS = 2, BLOCK_VECTORS = 1 };
 #endif
 
-/* The relevant part of a tile on the diagonal. */
+/* Shape of the operand or result of a product with a tile on the diagonal; other elements are skipped. */
 typedef enum triangle {
   FULL,
-  C_LOWER, /* columns of C up to the row */
+  C_LOWER, /* only columns of C up to the row are computed */
   A_LOWER, /* A(i, l) is 0 for l > i */
   A_UPPER  /* A(i, l) is 0 for l < i */
 } triangle;
 
-/* C[rows, 16 vectors] += A[rows, l0..l1) B; A(i, l) is a[i row_step + l step]. */
+/* Computes C[rows, 16 vectors] += A[rows, l0..l1) B, where A(i, l) is a[i row_step + l step]. */
 VECTOR_INLINE void micro_product(int rows, int vectors, int64_t l0, int64_t l1, const float *a, int64_t row_step,
                                  int64_t step, const float *b, int64_t ldb, float *c, int64_t ldc, int add) {
   vf sum[BLOCK_ROWS][BLOCK_VECTORS];
@@ -51,7 +51,7 @@ VECTOR_INLINE void micro_product(int rows, int vectors, int64_t l0, int64_t l1, 
     for (int j = 0; j < vectors; ++j) v_store(c + i * ldc + j * LANES, sum[i][j]);
 }
 
-/* C[m, n] (+)= A[m, k] B[k, n]; m is a multiple of 8, n of 16. */
+/* Computes C[m, n] (+)= A[m, k] B[k, n]; m is a multiple of 8, n of 16. */
 VECTOR_INLINE void tile_product(triangle part, int64_t m, int64_t n, int64_t k, const float *a, int64_t row_step,
                                 int64_t step, const float *b, int64_t ldb, float *c, int64_t ldc, int add) {
   for (int64_t j = 0; j < n; j += BLOCK_VECTORS * LANES) {
@@ -74,7 +74,7 @@ static void product_scores(int diagonal, int64_t m, int64_t k, const float *a, i
   else
     tile_product(FULL, m, TILE, k, a, lda, 1, b, TILE, c, TILE, 0);
 }
-/* C[m, width] += P[m, keys] B */
+/* Computes C[m, width] += P[m, keys] B. */
 static void product_rows(int diagonal, int64_t m, int64_t width, int64_t keys, const float *p, const float *b,
                          float *c) {
   if (diagonal)
@@ -82,7 +82,7 @@ static void product_rows(int diagonal, int64_t m, int64_t width, int64_t keys, c
   else
     tile_product(FULL, m, width, keys, p, TILE, 1, b, width, c, width, 1);
 }
-/* C[keys, width] += P[queries, keys]^T B */
+/* Computes C[keys, width] += P[queries, keys]^T B. */
 static void product_columns(int diagonal, int64_t keys, int64_t width, int64_t queries, const float *p, const float *b,
                             float *c) {
   if (diagonal)
@@ -94,8 +94,9 @@ static void product_columns(int diagonal, int64_t keys, int64_t width, int64_t q
 /* ---- copies between tensors and scratch ---- */
 typedef struct shape {
   tws_attention_form form;
-  int64_t batch, seq, kv_seq, heads, kv_heads, head; /* head: elements of one */
-  int64_t group, width, padded;                      /* width: head, padded: kv_seq, in whole vectors and tiles */
+  int64_t batch, seq, kv_seq, heads, kv_heads, head; /* head: number of elements of a head */
+  int64_t group, width, padded;                      /* group: query heads per key head; width: head rounded up to whole
+                                                      * vectors; padded: kv_seq rounded up to whole tiles */
   float scale;
 } shape;
 
@@ -115,14 +116,15 @@ static shape shape_of(const tws_host_call *call) {
                  .scale = form.scale};
 }
 
-/* Heads of a tensor: element c of head h of token t is at first + t row + h head + c. */
+/* The heads of a tensor: element c of head h of token t has the index first + t row + h head + c. */
 typedef struct heads_view {
   void *data;
   int64_t first, row;
 } heads_view;
 enum { QUERIES, KEYS, VALUES, VIEWS };
 
-/* Queries, keys and values, or their gradients, from operand `at` on; returns the number of operands. */
+/* Finds queries, keys and values, or their gradients, among the operands from `at` on; returns the number of these
+ * operands. */
 static int view_operands(const tws_host_call *call, const shape *s, int at, heads_view view[VIEWS]) {
   void *const *o = call->operand + at;
   const int64_t q = s->heads * s->head, kv = s->kv_heads * s->head;
@@ -147,18 +149,19 @@ static int64_t head_at(const heads_view *view, const shape *s, int64_t token, in
   return view->first + token * view->row + h * s->head;
 }
 
-/* Optional operands, which follow the others. */
+/* The optional operands, which follow the others. */
 typedef struct extras {
-  const int32_t *lengths;   /* NULL: whole sequences */
-  const int32_t *documents; /* NULL: a sequence is one */
-  const void *biases;       /* NULL, or a table */
+  const int32_t *lengths;   /* [sequence] number of tokens; NULL: whole sequences */
+  const int32_t *documents; /* NULL: each sequence is one document */
+  const void *biases;       /* table of relative biases, or NULL */
   void *bias_gradients;
   tws_dtype biases_type, bias_gradients_type;
-  float *bias_parts; /* of that gradient: [batch][heads][buckets] */
+  float *bias_parts; /* parts of the biases' gradient: [batch][heads][buckets] */
   float *workspace;
 } extras;
 
-/* Reads the optional operands from operand `at` on; sets the step whose bits dropout draws. */
+/* Reads the optional operands from operand `at` on; also sets the step number, from which dropout draws its random
+ * bits. */
 static extras extra_operands(const tws_host_call *call, shape *s, int at) {
   extras e = {.lengths = NULL};
   const int gradient = call->work->code == TWS_KERNEL_ATTENTION_GRAD;
@@ -180,7 +183,7 @@ static extras extra_operands(const tws_host_call *call, shape *s, int at) {
   return e;
 }
 
-/* rows x head elements, `stride` apart, to rows_padded x width floats */
+/* Converts rows x head elements, `stride` apart, to floats with rows_padded x width elements. */
 static void load_rows(tws_dtype type, const void *from, int64_t first, int64_t stride, int64_t rows,
                       int64_t rows_padded, const shape *s, float scale, float *to) {
   FOR_TYPE(
@@ -219,7 +222,8 @@ static void store_rows(tws_dtype type, void *to, int64_t first, int64_t stride, 
     r[i + (d)] = __builtin_shufflevector(low, high, SWAP_HIGH(d)); \
   }
 
-/* Tiles of keys, each transposed: [tile][head][64], from rows already copied to scratch or straight from the tensor. */
+/* Transposes each tile of keys to [tile][head][64], from rows that were copied to scratch, or directly from the
+ * tensor. */
 static void load_transposed(tws_dtype type, const void *from, int64_t first, int64_t stride, const shape *s,
                             float *to) {
   for (int64_t key = 0; key < s->padded; key += LANES) {
@@ -243,7 +247,8 @@ static void load_transposed(tws_dtype type, const void *from, int64_t first, int
   }
 }
 
-/* -infinity where the key comes after the query; `limit`: keys of this tile that the query sees */
+/* Returns the scores with -infinity for keys that the query does not see; `limit`: number of the tile's keys that it
+ * sees. */
 VECTOR_INLINE vf masked_scores(const float *row, int64_t column, int64_t limit) {
   const vi lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   vf x = v_load(row + column);
@@ -256,18 +261,20 @@ VECTOR_INLINE vf exp_of_difference(vf x) { /* x <= 0, or NaN */
 
 /* ---- masks, biases and dropout of one tile of scores ---- */
 
-/* One tile of queries against one tile of keys. */
+/* One tile of queries and one tile of keys. */
 typedef struct score_tile {
-  int64_t batch, head, query, key, rows; /* the first ones; rows: of queries */
-  int64_t length;                        /* keys of the sequence */
-  const int32_t *documents;              /* of the sequence, or NULL */
-  float slope;                           /* of the linear bias */
-  const float *biases;   /* NULL, or relative ones by distance: from the first query and the first key */
-  float *bias_gradients; /* likewise */
-  int diagonal;          /* of causal attention: keys up to the row */
+  int64_t batch, head, query, key, rows; /* batch, head, and the first query and key of the tile; rows: number of
+                                          * queries */
+  int64_t length;                        /* number of keys in the sequence */
+  const int32_t *documents;              /* documents of the sequence, or NULL */
+  float slope;                           /* slope of the linear bias of this head */
+  const float *biases;   /* relative biases by distance, starting with that of the first query and the first key; or
+                          * NULL */
+  float *bias_gradients; /* gradients of these biases, or NULL */
+  int diagonal;          /* 1: causal attention on the diagonal, where a query sees keys up to its own position */
 } score_tile;
 
-/* The products leave out what lies above the diagonal. */
+/* Returns 1 if the products skip the part of the tile above the diagonal. */
 static int is_diagonal(const shape *s, const score_tile *t) {
   return !s->form.bidirectional && t->key == t->query + s->form.offset;
 }
@@ -277,7 +284,7 @@ static void seen_keys(const shape *s, const score_tile *t, int64_t query, int64_
   tws_attention_within(t->documents, query, begin, end);
 }
 
-/* Columns [*from, *to) of the tile are seen by row i. */
+/* Sets the range of columns [*from, *to) of the tile that row i sees. */
 VECTOR_INLINE void row_limits(const shape *s, const score_tile *t, const int plain, int64_t i, int64_t *from,
                               int64_t *to) {
   *from = 0;
@@ -294,12 +301,13 @@ VECTOR_INLINE void row_limits(const shape *s, const score_tile *t, const int pla
 
 static const vi LANE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-/* Index of the first bias by distance for row i. */
+/* Returns the index of the first bias by distance for row i. */
 VECTOR_INLINE int64_t distance_at(const score_tile *t, int64_t i, int64_t column) {
   return t->key + column - t->query - i;
 }
 
-/* Scores from `column` on, -infinity where they are not seen. factor: 1, or what they are still to be scaled with. */
+/* Returns scores from `column` on, -infinity for keys that are not seen. factor: 1, or a factor by which the scores
+ * still have to be multiplied. */
 VECTOR_INLINE vf seen_scores(const shape *s, const score_tile *t, const float *row, int64_t i, int64_t column,
                              int64_t from, int64_t to, float factor) {
   vf x = v_load(row + column) * factor;
@@ -314,8 +322,8 @@ VECTOR_INLINE vf seen_scores(const shape *s, const score_tile *t, const float *r
   return v_select(seen, x, v_set(-INFINITY));
 }
 
-/* The random words of row i of the tile, one for each key. `words` keeps what was drawn: on the diagonal the first rows
- * see few keys, and one draw does for two or four of them. */
+/* Returns the random words of row i of the tile, one for each key. `words` keeps the words of the last draw: on the
+ * diagonal the first rows see few keys, and one draw has enough words for two or four of these rows. */
 _Static_assert((int)TILE == (int)PHILOX_WORDS, "a row of a tile is what is drawn at once");
 VECTOR_INLINE philox_stream stream_of(const shape *s, const int dropped) {
   if (!dropped) return (philox_stream){.c1 = 0};
@@ -323,7 +331,7 @@ VECTOR_INLINE philox_stream stream_of(const shape *s, const int dropped) {
 }
 VECTOR_INLINE const uint32_t *draw_row(const shape *s, const philox_stream *stream, const score_tile *t, int64_t i,
                                        uint32_t words[TILE]) {
-  const int bits = !t->diagonal || i >= TILE / 2 ? 0 : i >= TILE / 4 ? 1 : 2; /* rows of a draw: 2^bits */
+  const int bits = !t->diagonal || i >= TILE / 2 ? 0 : i >= TILE / 4 ? 1 : 2; /* 2^bits rows share one draw */
   const int64_t within = i & ((1 << bits) - 1), keys = TILE >> bits;
   if (within == 0) {
     const uint64_t row = tws_attention_block(&s->form, t->batch, t->head, t->query + i);
@@ -333,7 +341,7 @@ VECTOR_INLINE const uint32_t *draw_row(const shape *s, const philox_stream *stre
   return words + within * keys;
 }
 
-/* 0 where a probability is dropped, else what it grows by. */
+/* Returns 0 for probabilities that are dropped, and 1 / (1 - p) for the others. */
 VECTOR_INLINE vf dropout_factors(const shape *s, const uint32_t *words) {
   const vu bits = (vu) * (const vi_unaligned *)words;
   return (vf)((vi)v_set(s->form.kept) & (vi)(bits >= s->form.dropped_below));
@@ -342,7 +350,7 @@ VECTOR_INLINE vf dropout_factors(const shape *s, const uint32_t *words) {
 /* Variant of the code that computes a tile of probabilities. Special ones read the attention form. */
 typedef enum kind_of_scores {
   PLAIN,
-  PLAIN_DROPPED, /* plain scores with TWS_DROPOUT only */
+  PLAIN_DROPPED, /* plain scores with the flag TWS_DROPOUT */
   SPECIAL
 } kind_of_scores;
 static kind_of_scores kind_of(const shape *s) {
@@ -384,7 +392,7 @@ static float *load_biases(const shape *s, const extras *e, int64_t h, float *to,
   return middle;
 }
 
-/* Sums the gradients by distance, `by_distance` as load_biases() returned it, for each row of the bias table. */
+/* Sums the gradients by distance into the rows of the bias table. `by_distance`: as load_biases() has returned it. */
 static void keep_bias_gradients(const shape *s, const extras *e, int64_t batch, int64_t h, const float *by_distance) {
   float *part = e->bias_parts + (batch * s->heads + h) * s->form.buckets;
   memset(part, 0, (size_t)s->form.buckets * sizeof *part);
@@ -392,7 +400,7 @@ static void keep_bias_gradients(const shape *s, const extras *e, int64_t batch, 
     part[tws_attention_bucket(&s->form, d - s->form.offset)] += by_distance[d];
 }
 
-/* Sums over sequences, in order. */
+/* Sums the parts of the biases' gradient over the sequences, in order. */
 static void add_bias_parts(const tws_host_call *call, const shape *s, const extras *e) {
   const int keep = (call->work->flags & TWS_ACCUMULATE_PARAM) != 0;
   for (int64_t h = 0; h < s->heads; ++h)
@@ -413,7 +421,8 @@ typedef struct forward_scratch {
   float *kt, *v, *q, *o, *p, *largest, *sum, *biases;
 } forward_scratch;
 
-/* Scores of one tile become probabilities relative to the running maximum; O is rescaled where the maximum grew. */
+/* Converts the scores of one tile to probabilities relative to the running maximum; O is rescaled if the maximum has
+ * grown. */
 VECTOR_INLINE void online_softmax(const shape *s, const forward_scratch *w, const score_tile *t, int64_t rows,
                                   const kind_of_scores kind) {
   const int plain = kind != SPECIAL, dropped = kind == PLAIN_DROPPED || (kind == SPECIAL && s->form.dropped_below);
@@ -426,7 +435,7 @@ VECTOR_INLINE void online_softmax(const shape *s, const forward_scratch *w, cons
     const int64_t begin = from / LANES * LANES, end = from < to ? (to + LANES - 1) / LANES * LANES : begin;
     for (int64_t j = 0; j < begin; j += LANES) v_store(row + j, v_zero());
     for (int64_t j = end; j < TILE; j += LANES) v_store(row + j, v_zero());
-    if (!plain && from == to) continue; /* on the diagonal so are the rows that share its random words */
+    if (!plain && from == to) continue; /* on the diagonal, rows that share its random words see no key either */
     vf top = v_set(w->largest[i]);
     const uint32_t *drawn = NULL;
     if (dropped) drawn = draw_row(s, &stream, t, i, words);
@@ -467,7 +476,7 @@ static void softmax_special(const shape *s, const forward_scratch *w, const scor
 static void (*const softmax_of[])(const shape *s, const forward_scratch *w, const score_tile *t, int64_t rows) = {
     softmax_plain, softmax_dropped, softmax_special};
 
-/* One tile of queries of a head against all keys that it sees; the output is in w->o. */
+/* Computes one tile of queries of a head against all keys that it sees; the output is in w->o. */
 static void forward_tile(const shape *s, const forward_scratch *w, score_tile *t, int64_t m) {
   const kind_of_scores kind = kind_of(s);
   int64_t begin, end;
@@ -511,7 +520,7 @@ static void forward_item(const tws_host_call *call, const shape *s, const extras
       load_rows(type, q->data, head_at(q, s, batch * s->seq + first, h), q->row, rows, m, s, s->scale, w.q);
       forward_tile(s, &w, &t, m);
       for (int64_t i = 0; i < rows; ++i) {
-        const int none = w.sum[i] == 0; /* no key is seen */
+        const int none = w.sum[i] == 0; /* 1: the query sees no key */
         const float inverse = none ? 0 : 1.0F / w.sum[i];
         for (int64_t c = 0; c < s->width; c += LANES)
           v_store(w.o + i * s->width + c, v_load(w.o + i * s->width + c) * inverse);
@@ -528,8 +537,8 @@ typedef struct backward_scratch {
   float *k, *kt, *vt, *dk, *dv, *q, *d_o, *dq, *p, *dp, *lse, *dot, *biases, *bias_gradients;
 } backward_scratch;
 
-/* P = e^(scale S - lse), dS = scale P (dP - rowsum(dO O)); they replace S and dP. With dropout factors M the output is
- * (M P) V: M P replaces S, and dP is M times what it was. */
+/* Computes P = e^(scale S - lse) and dS = scale P (dP - rowsum(dO O)), which replace S and dP. With dropout factors M
+ * the output is (M P) V: then M P replaces S, and M dP takes the place of dP in the formula. */
 VECTOR_INLINE void gradient_of_softmax(const shape *s, const backward_scratch *w, const score_tile *t, int64_t rows,
                                        const kind_of_scores kind) {
   const int plain = kind != SPECIAL, dropped = kind == PLAIN_DROPPED || (kind == SPECIAL && s->form.dropped_below);
@@ -580,15 +589,15 @@ static void gradient_special(const shape *s, const backward_scratch *w, const sc
 static void (*const gradient_of[])(const shape *s, const backward_scratch *w, const score_tile *t, int64_t rows) = {
     gradient_plain, gradient_dropped, gradient_special};
 
-/* Prepares one tile of queries: lse and the row sums of dO * O, and dO and Q, in scratch. `o`: the operand O, which
- * lse follows. */
+/* Prepares one tile of queries: loads dO and Q into scratch, and computes the row sums of dO * O. `o`: index of operand
+ * O; lse is the next operand. */
 static void load_queries(const tws_host_call *call, const shape *s, const heads_view *q, const backward_scratch *w,
                          const score_tile *t, int o, int64_t m) {
   const tws_dtype type = call->dtype[0];
   const int64_t token = t->batch * s->seq + t->query, rows = t->rows;
   const int64_t out = (token * s->heads + t->head) * s->head, out_row = s->heads * s->head;
   load_rows(type, q->data, head_at(q, s, token, t->head), q->row, rows, m, s, 1, w->q);
-  load_rows(type, call->operand[o], out, out_row, rows, m, s, 1, w->dq); /* O, for a moment */
+  load_rows(type, call->operand[o], out, out_row, rows, m, s, 1, w->dq); /* w->dq holds O temporarily */
   load_rows(type, call->operand[0], out, out_row, rows, m, s, 1, w->d_o);
   const float *lse = (const float *)call->operand[o + 1] + (t->batch * s->heads + t->head) * s->seq + t->query;
   for (int64_t i = 0; i < m; ++i) {
@@ -601,7 +610,8 @@ static void load_queries(const tws_host_call *call, const shape *s, const heads_
   memset(w->dq, 0, (size_t)(m * s->width) * sizeof(float));
 }
 
-/* One tile of queries of a head against all keys that it sees: adds to dK and dV, dQ is in w->dq. */
+/* Computes the gradients of one tile of queries of a head against all keys that it sees: adds to dK and dV; dQ is in
+ * w->dq. */
 static void backward_tile(const shape *s, const backward_scratch *w, score_tile *t, int64_t m) {
   const kind_of_scores kind = kind_of(s);
   int64_t begin, end;
@@ -670,7 +680,7 @@ typedef struct attention_job {
   const tws_host_call *call;
   shape shape;
   extras extras;
-  int64_t scratch_floats; /* of one thread */
+  int64_t scratch_floats; /* scratch memory of one thread, floats */
   attention_item item;
 } attention_job;
 

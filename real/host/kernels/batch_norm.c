@@ -1,9 +1,10 @@
-/* Batch norm: mean and variance of each feature over all rows. Threads own features and walk the rows in order. */
+/* Batch norm: mean and variance of each feature over all rows. Each thread computes some of the features, and reads the
+ * rows in order. */
 #include "real/host/kernels/kernels.h"
 
-enum { BLOCK = 256 }; /* rows that are added up alone, so that long sums stay exact */
+enum { BLOCK = 256 }; /* number of rows that are summed separately, which keeps long sums accurate */
 
-/* Sum over the rows of `term`, an expression of row t, for the features that it loads. */
+/* Sums over the rows t the expression `term`, for the features of one vector. */
 #define SUM_OF_ROWS(total, rows, t, term)                     \
   do {                                                        \
     vf part_ = v_zero();                                      \
@@ -47,7 +48,7 @@ static void norm_features_task(void *arg, int thread, int threads) {
   FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, norm_features(T, call, i, n)));
 }
 
-/* By the batch's mean and 1/std, or the running mean and variance. */
+/* Normalizes a row with the batch's mean and 1/std, or with the running mean and variance. */
 VECTOR_INLINE void norm_row(tws_dtype T, const tws_host_call *call, int64_t t) {
   const int evaluates = call->work->code == TWS_KERNEL_BATCH_NORM_EVALUATION;
   const int64_t width = call->work->d[1];
@@ -85,7 +86,7 @@ VECTOR_INLINE void put_sum(tws_dtype G, const tws_host_call *call, int operand, 
   v_put(G, call->operand[operand], i, sum, n);
 }
 
-/* With z = (x - mean)/std: dx = weight/std (dy - mean(dy) - z mean(dy z)), both means over the rows. */
+/* Computes, with z = (x - mean)/std: dx = weight/std (dy - mean(dy) - z mean(dy z)), both means over the rows. */
 VECTOR_INLINE void grad_features(tws_dtype T, tws_dtype G, const tws_host_call *call, int64_t i, int n) {
   const int64_t rows = call->work->d[0], width = call->work->d[1];
   const void *dy = call->operand[0], *x = call->operand[1];

@@ -4,7 +4,7 @@
 
 /* ---- sums of |x| by column: threads share columns, so that a sum has one order for any number of them ---- */
 
-enum { TILE = 256 }; /* columns that are added up at once */
+enum { TILE = 256 }; /* number of columns that are summed at once */
 
 VECTOR_INLINE void add_sizes(tws_dtype T, const void *x, int64_t count, double *sums) {
   EACH_VECTOR(i, n, 0, count, {
@@ -76,7 +76,7 @@ HOST_KERNEL(top_columns) {
     if (as_large >= kept) least = wanted;
   }
   for (int64_t c = 0; c < columns; ++c) above += bits_of(norms, c) > least;
-  int64_t equal = kept - above; /* of those as large as the least */
+  int64_t equal = kept - above; /* number of chosen columns whose norm equals the smallest chosen one */
   for (int64_t c = 0; c < columns && n < kept; ++c) {
     const uint32_t bits = bits_of(norms, c);
     if (bits > least || (bits == least && equal-- > 0)) chosen[n++] = (int32_t)(c + 1);
@@ -87,7 +87,7 @@ HOST_KERNEL(top_columns) {
 
 /* ---- elements of chosen columns ---- */
 
-/* Copies between x, a block of a matrix, and rows of its chosen columns. */
+/* Copies between a block x of a matrix and y, the rows of its chosen columns, in either direction. */
 #define MOVE_COLUMNS(E, x, y, back)                                                         \
   for (int64_t row = r.begin; row < r.end; ++row)                                           \
     for (int64_t i = 0; i < kept; ++i) {                                                    \
@@ -143,7 +143,7 @@ static void clipped_task(void *arg, int thread, int threads) {
 }
 HOST_KERNEL(accumulate_clipped) {
   (void)err;
-  if (((const double *)call->operand[1])[TWS_METRIC_CLIP] == 0) return TWS_OK; /* x may be no numbers */
+  if (((const double *)call->operand[1])[TWS_METRIC_CLIP] == 0) return TWS_OK; /* the gradients are not finite */
   run_parallel(call, tws_work_bytes(call->work), clipped_task, (void *)(uintptr_t)call);
   return TWS_OK;
 }

@@ -1,5 +1,5 @@
-/* Convolutions as products with matrices of patches, made for some pictures after the other; those with groups as plain
- * sums. */
+/* Convolutions: matrix products with matrices of patches, which are built for a few pictures at a time. Convolutions
+ * with groups are computed as plain sums. */
 #include "models/windows.h"
 #include "real/host/kernels/kernels.h"
 
@@ -8,11 +8,12 @@ typedef struct convolution {
   tws_windows w;
   tws_patches p;
   const void *from;    /* pictures, or their gradient */
-  void *to;            /* likewise */
-  void *patches;       /* of the pictures at work */
-  int64_t first, rows; /* pixels of the larger side before these pictures, and of them */
-  tws_dtype type;      /* of the pictures */
-  int64_t windows;     /* of one picture */
+  void *to;            /* pictures, or their gradient */
+  void *patches;       /* patches of the pictures that are being processed */
+  int64_t first, rows; /* first: pixels before these pictures; rows: pixels of these pictures; on the side that has
+                        * more */
+  tws_dtype type;      /* type of the pictures' elements */
+  int64_t windows;     /* number of windows of one picture */
   int accumulate;
 } convolution;
 
@@ -31,7 +32,7 @@ static int64_t size_of(tws_dtype type) {
   return type == TWS_F32 ? 4 : 2;
 }
 
-/* Pictures [first, first + samples) of what each picture has `numbers` of. */
+/* Returns the address of the first of these pictures, if each has `numbers` elements. */
 static void *pictures(void *base, tws_dtype type, int64_t first, int64_t numbers) {
   return at_mutable(type, base, first * numbers);
 }
@@ -58,7 +59,7 @@ static void patch_task(void *arg, int thread, int threads) {
   for (int64_t row = r.begin; row < r.end; ++row) fill_patch(c, row);
 }
 
-/* The gradient of a pixel: the sum over the patches that it is in. */
+/* Computes the gradient of a pixel: the sum over the patches that contain it. */
 VECTOR_INLINE void sum_patches(tws_dtype T, const convolution *c, int64_t pixel) {
   const tws_windows *w = &c->w;
   const int64_t sample = pixel / (w->height * w->width), y = pixel / w->width % w->height, x = pixel % w->width;
@@ -96,7 +97,7 @@ static void add_operand(part *p, void *operand, tws_dtype dtype) {
   p->dtype[p->count++] = dtype;
 }
 
-/* Runs another kernel on a part: a product of rows x out x in, or a count of elements. */
+/* Runs another kernel on these pictures: a product of rows x out x in elements, or an elementwise kernel. */
 static tws_code run_part(const convolution *c, tws_host_function run, const int64_t d[3], uint32_t flags, const part *p,
                          tws_error *err) {
   const tws_work work = {.dtype = (uint8_t)c->type, .flags = flags, .d = {d[0], d[1], d[2]}};
@@ -143,7 +144,7 @@ static tws_code input_part(convolution *c, int64_t first, int64_t samples, tws_e
 
 /* Gradients of the weights and biases, and their types; `added`: they are added to existing values. */
 typedef struct weight_sums {
-  void *weights, *biases; /* biases: NULL without any */
+  void *weights, *biases; /* biases NULL: the convolution has no biases */
   tws_dtype type;
   int added;
 } weight_sums;
@@ -163,7 +164,7 @@ static tws_code weight_part(convolution *c, const weight_sums *sums, int64_t fir
                   (sums->biases ? TWS_BIAS : 0U) | (sums->added ? TWS_ACCUMULATE : 0U), &p, err);
 }
 
-/* Sums of 16 bits would be rounded once for every part: they are made in float32 first. */
+/* Rounds float32 sums to the type of the gradient: 16-bit sums would be rounded once for each part. */
 static tws_code round_sums(const convolution *c, float *from, void *to, int64_t count, tws_error *err) {
   part p = {0};
   add_operand(&p, from, TWS_F32);
@@ -171,14 +172,14 @@ static tws_code round_sums(const convolution *c, float *from, void *to, int64_t 
   return run_part(c, c->accumulate ? TWS_HOST(accumulate) : TWS_HOST(cast), (const int64_t[]){count, 0, 0}, 0, &p, err);
 }
 
-/* ---- groups: numbers of one channel with those of its group ---- */
+/* ---- convolutions with groups: each output channel reads only the input channels of its group ---- */
 
 static int64_t group_of(int64_t channel, int64_t channels, int64_t groups) {
   return channel / (channels / groups);
 }
 
-/* Weights as [tap][input channel of the group][output channel], or [tap][output channel of the group][input channel].
- */
+/* Converts the weights to float32, in the order [tap][input channel of the group][output channel] or, with by_input,
+ * [tap][output channel of the group][input channel]. */
 static float *widen_weights(const convolution *c, const void *weights, int by_input) {
   const tws_windows *w = &c->w;
   const int64_t taps = w->rows * w->columns, in = w->in / w->groups, out = w->out / w->groups;
@@ -192,7 +193,8 @@ static float *widen_weights(const convolution *c, const void *weights, int by_in
   return to;
 }
 
-/* Lanes are channels; where each is a group of its own (depthwise), of the other side too. */
+/* Returns 1 if each channel is a group of its own (depthwise): vectors of input channels then are vectors of output
+ * channels too. */
 static int is_depthwise(const tws_windows *w) {
   return w->in == w->groups && w->out == w->groups;
 }
@@ -200,7 +202,7 @@ VECTOR_INLINE vf other_side(tws_dtype T, const void *base, int64_t place, int de
   return depthwise ? v_get(T, base, place, n) : v_set(v_get(T, base, place, 1)[0]);
 }
 
-/* Output channels [o, o + n) of a window, all in one group or depthwise. */
+/* Computes output channels [o, o + n) of a window, which are all in one group, or depthwise. */
 VECTOR_INLINE void group_window(tws_dtype T, const convolution *c, int64_t row, int64_t o, int n) {
   const tws_windows *w = &c->w;
   const int64_t sample = row / c->windows, y0 = row % c->windows / w->out_width * w->stride - w->padding,
@@ -219,7 +221,7 @@ VECTOR_INLINE void group_window(tws_dtype T, const convolution *c, int64_t row, 
   v_put(T, c->to, row * w->out + o, sum, n);
 }
 
-/* Input channels [i, i + n) of a pixel, likewise. */
+/* Computes the gradient of input channels [i, i + n) of a pixel, which are all in one group, or depthwise. */
 VECTOR_INLINE void group_pixel(tws_dtype T, const convolution *c, int64_t pixel, int64_t i, int n) {
   const tws_windows *w = &c->w;
   const int64_t sample = pixel / (w->height * w->width), y = pixel / w->width % w->height, x = pixel % w->width;
@@ -242,8 +244,8 @@ VECTOR_INLINE void group_pixel(tws_dtype T, const convolution *c, int64_t pixel,
   v_put(T, c->to, pixel * w->in + i, sum, n);
 }
 
-/* Weights of a tap between output channel o of the group and input channels [i, i + n): windows in order, and blocks of
- * them, so that long sums stay exact. */
+/* Computes the gradient of the weights of a tap between output channel o of the group and input channels [i, i + n).
+ * Windows are summed in order, in blocks, which keeps long sums accurate. */
 VECTOR_INLINE void group_weights(tws_dtype T, const convolution *c, int64_t t, int64_t o, int64_t i, int n) {
   enum { BLOCK = 256 };
   const tws_windows *w = &c->w;
@@ -292,7 +294,7 @@ static void group_weight_task(void *arg, int thread, int threads) {
                EACH_GROUP_VECTOR(i, n, c->w.in, c, group_weights(T, c, k / out, k % out, i, n)));
 }
 
-/* Sums of the rows of dy, and the weights' in their order. */
+/* Writes the sums of the rows of dy, and the gradients of the weights in the weights' order. */
 static void put_group_weights(const convolution *c) {
   const tws_windows *w = &c->w;
   const int64_t taps = w->rows * w->columns, in = w->in / w->groups, out = w->out / w->groups;

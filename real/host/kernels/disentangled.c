@@ -1,6 +1,7 @@
-/* Disentangled attention: models/disentangled.h. A thread has a head; products are the library's, over whole sequences
- * of keys and tiles of 64 queries. What a query finds at each row of positions, and what a row finds at each key, are
- * products of their own, from which the scores of a tile take what its distances name; backward puts back there. */
+/* Disentangled attention: models/disentangled.h. A thread computes one head at a time; matrix products are computed by
+ * the library, for whole sequences of keys and tiles of 64 queries. The products of queries with rows of the position
+ * table, and of keys with these rows, are computed separately; the scores of a tile add the elements of these products
+ * that belong to the distance of query and key. Backward adds the gradients to the same elements. */
 #include "models/disentangled.h"
 
 #include "real/host/internal.h"
@@ -13,18 +14,19 @@ typedef struct job {
   const tws_host_call *call;
   tws_disentangled s;
   tws_attention_form form;
-  int64_t first, reach; /* rows of positions that are read */
+  int64_t first, reach; /* range of rows of the position table that are read: index of the first, and number */
   int gradient;
-  const int32_t *lengths; /* NULL: whole sequences */
+  const int32_t *lengths; /* [sequence] number of tokens; NULL: whole sequences */
   float *workspace;
   size_t thread_floats;
 } job;
 
-/* One head of one sequence, in float32; p: of the rows that are read; at: scores of a tile by row, of rows by key. */
+/* Scratch for one head of one sequence, in float32. Names with p: the rows of the position table that are read; names
+ * with at: products with these rows, of a tile of queries or of all keys. */
 typedef struct scratch {
   float *q, *k, *v, *pq, *pk, *by_query, *by_key, *scores, *o, *d_o, *dq, *dk, *dv, *dpq, *dpk, *d_by_query, *d_by_key,
       *d_scores, *dot;
-  int32_t *row; /* by distance, from 1 - seq on, less `first` */
+  int32_t *row; /* [distance + seq - 1] row of the position table, minus `first` */
 } scratch;
 
 static scratch scratch_of(const job *j, int thread) {
@@ -54,7 +56,7 @@ static scratch scratch_of(const job *j, int thread) {
   return w;
 }
 
-/* rows x head elements, `stride` apart. */
+/* Converts rows x head elements, `stride` apart, to floats. */
 static void load(tws_dtype type, const void *from, int64_t first, int64_t stride, int64_t rows, int64_t head,
                  float *to) {
   FOR_TYPE(type, T,
@@ -68,7 +70,7 @@ static void store(tws_dtype type, void *to, int64_t first, int64_t stride, int64
                c, n, 0, head, v_put(T, to, first + i * stride + c, v_load_part(from + i * head + c, n), n)));
 }
 
-/* Index of the first element of part `part` of head h in a row of positions. */
+/* Returns the index of the first element of part `part` of head h in a row of the position table. */
 static int64_t position_at(const job *j, int64_t row, int64_t part, int64_t h) {
   return ((row * j->s.parts + part) * j->s.heads + h) * j->s.head;
 }
@@ -96,7 +98,7 @@ static void load_tokens(const job *j, const scratch *w, int operand, int64_t b, 
     tws_host_sgemm(0, 1, s->seq, j->reach, s->head, w->k, s->head, w->pq, s->head, 0, w->by_key, j->reach);
 }
 
-/* Scores of queries [query, query + rows) with the first `keys` keys. */
+/* Computes the scores of queries [query, query + rows) with the first `keys` keys. */
 static void score(const job *j, const scratch *w, int64_t query, int64_t rows, int64_t keys) {
   const tws_disentangled *s = &j->s;
   const float *q = w->q + query * s->head;
@@ -116,7 +118,7 @@ static void score(const job *j, const scratch *w, int64_t query, int64_t rows, i
   }
 }
 
-/* Factor of dropout for the probabilities of a query: 0, or 1 / (1 - p). */
+/* Returns the dropout factor of a probability: 0, or 1 / (1 - p). */
 static float kept(const job *j, int64_t b, int64_t h, int64_t i, int64_t key, uint32_t words[PHILOX_WORDS]) {
   if (!j->form.dropped_below) return 1;
   if (key % PHILOX_WORDS == 0)
@@ -130,11 +132,11 @@ static int64_t keys_of(const job *j, int64_t b) {
   return length < 0 ? 0 : length < j->s.seq ? length : j->s.seq;
 }
 
-/* Softmax in place; returns the logarithm of the sum of exponentials. */
+/* Computes the softmax in place; returns the logarithm of the sum of exponentials. */
 static float soften(const job *j, float *x, int64_t keys, int64_t b, int64_t h, int64_t i) {
   float largest = -INFINITY, sum = 0;
   uint32_t words[PHILOX_WORDS];
-  for (int64_t k = 0; k < keys; ++k) largest = x[k] <= largest ? largest : x[k]; /* and NaN */
+  for (int64_t k = 0; k < keys; ++k) largest = x[k] <= largest ? largest : x[k]; /* NaN becomes the largest, too */
   for (int64_t k = 0; k < keys; k += LANES) {
     const int n = keys - k < LANES ? (int)(keys - k) : LANES;
     v_store_part(x + k, v_exp(v_load_part(x + k, n) - largest), n);
@@ -161,8 +163,8 @@ static void forward_head(const job *j, const scratch *w, int64_t b, int64_t h) {
         s->head, w->o);
 }
 
-/* Backward of the softmax: d_scores, the gradients of the probabilities, become those of the products; scores become
- * the probabilities after dropout. Gradients are also summed by rows of positions. */
+/* Computes the backward pass of the softmax: d_scores, the gradients of the probabilities, become those of the scores;
+ * scores become the probabilities after dropout. Gradients are also summed by rows of the position table. */
 static void harden(const job *j, const scratch *w, int64_t b, int64_t h, int64_t query, int64_t rows, int64_t keys) {
   const tws_disentangled *s = &j->s;
   const float *lse = (const float *)j->call->operand[4] + (b * s->heads + h) * s->seq + query;
@@ -212,7 +214,7 @@ static void backward_sequence(const job *j, const scratch *w, int64_t b, int64_t
                 sum += v_load_part(w->o + i * s->head + c, n) * v_load_part(w->d_o + i * s->head + c, n));
     w->dot[i] = v_sum(sum);
   }
-  memset(w->dq, 0, (size_t)(3 * size) * sizeof *w->dq); /* and dk, dv */
+  memset(w->dq, 0, (size_t)(3 * size) * sizeof *w->dq); /* clears dk and dv too */
   memset(w->d_by_key, 0, (size_t)(s->seq * j->reach) * sizeof *w->d_by_key);
   for (int64_t query = 0; query < s->seq && keys > 0; query += TILE) backward_tile(j, w, b, h, query, keys);
   if (s->query_part >= 0 && keys > 0) {
@@ -229,7 +231,7 @@ static void backward_head(const job *j, const scratch *w, int64_t h) {
   const int64_t size = j->reach * s->head, stride = s->parts * s->heads * s->head;
   const tws_dtype type = j->call->dtype[6];
   void *dp = j->call->operand[6];
-  memset(w->dpq, 0, (size_t)(2 * size) * sizeof *w->dpq); /* and dpk */
+  memset(w->dpq, 0, (size_t)(2 * size) * sizeof *w->dpq); /* clears dpk too */
   for (int64_t b = 0; b < s->batch; ++b) backward_sequence(j, w, b, h);
   for (int64_t part = 0; part < s->parts; ++part) {
     const float *from = part == s->query_part ? w->dpq : part == s->key_part ? w->dpk : NULL;
@@ -240,7 +242,8 @@ static void backward_head(const job *j, const scratch *w, int64_t h) {
   }
 }
 
-/* Gradients of positions are sums over sequences, in order: a thread has all of a head's. */
+/* Computes backward for some heads. Gradients of positions are sums over the sequences, in order; one thread processes
+ * all sequences of a head. */
 static void task(void *arg, int thread, int threads) {
   const job *j = arg;
   const int64_t items = j->gradient ? j->s.heads : j->s.batch * j->s.heads;

@@ -1,14 +1,16 @@
-/* Kernels that treat every element alike. */
+/* Elementwise kernels. */
 #include "models/dropout.h"
 #include "real/host/kernels/kernels.h"
 #include "real/host/kernels/philox.h"
 
-/* 0.5 x (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3) is x s with s = 1 / (1 + e^-2u): no cancellation. */
+/* Returns -2u, with u = sqrt(2/pi) (x + 0.044715 x^3). GELU, 0.5 x (1 + tanh(u)), is computed as x s with s = 1 / (1 +
+ * e^-2u), which loses no digits by cancellation. */
 VECTOR_INLINE vf gelu_negative_2u(vf x) {
   return x * (-1.5957691216F - 0.0713548162F * (x * x));
 }
-/* Where the exponential leaves float32 the result is below the smallest normal number: exactly 0, so that a huge
- * argument cannot outgrow the clamped exponential. */
+/* Returns 0 for the lanes of `mask`, and x for the others. It is used if the exponential exceeds float32: the result is
+ * then smaller than the smallest normal number, and set to 0, so that a huge x times a clamped exponential cannot
+ * become large. */
 VECTOR_INLINE vf zero_where(vi mask, vf x) {
   return (vf)((vi)x & ~mask);
 }
@@ -19,7 +21,7 @@ VECTOR_INLINE vf gelu_slope(vf x) {
   vf e = v_exp_finite(gelu_negative_2u(x));
   vf s = 1.0F / (1.0F + e);
   vf slope_2u = 1.5957691216F + 0.2140644488F * (x * x);
-  vf tail = zero_where(x > 10.5F, x * slope_2u * s * (e * s)); /* x^2 may be inf there */
+  vf tail = zero_where(x > 10.5F, x * slope_2u * s * (e * s)); /* x^2 may be infinite in lanes that become 0 */
   return zero_where(x < -10.5F, s + tail);
 }
 VECTOR_INLINE vf silu_of(vf g) {
@@ -37,8 +39,9 @@ VECTOR_INLINE vf relu_slope(vf x) {
   return zero_where(x <= 0.0F, (vf){0} + 1.0F);
 }
 
-/* e^(-x^2/2) and Phi(x) = e^(-x^2/2) erfcx(|x|/sqrt 2) / 2 for x < 0, where erfcx(z) = e^(z^2) erfc(z) is t P(t) with
- * t = 1 / (1 + 0.35 z), P fitted for |x| < 13.4 to a relative error of 1e-8. Beyond it Phi is 0 or 1 in float32. */
+/* Returns Phi(x), the normal distribution function, and sets *density to e^(-x^2/2). Phi(x) = e^(-x^2/2) erfcx(|x|/sqrt
+ * 2) / 2 for x < 0, where erfcx(z) = e^(z^2) erfc(z) is t P(t) with t = 1 / (1 + 0.35 z), P fitted for |x| < 13.4 to a
+ * relative error of 1e-8. Beyond it Phi is 0 or 1 in float32. */
 VECTOR_INLINE vf normal_share(vf x, vf *density) {
   static const float fit[] = {0.197495049F, 0.196927379F, 0.189601517F, 0.143462104F,  0.167902526F,
                               0.047028144F, 0.019650271F, 0.146401786F, -0.144178737F, 0.035709974F};
@@ -57,7 +60,7 @@ VECTOR_INLINE vf gelu_exact_of(vf x) {
 VECTOR_INLINE vf gelu_exact_slope(vf x) {
   vf density;
   const vf share = normal_share(x, &density);
-  const vf near = v_select(density == 0.0F, v_zero(), x); /* x may be infinite beyond */
+  const vf near = v_select(density == 0.0F, v_zero(), x); /* x may be infinite where the density is 0 */
   return share + near * density * 0.3989422804F;
 }
 
@@ -218,7 +221,8 @@ HOST_KERNEL(multiply) {
   return TWS_OK;
 }
 
-/* Factors of n elements that follow one another from number e on: 0, or what the others grow by; or jitter. */
+/* Returns the dropout factors of n consecutive elements from number e on: 0, or 1 / (1 - p); or random factors for the
+ * router's jitter. */
 VECTOR_INLINE vf dropout_factors(const tws_host_call *call, uint64_t e, int n) {
   const double probability = call->work->f[0];
   const uint32_t below = tws_dropout_threshold(probability);
@@ -284,7 +288,7 @@ HOST_KERNEL(dropout) {
   return TWS_OK;
 }
 
-/* Gated units: y = act(gate) up. */
+/* Returns the activation of a gate, for gated units y = act(gate) up. */
 VECTOR_INLINE vf gate_of(const int gelu, vf g) {
   return gelu ? gelu_of(g) : silu_of(g);
 }
@@ -341,7 +345,7 @@ HOST_KERNEL(swiglu_grad) {
   return TWS_OK;
 }
 
-/* A row's factor; the slope of its sigmoid is share (1 - share). */
+/* Returns a row's factor, the sigmoid of its gate, whose derivative is share (1 - share). */
 VECTOR_INLINE float gate_share(const tws_host_call *call, const void *gates, int64_t row) {
   const int64_t count = call->work->d[2];
   float x = 0;
@@ -458,7 +462,7 @@ static void cast_task(void *arg, int thread, int threads) {
   host_range r = share(call->work->d[0], 64, thread, threads);
   const void *x = call->operand[0];
   void *y = call->operand[1];
-  if (call->dtype[0] == call->dtype[1]) { /* keeps every bit, NaN payloads too */
+  if (call->dtype[0] == call->dtype[1]) { /* copies the bits, which preserves NaN payloads */
     if (r.end > r.begin)
       memmove(at_mutable(call->dtype[1], y, r.begin), at(call->dtype[0], x, r.begin),
               (size_t)(r.end - r.begin) * (call->dtype[0] == TWS_F32 ? 4U : 2U));

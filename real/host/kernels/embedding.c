@@ -2,7 +2,8 @@
 #include "models/zigzag.h"
 #include "real/host/kernels/kernels.h"
 
-/* The table's row of an id, -1 if the id is outside: the table may be a rank's shard of the vocabulary. */
+/* Returns the table's row for an id; -1 if the table, which may be a rank's shard of the vocabulary, does not contain
+ * it. */
 VECTOR_INLINE int64_t table_row(const tws_host_call *call, int32_t id) {
   const int64_t row = (int64_t)id - (int64_t)call->argument[0];
   return row >= 0 && row < call->work->d[2] ? row : -1;
@@ -49,8 +50,8 @@ VECTOR_INLINE int64_t next_with_id(const int32_t *ids, int64_t from, int64_t tok
   return t;
 }
 
-/* Threads own columns. All tokens of one id are summed in float32 before the row is touched, in token order, so that
- * neither the storage type nor the number of threads changes the sum. */
+/* Computes some columns of the table's gradient. All tokens of one id are summed in float32, in token order, before the
+ * row is updated, so neither the storage type nor the number of threads changes the sum. */
 static void embedding_grad_task(void *arg, int thread, int threads) {
   enum { CHUNK = 512 };
   const tws_host_call *call = arg;
@@ -68,7 +69,8 @@ static void embedding_grad_task(void *arg, int thread, int threads) {
              (size_t)(r.end - r.begin) * (call->dtype[2] == TWS_F32 ? 4U : 2U));
   for (int64_t first = 0; first < tokens; ++first) {
     const int64_t row = table_row(call, ids[first]);
-    if (row < 0 || next_with_id(ids, 0, tokens, ids[first]) < first) continue; /* done with its first token */
+    /* this id was processed at its first token */
+    if (row < 0 || next_with_id(ids, 0, tokens, ids[first]) < first) continue;
     for (int64_t c = r.begin; c < r.end; c += CHUNK) {
       const int64_t columns = r.end - c < CHUNK ? r.end - c : CHUNK, out = row * width + c;
       float sum[CHUNK];

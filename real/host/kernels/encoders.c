@@ -1,7 +1,7 @@
-/* Small kernels of encoders: biases of some parts of a row, tokens next to adjacent tokens, scores of spans. */
+/* Small kernels of encoders: biases of some column ranges of a row, convolution of adjacent tokens, scores of spans. */
 #include "real/host/kernels/kernels.h"
 
-/* ---- a bias of every second part ---- */
+/* ---- a bias for every second column range ---- */
 
 static void part_bias_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
@@ -23,7 +23,7 @@ HOST_KERNEL(part_bias) {
   return TWS_OK;
 }
 
-/* Threads own columns and add the rows in order. */
+/* Sums the rows of some columns in order; threads share the columns. */
 VECTOR_INLINE void sum_columns(tws_dtype T, tws_dtype G, const tws_host_call *call, int64_t part, int64_t column,
                                int n) {
   const int64_t *d = call->work->d, out = part / 2 * d[2] + column;
@@ -48,7 +48,7 @@ HOST_KERNEL(part_bias_grad) {
 
 /* ---- tokens ---- */
 
-/* Number of tokens of a sample that count; lengths are the second operand. */
+/* Returns the number of tokens of a sample that are not padding; lengths are the second operand. */
 static int64_t length_of(const tws_host_call *call, int64_t sample) {
   return call->work->flags & TWS_LENGTHS ? ((const int32_t *)call->operand[1])[sample] : call->work->d[1];
 }

@@ -1,4 +1,4 @@
-/* 8-bit operands of products: the largest magnitude of a tensor, and its codes. */
+/* 8-bit operands of products: computes the largest magnitude of a tensor, and its 8-bit codes. */
 #include "base/float8.h"
 #include "real/host/kernels/kernels.h"
 
@@ -7,9 +7,9 @@ enum { MAX_THREADS = 256, ROW_TILE = 64 };
 typedef uint8_t vb __attribute__((vector_size(16)));
 typedef vb vb_unaligned __attribute__((aligned(1), may_alias));
 
-/* ---- the largest ---- */
+/* ---- the largest magnitude ---- */
 
-/* Magnitudes compare as their bits do, and NaN is above all of them. */
+/* Computes the largest magnitude by comparing bits as integers; NaN is larger than all other numbers. */
 typedef struct amax_job {
   const tws_host_call *call;
   int32_t bits[MAX_THREADS];
@@ -46,7 +46,7 @@ HOST_KERNEL(amax) {
 
 /* ---- codes ---- */
 
-/* The same bits as base/float8.h. */
+/* Converts to 8-bit codes, with the same results as base/float8.h. */
 VECTOR_INLINE vb v_to_float8(tws_dtype type, vf x) {
   const int fraction = type == TWS_E4M3 ? 3 : 2, cut = 23 - fraction;
   const uint32_t unbias = (type == TWS_E4M3 ? 120u : 112u) << 23, most = type == TWS_E4M3 ? 0x7eu : 0x7bu;
@@ -69,7 +69,8 @@ typedef struct quantize_job {
   float multiplier;
 } quantize_job;
 
-/* A tile of rows and one vector of columns: its transpose is written in runs as long as the tile is high. */
+/* Quantizes a tile of rows and one vector of columns. The transposed result is written in contiguous ranges as long as
+ * the tile is high. */
 VECTOR_INLINE void quantize_tile(tws_dtype T, tws_dtype C, const quantize_job *job, host_range rows, int64_t column,
                                  int n) {
   const tws_host_call *call = job->call;
@@ -84,7 +85,7 @@ VECTOR_INLINE void quantize_tile(tws_dtype T, tws_dtype C, const quantize_job *j
   }
 }
 
-/* Threads share the longer side. */
+/* Quantizes a share of the tiles; threads divide the longer dimension. */
 static void quantize_task(void *arg, int thread, int threads) {
   const quantize_job *job = arg;
   const int64_t rows = job->call->work->d[0], width = job->call->work->d[1];

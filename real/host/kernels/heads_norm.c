@@ -1,14 +1,17 @@
-/* RMSNorm of query and key heads, or of all heads of either as one. */
+/* RMSNorm of each query head and key head, or of all query heads together and all key heads together. */
 #include "real/host/kernels/kernels.h"
 
-/* Rows that are normalised: of each token some for queries, then some for keys, of equal width among either. */
+/* The ranges of each token that are normalized: some of queries, then some of keys; ranges of queries have one width,
+ * those of keys another. */
 typedef struct heads_rows {
-  int64_t tokens, token; /* token: elements of one */
+  int64_t tokens, token; /* token: elements from one token to the next */
   struct {
-    int64_t first, rows, width; /* first: element of a token */
-    int64_t stat, stats;        /* stats: of a token, of both */
+    int64_t first, rows, width; /* first: index in a token of the first normalized element; rows, width: number and size
+                                 * of the ranges */
+    int64_t stat, stats;        /* stat: index of the first statistic; stats: statistics per token, of queries and keys
+                                 * together */
   } part[2];
-  int64_t normed; /* elements of a token that are */
+  int64_t normed; /* normalized elements per token */
   float offset;
 } heads_rows;
 
@@ -27,7 +30,7 @@ static heads_rows rows_of(const tws_host_call *call) {
   return r;
 }
 
-VECTOR_INLINE vf keep_lanes(vf x, int n) { /* lanes from n on become 0 */
+VECTOR_INLINE vf keep_lanes(vf x, int n) { /* returns x with lanes n and higher set to 0 */
   const vi lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   return n == LANES ? x : (vf)((vi)x & (lane < n));
 }
@@ -67,7 +70,7 @@ HOST_KERNEL(heads_norm) {
   return TWS_OK;
 }
 
-/* With z = x / rms and g = dy (offset + weight): dx = (g - z mean(g z)) / rms. */
+/* Computes, with z = x / rms and g = dy (offset + weight): dx = (g - z mean(g z)) / rms. */
 VECTOR_INLINE void norm_grad_token(tws_dtype T, const tws_host_call *call, const heads_rows *r, int64_t t) {
   const void *dy = call->operand[0], *x = call->operand[1];
   void *dx = call->operand[5];
@@ -99,7 +102,8 @@ static void heads_norm_grad_task(void *arg, int thread, int threads) {
   FOR_TYPE(call->dtype[0], T, for (int64_t t = range.begin; t < range.end; ++t) norm_grad_token(T, call, &r, t));
 }
 
-/* Threads own columns and walk all tokens and heads in order: no partial sums between threads. */
+/* Computes some columns of the weights' gradient: each thread sums all tokens and heads in order, so no partial sums
+ * are added between threads. */
 VECTOR_INLINE void weight_columns(tws_dtype T, tws_dtype G, const tws_host_call *call, const heads_rows *r, int i,
                                   int64_t column, int n) {
   const void *dy = call->operand[0], *x = call->operand[1];

@@ -1,4 +1,4 @@
-/* Multi-head latent attention's rows: models/latent.h. */
+/* Kernels on the rows of multi-head latent attention (models/latent.h). */
 #include "models/latent.h"
 
 #include "real/host/kernels/kernels.h"
@@ -35,7 +35,7 @@ VECTOR_INLINE void copy_columns(tws_dtype T, const void *from, int64_t at, void 
   EACH_VECTOR(i, n, 0, count, v_put(T, to, there + i, v_get(T, from, at + i, n) * factor, n));
 }
 
-/* Pairs of neighbours. */
+/* Rotates pairs of adjacent elements. */
 VECTOR_INLINE void turn(tws_dtype T, const latent *l, const void *from, int64_t at, void *to, int64_t there,
                         float factor) {
   for (int64_t i = 0; i < l->rope / 2; ++i) {

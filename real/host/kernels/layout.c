@@ -7,10 +7,10 @@ VECTOR_INLINE size_t bytes_of(tws_dtype type, int64_t count) {
 
 /* ---- x[a,b,width] -> y[b,a,width] ---- */
 
-enum { TILE = 32, WIDE_ROW = 64 /* elements: a copy of its own */ };
+enum { TILE = 32, WIDE_ROW = 64 /* from this number of elements on, a row is copied by itself */ };
 
-/* Tiles of the plane a x b, so that what is written apart stays in the cache until its line is full. i: rows of x,
- * j: of y. */
+/* Transposes the plane a x b tile by tile, so that cache lines that are written in parts stay in the cache until they
+ * are full. i: rows of x, j: rows of y. */
 #define MOVE_TILES(E, from, to)                                    \
   for (int64_t i0 = rows.begin; i0 < rows.end; i0 += TILE)         \
     for (int64_t j0 = columns.begin; j0 < columns.end; j0 += TILE) \
@@ -33,7 +33,7 @@ static void transpose_task(void *arg, int thread, int threads) {
     }
     return;
   }
-  /* threads share the longer side */
+  /* threads divide the longer dimension */
   const host_range rows = a > b ? share(a, TILE, thread, threads) : (host_range){0, a};
   const host_range columns = a > b ? (host_range){0, b} : share(b, TILE, thread, threads);
   if (type == TWS_F32 || type == TWS_I32)
@@ -50,11 +50,11 @@ HOST_KERNEL(transpose) {
 
 /* ---- heads to ranks and back ---- */
 
-/* Blocks of consecutive columns that a rank has of queries, keys and values. */
+/* The ranges of consecutive columns of queries, keys and values that a rank receives. */
 typedef struct heads_layout {
-  int64_t ranks, head, row;  /* row: elements of a token before */
-  int64_t query, share, out; /* elements of a rank: queries, keys, all */
-  int64_t q, kv;             /* heads */
+  int64_t ranks, head, row;  /* row: elements per token before the exchange */
+  int64_t query, share, out; /* elements per token on one rank: of queries; of keys; in total */
+  int64_t q, kv;             /* numbers of query heads and key heads */
 } heads_layout;
 
 static heads_layout layout_of(const tws_work *work) {
@@ -67,7 +67,7 @@ static heads_layout layout_of(const tws_work *work) {
   return l;
 }
 
-/* First column of a rank's keys; its values lie kv heads further on. */
+/* Returns the first column of a rank's keys; its values begin kv heads later. */
 VECTOR_INLINE int64_t key_column(const heads_layout *l, int64_t rank) {
   return (l->q + rank * l->kv / l->ranks) * l->head;
 }
@@ -86,7 +86,7 @@ static void pack_task(void *arg, int thread, int threads) {
   const tws_dtype type = call->dtype[0];
   const int64_t tokens = call->work->d[0];
   host_range r = share(tokens * l.ranks, 1, thread, threads);
-  for (int64_t row = r.begin; row < r.end; ++row) { /* of y */
+  for (int64_t row = r.begin; row < r.end; ++row) { /* a row of y */
     const int64_t rank = row / tokens, token = row % tokens, key = key_column(&l, rank);
     const void *x = at(type, call->operand[0], token * l.row);
     void *y = at_mutable(type, call->operand[1], row * l.out);
@@ -101,7 +101,7 @@ HOST_KERNEL(heads_pack) {
   return TWS_OK;
 }
 
-/* One block of keys or values of a token: the sum of the copies that `copies` ranks have, in the order of ranks. */
+/* Sums one range of keys or values of a token over the `copies` ranks that have copies of it, in the order of ranks. */
 VECTOR_INLINE void join_copies(tws_dtype T, void *x, const void *y, int64_t count, int64_t copies, int64_t stride) {
   EACH_VECTOR(i, n, 0, count, {
     vf sum = v_get(T, y, i, n);
@@ -114,7 +114,8 @@ static void unpack_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
   const heads_layout l = layout_of(call->work);
   const tws_dtype type = call->dtype[0];
-  const int64_t tokens = call->work->d[0], stride = tokens * l.out; /* from rank to rank */
+  /* elements from one rank's data to the next rank's */
+  const int64_t tokens = call->work->d[0], stride = tokens * l.out;
   const int64_t copies = l.kv > 0 && l.kv < l.ranks ? l.ranks / l.kv : 1;
   host_range r = share(tokens, 1, thread, threads);
   for (int64_t token = r.begin; token < r.end; ++token) {
@@ -122,7 +123,7 @@ static void unpack_task(void *arg, int thread, int threads) {
     for (int64_t rank = 0; rank < l.ranks; ++rank) {
       const void *y = at(type, call->operand[0], rank * stride + token * l.out);
       memcpy(at_mutable(type, x, rank * l.query), y, bytes_of(type, l.query));
-      if (rank % copies != 0) continue; /* counted in an earlier rank's sum */
+      if (rank % copies != 0) continue; /* included in the sum of an earlier rank */
       const int64_t key = key_column(&l, rank);
       FOR_TYPE(type, T, {
         join_copies(T, at_mutable(T, x, key), at(T, y, l.query), l.share, copies, stride);
@@ -139,7 +140,7 @@ HOST_KERNEL(heads_unpack) {
 
 /* ---- queries apart from keys and values ---- */
 
-/* Columns of a token: of queries, of keys and values, of all. */
+/* Elements per token of queries, of keys and values, and in total. */
 typedef struct split_layout {
   int64_t q, kv, row;
 } split_layout;

@@ -1,5 +1,5 @@
-/* Softmax cross-entropy over a vocabulary, whole or in the columns of several ranks; logits become their
- * own gradient. */
+/* Softmax cross-entropy over a vocabulary, which is whole or split by columns among ranks; the gradient overwrites the
+ * logits. */
 #include <stdio.h>
 #include "real/host/kernels/kernels.h"
 
@@ -7,12 +7,13 @@ enum { MAX_THREADS = 256 };
 
 typedef struct loss_job {
   const tws_host_call *call;
-  float weight;               /* of the gradient of a token's loss */
-  double sum[MAX_THREADS][8]; /* of each thread, on a cache line of its own: losses, ignored targets */
+  float weight;               /* factor of the gradient of a token's loss */
+  double sum[MAX_THREADS][8]; /* [thread] sums of losses and of ignored targets; each thread has a cache line of its
+                               * own */
 } loss_job;
 
-/* Maximum and sum of e^(x - maximum) in one pass over memory: blocks that fit the first-level cache are read twice.
- * Columns that are all -infinity add 0. */
+/* Computes the maximum and the sum of e^(x - maximum) in one pass over memory: blocks that fit the first-level cache
+ * are read twice. Columns that are all -infinity add 0. */
 VECTOR_INLINE void online_softmax(tws_dtype T, const void *row, int64_t columns, float *largest, float *sum) {
   enum { BLOCK = 2048 };
   float m = -INFINITY;
@@ -45,8 +46,8 @@ VECTOR_INLINE void online_softmax(tws_dtype T, const void *row, int64_t columns,
 /* Values from which the gradient of a row is computed: the softmax over the whole vocabulary, whichever ranks hold
  * its columns. */
 typedef struct row_softmax {
-  float largest, sum, logit; /* of the target */
-  int64_t target;            /* its column here, or -1 */
+  float largest, sum, logit; /* logit: that of the target */
+  int64_t target;            /* column of the target on this rank, or -1 */
 } row_softmax;
 
 VECTOR_INLINE void clear_columns(tws_dtype T, void *row, int64_t begin, int64_t end) {
@@ -59,7 +60,8 @@ VECTOR_INLINE void gradient_row(tws_dtype T, const loss_job *job, void *row, con
   const float scale = job->weight, weight = scale / s->sum;
   EACH_VECTOR(i, n, 0, columns, v_put(T, row, i, v_exp(v_get(T, row, i, n) - s->largest) * weight, n));
   if (s->target >= 0) {
-    const float p = expf(s->logit - s->largest) / s->sum; /* from the logit again: the stored one may be rounded */
+    /* computed from the logit, because the stored probability may be rounded */
+    const float p = expf(s->logit - s->largest) / s->sum;
     v_put(T, row, s->target, v_set(scale * (p - 1.0F)), 1);
   }
   clear_columns(T, row, columns, work->d[2]);
@@ -80,7 +82,7 @@ VECTOR_INLINE double loss_row(tws_dtype T, const loss_job *job, int64_t t) {
   return loss_of(&s);
 }
 
-/* The ranks' statistics, joined in the same order on each of them. */
+/* Returns the loss of a token, from the statistics of all ranks, which each rank combines in the same order. */
 VECTOR_INLINE double vocabulary_loss_row(tws_dtype T, const loss_job *job, int64_t t) {
   const tws_host_call *call = job->call;
   const int64_t *d = call->work->d;
@@ -123,7 +125,7 @@ static void loss_task(void *arg, int thread, int threads) {
   job->sum[thread][1] = ignored;
 }
 
-/* metrics: operand number `place`; a loss scale follows it. */
+/* Runs the loss. place: index of operand metrics; an operand with the loss scale may follow it. */
 static void run_loss(const tws_host_call *call, int place) {
   const int64_t *d = call->work->d;
   double *metrics = call->operand[place];
@@ -151,7 +153,7 @@ HOST_KERNEL(count_ignored) {
   return TWS_OK;
 }
 
-/* limit: of target ids; below 0 none, since other ranks have other columns. */
+/* Checks the operands. limit: exclusive upper limit of target ids; < 0: none, since other ranks have other columns. */
 static tws_code check_loss(const tws_host_call *call, int64_t fewest, int64_t limit, tws_error *err) {
   const int64_t *d = call->work->d;
   const int32_t *targets = call->operand[1];

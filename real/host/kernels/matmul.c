@@ -10,15 +10,17 @@ typedef struct product {
   const tws_host_call *call;
   int transpose_a, transpose_b, accumulate;
   int64_t m, n, k, lda, ldb, ldc; /* C is m x n; ldc 0: contiguous */
-  const void *a, *b, *bias;       /* bias: NULL or [n], of the inputs' type, or with scales of the output's */
+  const void *a, *b, *bias;       /* bias: NULL, or [n] in the inputs' type or, if there are scales, in the output's
+                                   * type */
   void *c;
   tws_dtype in, out;
-  const tws_dtype *codes; /* types of a and b in 8 bits, which then have scales; NULL: both are of type `in` */
+  const tws_dtype *codes; /* 8-bit types of a and b, which then have scales; NULL: both have the type `in` */
   const float *scale_a, *scale_b;
   int row_parts, column_parts;
-  int row_slices, column_slices; /* of a thread's block, one after another: as the library's scratch permits */
-  int varies;                    /* from call to call: no primitive is made for this shape alone */
-  int failed;                    /* some thread's library call failed */
+  int row_slices, column_slices; /* slices of a thread's block that are computed one after another, because the
+                                  * library's scratch memory is limited */
+  int varies;                    /* 1: the shape differs from call to call, so no oneDNN primitive is created for it */
+  int failed;                    /* 1: the library call of some thread has failed */
 } product;
 
 typedef struct block {
@@ -39,8 +41,8 @@ static block block_of(const product *p, int thread) {
                  share(p->n, GRAIN, thread % p->column_parts, p->column_parts)};
 }
 
-/* The grid whose largest block takes longest to compute and to pack is the slowest; packing one row or column of
- * operands costs about as much as multiplying it with 16 of the other side. */
+/* Chooses the grid of blocks in which the largest block takes the least time to compute and to pack; packing one row or
+ * column of operands costs about as much as multiplying it with 16 of the other side. */
 static void choose_grid(product *p, int threads) {
   double best = INFINITY;
   for (int rows = 1; rows <= threads; ++rows) {
@@ -104,7 +106,7 @@ static host_range slice_range(host_range whole, int slice, int slices) {
   return (host_range){whole.begin + r.begin, whole.begin + r.end};
 }
 
-/* Empty where there is less than a slice's grain left. */
+/* Returns a slice of a thread's block; it is empty if less than the slice's grain remains. */
 static block slice_of(const product *p, int thread, int slice) {
   const block whole = block_of(p, thread);
   return (block){slice_range(whole.rows, slice / p->column_slices, p->row_slices),
@@ -141,7 +143,7 @@ static tws_code prepare_slices(const product *p, int parts, tws_error *err) {
   return TWS_OK;
 }
 
-/* The whole block, or as few slices of rows, or else of columns, as the scratch permits. */
+/* Divides the block into as few slices of rows, or else of columns, as the scratch memory permits. */
 static tws_code native_prepare(product *p, int parts, tws_error *err) {
   static const int slices[][2] = {{1, 1}, {2, 1}, {1, 2}, {4, 1}, {1, 4}, {8, 1}, {1, 8}};
   tws_code code = TWS_UNSUPPORTED;
@@ -250,7 +252,7 @@ static tws_code multiply(product *p, tws_error *err) {
   return TWS_OK;
 }
 
-/* The activation of a product's output, or its gradient, as a kernel of its own. */
+/* Applies the activation to a product's output, or its gradient, by the kernel of the activation. */
 static tws_code activate(const tws_host_call *call, tws_kernel kernel, int64_t count, void *const *operands,
                          int operand_count, tws_error *err) {
   const tws_work work = {
@@ -262,7 +264,7 @@ static tws_code activate(const tws_host_call *call, tws_kernel kernel, int64_t c
   return kernel == TWS_KERNEL_GELU ? TWS_HOST(gelu)(&part, err) : TWS_HOST(gelu_grad)(&part, err);
 }
 
-/* Products in 8 bits: the scales are the last two operands. */
+/* Reads the scales of an 8-bit product, which are its last two operands. */
 static void take_codes(product *p) {
   const tws_host_call *call = p->call;
   if (!(call->work->flags & TWS_FP8)) return;
@@ -322,7 +324,7 @@ HOST_KERNEL(linear_grad_input) {
       call, (host_sums){dx, call->operand[sums], call->dtype[2], call->dtype[sums], d[0], d[2], keep});
 }
 
-/* Threads own columns and add the rows in order. */
+/* Sums the rows of some columns in order; threads share the columns. */
 VECTOR_INLINE void sum_columns(tws_dtype T, tws_dtype G, const host_sums *s, int64_t column, int n) {
   vf sum = v_zero();
   for (int64_t t = 0; t < s->rows; ++t) sum += v_get(T, s->x, t * s->columns + column, n);
@@ -362,7 +364,7 @@ HOST_KERNEL(linear_grad_weight) {
       call, (host_sums){call->operand[0], call->operand[3], call->dtype[0], call->dtype[3], d[0], d[1], p.accumulate});
 }
 
-/* ---- experts: products of the slots that are filled ---- */
+/* ---- experts: products of the filled slots ---- */
 
 typedef struct expert_rows {
   int64_t sources, experts, capacity, out, in, shared;
@@ -373,7 +375,7 @@ static expert_rows rows_of(const tws_host_call *call) {
   return (expert_rows){d[0], d[1], d[2], d[3], d[4], d[6]};
 }
 
-/* Slots that a source fills of an expert; at: their number among all. */
+/* Returns the number of slots of an expert that a source rank fills. at: index of the pair of expert and source. */
 static int64_t filled_of(const expert_rows *r, const int32_t *counts, int64_t at) {
   const int64_t filled = counts[at * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED];
   const int64_t most = r->shared > 1 ? r->shared * r->capacity - tws_slots_before(counts, at, r->shared) : r->capacity;
@@ -464,7 +466,7 @@ HOST_KERNEL(expert_linear_grad_input) {
   return TWS_OK;
 }
 
-/* Column sums of the filled rows of all sources, expert by expert. */
+/* Computes column sums of the filled rows of all sources, expert by expert. */
 static void expert_bias_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
   const expert_rows r = rows_of(call);
@@ -518,14 +520,14 @@ HOST_KERNEL(expert_linear_grad_weight) {
   return TWS_OK;
 }
 
-/* ---- adapters: products that take and leave parts of rows ---- */
+/* ---- adapters: products that read and write column ranges of rows ---- */
 
 typedef struct low_rank_part {
-  int64_t column, width; /* of y */
-  int64_t row, slot;     /* its first row of b, its first number of a row of h */
+  int64_t column, width; /* range of columns of y */
+  int64_t row, slot;     /* row: the layer's first row of b; slot: its first element in a row of h */
 } low_rank_part;
 
-/* The layers that have an adapter; returns their number. */
+/* Lists the layers that have an adapter; returns their number. */
 static int low_rank_parts(const int64_t *d, low_rank_part part[3]) {
   int count = 0;
   int64_t column = 0, row = 0;

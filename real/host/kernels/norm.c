@@ -1,7 +1,7 @@
-/* LayerNorm and RMSNorm. */
+/* LayerNorm and RMSNorm, forward and backward. */
 #include "real/host/kernels/kernels.h"
 
-VECTOR_INLINE vf keep_lanes(vf x, int n) { /* lanes from n on become 0 */
+VECTOR_INLINE vf keep_lanes(vf x, int n) { /* returns x with lanes n and higher set to 0 */
   if (n == LANES) return x;
   const vi lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   return (vf)((vi)x & (lane < n));
@@ -11,7 +11,8 @@ VECTOR_INLINE void norm_row(tws_dtype T, const tws_host_call *call, int64_t t) {
   const int64_t width = call->work->d[1], row = t * width;
   const int rms = (call->work->flags & TWS_RMS) != 0;
   const int biased = !rms && (call->work->flags & TWS_BIAS);
-  const int plain = (call->work->flags & TWS_PLAIN) != 0, first = plain ? 1 : biased ? 3 : 2; /* of the outputs */
+  /* first: index of the first output */
+  const int plain = (call->work->flags & TWS_PLAIN) != 0, first = plain ? 1 : biased ? 3 : 2;
   const void *x = call->operand[0], *weight = plain ? NULL : call->operand[1], *bias = biased ? call->operand[2] : NULL;
   void *y = call->operand[first];
   float *stats = call->operand[first + 1];
@@ -59,7 +60,8 @@ HOST_KERNEL(norm) {
   return TWS_OK;
 }
 
-/* Threads own columns of dweight and dbias and walk all tokens in order: no partial sums between threads. */
+/* Computes some columns of dweight and dbias: each thread sums all tokens in order, so no partial sums are added
+ * between threads. */
 VECTOR_INLINE void norm_columns(tws_dtype T, tws_dtype G, const tws_host_call *call, int64_t column, int n) {
   const int64_t tokens = call->work->d[0], width = call->work->d[1];
   const int rms = (call->work->flags & TWS_RMS) != 0, keep = (call->work->flags & TWS_ACCUMULATE_PARAM) != 0;
@@ -87,7 +89,8 @@ static void norm_grad_param_task(void *arg, int thread, int threads) {
            FOR_TYPE(call->dtype[5], G, EACH_VECTOR(i, n, r.begin, r.end, norm_columns(T, G, call, i, n))));
 }
 
-/* With z = (x - mean)/std and g = dy weight: dx = (g - mean(g) - z mean(g z)) / std; RMSNorm has no mean(g). */
+/* Computes, with z = (x - mean)/std and g = dy weight: dx = (g - mean(g) - z mean(g z)) / std; RMSNorm has no
+ * mean(g). */
 VECTOR_INLINE void norm_grad_row(tws_dtype T, const tws_host_call *call, int64_t t) {
   const int64_t width = call->work->d[1], row = t * width;
   const int rms = (call->work->flags & TWS_RMS) != 0, keep = (call->work->flags & TWS_ACCUMULATE) != 0;
@@ -123,7 +126,7 @@ static void norm_grad_task(void *arg, int thread, int threads) {
 HOST_KERNEL(norm_grad) {
   (void)err;
   const double bytes = 16.0 * (double)(call->work->d[0] * call->work->d[1]);
-  if (!(call->work->flags & TWS_PLAIN)) /* first: dx may overwrite dy */
+  if (!(call->work->flags & TWS_PLAIN)) /* weights are processed first, since dx may overwrite dy */
     run_parallel(call, bytes, norm_grad_param_task, (void *)(uintptr_t)call);
   run_parallel(call, bytes, norm_grad_task, (void *)(uintptr_t)call);
   if (!(call->work->flags & TWS_SUMS)) return TWS_OK;

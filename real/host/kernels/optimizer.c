@@ -1,4 +1,4 @@
-/* The optimizer's step and what precedes it: gradient norm and clipping. */
+/* The optimizer: gradient norm, clipping and updates of weights. */
 #include "models/operator.h"
 #include "plan/plan.h"
 #include "real/host/kernels/kernels.h"
@@ -6,17 +6,17 @@
 
 enum { MAX_THREADS = 256 };
 
-/* Constants of an update: this step's rates, and the parameters of its work by name. */
+/* Constants of an update: learning rates of this step, and the parameters of the optimizer by name. */
 typedef struct update_constants {
   float lr, beta1, beta2, rest1, rest2, epsilon, weight_decay, decay, step, inverse_root_bias2, clip;
-  float scale; /* of the change, by the norms of its parameter */
+  float scale; /* factor of the change of the weight, computed from norms of its parameter (LAMB) */
   int l2;
-  uint32_t number; /* of the update, a float's bits; with the seed for random bits */
+  uint32_t number; /* number of the update, as the bits of a float; it and the seed determine random bits */
   uint64_t seed, first;
 } update_constants;
 
-/* ---- the rules of config/optimizers.def: from an element's weight, states and clipped gradient to the new weight; the
- * states become the new ones ---- */
+/* ---- the rules of config/optimizers.def: compute the new weight and states of an element from the old ones and the
+ * clipped gradient ---- */
 
 VECTOR_INLINE vf adamw_update(const update_constants *c, vf weight, vf *state, vf g) {
   if (c->l2) g += c->decay * weight;
@@ -29,7 +29,7 @@ VECTOR_INLINE vf adamw_update(const update_constants *c, vf weight, vf *state, v
 
 VECTOR_INLINE vf lion_update(const update_constants *c, vf weight, vf *state, vf g) {
   const vf mixed = c->beta1 * state[0] + c->rest1 * g;
-  const vf sign = v_select(mixed > 0, v_set(1), v_select(mixed < 0, v_set(-1), mixed)); /* 0 and NaN stay */
+  const vf sign = v_select(mixed > 0, v_set(1), v_select(mixed < 0, v_set(-1), mixed)); /* 0 and NaN are kept */
   state[0] = c->beta2 * state[0] + c->rest2 * g;
   return weight - (c->lr * sign + c->decay * weight);
 }
@@ -40,14 +40,14 @@ VECTOR_INLINE vf adagrad_update(const update_constants *c, vf weight, vf *state,
   return weight - c->lr * g / (v_sqrt(state[0]) + c->epsilon);
 }
 
-/* For a rule that needs norms: the change of the weight before scaling. */
+/* Returns the change of the weight before it is scaled, for a rule that needs norms. */
 VECTOR_INLINE vf lamb_change(const update_constants *c, vf weight, vf *state, vf g) {
   state[0] = c->beta1 * state[0] + c->rest1 * g;
   state[1] = c->beta2 * state[1] + c->rest2 * (g * g);
   return state[0] / (v_sqrt(state[1]) + c->epsilon) + c->weight_decay * weight;
 }
 
-/* ---- from the table: the rule's arithmetic and the number of its states, both of a constant kernel ---- */
+/* ---- selection of the rule and its number of states, both of which are compile-time constants ---- */
 
 VECTOR_INLINE vf update_vector(tws_kernel kernel, const update_constants *c, vf weight, vf *state, vf g) {
   switch (kernel) {
@@ -103,7 +103,8 @@ VECTOR_INLINE int state_count(tws_kernel kernel) {
 
 VECTOR_INLINE void update_range(tws_kernel kernel, tws_dtype G, tws_dtype P, const tws_host_call *call,
                                 const update_constants *constants, host_range r) {
-  const update_constants copy = *constants, *c = &copy; /* no store can change it */
+  const update_constants copy = *constants, *c = &copy; /* a local copy, so that the compiler knows that no store can
+                                                         * change it */
   const int states = state_count(kernel);
   float *p = call->operand[0], *stored[MOST_STATES];
   const void *grad = call->operand[states + 1];
@@ -125,7 +126,7 @@ VECTOR_INLINE void update_range(tws_kernel kernel, tws_dtype G, tws_dtype P, con
 /* Random bits are drawn for this many elements at once: one Philox block in each lane. */
 enum { DRAWN = LANES * TWS_ROUNDING_GROUP };
 
-/* Sixteen tws_philox_block() from `index` on, in order; of a word the lower half comes first. */
+/* Computes sixteen tws_philox_block() from `index` on, in order; the lower half of each word comes first. */
 VECTOR_INLINE void draw_blocks(uint64_t seed, uint64_t stream, uint64_t index, uint16_t out[DRAWN]) {
   uint32_t words[PHILOX_WORDS];
   v_philox(seed, stream, index, words);
@@ -135,7 +136,7 @@ VECTOR_INLINE void draw_blocks(uint64_t seed, uint64_t stream, uint64_t index, u
   }
 }
 
-/* `bits` NULL: to nearest. */
+/* Stores bfloat16 numbers, rounded with random bits; `bits` NULL: to nearest. */
 VECTOR_INLINE void put_bf16(void *base, int64_t index, vf x, int n, const uint16_t *bits) {
   uint16_t *p = (uint16_t *)base + index;
   if (bits)
@@ -144,7 +145,7 @@ VECTOR_INLINE void put_bf16(void *base, int64_t index, vf x, int n, const uint16
     v_put_half(p, v_to_bf16(x), n);
 }
 
-/* `S`: the type of states. Elements in runs whose bits are drawn together. */
+/* Updates a range of elements, in runs whose random bits are drawn together. `S`: type of the states. */
 VECTOR_INLINE void update_bf16_range(tws_kernel kernel, tws_dtype S, int stochastic, const tws_host_call *call,
                                      const update_constants *constants, host_range r) {
   const update_constants copy = *constants, *c = &copy;
@@ -152,7 +153,8 @@ VECTOR_INLINE void update_bf16_range(tws_kernel kernel, tws_dtype S, int stochas
   void *p = call->operand[0], *stored[MOST_STATES];
   const void *grad = call->operand[states + 1];
   for (int k = 0; k < states; ++k) stored[k] = call->operand[k + 1];
-  uint16_t bits[1 + MOST_STATES][DRAWN + LANES]; /* a vector may be loaded beyond the last element */
+  uint16_t bits[1 + MOST_STATES][DRAWN + LANES]; /* longer by one vector, as a vector may be loaded beyond the last
+                                                  * element */
   memset(bits, 0, sizeof *bits * (size_t)(1 + states));
   for (int64_t begin = r.begin, end; begin < r.end; begin = end) {
     const uint64_t element = c->first + (uint64_t)begin, into = element % DRAWN;
@@ -226,7 +228,7 @@ static update_constants constants_of(const tws_host_call *call, int states) {
   return c;
 }
 
-/* The learning rate with its bias corrections, times the ratio of the norms of the parameter and of its change. */
+/* Returns the learning rate with bias corrections, times the ratio of the norms of the parameter and of its change. */
 static float tensor_scale(const tws_host_call *call, const update_constants *c, const double *norms) {
   double ratio = 1;
   if (norms[0] > 0 && norms[1] > 0) {
@@ -245,7 +247,7 @@ static void put_weights_task(void *arg, int thread, int threads) {
            }));
 }
 
-/* After a skipped update: the 16-bit weights are unchanged, unless they must be copied to a device. */
+/* Called after a skipped update: the 16-bit weights are unchanged, but may have to be copied to a device. */
 static void put_weights(const tws_host_call *call, int copy_at) {
   if (call->work->place == TWS_PLACE_HOST && call->count > copy_at)
     run_parallel(call, 6.0 * (double)call->work->d[0], put_weights_task, (void *)(uintptr_t)call);
@@ -253,7 +255,7 @@ static void put_weights(const tws_host_call *call, int copy_at) {
 
 static tws_code run_update(const tws_host_call *call, int states, int norms, tws_host_task task) {
   const double *metrics = call->operand[states + 3];
-  if (metrics[TWS_METRIC_CLIP] == 0) { /* the gradients are not finite: nothing may change */
+  if (metrics[TWS_METRIC_CLIP] == 0) { /* the gradients are not finite: weights and states stay unchanged */
     put_weights(call, states + 4 + norms);
     return TWS_OK;
   }
@@ -296,7 +298,7 @@ VECTOR_INLINE double sum_of(vd low, vd high) {
 typedef struct norms_job {
   const tws_host_call *call;
   update_constants constants;
-  double sum[MAX_THREADS][8]; /* of the parameter, of its change */
+  double sum[MAX_THREADS][8]; /* [thread] sums of squares of the parameter and of its change */
 } norms_job;
 
 VECTOR_INLINE void norms_range(tws_kernel kernel, tws_dtype W, tws_dtype S, tws_dtype G, const tws_host_call *call,
@@ -308,7 +310,7 @@ VECTOR_INLINE void norms_range(tws_kernel kernel, tws_dtype W, tws_dtype S, tws_
     for (int k = 0; k < states; ++k) state[k] = v_get(S, call->operand[k + 1], i, n);
     const vf weight = v_get(W, call->operand[0], i, n), g = v_get(G, call->operand[states + 1], i, n);
     vf change = change_vector(kernel, c, weight, state, g);
-    for (int k = n; k < LANES; ++k) change[k] = 0; /* where there is no element it may be 0 / 0 */
+    for (int k = n; k < LANES; ++k) change[k] = 0; /* lanes without an element may hold 0 / 0 */
     add_squares(&low[0], &high[0], weight);
     add_squares(&low[1], &high[1], change);
   });
@@ -380,8 +382,8 @@ HOST_KERNEL(squared_norm) {
   return TWS_OK;
 }
 
-/* Several losses: each becomes a mean over its targets that count, and their sum is the loss. Returns 0 if no target
- * counts. */
+/* Combines several losses: each becomes the mean over its targets that are not ignored, and their sum is the loss.
+ * Returns 0 if all targets are ignored. */
 static int join_heads(double *metrics, int heads) {
   int any = 0;
   metrics[TWS_METRIC_LOSS] = 0;
@@ -395,8 +397,9 @@ static int join_heads(double *metrics, int heads) {
   return any;
 }
 
-/* The coefficient of torch.nn.utils.clip_grad_norm_, for gradients that are divided by the share of tokens that
- * count and by the loss scale; 0 means that the gradients are not finite, or that there are none. */
+/* Computes the coefficient of torch.nn.utils.clip_grad_norm_, for gradients that are divided by the share of tokens
+ * whose targets are not ignored and by the loss scale; 0 means that the gradients are not finite, or that all targets
+ * are ignored. */
 HOST_KERNEL(clip) {
   (void)err;
   double *metrics = call->operand[0];
@@ -406,7 +409,7 @@ HOST_KERNEL(clip) {
   const double kept = heads > 0 ? join_heads(metrics, heads) : 1 - metrics[TWS_METRIC_IGNORED];
   if (scaled)
     metrics[TWS_METRIC_OVERFLOW] = !isfinite(metrics[TWS_METRIC_SQUARES]) || !isfinite(metrics[TWS_METRIC_LOSS]);
-  if (kept < 1e-9) { /* rounding errors if no target counts */
+  if (kept < 1e-9) { /* if all targets are ignored, only rounding errors remain */
     metrics[TWS_METRIC_LOSS] = metrics[TWS_METRIC_NORM] = metrics[TWS_METRIC_CLIP] = 0;
     return TWS_OK;
   }

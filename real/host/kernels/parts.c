@@ -1,4 +1,4 @@
-/* Parts of tensors in few bits, and sums of them: models/operators_parts.def. */
+/* Quantization of tensor ranges to few bits, and sums of them: models/operators_parts.def. */
 #include <math.h>
 
 #include "models/operator.h"
@@ -6,13 +6,13 @@
 
 enum { SPAN = 256 };
 static const float least = 1e-30f;
-static const uint32_t infinite = 0x7f800000u; /* bits of infinity: those of NaN are above */
+static const uint32_t infinite = 0x7f800000u; /* bits of infinity; those of NaN are larger */
 
 static int64_t pieces_of(int64_t count, int64_t size) {
   return (count + size - 1) / size;
 }
 
-/* Bits of the largest magnitude of x[first, first + count), which is one block. */
+/* Returns the bits of the largest magnitude of x[first, first + count), which is one block. */
 static uint32_t largest_bits(const tws_host_call *call, int64_t first, int64_t count) {
   float values[SPAN];
   uint32_t most = 0;
@@ -31,8 +31,8 @@ static uint32_t largest_bits(const tws_host_call *call, int64_t first, int64_t c
   return most;
 }
 
-/* Rounds by adding and subtracting a number whose sum has no fraction bits. The product is read from memory, so that
- * it is rounded to float32 before. */
+/* Rounds to an integer by adding and subtracting a number so large that the sum has no fraction bits. The product is
+ * read from memory, so that it is rounded to float32 first. */
 static int rounded(float product) {
   return (int)((product + 12582912.0f) - 12582912.0f);
 }
@@ -84,9 +84,9 @@ HOST_KERNEL(quantize_parts) {
   return TWS_OK;
 }
 
-/* ---- and back ---- */
+/* ---- dequantization ---- */
 
-/* Adds what codes mean to sums; the first of them is the first of a byte. */
+/* Adds the dequantized values of codes to sums; the first code is the first of a byte. */
 static void add_codes(const uint8_t *codes, int64_t count, int bits, float scale, float *sums) {
   if (bits == 8) {
     for (int64_t i = 0; i < count; i++) sums[i] += (float)(int8_t)codes[i] * scale;

@@ -64,7 +64,7 @@ VECTOR_INLINE philox_stream philox_stream_of(uint64_t seed, uint64_t stream) {
   return p;
 }
 
-/* The words of the blocks in `index`, in order. */
+/* Computes the random words of the blocks in `index`, in order. */
 VECTOR_INLINE void v_philox_block(const philox_stream *p, vw index, uint32_t words[4 * PHILOX_LANES]) {
   const vw low = (vw){0} + 0xffffffffU;
   vw c3 = v_multiply_low(index, TWS_PHILOX_MULTIPLIER_0), c0 = (index >> 32) ^ p->key[0][0];
@@ -82,8 +82,8 @@ VECTOR_INLINE void v_philox_block(const philox_stream *p, vw index, uint32_t wor
   *(vw_unaligned *)(words + 2 * PHILOX_LANES) = SECOND_PAIRS(ahead, behind);
 }
 
-/* The words of sixteen blocks, in order: first, first + 1, ...; with bits > 0, 2^bits groups of 16 / 2^bits
- * consecutive blocks each, whose beginnings are `apart` blocks from each other. */
+/* Computes the words of sixteen blocks, in order: first, first + 1, ...; with bits > 0, of 2^bits groups of 16 / 2^bits
+ * consecutive blocks each, whose first blocks differ by `apart`. */
 VECTOR_INLINE void v_philox_at(const philox_stream *p, uint64_t first, int bits, uint32_t apart,
                                uint32_t words[PHILOX_WORDS]) {
 #pragma GCC unroll 8
@@ -94,7 +94,7 @@ VECTOR_INLINE void v_philox_at(const philox_stream *p, uint64_t first, int bits,
   }
 }
 
-/* The words of blocks first ... first + 15, in order. */
+/* Computes the words of blocks first ... first + 15, in order. */
 VECTOR_INLINE void v_philox(uint64_t seed, uint64_t stream, uint64_t first, uint32_t words[PHILOX_WORDS]) {
   const philox_stream p = philox_stream_of(seed, stream);
   v_philox_at(&p, first, 0, 0, words);

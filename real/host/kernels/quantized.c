@@ -1,4 +1,4 @@
-/* Weights in few bits: codes times scales, some of a block at once. */
+/* Quantized weights: codes of few bits times scales; groups of scales may themselves be quantized. */
 #include "models/quantized.h"
 #include "real/host/kernels/kernels.h"
 
@@ -17,7 +17,7 @@ static void read_codes(const uint8_t *codes, int64_t first, int64_t count, int b
   }
 }
 
-/* group 0: scales are float32. */
+/* Returns the scale of a block. group 0: scales are float32. */
 static float scale_of(const tws_host_call *call, int64_t group, int64_t block) {
   if (group == 0) return ((const float *)call->operand[1])[block];
   return tws_scale_of(((const uint8_t *)call->operand[1])[block], (const float *)call->operand[2] + block / group * 2);

@@ -32,7 +32,8 @@ VECTOR_INLINE void rotate_adjacent(tws_dtype T, void *qkv, int64_t first, int64_
   });
 }
 
-/* Cosines and sines of some pairs at a position; interleaved: each twice, the first sine negated. */
+/* Computes cosines and sines of some pairs at a position. If pairs are interleaved, each number is stored twice, and
+ * the first sine is negated. */
 static void turn(const tws_rope_form *f, const double *frequency, int64_t position, int64_t columns, int backward,
                  float *cosine, float *sine) {
   for (int64_t i = 0; i < columns; ++i) {
@@ -50,7 +51,7 @@ static void turn(const tws_rope_form *f, const double *frequency, int64_t positi
   }
 }
 
-/* Columns from `begin` on of all heads of a token. */
+/* Rotates the columns from `begin` on, in all heads of a token. */
 VECTOR_INLINE void rotate_token(tws_dtype T, const tws_rope_form *f, void *qkv, int64_t first, int64_t heads,
                                 int64_t head, int64_t begin, int64_t columns, const float *cosine, const float *sine) {
   for (int64_t h = 0; h < heads; ++h) {

@@ -1,4 +1,4 @@
-/* Tokens to experts and back: the router, its gradient, and the moves of rows between tokens and slots. */
+/* Routing of tokens to experts: the router, its gradient, and copies of rows between tokens and slots. */
 #include "base/memory.h"
 #include "models/routing.h"
 #include "real/host/kernels/kernels.h"
@@ -10,10 +10,10 @@ typedef struct router {
   int keeps, by_choice, renormalizes, sampled, sigmoid;
   float scale;
   uint64_t seed;
-  uint32_t step; /* bits of its number */
+  uint32_t step; /* number of the step, as bits */
   const void *logits;
-  const float *bias;                     /* NULL: none */
-  float *probabilities, *weights, *sums; /* sums: NULL without a z-loss */
+  const float *bias;                     /* NULL: there is no bias */
+  float *probabilities, *weights, *sums; /* sums NULL: there is no z-loss */
   int32_t *routes, *counts;
 } router;
 
@@ -92,7 +92,7 @@ static void sigmoid_row(const router *r, int64_t token) {
            }));
 }
 
-/* Score of a group: its largest score, or for sigmoids the sum of its two largest. */
+/* Returns the score of a group: its largest score or, for sigmoids, the sum of its two largest. */
 static float group_score(const router *r, const float *x, int64_t group) {
   const int64_t each = r->experts / r->groups;
   float first = x[group * each], second = each > 1 ? -INFINITY : 0;
@@ -104,7 +104,8 @@ static float group_score(const router *r, const float *x, int64_t group) {
   return r->sigmoid ? first + second : first;
 }
 
-/* Returns 1 if enough groups rank before this one (of equal scores the first) that no expert of it can be chosen. */
+/* Returns 1 if no expert of the group can be chosen, because enough other groups have a higher score, or an equal score
+ * and a lower index. */
 static int is_left_out(const router *r, const float *score, int64_t group) {
   int64_t before = 0;
   for (int64_t g = 0; g < r->groups; ++g) before += score[g] > score[group] || (score[g] == score[group] && g < group);
@@ -170,7 +171,7 @@ static void choose_task(void *arg, int thread, int threads) {
 
 /* ---- slots, expert by expert ---- */
 
-/* Sort key of the routes of an expert: non-negative floats are ordered as their bits are. */
+/* Returns the sort key of a route: non-negative floats compare as their bits do. */
 static uint32_t score(const router *r, int64_t at) {
   uint32_t bits;
   if (r->keeps == TWS_KEEPS_RANDOM) return random_score(r, at / r->choices, at % r->choices);
@@ -184,7 +185,8 @@ static int64_t count_above(const router *r, int32_t mine, uint32_t least) {
   return count;
 }
 
-/* The score of the last route that is kept, and how many of exactly that score are. */
+/* Returns the score of the last route that is kept, and sets *ties to the number of kept routes with exactly that
+ * score. */
 static uint32_t last_score(const router *r, int32_t mine, int64_t *ties) {
   uint32_t found = 0;
   for (uint32_t bit = 1U << 31; bit; bit >>= 1)
@@ -193,7 +195,7 @@ static uint32_t last_score(const router *r, int32_t mine, int64_t *ties) {
   return found;
 }
 
-/* Fills the slots of an expert. A route that is not its own never looks like it. */
+/* Fills the slots of an expert. Routes to other experts are marked so that they never compare equal. */
 static void fill_slots(const router *r, int64_t expert) {
   const int32_t mine = tws_route_dropped(expert);
   int32_t *counts = r->counts + expert * TWS_EXPERT_COUNTS;
@@ -218,7 +220,7 @@ static void fill_slots(const router *r, int64_t expert) {
   counts[TWS_COUNT_BALANCED] = (int32_t)(r->by_choice ? first : routed);
 }
 
-/* All experts in one pass, where the first routes are kept. */
+/* Fills the slots of all experts in one pass, if the first routes to each expert are kept. */
 static void fill_first(const router *r) {
   memset(r->counts, 0, sizeof *r->counts * (size_t)(r->experts * TWS_EXPERT_COUNTS));
   const int64_t outer = r->by_choice ? r->choices : r->tokens, inner = r->by_choice ? r->tokens : r->choices;
@@ -234,7 +236,7 @@ static void fill_first(const router *r) {
     }
 }
 
-/* Assigns slots in packs: nothing is dropped. Counts are complete before a slot is assigned. */
+/* Assigns slots in packs, so that no route is dropped. All counts are complete before a slot is assigned. */
 static tws_code fill_packs(const router *r, tws_error *err) {
   memset(r->counts, 0, sizeof *r->counts * (size_t)(r->experts * TWS_EXPERT_COUNTS));
   for (int64_t i = 0; i < r->tokens * r->choices; ++i) {
@@ -257,7 +259,7 @@ static tws_code fill_packs(const router *r, tws_error *err) {
                       (int)r->counts[most * TWS_EXPERT_COUNTS + TWS_COUNT_ROUTED],
                       (long long)(r->shared * r->capacity));
     int64_t slot = pack * r->capacity;
-    for (int64_t e = pack; e < pack + r->shared; ++e) { /* FILLED: the next slot, for a while */
+    for (int64_t e = pack; e < pack + r->shared; ++e) { /* FILLED temporarily holds the index of the next slot */
       int32_t *counts = r->counts + e * TWS_EXPERT_COUNTS;
       counts[TWS_COUNT_FILLED] = (int32_t)slot;
       slot += counts[TWS_COUNT_ROUTED];
@@ -346,14 +348,14 @@ HOST_KERNEL(router) {
   return TWS_OK;
 }
 
-/* ---- its gradient ---- */
+/* ---- gradient of the router ---- */
 
-/* z: slope of the z-loss along the logarithm of the token's sum. */
+/* Computes one row of the gradient. z: derivative of the z-loss with respect to the logarithm of the token's sum. */
 static void router_grad_row(const tws_host_call *call, int64_t token, const float *balance, float z) {
   const int64_t experts = call->work->d[1], choices = call->work->d[2];
   const float *dweights = (const float *)call->operand[0] + token * choices;
   const float *p = (const float *)call->operand[1] + token * experts;
-  int32_t chosen[TWS_ROUTING_CHOICES]; /* experts; -1: dropped */
+  int32_t chosen[TWS_ROUTING_CHOICES]; /* chosen experts; -1: the route was dropped */
   const int sigmoid = (call->work->flags & TWS_SIGMOID) != 0;
   float kept = 0, common = 0, scale = (float)call->work->f[4], mean = 0;
   for (int64_t c = 0; c < choices; ++c) {
@@ -361,7 +363,8 @@ static void router_grad_row(const tws_host_call *call, int64_t token, const floa
     chosen[c] = route < 0 ? -1 : (int32_t)tws_route_expert(call->operand[3], route, call->work->d[3], call->work->d[6]);
     if (chosen[c] >= 0) kept += p[chosen[c]];
   }
-  if (call->work->f[2] != 0) { /* of weights that were divided by their sum: exactly 0 of one alone, which is 1 */
+  /* gradient of weights that were divided by their sum; exactly 0 for a single weight, which is always 1 */
+  if (call->work->f[2] != 0) {
     scale /= kept > TWS_ROUTING_LEAST ? kept : TWS_ROUTING_LEAST;
     for (int64_t c = 0; c < choices; ++c)
       if (chosen[c] >= 0 && kept > TWS_ROUTING_LEAST) common += dweights[c] * (p[chosen[c]] / kept);
@@ -369,7 +372,7 @@ static void router_grad_row(const tws_host_call *call, int64_t token, const floa
   for (int64_t e = 0; e < experts; ++e) mean += p[e] * balance[e];
   for (int64_t c = 0; c < choices; ++c)
     if (chosen[c] >= 0) mean += p[chosen[c]] * (dweights[c] - common) * scale;
-  mean -= z; /* of the z-loss: z for each probability */
+  mean -= z; /* the z-loss adds z for each probability */
   FOR_TYPE(call->dtype[4], T, EACH_VECTOR(e, n, 0, experts, {
              vf slope = v_get(TWS_F32, balance, e, n) - (sigmoid ? 0 : mean);
              for (int64_t c = 0; c < choices; ++c) {
@@ -384,9 +387,9 @@ static void router_grad_row(const tws_host_call *call, int64_t token, const floa
 
 typedef struct router_grad_job {
   const tws_host_call *call;
-  const float *balance; /* slope of the auxiliary loss along each probability */
+  const float *balance; /* derivative of the auxiliary loss with respect to each probability */
   const float *sums;    /* NULL without a z-loss */
-  float z;              /* twice its weight over the tokens */
+  float z;              /* twice the weight of the z-loss, divided by the number of tokens */
 } router_grad_job;
 
 static void router_grad_task(void *arg, int thread, int threads) {
@@ -420,7 +423,7 @@ VECTOR_INLINE size_t row_bytes(const tws_host_call *call) {
   return (size_t)call->work->d[1] * (call->dtype[0] == TWS_F32 ? 4U : 2U);
 }
 
-/* Clears slots that no route fills, which follow the filled ones of an expert, for some experts. */
+/* Clears the slots of some experts that no route fills; they follow the filled ones. */
 static void clear_slots(const tws_host_call *call, void *slots, const int32_t *counts, host_range experts) {
   const int64_t capacity = call->work->d[4], width = call->work->d[1], shared = call->work->d[5];
   for (int64_t e = experts.begin; e < experts.end; ++e) {
@@ -448,7 +451,7 @@ HOST_KERNEL(dispatch) {
   return TWS_OK;
 }
 
-/* A token's sum of the rows of its routes; weights NULL: all 1. */
+/* Computes a token's sum of the rows of its routes; weights NULL: all are 1. */
 static void gather_row(const tws_host_call *call, int64_t token, const int32_t *routes, const float *weights, void *to,
                        int adds) {
   const int64_t width = call->work->d[1], choices = call->work->d[3];
@@ -489,7 +492,7 @@ HOST_KERNEL(combine) {
   return TWS_OK;
 }
 
-/* One route: its slot's gradient, and its weight's. */
+/* Computes the gradient of a route's slot, and returns the gradient of its weight. */
 static float scatter_row(const tws_host_call *call, int64_t token, int64_t slot, float weight) {
   const int64_t width = call->work->d[1];
   vf sum = v_zero();

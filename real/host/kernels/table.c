@@ -1,4 +1,4 @@
-/* kernel -> function, for one instruction set. */
+/* The table that maps kernels to functions, for one instruction set. */
 #include "real/host/kernels/kernels.h"
 
 #define TEXT2(x) #x

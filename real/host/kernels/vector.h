@@ -18,7 +18,7 @@ typedef float vf __attribute__((vector_size(64)));
 typedef int32_t vi __attribute__((vector_size(64)));
 typedef uint32_t vu __attribute__((vector_size(64)));
 typedef uint16_t vh __attribute__((vector_size(32)));
-typedef double vd __attribute__((vector_size(64))); /* eight lanes */
+typedef double vd __attribute__((vector_size(64))); /* eight doubles */
 typedef float v8f __attribute__((vector_size(32)));
 typedef vf vf_unaligned __attribute__((aligned(4), may_alias));
 typedef vi vi_unaligned __attribute__((aligned(4), may_alias));
@@ -39,7 +39,8 @@ VECTOR_INLINE void v_store(float *p, vf x) {
   *(vf_unaligned *)p = x;
 }
 
-/* mask: all ones or all zeros in each lane, as comparisons give */
+/* Returns `yes` in the lanes of the mask that are all ones, and `no` in those that are all zeros; comparisons give such
+ * masks. */
 VECTOR_INLINE vf v_select(vi mask, vf yes, vf no) {
   return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
 }
@@ -55,7 +56,7 @@ VECTOR_INLINE vf v_sqrt(vf x) {
   return (vf)_mm512_sqrt_ps((__m512)x);
 }
 #else
-/* Returns b where neither comparison holds, as the instruction does: a would hide a NaN in b. */
+/* v_max and v_min return b unless the comparison holds, as the instructions do: so a NaN in b is never hidden. */
 VECTOR_INLINE vf v_max(vf a, vf b) {
   return v_select(a > b, a, b);
 }
@@ -87,9 +88,9 @@ VECTOR_INLINE float v_largest(vf x) {
   return u.f[0];
 }
 
-/* e^x by range reduction to [-ln2/2, ln2/2] and a degree 7 polynomial; relative error below 1.2e-7 for results that
- * are normal numbers. Below -87.3 the result is 0 (v_exp) or e^-87.3 (v_exp_finite), above 88.3 it is inf or e^88.3.
- * NaN stays NaN: v_max and v_min return their second operand then. */
+/* Return e^x, computed by range reduction to [-ln2/2, ln2/2] and a degree 7 polynomial; relative error below 1.2e-7 for
+ * results that are normal numbers. Below -87.3 the result is 0 (v_exp) or e^-87.3 (v_exp_finite), above 88.3 it is inf
+ * or e^88.3. NaN stays NaN: v_max and v_min return their second operand then. */
 VECTOR_INLINE vf v_exp_finite(vf x) {
   x = v_min(v_set(88.3F), v_max(v_set(-87.3F), x));
   const vf magic = v_set(12582912.0F); /* 1.5 x 2^23: adding it rounds to an integer */
@@ -114,7 +115,8 @@ VECTOR_INLINE vf v_exp(vf x) {
 }
 
 /* ---- storage types ---- */
-/* tanh. Near 0, where 1 - 2 / (e^2x + 1) cancels, an odd polynomial fitted to a relative error of 4e-8 is used. */
+/* Returns tanh(x). Near 0, where 1 - 2 / (e^2x + 1) loses digits, an odd polynomial fitted to a relative error of 4e-8
+ * is used. */
 VECTOR_INLINE vf v_tanh(vf x) {
   const vf size = v_max(x, -x), z = x * x;
   vf fitted = v_set(-0.00599296126F);
@@ -126,7 +128,7 @@ VECTOR_INLINE vf v_tanh(vf x) {
   const vf sign = v_select(x < 0.0F, -far, far);
   return v_select(size < 0.625F, near, v_select(x == x, sign, x));
 }
-/* Its derivative, 1 - tanh^2 = 4 / (e^x + e^-x)^2. */
+/* Returns the derivative of tanh, 1 - tanh^2 = 4 / (e^x + e^-x)^2. */
 VECTOR_INLINE vf v_tanh_slope(vf x) {
   const vf size = v_max(x, -x), e = v_exp_finite(v_max(-2.0F * size, v_set(-80.0F))), whole = 1.0F + e;
   return v_select(x == x, 4.0F * e / (whole * whole), x);
@@ -134,7 +136,8 @@ VECTOR_INLINE vf v_tanh_slope(vf x) {
 VECTOR_INLINE vf v_from_bf16(vh h) {
   return (vf)(__builtin_convertvector(h, vu) << 16);
 }
-/* Upper halves of x after the addition of `more` (less than 2^16, a unit of the upper half) to its bits. */
+/* Returns the upper halves of x's elements, after `more` (less than 2^16, a unit of the upper half) was added to their
+ * bits. */
 VECTOR_INLINE vh v_cut_bf16(vf x, vu more) {
   vu bits = (vu)x;
   vu rounded = (bits + more) >> 16;
@@ -146,7 +149,7 @@ VECTOR_INLINE vh v_to_bf16(vf x) {
   return v_cut_bf16(x, 0x7fffu + (((vu)x >> 16) & 1u));
 }
 
-/* Half precision, with the same bits as base/dtype.h. */
+/* Converts half precision, with the same results as base/dtype.h. */
 #if defined(__AVX512F__)
 VECTOR_INLINE vf v_from_f16(vh h) {
   return (vf)_mm512_cvtph_ps((__m256i)h);
@@ -206,7 +209,7 @@ VECTOR_INLINE vh v_narrow(tws_dtype type, vf x) {
   return type == TWS_F16 ? v_to_f16(x) : v_to_bf16(x);
 }
 
-/* The first n of 16 lanes; the others load as 0 and are not stored. */
+/* Access the first n of 16 lanes; the other lanes load as 0 and are not stored. */
 VECTOR_INLINE vf v_load_part(const float *p, int n) {
 #ifdef __AVX512F__
   return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
@@ -268,7 +271,8 @@ VECTOR_INLINE void v_put(tws_dtype type, void *base, int64_t index, vf x, int n)
   v_put_half((uint16_t *)base + index, v_narrow(type, x), n);
 }
 
-/* Runs the statement for i = begin, begin + 16, ... with n = 16, and once more with n = the remaining elements. */
+/* Runs the statement for i = begin, begin + 16, ... with n = 16, and finally for the remaining elements with n = their
+ * number. */
 #define EACH_VECTOR(i, n, begin, end, ...)       \
   do {                                           \
     int64_t i = (begin);                         \
@@ -308,8 +312,8 @@ VECTOR_INLINE host_range share(int64_t total, int64_t grain, int thread, int thr
   return (host_range){begin < total ? begin : total, end < total ? end : total};
 }
 
-/* Waking the pool costs some microseconds: small work stays on the calling thread. `bytes` is the kernel's memory
- * traffic. */
+/* Runs a task on the threads of the pool or, since waking them takes some microseconds, on the calling thread if the
+ * work is small. `bytes` is the kernel's memory traffic. */
 VECTOR_INLINE void run_parallel(const tws_host_call *call, double bytes, tws_host_task task, void *arg) {
   enum { SMALL = 64 << 10 };
   if (bytes < SMALL)
