@@ -5,20 +5,21 @@
 
 #include "plan/pipeline_schedule.h"
 
-/* Returns the micro-batches of a round, after which a stage repeats its actions with the same message slots. */
-int64_t tws_fold_round(const tws_pipeline_shape *shape);
-/* Returns the micro-batches after which a stage repeats its actions, possibly with other message slots. */
-int64_t tws_fold_step(const tws_pipeline_shape *shape);
-/* Returns the micro-batches of the shortest plan to measure. It has more than the first micro-batch, which does not
- * accumulate; in a pipeline it is so long that every stage has completed some micro-batches and reuses message
+/* Returns the number of micro-batches of a round, after which a stage repeats its actions with the same message
  * slots. */
+int64_t tws_fold_round(const tws_pipeline_shape *shape);
+/* Returns the number of micro-batches after which a stage repeats its actions, possibly with other message slots. */
+int64_t tws_fold_step(const tws_pipeline_shape *shape);
+/* Returns the number of micro-batches of the shortest plan to measure. Such a plan has more than the first micro-batch,
+ * which does not accumulate gradients; in a pipeline it has so many that every stage has completed some micro-batches
+ * and reuses message slots. */
 int64_t tws_fold_first(const tws_pipeline_shape *shape);
-/* Returns 1 if a step of this number of micro-batches may be extrapolated: it has more than the first three measured
- * plans. */
+/* Returns 1 if a step of this number of micro-batches may be extrapolated, which requires that it has more
+ * micro-batches than the first three measured plans. */
 int tws_fold_applies(const tws_pipeline_shape *shape, int64_t micro_batches);
 
-/* The period of a step's plan: a stage repeats the actions of a micro-batch `step` micro-batches later, except for the
- * last `ending` micro-batches. Zeros for other plans. */
+/* The period of a step's plan, in micro-batches: a stage repeats the actions of a micro-batch `step` micro-batches
+ * later, except for the last `ending` micro-batches. Both are 0 for plans that are not periodic. */
 typedef struct tws_repetition {
   uint32_t step, ending;
 } tws_repetition;
