@@ -84,10 +84,10 @@ typedef struct tws_machine { /* the hardware for which costs of a plan are compu
 } tws_machine;
 tws_node_mapping tws_machine_mapping(const tws_machine *machine, int ranks);
 /* Returns the seconds of one interned work of a plan on a machine. All costs of plans come from this function, those of
- * the simulator too. If stretch is 1, compute time on a host whose ranks outnumber its cores is multiplied by ranks x
- * threads / cores. Copies between tiers run at the bandwidth of the device's link to its host or of the node's disk (a
- * usual bandwidth if the cluster file gives none), and host kernels of jobs on devices at the bandwidth of the host's
- * memory; the ranks of a node share the disk and the host's memory. */
+ * the simulator too. If the last argument is 1, compute time on a host whose ranks outnumber its cores is multiplied by
+ * ranks x threads / cores. Copies between tiers run at the bandwidth of the device's link to its host or of the node's
+ * disk (a usual bandwidth if the cluster file gives none), and host kernels of jobs on devices at the bandwidth of the
+ * host's memory; the ranks of a node share the disk and the host's memory. */
 double tws_plan_work_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch);
 /* Returns 1 if the work is a kernel that the host launches on the device. */
 static inline int tws_work_is_launched(const tws_work *work) {

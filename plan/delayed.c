@@ -59,7 +59,7 @@ void tws_delayed_keep(tws_lower *l) {
 }
 
 void tws_delayed_clear(tws_lower *l) {
-  const tws_offload *o = &l->offload; /* the engine has set all metrics to 0 */
+  const tws_offload *o = &l->offload; /* the clipping coefficient is 0 now, since the engine has set all metrics to 0 */
   if (l->b.failed != TWS_OK) return;
   tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, tws_read(l->b.plan->metrics, 0, TWS_METRIC_COUNT),
                    tws_write(o->delayed.metrics, 0, TWS_METRIC_COUNT));

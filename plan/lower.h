@@ -35,8 +35,8 @@
 #include "plan/shard.h"
 #include "plan/zero3_schedule.h"
 
-/* How long a value is retained: not until backward, until backward, or until backward as an activation checkpoint (the
- * input of a recomputed layer). */
+/* Until when a value is retained: not until the backward pass; until the backward pass; until then as an activation
+ * checkpoint, which is the input of a recomputed layer. */
 enum tws_kept { TWS_NOT_KEPT, TWS_KEPT, TWS_KEPT_CHECKPOINT };
 
 /* One execution of a module in a micro-batch. */

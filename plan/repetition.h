@@ -11,7 +11,7 @@ int64_t tws_fold_round(const tws_pipeline_shape *shape);
 /* Returns the number of micro-batches after which a stage repeats its actions, possibly with other message slots. */
 int64_t tws_fold_step(const tws_pipeline_shape *shape);
 /* Returns the number of micro-batches of the shortest plan to measure. Such a plan has more than the first micro-batch,
- * which does not accumulate gradients; in a pipeline it has so many that every stage has completed some micro-batches
+ * which does not accumulate gradients; in a pipeline it is so long that every stage has completed some micro-batches
  * and reuses message slots. */
 int64_t tws_fold_first(const tws_pipeline_shape *shape);
 /* Returns 1 if a step of this number of micro-batches may be extrapolated, which requires that it has more
