@@ -4,9 +4,9 @@
  *   full        only the input of a transformer layer is kept (Chen et al. 2016, one checkpoint a layer)
  *   selective   all but the outputs of normalisations and activation functions, which cost bytes and no matrix product
  *   operations  all but the outputs of the kinds of operations that a list names. A share of the matrix products is
- *               kept; a half is every second one in the order of a layer, as PyTorch's selective activation checkpointing
- *               counts them (torchtitan's "op"). A product that computes several at once (queries, keys and values; gate
- *               and up) keeps its share of layers. An MLP is two products and the activation function between them.
+ *               kept; a half is every second product of a layer, as PyTorch's selective activation checkpointing counts
+ *               them (torchtitan's "op"). A module with several products (queries, keys and values; gate and up) keeps
+ *               them in that share of the layers. An MLP is two products and the activation function between them.
  * Recomputation applies to every layer, or to every n-th layer. */
 #include <math.h>
 

@@ -28,18 +28,17 @@ static void push_visit(tws_lower *l, uint32_t module, tws_phase phase) {
 }
 
 /* ---- tiles ----
- * A group of modules processes one tile of the micro-batch's tokens after another, so that the values between them never
- * exist whole. The backward pass of the loss follows the forward pass of each tile immediately; an MLP recomputes each
- * tile in the backward pass. */
+ * A group of modules processes one tile of the micro-batch's tokens after another, so that no value between them exists
+ * whole. The loss goes backward immediately, tile by tile; an MLP recomputes each tile in the backward pass. */
 
 typedef struct group {
   uint32_t first, count; /* modules [first, first + count) */
   int tiles, loss;
 } group;
 
-/* Returns 1 and the tiled group of module m, if it belongs to one. */
 /* largest number of modules after the first one, since the logits of a head are scaled and capped */
 enum { MOST_TILED = 3 };
+/* Returns 1 and the tiled group of module m, if it belongs to one. */
 static int tiled_group(const tws_lower *l, uint32_t m, group *g) {
   const tws_module *modules = l->network->modules;
   uint32_t count = l->network->module_count;
