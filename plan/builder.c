@@ -225,8 +225,7 @@ static tws_op *emit(tws_builder *b, tws_op_kind kind, tws_stream stream, tws_cha
   return op;
 }
 
-/* Returns 1 + the index of these arguments, which are stored once. Most operations have the arguments of a recent
- * operation. */
+/* Returns 1 + the index of these arguments, which are stored once. Most are equal to those of a recent operation. */
 static uint32_t intern_arguments(tws_builder *b, const tws_arguments *arguments) {
   enum { RECENT = 8 };
   tws_plan *plan = b->plan;

@@ -106,8 +106,7 @@ static int insert_behind(tws_history *history, place *at, uint64_t begin, uint32
   return 0;
 }
 
-/* Removes a range, so that the previous range extends to the beginning of the next one. The range must not be the first
- * one. */
+/* Removes a range, so that the previous range extends to the beginning of the next one. It must not be the first. */
 static void remove_range(tws_history *history, place at) {
   tws_history_leaf *leaf = history->leaves[at.leaf];
   leaf->count--;

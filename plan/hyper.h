@@ -6,8 +6,7 @@
 #include "config/ds_config.h"
 #include "models/kernel.h"
 
-/* Fills the scalars of update number `update`, counted from 1. Returns the learning rate before it is rounded to
- * float32. */
+/* Fills the scalars of update number `update`, counted from 1. Returns the learning rate, not rounded to float32. */
 double tws_hyper_fill(const tws_config *config, int64_t update, double loss_scale, float hyper[TWS_HYPER_COUNT]);
 
 /* Fills the scalars of an update that the host performs every few steps (plan/zenflow.c): the learning rate and the

@@ -15,7 +15,7 @@ typedef struct space { /* the free ranges in the order of their addresses; no tw
 typedef struct layout {
   tws_builder *b;
   tws_plan *plan;
-  /* lists of buffers by their first and by their last operation */
+  /* lists by first and last operation */
   uint32_t *starting, *starting_next, *ending, *ending_next;
   uint64_t *offset, *best;
   uint32_t *computed;           /* per operation: number of computations of modules before it */
@@ -277,7 +277,7 @@ static int by_beginning(const void *left, const void *right) {
   return a->begin < b->begin ? -1 : a->begin > b->begin;
 }
 
-/* Lists, by address, where the buffers that begin while this buffer is alive were one period earlier; returns their
+/* Lists, by address, where the buffers that begin during this buffer's life were one period earlier; returns their
  * number. */
 static size_t find_kept_free(layout *l, uint32_t buffer) {
   const uint32_t begin = begin_of(l, buffer);
@@ -445,8 +445,7 @@ static void lay_out_tier(layout *l) {
   uint32_t unsettled = l->unsettled;
   static const double slack[] = {1, 1.01, 1.02, 1.04, 1.08, 1.16};
   static const uint32_t parts[] = {16, 4};
-  /* Tighter packing makes streams wait for each other's memory more often, so it is not tried to save only a few per
-   * cent. */
+  /* Tighter packing makes streams wait for memory more often, so it is not tried to save only a few per cent. */
   const double state = l->plan->state ? (double)l->plan->state->arena_bytes[l->tier] : 0;
   /* buffers of the whole program do not count, so that the limit does not depend on the size of inputs */
   const double moving = state + (double)(bound - whole_program_bytes(l));

@@ -17,11 +17,9 @@ static inline uint64_t tws_layout_bytes(uint64_t bytes) {
 
 /* Sets the offset of every buffer that an operation uses, and arena_bytes of every tier. */
 tws_code tws_layout_make(tws_builder *b, tws_arena *scratch);
-/* Sets only the offsets of message buffers, relative to each other. These buffers have slots that no other buffer
- * uses. */
+/* Sets only the offsets of message buffers, relative to each other. No other buffer uses their slots. */
 tws_code tws_layout_messages(tws_builder *b, tws_arena *scratch);
-/* Returns an array with 1 for each buffer that is sent or received in a message, and 0 for the others; NULL: out of
- * memory. */
+/* Returns, per buffer, 1 if it is sent or received in a message, else 0; NULL: out of memory. */
 uint8_t *tws_layout_find_messages(const tws_plan *plan, tws_arena *scratch);
 
 #endif

@@ -207,7 +207,7 @@ typedef struct tws_fetch_list {
 
 /* Prefetching of parameters from the disk: blocks are read before their use into a ring of staging buffers. */
 typedef struct tws_fetches {
-  /* lists: one for each tws_fetch_time; list: the one that is being used */
+  /* lists: per tws_fetch_time; list: the one in use */
   tws_fetch_list lists[TWS_FETCH_TIMES], *list;
   uint32_t used, read; /* of the current list: index of the block in use; number of blocks that have been read */
   uint32_t *slots;     /* plan buffers of the staging buffers */
@@ -235,8 +235,7 @@ typedef struct tws_columns_piece {
   uint32_t zero_class;
   int64_t columns, chosen; /* numbers of columns of the whole matrix: all columns, and the selected ones */
   int64_t rows, first,
-      /* number of rows that the part touches; column of its first element; number of its elements (0: this rank has
-       * none) */
+      /* number of rows that the part touches; column of its first element; number of its elements, 0: none */
       count;
   uint64_t at, kept; /* index of its first element: in the flat order, and among the elements that the rank updates */
   /* its offset, in elements, in the lists of columns, in the norms, and in the device's compact states */
@@ -249,9 +248,8 @@ typedef struct tws_columns {
   tws_columns_piece *pieces; /* one for each trained parameter that has selected columns, ordered by class */
   uint32_t count;
   uint64_t listed, normed, compact_elements;
-  /* buffers of lists in the state: the selected columns, and the columns whose states the device has */
-  uint32_t chosen, held;
-  uint32_t accumulated; /* buffer of the gradients that are accumulated for the host's next update */
+  uint32_t chosen, held; /* buffers in the state: lists of selected columns, of columns with states on the device */
+  uint32_t accumulated;  /* buffer of the gradients that are accumulated for the host's next update */
   /* buffers of the master weights and the states of the device's columns; TWS_NONE: this rank has none */
   uint32_t compact[1 + TWS_OPTIMIZER_STATES];
 } tws_columns;
@@ -262,19 +260,18 @@ typedef struct tws_offload {
   int early;           /* 1: gradients are copied to the host during backward */
   tws_tier tier;       /* tier of offloaded buffers, except those of state_tier */
   tws_tier state_tier; /* tier of offloaded master weights and optimizer states */
-  /* number of elements, of those that the rank updates, that stay on the device (ratio): those with an index below
-   * `cut` */
+  /* number of the elements updated by the rank that stay on the device (ratio): those below index `cut` */
   uint64_t cut;
   /* if `cut` is above 0: buffers of the master weights and the states of the elements from `cut` on; else TWS_NONE */
   uint32_t behind[1 + TWS_OPTIMIZER_STATES];
   uint32_t gradients, hyper, metrics; /* buffers that the optimizer phase reads: gradients, hyperparameters, metrics */
-  /* the two host buffers that receive gradients alternately; number of copies into them so far */
+  /* host buffers that receive gradients alternately; number of copies so far */
   uint32_t arrived[2], arrivals;
   tws_operand from, to;     /* updated weights that are not copied yet; to.count 0: none */
   const tws_staged *staged; /* range that was staged from the disk and is being updated */
   tws_tier param_tier;      /* tier of parameters between their uses; TWS_TIER_DEVICE: they are not offloaded */
   tws_tier param_host;      /* tier of parameters in host memory, and of staging buffers */
-  /* number of a rank's elements in host memory: those with an index below it; the others are on the disk */
+  /* a rank's elements below this index are in host memory, others on the disk */
   uint64_t param_cut;
   uint32_t param_disk; /* buffer of the elements on the disk, or TWS_NONE */
   tws_fetches fetches;
@@ -287,8 +284,7 @@ typedef struct tws_checkpoints {
    * is partitioned */
   int on, parts;
   tws_tier tier; /* tier in which checkpoints are kept until backward */
-  /* per value: the visit that uses it last in forward, and the one that uses it first in backward; TWS_NONE: no
-   * visit */
+  /* per value: the visit that uses it last in forward, and first in backward; TWS_NONE: no visit */
   uint32_t *last, *first;
   const struct tws_chunk *of; /* the chunk to which the visits in `last` and `first` belong */
 } tws_checkpoints;
@@ -351,7 +347,7 @@ typedef struct tws_lower_streams {
   int overlap; /* 1: overlap_comm is on; always 0 in a pipeline */
   tws_stream gather, reduce, exchange;
   int exchanges_overlap; /* 1: exchanges of tensor ranks or of a sequence ring overlap with compute */
-  /* number of slices in which split layers and the exchanges between them are issued so that they overlap */
+  /* number of slices in which split layers and exchanges are issued so that they overlap */
   int slices;
 } tws_lower_streams;
 
@@ -621,8 +617,7 @@ int64_t tws_expert_sources(const tws_lower *l,
 int64_t tws_expert_tokens(const tws_lower *l, const tws_module *m);
 int64_t tws_expert_slots(const tws_lower *l, const tws_module *m);
 int64_t tws_expert_expected(const tws_lower *l, const tws_module *m);
-/* Returns the number of experts that share one buffer of slots (all of a rank if dropless); 0: each expert has its own
- * slots. */
+/* Returns the number of experts that share a buffer of slots (all of a rank if dropless); 0: each has its own slots. */
 int64_t tws_expert_shared(const tws_lower *l, const tws_module *m);
 /* Returns the number of routers among the modules below `before`, and the sum of their experts. */
 uint32_t tws_routers(const tws_network *network, uint32_t before, uint64_t *experts);

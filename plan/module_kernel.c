@@ -1,5 +1,4 @@
-/* Emits one kernel of a module's row in the table of module types: binds its operands one by one, in the row's
- * order. */
+/* Emits one kernel of a module's row in the table of module types, with operands in the order of the row. */
 #include "models/network/module.h"
 #include "models/operator.h"
 #include "plan/lower.h"

@@ -47,8 +47,7 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
 }
 
 /* Returns the two metrics of one of the network's losses: the loss, and the share of ignored targets. If there are
- * several losses, these shares are computed before the first loss, since the weights of the gradients depend on
- * them. */
+ * several losses, these shares are computed before the first loss, since gradients depend on them. */
 static tws_operand loss_slots(tws_lower *l, const tws_module *m, tws_work *work) {
   if (tws_network_losses(l->b.plan->network) < 2) return tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, 2);
   work->flags |= TWS_COUNTED;
@@ -92,7 +91,7 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
   work.d[0] = m->in_features > 0 ? rows : rows / tokens_of_one;
   work.d[1] = m->in_features > 0 ? m->in_features : tokens_of_one;
   work.d[2] = m->in_features > 0 ? m->out_features : tokens_of_one;
-  /* all tensor ranks compute this loss, so each adds 1 / ranks of it to the metrics */
+  /* each tensor rank adds 1 / ranks of it to the metrics */
   const double weight = tws_loss_weight(l, m);
   tws_operand operands[4];
   operands[0] = tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE);
@@ -205,8 +204,7 @@ static void (*const own_forward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws_
     [TWS_MODULE_ROUTER] = tws_router_forward,   [TWS_MODULE_NORM] = forward_norm,
     [TWS_MODULE_DROPPED] = forward_dropped,     [TWS_MODULE_TABLE] = forward_table};
 
-/* Lowers a kernel that this program omits: the output takes over the buffer of the input that the kernel would update
- * in place. */
+/* Lowers a kernel that this program omits: its output takes over the input that it would update in place. */
 static void pass_on(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
   for (const tws_binding *b = kernel->binding; b->source != TWS_BIND_END; b++)
     if (b->source == TWS_BIND_UPDATE && l->b.failed == TWS_OK) tws_value_take(l, m->in[b->index], m->out[0], TWS_READ);

@@ -38,7 +38,7 @@ static int splits_tokens(const tws_lower *l, const tws_module *m) {
   return l->local.values[m->in[0]].placement.on[TWS_AXIS_MODEL] == TWS_PLACED_TOKENS;
 }
 
-/* Writes the arguments of a router's random numbers: they are functions of the positions of its tokens in the global
+/* Writes the arguments of a router's random numbers, which depend on the positions of its tokens in the global
  * batch. */
 static void random_arguments(const tws_lower *l, const tws_module *m, tws_arguments *arguments) {
   const int64_t tokens = (int64_t)tws_value_rows(l, m->in[0]), whole = l->config->sequence_length;

@@ -85,7 +85,7 @@ static int list_groups(const tws_topology *topology, tws_axes groups[TWS_MAX_AXE
   return count;
 }
 
-/* Returns 1 if the messages from one stage to the next leave the node, and share its NICs, in the same way on all
+/* Returns 1 if messages from one stage to the next leave the node and share its NICs in the same way on all
  * replicas. */
 static int messages_are_even(const tws_node_mapping *m, const tws_topology *topology) {
   const int stages = tws_topology_size(topology, TWS_AXES_PIPE);

@@ -62,8 +62,7 @@ static uint64_t state_elements(const tws_lower *l, uint64_t elements) {
   return (elements + TWS_DISK_ELEMENTS - 1) / TWS_DISK_ELEMENTS * TWS_DISK_ELEMENTS;
 }
 
-/* Sub-groups of stage 3 stay on the device until the rest has the share (offload_optimizer_ratio) that the host
- * updates. */
+/* The last sub-groups of stage 3, offload_optimizer_ratio of the elements, are updated by the host; the others stay. */
 void tws_offload_find_cut(tws_lower *l) {
   const tws_zero *z = &l->zero;
   tws_offload *o = &l->offload;

@@ -45,8 +45,7 @@ void tws_lower_count_targets(tws_lower *l) {
     }
 }
 
-/* Reduces metrics over a group: the first `count` of loss, ignored tokens and sum of squares; and the counts of
- * routers. */
+/* Reduces metrics over a group: the first `count` of loss, ignored tokens and squares; and the counts of routers. */
 static void share_among(tws_lower *l, uint32_t group, uint64_t count) {
   uint64_t experts;
   share_slots(l, group, TWS_METRIC_LOSS, count);
@@ -209,8 +208,7 @@ static void update(tws_lower *l, const run *r, uint32_t norms) {
   tws_offload_updated(l, updated, r->at, r->count);
 }
 
-/* Emits the norms of a run's parameter. Tensor-parallel ranks that have copies of a parameter each count 1 / copies of
- * it. */
+/* Emits the norms of a run's parameter. Each of several tensor-parallel ranks with a copy counts 1 / copies of it. */
 static void find_norms(tws_lower *l, const run *r, uint32_t norms) {
   const int copies = is_part(l, r->param) ? 1 : l->sharding.position.ranks[TWS_AXIS_MODEL];
   tws_operand operands[TWS_OPTIMIZER_STATES + 5];

@@ -2,8 +2,7 @@
 
 #include <stdlib.h>
 
-/* time units of each action in an ideal pipeline: forward : input gradient : weight gradient = 1 : 1 : 1; messages take
- * no time */
+/* time units of actions in an ideal pipeline: forward, input gradient, weight gradient take 1 each, messages 0 */
 static const int units[TWS_ACTION_KIND_COUNT] = {1, 2, 1, 1};
 
 typedef struct ideal {

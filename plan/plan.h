@@ -178,8 +178,7 @@ typedef struct tws_param_slice {
   /* per block: first row of the whole parameter, and number of rows; rows 0: there are no more blocks */
   int64_t first_row[3], rows[3];
   int64_t first_column, columns, whole_columns;
-  /* repeats 0 or 1: the blocks occur once; else all blocks of one repetition lie between the same two multiples of
-   * step */
+  /* repeats 0 or 1: the blocks occur once; else each repetition is between two adjacent multiples of step */
   int64_t repeats, step;
 } tws_param_slice;
 static inline int64_t tws_param_slice_rows(const tws_param_slice *slice) {
@@ -239,8 +238,7 @@ typedef struct tws_plan {
   const tws_network *network; /* the network; the plan does not own it, and it must outlive the plan */
   tws_topology topology;
   tws_program program;
-  /* the rank's state; the plan does not own it if it was given to tws_plan_build(), and it must then outlive the
-   * plan */
+  /* the rank's state; if it was given to tws_plan_build() the plan does not own it, and it must outlive the plan */
   tws_state *state;
   int owns_state;
   int rank, world;
@@ -278,7 +276,7 @@ typedef struct tws_plan {
   uint32_t parameters, master, gradients;
   uint32_t optimizer_state[TWS_OPTIMIZER_STATES]; /* per optimizer state, in the order of config/optimizers.def */
   int optimizer_states;
-  /* per network input: its buffer, [accumulation step][row of a micro-batch on this rank] */
+  /* per network input: a buffer, [accumulation step][row on this rank] */
   uint32_t input[TWS_NETWORK_INPUTS];
   tws_quantized quantized;
   uint32_t hyper, metrics;

@@ -74,8 +74,7 @@ static int at_least_one(int count) {
   return count > 0 ? count : 1;
 }
 
-/* Returns the u-th of `units` replicas, which are spread evenly over all `replicas` and include the first and the
- * last. */
+/* Returns the u-th of `units` replicas, spread evenly over all `replicas` and including the first and the last. */
 static int spread_over(int u, int units, int replicas) {
   return units > 1 ? (int)((int64_t)u * (replicas - 1) / (units - 1)) : 0;
 }

@@ -24,8 +24,7 @@ tws_axis_rule tws_sequence_parallel_rule(tws_module_type type, int ring) {
   }
 }
 
-/* Returns a phrase that says how a module other than attention combines several tokens of a sample; NULL: it does
- * not. */
+/* Returns a phrase that says how a module other than attention combines tokens of a sample; NULL: it does not. */
 static const char *reads_across(tws_module_type type) {
   return type == TWS_MODULE_GATHER       ? "is one token of a sample"
          : type == TWS_MODULE_SPANS      ? "scores all tokens of a sample together"

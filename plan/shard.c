@@ -37,8 +37,7 @@ typedef struct maker {
   /* per value of the unsplit network: the local value after the last exchange inserted for one of its readers, or
    * TWS_NONE */
   uint32_t *changed;
-  /* per value of the unsplit network: 1 if split and unsplit modules read it, so that no output takes over its
-   * memory */
+  /* per value of the unsplit network: 1 if split and unsplit modules read it, so its memory is not taken over */
   uint8_t *shared;
   int found_shared;    /* 1: `shared` has a new entry, so the network is rebuilt */
   uint32_t origin;     /* the module of the unsplit network that is being converted */

@@ -26,8 +26,7 @@ typedef struct tws_shard {
 } tws_shard;
 #define TWS_NO_OFFSET UINT64_MAX
 
-/* The elements of the model's parameters for each of which an entry has one element, and their positions in the
- * entry. */
+/* The elements of the model's parameters for which an entry has one element each, and their positions in it. */
 typedef enum tws_elements {
   TWS_ELEMENTS_NONE,   /* none: the entry has no relation to parameters */
   TWS_ELEMENTS_STORED, /* all elements that this rank stores, at storage_offset */
@@ -82,8 +81,7 @@ typedef struct tws_state {
 
 tws_code tws_state_create(tws_state **out, tws_error *err);
 void tws_state_destroy(tws_state *state); /* NULL is allowed */
-/* Appends an entry and sets its bytes and offset. *index: the index of the entry. The entry's name has to outlive the
- * state. */
+/* Appends an entry and sets its bytes and offset. *index: its index. Its name has to outlive the state. */
 tws_code tws_state_add(tws_state *state, const tws_state_entry *entry, uint32_t *index, tws_error *err);
 /* Returns the index of the entry with that name, or TWS_NONE. */
 uint32_t tws_state_find(const tws_state *state, const char *name);

@@ -95,8 +95,7 @@ static int consumes(const tws_lower *l, uint32_t index, uint32_t *value) {
   return taken >= 0;
 }
 
-/* Appends the recomputation of `value` unless it exists; the depth of recursion is at most the number of modules of a
- * layer. */
+/* Appends the recomputation of `value` unless it exists; recursion is at most as deep as a layer has modules. */
 static void ensure_value(tws_lower *l, uint8_t *have, uint32_t value) {
   if (value == TWS_NONE || have[value] || l->b.failed != TWS_OK) return;
   uint32_t index = l->network->values[value].producer, consumed;

@@ -188,7 +188,7 @@ static void update_columns(tws_lower *l) {
   operands[n++] = tws_read(gradients, 0, count);
   operands[n++] = tws_all(&l->b, plan->hyper, TWS_READ);
   operands[n++] = tws_all(&l->b, plan->metrics, TWS_READ);
-  /* if any gradient is not finite, the update kernel leaves the weights unchanged */
+  /* the update keeps these if any gradient is not finite */
   const uint32_t weights = cast_weights(l);
   if (weights != z->compact[0]) operands[n++] = tws_write(weights, 0, count);
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, n);
@@ -227,8 +227,7 @@ static void begin_host(tws_lower *l) {
   l->b.module = TWS_NONE;
 }
 
-/* Emits the host's update of all elements, after which the device's columns are overwritten with the device's
- * weights. */
+/* Emits the host's update of all elements, then overwrites the device's columns with the device's weights. */
 static void update_on_host(tws_lower *l) {
   tws_offload_squares_begin(l); /* creates the buffers of the scalars */
   tws_offload_scalars(l);

@@ -120,8 +120,7 @@ static void gather_params(tws_lower *l, const uint32_t *params, uint32_t count) 
   }
 }
 
-/* Lists the parameters that a micro-batch gathers, in order, so that they are read from the disk ahead of the
- * gathers. */
+/* Lists the parameters that a micro-batch gathers, in order, so that they are read from the disk beforehand. */
 static void list_fetches(tws_lower *l) {
   const tws_zero *z = &l->zero;
   const size_t most = z->schedule.param_count + (size_t)l->network->param_count;

@@ -1,5 +1,4 @@
-/* Determines the classes of parameters: those that are replicated on the same ranks, and are trained or frozen
- * alike. */
+/* Determines classes of parameters: those that are replicated on the same ranks, and trained or frozen alike. */
 #include "plan/zero.h"
 
 /* Returns the axes along which a parameter is replicated, out of those of all replicas. Its gradient is summed over the
@@ -37,8 +36,7 @@ static uint8_t find_class(tws_lower *l, tws_axes axes, int frozen) {
   return found;
 }
 
-/* Makes the classes. The class of all ranks always exists and is the first, so that ranks agree on the order of
- * classes. */
+/* Makes the classes. The class of all ranks always exists and is the first, so ranks agree on the order of classes. */
 void tws_zero_make_classes(tws_lower *l) {
   tws_zero *z = &l->zero;
   z->classes = tws_arena_alloc(l->scratch, TWS_ZERO_CLASSES, sizeof *z->classes);
