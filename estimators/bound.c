@@ -26,10 +26,10 @@ typedef struct bounder {
   const tws_bound_costs *costs;
   int64_t wanted, built; /* numbers of micro-batches: of the whole step, and of the plans */
   int stages, serial;
-  int layers_alone;  /* 1: operations that are not of layers take no time */
+  int layers_alone;  /* 1: only operations of layers (is_of_layers()) take time */
   stage_plan *plans; /* per stage: its plan */
   tws_run *run;
-  tws_run_start *order; /* rendezvous or single operations, in the order in which they started */
+  tws_run_start *order; /* rendezvous and single operations in the order in which they started */
   size_t count;
   tws_arena *arena;
 } bounder;
@@ -50,7 +50,7 @@ static int is_middle(const bounder *b, const tws_op *o) {
   return o->phase != TWS_PHASE_STEP && o->micro_batch == 1 && b->built >= FEW;
 }
 
-/* Returns tws_plan_host_stretch() of a plan with all micro-batches. */
+/* Returns the factor of tws_plan_host_stretch() for a plan with all micro-batches. */
 static double host_stretch(const bounder *b, const tws_plan *plan, const double *seconds) {
   const double host_op_s = tws_profile_host_op_s(b->machine->profile);
   launches all = {0, 0};

@@ -160,7 +160,7 @@ static void read_stages(const several *p, const tws_path_result *paths, tws_stag
   /* relative tolerance for rounding of sums; of ranks that are equal within it the first is taken */
   static const double ALIKE = 1e-9;
   int fullest = 0, busiest = 0;
-  double bubble = 0; /* mean over all ranks */
+  double bubble = 0; /* mean over all ranks of the share of the step in which a rank waits */
   for (int i = 0; i < p->count; i++) {
     if (out->step_s > 0) bubble += p->shares[i] * paths[i].bubble_s / out->step_s;
     tws_stage_estimate *stage = &stages[p->each[i].stage];

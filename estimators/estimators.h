@@ -127,7 +127,7 @@ typedef struct tws_bottleneck {
   /* lower bound in seconds of the step if the category took no time: operations that overlap with it on other streams
    * still take their time */
   double without_s;
-  const char *next; /* the second largest category */
+  const char *next; /* name of the second largest category */
   double next_share;
 } tws_bottleneck;
 tws_bottleneck tws_path_bottleneck(const tws_path_result *result);
@@ -160,7 +160,7 @@ tws_code tws_job_path(const tws_plan *const *plans, int count, const tws_machine
 
 /* ---- stages: what one rank of each pipeline stage holds and does ---- */
 typedef struct tws_stage_estimate {
-  int stage, rank; /* the representative rank of the stage */
+  int stage, rank; /* index of the stage, and its representative rank */
   int layers;      /* number of transformer layers that the stage runs, wholly or partly */
   /* number of elements of the model that the rank holds before ZeRO partitions them among replicas */
   double parameters;
@@ -169,7 +169,7 @@ typedef struct tws_stage_estimate {
   tws_path_result path;
 } tws_stage_estimate;
 double tws_stage_bytes(const tws_stage_estimate *stage); /* returns the bytes of the arenas of all tiers together */
-/* Reads all members from a plan except path and loss_bytes. */
+/* Sets all members of the estimate of a stage from its plan, except path and loss_bytes. */
 tws_code tws_stage_read(const tws_plan *plan, tws_stage_estimate *stage, tws_error *err);
 /* The balance of the stages. Imbalances are the largest value of a stage divided by the mean, of compute time and of
  * device memory; 1 means that all stages are equal. */

@@ -59,8 +59,8 @@ static void account_for(reader *r, uint32_t op) {
   }
 }
 
-/* Returns 1 if `op` ended after `other`. Where both ended at once, within rounding, messages count as earlier than
- * other operations, and otherwise the order of issue decides. */
+/* Returns 1 if `op` ended after `other`. If both ended at the same time, within rounding, messages count as earlier
+ * than other operations; otherwise the order of issue decides. */
 static int is_behind(const tws_plan *plan, const tws_op_times *times, uint32_t op, uint32_t other) {
   const double end = times[op].end_s, before = times[other].end_s, near = 1e-12 * end;
   const int message = is_message(&plan->ops[op]);

@@ -53,7 +53,8 @@ void tws_measured_step_free(tws_measured_step *step) {
   step->timeline = NULL;
 }
 
-/* Computes, for one rank, the mean seconds of the events of each name of the timeline, or -1 if it has none. */
+/* Computes, for one rank, the mean seconds of the events with each name in the timeline, or -1 if it has no such
+ * event. */
 static tws_code rank_means(const tws_timeline *timeline, int rank, double **out, tws_error *err) {
   uint32_t count = timeline->name_count;
   double *means = tws_calloc(2 * (size_t)count + 1, sizeof *means), *events = means ? means + count : NULL;

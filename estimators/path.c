@@ -78,8 +78,8 @@ double tws_host_stretch(double device_s, double host_s, int in_turns) {
   return device_s > 0 ? pow(1 + pow(host_s / device_s, meet), 1 / meet) : 1;
 }
 
-/* Sums kernels and launches over a rank's forward and backward passes, whose kernels are lengthened by one factor. The
- * few launches of the optimizer phase are not counted. */
+/* All kernels of a rank's forward and backward passes are lengthened by one factor, which is computed from the sums of
+ * kernel and launch times. The few launches of the optimizer phase are not counted. */
 double tws_plan_host_stretch(const tws_plan *plan, const tws_machine *machine) {
   const double host_op_s = tws_profile_host_op_s(machine->profile);
   double device = 0, host = 0;

@@ -24,14 +24,15 @@ typedef struct tws_builder {
   tws_peer_count *peers;
   size_t peer_capacity;
   uint32_t peer_count;
-  /* per buffer: segments (such as the parameters of a flat buffer) by which hazards are tracked separately */
+  /* per buffer: its segments (such as the parameters in a flat buffer), whose hazards are tracked separately */
   struct tws_pieces {
     const uint64_t *start;
     uint32_t count;
     uint32_t first_cell;
     uint32_t hint;  /* index of the segment that was found last */
-    uint32_t after; /* 1 + operation that its first operation waits for; 0: none */
-    uint32_t until; /* operation up to which its memory is reserved even if no operation uses it; 0: none */
+    uint32_t after; /* 1 + index of the operation that the buffer's first operation waits for; 0: none */
+    /* index of the operation up to which the buffer's memory is reserved, even if no operation uses it; 0: none */
+    uint32_t until;
   } * pieces;
   size_t pieces_capacity;
   /* the phase, the module and the micro-batch that the next operations get */
@@ -40,13 +41,14 @@ typedef struct tws_builder {
   tws_repetition repeats; /* the period of a periodic step (plan/repetition.h); zeros: the step is not periodic */
   int no_wait_for_memory;
   tws_plan_use use;
-  /* per buffer, if no operation waits for memory: first and last operation of its reservation; otherwise NULL */
+  /* per buffer, if no operation waits for memory: first and last operation for which its memory is reserved; otherwise
+   * NULL */
   uint32_t *taken, *held;
 } tws_builder;
 
 /* Returns an empty plan of a single rank, with an arena; NULL: out of memory. */
 tws_plan *tws_plan_blank(void);
-void tws_builder_free(tws_builder *b); /* does not free the plan */
+void tws_builder_free(tws_builder *b); /* frees the builder, but not its plan */
 /* Reserves room for about this number of operations, to avoid repeated reallocations. */
 void tws_builder_expect(tws_builder *b, size_t operations);
 
@@ -54,8 +56,8 @@ tws_code tws_builder_fail(tws_builder *b, tws_code code, const char *message);
 
 uint32_t tws_builder_buffer(tws_builder *b, const char *name, tws_category category, tws_dtype dtype, uint64_t elements,
                             tws_lifetime lifetime);
-/* Returns the buffer of an entry of the state. The entry is added to a state that the plan owns; in a given state it is
- * found by name and has to be equal. */
+/* Returns the buffer of an entry of the state. The entry is added to a state that the plan owns; in a state that the
+ * plan does not own, the entry is found by name and has to be equal to `entry`. */
 uint32_t tws_builder_state(tws_builder *b, const tws_state_entry *entry);
 /* Grows a buffer to `elements` elements if it has fewer. */
 void tws_builder_grow(tws_builder *b, uint32_t buffer, uint64_t elements);

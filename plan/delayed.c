@@ -1,5 +1,5 @@
-/* Delayed parameter update (Ren et al. 2021, "ZeRO-Offload", section 5.2): the host updates with the gradients of the
- * previous step while the device computes those of this one.
+/* Delayed parameter update (Ren et al. 2021, "ZeRO-Offload", section 5.2): the host updates the weights with the
+ * gradients of the previous step while the device computes the gradients of this step.
  *
  *   first       master weights are updated with the previous step's gradients, hyperparameters and clipping
  *   meanwhile   forward and backward passes run with unchanged weights

@@ -62,7 +62,7 @@ static int read_zipf(const char *load, double *exponent) {
   return strncmp(load, "zipf:", 5) == 0 && tws_text_number(load + 5, NULL, 0, 16, exponent);
 }
 
-/* Returns the weight of an expert's load; `at` iterates over a list of weights. */
+/* Returns the weight of an expert's load; *at is the position of the expert's weight in the list, which it advances. */
 static double load_of(const char *load, int64_t expert, const char **at) {
   double count = 0, exponent;
   if (read_zipf(load, &exponent)) return pow((double)expert + 1, -exponent);

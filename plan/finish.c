@@ -8,7 +8,7 @@
  * copied to the host.
  *
  * Copies of activation checkpoints to and from the host wait for the computation that was issued before them. When a
- * copy to the host is issued, computation waits for the one before it, so that at most two checkpoints are on the
+ * copy to the host is issued, computation waits for the previous such copy, so that at most two checkpoints are on the
  * device; a pass begins after the copies of the previous pass.
  *
  * In all these plans, and if exchanges of tensor ranks or of a ring overlap with compute, no operation waits for
@@ -229,8 +229,8 @@ static const uint8_t emptied[] = {TWS_STREAM_REDUCE, TWS_STREAM_COPY_OUT};
 enum { EMPTIED = sizeof emptied };
 
 /* Adds the dependencies of micro-batch barriers: gathers, reductions and copies from the host wait for computation;
- * operations after a micro-batch wait for its reductions and copies to the host; left[]: the last of these per stream
- * (operation + 1). */
+ * operations after a micro-batch wait for its reductions and copies to the host; left[]: per stream, 1 + the last of
+ * these operations. */
 static void keep_step(finisher *f, uint32_t op, const uint32_t *last, uint32_t *left) {
   const tws_op *o = &f->plan->ops[op], *before = op > 0 ? o - 1 : o;
   const int ends = tws_op_is_of_end(f->plan, op), compute = f->stream_index[TWS_STREAM_COMPUTE];
@@ -252,8 +252,8 @@ typedef struct checkpoint_copies { /* all indices in it are 1 + the number of an
   int computed;     /* 1: an operation has computed since the last copy to the host was issued */
 } checkpoint_copies;
 
-/* Adds the dependencies of checkpoint copies: they wait for computation; computation after a copy to the host waits for
- * the copies before it; operations after a pass wait for all its copies. */
+/* Adds the dependencies of checkpoint copies: the copies wait for computation; computation after a copy to the host
+ * waits for the previous copies to the host; operations after a pass wait for all copies of the pass. */
 static void keep_checkpoints(finisher *f, uint32_t op, const uint32_t *last, checkpoint_copies *c) {
   const tws_plan *plan = f->plan;
   const tws_op *o = &plan->ops[op];
@@ -393,8 +393,8 @@ tws_code tws_builder_depend(tws_builder *b) {
   return b->failed;
 }
 
-/* Returns 1 if some stream may wait for the reuse of memory by another, messages excepted: several streams use buffers
- * that do not live as long as the program. */
+/* Returns 1 if some stream may wait for the reuse of memory by another stream, except for messages: this is so if
+ * several streams use buffers that do not live as long as the program. */
 static int waits_for_memory(const tws_builder *b, const uint8_t *messages) {
   uint16_t streams[TWS_TIER_COUNT] = {0};
   int waits = 0;

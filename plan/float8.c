@@ -22,7 +22,7 @@ static int fits(int64_t size) {
   return size > 0 && size % MULTIPLE == 0;
 }
 
-/* Returns the rows that one matrix product processes: all tokens, or those of a tile or slice. */
+/* Returns the number of rows that one matrix product processes: all tokens, or the tokens of a tile or slice. */
 static int64_t rows_at_once(const tws_lower *l, const tws_module *m) {
   return tws_module_rows(l, m) / (tws_lower_sliced(l, m) ? l->streams.slices : 1);
 }

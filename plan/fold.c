@@ -10,8 +10,8 @@ enum { MOST_LAYOUTS = 5, LONGEST_PERIOD = 64, BEYOND_STAGES = 4 };
 
 /* ---- memory ---- */
 
-/* Returns the smallest number of micro-batches that is at least `at_least` and differs from `wanted` by a multiple of
- * the period. */
+/* Returns the smallest number of micro-batches that is at least `at_least` and less than `wanted` by a multiple of the
+ * period. */
 static int64_t align(int64_t at_least, int64_t wanted, int64_t period) {
   const int64_t off = (wanted - at_least) % period;
   return at_least >= wanted ? wanted : at_least + off;
@@ -26,8 +26,8 @@ static int64_t first_layout(const tws_pipeline_shape *shape, int stage, int64_t 
   return align(3 * in_flight + BEYOND_STAGES, wanted, in_flight + 1);
 }
 
-/* Returns the number of micro-batches to try after a plan whose layout is not seen to be periodic; `wanted`: give
- * up. */
+/* Returns the number of micro-batches to try after a plan whose layout is not seen to be periodic; `wanted` if no more
+ * are tried. */
 static int64_t next_layout(const tws_pipeline_shape *shape, const tws_plan *plan, int64_t wanted) {
   const int64_t built = plan->accumulation_steps, step = tws_fold_step(shape), period = plan->period;
   if (plan->settled <= built && period > 0 && period <= LONGEST_PERIOD) return align(built, wanted, period);

@@ -39,7 +39,7 @@ int tws_fold_says_memory(const tws_plan *plan, int64_t wanted);
  * step's memory and no stream waits for memory. */
 tws_plan_use tws_fold_use(const tws_pipeline_shape *shape, int64_t micro_batches);
 
-/* Measurements of a job with some number of micro-batches, from which the whole step is extrapolated. */
+/* The measurements of a job with some number of micro-batches, from which those of the whole step are extrapolated. */
 typedef struct tws_fold_sample {
   double step_s;
   const double *numbers; /* `count` numbers of each rank's time account, rank r's at numbers + r * stride */
@@ -49,7 +49,7 @@ typedef struct tws_fold_sample {
        * constant */
       times;
   int ranks;
-  uint32_t settled; /* largest tws_plan.settled of the plans */
+  uint32_t settled; /* largest tws_plan.settled (micro-batches until the layout recurs) of the plans */
 } tws_fold_sample;
 enum { TWS_FOLD_SAMPLES = 3 };
 
@@ -65,7 +65,7 @@ typedef struct tws_folded {
   int64_t built; /* number of micro-batches that were measured in `slot` */
   double more;   /* factor of the extrapolation; 0: all micro-batches of the step were measured */
 } tws_folded;
-/* Finds the few micro-batches that determine a step of `wanted` ones, and measures them. */
+/* Measures jobs with increasing numbers of micro-batches, few of the `wanted`, until these determine the whole step. */
 tws_code tws_fold_find(const tws_pipeline_shape *shape, int64_t wanted, tws_fold_measure measure, void *user,
                        tws_folded *out, tws_error *err);
 

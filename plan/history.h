@@ -25,7 +25,8 @@ typedef struct tws_history {
   tws_history_leaf **leaves; /* leaves in the order of addresses; unless there are none, they cover all addresses */
   uint64_t *first;           /* begin[0] of each leaf, in one array for the search */
   size_t count, capacity, first_capacity;
-  tws_history_place hint[TWS_HISTORY_HINTS]; /* cache: position where a range with this beginning was found last */
+  /* cache: position at which the range with a given first byte was found last */
+  tws_history_place hint[TWS_HISTORY_HINTS];
 } tws_history;
 
 /* Called when a buffer begins its life at [begin, begin + bytes). needed[streams] is the position that each stream must

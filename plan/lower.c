@@ -1,4 +1,4 @@
-/* Scratch memory and communicators for all passes of the lowering. */
+/* Provides scratch memory and communicators for all passes of the lowering. */
 #include "plan/lower.h"
 
 void *tws_lower_memory(tws_lower *l, size_t count, size_t bytes) {

@@ -1,4 +1,5 @@
-/* Lowering: state shared by the passes. Internal to plan/.
+/* State and functions that the passes of the lowering share. Internal to plan/. The passes, and what each of them
+ * lowers or computes:
  *
  *   shard.c      the local network of this rank, with the exchanges that changes of placement need: rules of
  *                tensor_parallel.c and sequence_parallel.c (sizes: sequence_rules.c), collectives of placement.c
@@ -39,7 +40,7 @@
  * checkpoint, which is the input of a recomputed layer. */
 enum tws_kept { TWS_NOT_KEPT, TWS_KEPT, TWS_KEPT_CHECKPOINT };
 
-/* One execution of a module in a micro-batch. */
+/* A visit: one execution of a module in a micro-batch. */
 typedef struct tws_visit {
   /* module index in the local network; TWS_NONE: the root module, which has no work but lets ZeRO-3 prefetch */
   uint32_t module;
@@ -47,8 +48,8 @@ typedef struct tws_visit {
   uint8_t fused_away;   /* 1: the visit emits no kernel, since the kernel of an adjacent module does its work */
   uint16_t tile, tiles; /* index of the tile of the micro-batch's tokens, and number of tiles; 0 of 1: all tokens */
   uint16_t weight_tile; /* index of the tile of the module's weight; 0 if the weight is not tiled */
-  uint32_t fused_with;  /* the adjacent module whose work this kernel does too, or TWS_NONE */
-  uint32_t sums_for;    /* the linear layer whose backward reads this kernel's output next, or TWS_NONE */
+  uint32_t fused_with;  /* index of the adjacent module whose work this visit's kernel does too, or TWS_NONE */
+  uint32_t sums_for;    /* index of the linear layer whose backward pass reads this kernel's output next, or TWS_NONE */
 } tws_visit;
 
 typedef struct tws_visit_list {
@@ -90,8 +91,8 @@ typedef struct tws_weight_tiles {
   int64_t rows;          /* rows of each tile except the last, which may have fewer */
 } tws_weight_tiles;
 
-/* The secondary partition (hpZ): a second shard of each parameter within a group of nearby ranks, kept for one step
- * (plan/zero_secondary.c). */
+/* The secondary partition (hpZ): a second shard of each parameter within a group of nearby ranks, stored until the step
+ * ends (plan/zero_secondary.c). */
 typedef struct tws_secondary {
   uint32_t buffer; /* plan buffer of the secondary shards; TWS_NONE: no secondary partition */
   uint32_t group;  /* index of the plan's group of the nearby ranks */
@@ -109,7 +110,7 @@ typedef struct tws_quantized_levels {
 /* Groups of ranks that each have all partitions (MiCS, plan/zero_groups.c). */
 typedef struct tws_zero_groups {
   int copies;            /* number of replicas of each partition; 1: all ranks are one group */
-  uint32_t copies_group; /* communicator of the ranks that have the same partition */
+  uint32_t copies_group; /* index of the plan's group of the ranks that have equal partitions */
   int nodes;             /* number of nodes of a group; the inter-node level gathers first; 1: a single level */
   int intra;             /* number of ranks of a group on one node */
   uint32_t inter_group, intra_group;
@@ -125,7 +126,7 @@ typedef struct tws_bucket_slots {
   /* per slot: 1 + number of buckets that ended before its latest bucket did; 0: its latest bucket has not ended */
   uint32_t *freed;
   uint32_t places, ended;
-  uint32_t begun_last; /* the bucket that began last */
+  uint32_t begun_last; /* index of the bucket that began last */
 } tws_bucket_slots;
 
 /* scratch arrays to reduce a bucket; both operand arrays have room for two operands per parameter */
@@ -137,19 +138,21 @@ typedef struct tws_bucket_room {
 
 typedef struct tws_zero {
   int stage;
-  int ranks;      /* ranks with different samples or tokens (data-parallel) */
+  int ranks;      /* number of ranks with different samples or tokens (data-parallel) */
   uint32_t group; /* index of the plan's group of these ranks */
   tws_zero_groups groups;
   tws_zero_class *classes;
-  uint32_t class_count, trained_count; /* frozen classes come last, quantized ones after the others */
-  uint8_t *class_of;                   /* per parameter: index of its class */
-  int flat_gradients;                  /* 1: all gradients are in one buffer (stages 0 and 1, or a single rank) */
-  tws_dtype grad_dtype;                /* type in which backward kernels write gradients */
-  uint64_t *flat_offset; /* per parameter: offset in the flat buffer (stages 0-2), or of its shard (stage 3) */
-  int64_t *part;         /* stage 3, per parameter: elements of one rank's shard */
-  int *order;            /* parameter indices in the order in which they are flattened */
-  uint8_t *persistent;   /* stage 3, per parameter: 1 if it stays gathered all the time (persistent) */
-  uint32_t *unit;        /* per parameter: first parameter of its FSDP unit; NULL: no units */
+  /* numbers of all classes and of trained ones, which come first; quantized ones come last */
+  uint32_t class_count, trained_count;
+  uint8_t *class_of;    /* per parameter: index of its class */
+  int flat_gradients;   /* 1: all gradients are in one buffer (stages 0 and 1, or a single rank) */
+  tws_dtype grad_dtype; /* type in which backward kernels write gradients */
+  /* per parameter: offset in elements in the flat buffer (stages 0-2), or of its shard (stage 3) */
+  uint64_t *flat_offset;
+  int64_t *part;       /* stage 3, per parameter: elements of one rank's shard */
+  int *order;          /* parameter indices in the order in which they are flattened */
+  uint8_t *persistent; /* stage 3, per parameter: 1 if it stays gathered all the time (persistent) */
+  uint32_t *unit;      /* per parameter: index of the first parameter of its FSDP unit; NULL: there are no units */
   /* stage 3, per parameter: buffer of the gathered parameter (or its quantized payload), or TWS_NONE */
   uint32_t *gathered;
   /* stage 3, per quantized parameter: buffers of its gathered codes, scales and means, or TWS_NONE */
@@ -221,7 +224,7 @@ typedef struct tws_held {
   struct tws_held *next;
 } tws_held;
 
-/* A delayed update: the gradients and scalars that the previous step left for it. */
+/* The state of a delayed update, which reads the gradients and scalars that the previous step left for it. */
 typedef struct tws_delayed {
   int on;
   uint32_t gradients, hyper, metrics; /* plan buffers that are entries of the state */
@@ -254,7 +257,7 @@ typedef struct tws_columns {
   uint32_t compact[1 + TWS_OPTIMIZER_STATES];
 } tws_columns;
 
-/* Offloading: tiers of the state, and buffers that the optimizer phase uses. */
+/* The state of offloading: tiers of the entries of the state, and buffers that the optimizer phase uses. */
 typedef struct tws_offload {
   int optimizer;       /* 1: the host runs the optimizer */
   int early;           /* 1: gradients are copied to the host during backward */
@@ -267,7 +270,7 @@ typedef struct tws_offload {
   uint32_t gradients, hyper, metrics; /* buffers that the optimizer phase reads: gradients, hyperparameters, metrics */
   /* host buffers that receive gradients alternately; number of copies so far */
   uint32_t arrived[2], arrivals;
-  tws_operand from, to;     /* updated weights that are not copied yet; to.count 0: none */
+  tws_operand from, to;     /* source and destination of updated weights that are not copied yet; to.count 0: none */
   const tws_staged *staged; /* range that was staged from the disk and is being updated */
   tws_tier param_tier;      /* tier of parameters between their uses; TWS_TIER_DEVICE: they are not offloaded */
   tws_tier param_host;      /* tier of parameters in host memory, and of staging buffers */
@@ -311,17 +314,17 @@ typedef struct tws_codes {
   int recomputed; /* 1: the codes are computed in the backward pass, by recomputation */
 } tws_codes;
 
-/* State of a checkpoint. COMING: it is being copied back from the host, and if it is partitioned, it is not gathered
+/* Where a checkpoint is. COMING: it is being copied back from the host; if it is partitioned, it is not gathered
  * yet. */
 typedef enum tws_away { TWS_NOT_AWAY, TWS_AWAY, TWS_COMING } tws_away;
 
-/* One micro-batch inside one chunk, from its first operation to its last. */
+/* The state of one micro-batch inside one chunk, from its first operation to its last. */
 typedef struct tws_context {
   uint32_t *value_buffer;   /* per value: its current buffer, or TWS_NONE */
   uint32_t *value_gradient; /* per value: the buffer of its gradient, or TWS_NONE */
   uint32_t *value_narrow;   /* per value: the buffer of its 8-bit copy, which backward reads in its place */
-  tws_codes *codes;         /* per value; NULL: no 8-bit matrix products */
-  uint8_t *away;            /* per value: tws_away */
+  tws_codes *codes;         /* per value: its buffers of 8-bit codes; NULL: no 8-bit matrix products */
+  uint8_t *away;            /* per value that is a checkpoint: tws_away */
   tws_deferred *deferred;
   size_t deferred_capacity;
   uint32_t deferred_count;
@@ -353,7 +356,7 @@ typedef struct tws_lower_streams {
 
 /* Tiled weights. */
 typedef struct tws_tiling {
-  tws_weight_tiles *weights; /* per parameter of the whole network; NULL: all weights are whole */
+  tws_weight_tiles *weights; /* per parameter of the whole network: its tiles; NULL: no weight is tiled */
   uint32_t *weight_of;       /* per tile: index of the weight that it is a tile of */
 } tws_tiling;
 
@@ -361,8 +364,8 @@ typedef struct tws_tiling {
 typedef struct tws_visit_place {
   int tile, tiles;
   uint32_t weight_tile;
-  const tws_module *fused_with; /* module whose work its kernel does too, or NULL */
-  const tws_module *sums_for;   /* layer whose bias gradient its kernel may compute too, or NULL */
+  const tws_module *fused_with; /* the module whose work the visit's kernel does too, or NULL */
+  const tws_module *sums_for;   /* the layer whose bias gradient the visit's kernel may compute too, or NULL */
 } tws_visit_place;
 
 /* Per value: its size and buffers in a micro-batch on this rank. */
@@ -382,7 +385,7 @@ typedef struct tws_lower_float8 {
 
 /* Values whose gradient may share its buffer with another value's. */
 typedef struct tws_shared_gradients {
-  uint32_t *values; /* list of `count` values */
+  uint32_t *values; /* array of `count` indices of values */
   uint32_t count;
   uint8_t *adds; /* per module: 1 for an ADD whose two inputs' gradients can share a buffer */
 } tws_shared_gradients;
@@ -401,7 +404,7 @@ typedef struct tws_lower_pipeline {
   uint8_t *param_stages;
 } tws_lower_pipeline;
 
-/* The comment after each section names its owners. */
+/* The state of the lowering. The comment of each member begins with the files that write it. */
 typedef struct tws_lower {
   const tws_plan_request *request;                 /* build.c */
   const tws_config *config;                        /* build.c */
@@ -414,11 +417,11 @@ typedef struct tws_lower {
   uint32_t group[TWS_AXIS_COUNT];                  /* build.c, pipeline.c: per axis its communicator, or TWS_NONE */
   tws_tiling tiling;                               /* weight_tiles.c */
   tws_values values;                               /* values.c */
-  uint8_t *needed;             /* frozen.c: per value, 1 if a trained parameter needs its gradient */
-  uint8_t *kept;               /* recompute.c: per value, tws_kept */
-  uint8_t *tiled;              /* visits.c: per value, 1 if only one tile of it exists at a time */
-  tws_visit_place at;          /* modules.c */
-  uint32_t summed;             /* module_kernel.c, backward.c: bias whose gradient is computed already, or TWS_NONE */
+  uint8_t *needed;    /* frozen.c: per value, 1 if a trained parameter needs its gradient */
+  uint8_t *kept;      /* recompute.c: per value, tws_kept: until when it is retained */
+  uint8_t *tiled;     /* visits.c: per value, 1 if only one tile of it exists at a time */
+  tws_visit_place at; /* modules.c */
+  uint32_t summed; /* module_kernel.c, backward.c: index of the bias whose gradient is computed already, or TWS_NONE */
   tws_shared_gradients shared; /* backward.c */
   tws_lower_float8 float8;     /* float8.c */
   tws_lower_pipeline pipeline; /* pipeline.c */
@@ -434,8 +437,8 @@ typedef struct tws_lower {
 /* recompute.c: writes l->kept of all values except those that exist one tile at a time. */
 tws_code tws_recompute_begin(tws_lower *l);
 void tws_recompute_decide(tws_lower *l);
-/* Returns the first module of the recomputed segment (a layer or an MLP) that ends in `last`; TWS_NONE: none ends
- * there. */
+/* Returns the first module of the recomputed segment (a layer or an MLP) whose last module is `last`; TWS_NONE: there
+ * is no such segment. */
 uint32_t tws_recompute_block(const tws_lower *l, uint32_t last);
 /* visits.c */
 tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk);
@@ -470,11 +473,11 @@ static inline tws_operand tws_outputs_of(tws_operand vector, tws_outputs outputs
   vector.count = (uint64_t)outputs.count;
   return vector;
 }
-/* Return 1 if the current visit is the first, or the last, of its layer. */
+/* Return 1 if the current visit is the first, or the last, visit of its layer in this pass. */
 int tws_is_first_weight_tile(const tws_lower *l, const tws_module *m);
 int tws_is_last_weight_tile(const tws_lower *l, const tws_module *m);
-/* Return the buffer of the outputs that the visit writes, copy them to their columns in the layer's output, and return
- * the columns of the output's gradient that the visit reads. */
+/* The first returns the operand to which the current visit writes its outputs, the second copies them to their columns
+ * of the layer's output, the third returns the columns of the output's gradient that the visit reads. */
 tws_operand tws_outputs_make(tws_lower *l, const tws_module *m);
 void tws_outputs_put(tws_lower *l, const tws_module *m, tws_operand outputs);
 tws_operand tws_outputs_gradient(tws_lower *l, const tws_module *m);
@@ -485,15 +488,16 @@ int tws_module_goes_backward(const tws_lower *l, const tws_module *m);
 static inline int tws_is_frozen(const tws_lower *l, uint32_t param) {
   return l->network->params[param].frozen != 0;
 }
-/* quantized.c: quantized parameters. TWS_INVALID: quantization blocks do not divide a row, or a group of blocks is
- * divided among ranks, with the nearest legal values. */
+/* quantized.c: quantized parameters. tws_quantized_begin() fails with TWS_INVALID if quantization blocks do not divide
+ * a row, or if a group of blocks would be divided among ranks; the hint has the nearest legal values. */
 int tws_is_quantized(const tws_lower *l, uint32_t param);
 tws_code tws_quantized_begin(tws_lower *l);
-/* Adds the state's entries for `elements` quantized elements that are stored from `first` on; 0: adds none. */
+/* Adds the state's entries for `elements` quantized elements that are stored from `first` on; if there are 0, adds
+ * none. */
 void tws_quantized_state(tws_lower *l, uint64_t first, uint64_t elements);
 /* Dequantizes the whole parameter for the next kernel, and returns it in the configuration's type. */
 tws_operand tws_dequantized(tws_lower *l, uint32_t param);
-/* float8.c: 8-bit matrix products of layers. TWS_INVALID: no layer can have one. */
+/* float8.c: 8-bit matrix products of layers. tws_float8_begin() fails with TWS_INVALID if no layer can have one. */
 int tws_float8_is_planned(
     /* returns 1 if casts are operations of the plan; 0: their cost is part of the products' cost, or there are none */
     const tws_config *config);
@@ -512,11 +516,12 @@ tws_float8 tws_float8_gradient(tws_lower *l, const tws_module *m, tws_operand dy
 tws_operand tws_discarded_gradient(tws_lower *l, uint32_t param);
 /* pipeline.c */
 tws_code tws_pipeline_begin(tws_lower *l);
-void tws_pipeline_run(tws_lower *l); /* lowers all micro-batches of this stage, and reductions of tied weights */
+void tws_pipeline_run(tws_lower *l); /* lowers all micro-batches of this stage, and the reductions of tied weights */
 /* lower.c */
-/* Returns zeroed scratch memory for count + 1 elements; NULL: the builder has failed. */
+/* Returns zeroed scratch memory for count + 1 elements of `bytes` bytes; NULL: the builder has failed. */
 void *tws_lower_memory(tws_lower *l, size_t count, size_t bytes);
-/* Return the communicator of the ranks along a set of axes, or of some of these ranks. */
+/* The first returns the index of the plan's group of ranks along a set of axes; the second adds a group of the given
+ * ranks. */
 uint32_t tws_lower_group(tws_lower *l, tws_axes axes);
 uint32_t tws_lower_add_group(tws_lower *l, tws_axes axes, const int *members, int count);
 
@@ -543,11 +548,11 @@ tws_operand tws_value_make(tws_lower *l, uint32_t value);
 /* Lets an output take over the buffer of an input that no later operation reads. */
 tws_operand tws_value_take(tws_lower *l, uint32_t input, uint32_t output, uint32_t access);
 tws_operand tws_value_gradient(tws_lower *l, uint32_t value);
-/* Returns where the gradient of an input is written; *accumulate: another consumer of the value has written it already,
- * so it is added. */
+/* Returns the operand to which a gradient of an input is written. *accumulate 1: another reader of the value has
+ * written its gradient already, so the operand is added to. */
 tws_operand tws_value_gradient_out(tws_lower *l, uint32_t value, int *accumulate);
-/* Returns 1 if the gradient of `value` is also that of a value whose producer precedes module `before`, and thus will
- * be read once more. */
+/* Returns 1 if the gradient of `value` is in one buffer with the gradient of a value whose producer precedes module
+ * `before`, so that a later operation reads it. */
 int tws_gradient_is_shared(const tws_lower *l, uint32_t value, uint32_t before);
 /* Adds `part` to the gradient of a value. */
 void tws_lower_add_gradient(tws_lower *l, uint32_t value, tws_operand part);
@@ -576,8 +581,8 @@ void tws_lower_visit(tws_lower *l, const tws_visit *visit);
 /* module_kernel.c */
 /* Emits one kernel with the operands that the row of the module's type in modules.def lists. */
 void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel);
-/* Adds the gradient of a bias as an operand if the visit's kernel can compute it too (l->at.sums_for). Returns the
- * number of operands. */
+/* Appends the gradient of a bias as an operand if the visit's kernel can compute it too (l->at.sums_for). Returns the
+ * new number of operands. */
 int tws_lower_sums(tws_lower *l, tws_work *work, tws_operand *operands, int count);
 /* module_work.c */
 /* Returns the number of rows that a visit processes: those of its module's input. */
@@ -588,27 +593,29 @@ int64_t tws_first_token(const tws_lower *l);
 /* Returns the number of other ranks' tokens between the two halves that this rank has of a sequence (zigzag); 0: its
  * tokens are contiguous. */
 int64_t tws_token_gap(const tws_lower *l);
-/* Returns the range of rows of the position table that contains all of this rank's tokens. */
+/* Writes the range of rows of the position table that contains all positions of this rank's tokens. */
 void tws_position_rows(const tws_lower *l, const tws_module *m, int64_t *first, int64_t *rows);
-/* Adds the loss scale as an operand in float16 training; returns the number of operands. */
+/* Appends the loss scale as an operand in float16 training, and returns the new number of operands. */
 int tws_lower_scaled(tws_lower *l, tws_work *work, tws_operand *operands, int count);
 const tws_local_module *tws_local_of(const tws_lower *l, const tws_module *m);
 /* Returns 1 if matrix products of a split layer are issued in slices. */
 int tws_lower_sliced(const tws_lower *l, const tws_module *m);
-/* Returns 1 if backward reads a layer's input in 8 bits, as its matrix product does (twinspeed.matmul_dtype), and not
- * in 16 bits. Only for inputs that are kept; recomputed inputs have 16 bits. */
+/* Returns 1 if backward reads a layer's input in 8 bits, as its matrix product does (twinspeed.matmul_dtype), instead
+ * of in 16 bits. This holds only for inputs that are kept; recomputed inputs are read in 16 bits. */
 int tws_lower_narrow(const tws_lower *l, const tws_module *m);
-/* Returns the weight of one row of a loss in the mean over the global batch; micro-batches and ranks add up. */
+/* Returns the factor of one row of a loss, so that the sum over all micro-batches and ranks is the mean over the global
+ * batch. */
 double tws_loss_weight(const tws_lower *l, const tws_module *m);
 /* backward.c */
 tws_code tws_backward_begin(tws_lower *l);
-void tws_backward_micro_begin(tws_lower *l); /* begins a micro-batch: no gradients share a buffer */
+void tws_backward_micro_begin(tws_lower *l); /* begins a micro-batch, in which no gradients share a buffer yet */
 void tws_lower_backward(tws_lower *l, const tws_module *m);
-/* ring_attention.c: lowers ATTENTION if l->sharding.ring. */
+/* ring_attention.c: lower a module ATTENTION if l->sharding.ring is 1. */
 void tws_ring_forward(tws_lower *l, const tws_module *m);
 void tws_ring_backward(tws_lower *l, const tws_module *m);
-/* expert_sizes.c: return the tokens of a rank that a layer of experts routes, the slots of an expert, and the slots
- * that are filled on average. */
+/* expert_sizes.c: tws_expert_tokens() returns the number of a rank's tokens that a layer of experts routes,
+ * tws_expert_slots() that of the slots of an expert, tws_expert_expected() that of its slots that are filled on
+ * average. */
 tws_dim tws_lower_dim(const tws_lower *l,
                       /* resolves a size that the configuration determines: number of slots or of targets */
                       tws_dim dim);
@@ -619,13 +626,14 @@ int64_t tws_expert_slots(const tws_lower *l, const tws_module *m);
 int64_t tws_expert_expected(const tws_lower *l, const tws_module *m);
 /* Returns the number of experts that share a buffer of slots (all of a rank if dropless); 0: each has its own slots. */
 int64_t tws_expert_shared(const tws_lower *l, const tws_module *m);
-/* Returns the number of routers among the modules below `before`, and the sum of their experts. */
+/* Returns the number of routers among the modules with an index below `before`, and writes the sum of their experts. */
 uint32_t tws_routers(const tws_network *network, uint32_t before, uint64_t *experts);
-/* Checks twinspeed.expert_load. TWS_INVALID: it is empty, or has not one number for each expert of a layer. */
+/* Checks twinspeed.expert_load. Fails with TWS_INVALID if it is empty or does not have one number for each expert of a
+ * layer. */
 tws_code tws_expert_load_check(const tws_network *network, const char *load, tws_error *err);
 /* moe.c */
-/* Updates router biases in the optimizer phase (twinspeed.expert_bias_rate). The check returns TWS_UNSUPPORTED if no
- * router has biases. */
+/* The first emits the update of router biases in the optimizer phase (twinspeed.expert_bias_rate). The second fails
+ * with TWS_UNSUPPORTED if no router has biases. */
 void tws_router_balance(tws_lower *l);
 tws_code tws_expert_bias_check(const tws_network *network, tws_error *err);
 void tws_router_forward(tws_lower *l, const tws_module *m);
@@ -636,11 +644,11 @@ void tws_exchange_backward(tws_lower *l, const tws_module *m);
 /* Returns an operand with `operand` of all tensor-parallel ranks, gathered in rank order. */
 tws_operand tws_exchange_gather(tws_lower *l, tws_operand operand, const char *name);
 void tws_exchange_gather_into(tws_lower *l, tws_stream stream, tws_operand operand, tws_operand all);
-/* Reduces the gradients of replicated parameters whose ranks processed different tokens. */
+/* Reduces the gradients of replicated parameters whose tensor-parallel ranks processed different tokens. */
 void tws_exchange_partial_gradients(tws_lower *l);
 /* zero.c */
-/* Sets the axes along which ranks have different samples or tokens. Called first, since their communicator is number
- * 0. */
+/* Sets the axes along which ranks have different samples or tokens. Called before other groups are made, since the
+ * group of these ranks has index 0. */
 void tws_zero_choose_ranks(tws_lower *l, tws_axes replicas);
 tws_code tws_zero_begin(tws_lower *l);
 void tws_zero_step_begin(tws_lower *l);
@@ -651,14 +659,14 @@ void tws_zero_before(tws_lower *l, uint32_t visit);
 void tws_zero_after(tws_lower *l, uint32_t visit);
 void tws_zero_micro_end(tws_lower *l);
 tws_operand tws_zero_param(tws_lower *l, uint32_t param);
-/* Returns where a gradient contribution is written; *accumulate: it is added. Calls are in the order of
- * contributions. */
+/* Returns the operand to which a gradient contribution is written. *accumulate 1: the contribution is added. Calls have
+ * to be in the order of the contributions. */
 tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate);
-/* Returns the *accumulate that tws_zero_gradient() would return, without changing the state. */
+/* Returns the value of *accumulate that tws_zero_gradient() would write, without changing the state. */
 int tws_zero_adds(const tws_lower *l, uint32_t param);
 void tws_zero_contributed(tws_lower *l, uint32_t param);
-/* Calls `run` for each maximal run of parameters, adjacent in the flat buffers of a class, with equal `kind_of`:
- * `first` and `count` are this rank's shard of the run in the gradient buffer. */
+/* Calls `run` for each maximal run of parameters, adjacent in the flat buffers of a class, with equal results of
+ * `kind_of`. `first` and `count` are the range of this rank's shard of the run in the gradient buffer. */
 typedef int (*tws_zero_kind)(const tws_lower *l, uint32_t param);
 typedef void (*tws_zero_run)(tws_lower *l, int kind, uint64_t first, uint64_t count);
 void tws_zero_kept_runs(tws_lower *l, tws_zero_kind kind_of, tws_zero_run run);
@@ -667,7 +675,7 @@ tws_code tws_running_begin(tws_lower *l);
 tws_operand tws_running_operand(const tws_lower *l, const tws_module *m, uint32_t access);
 /* the weight of this micro-batch's statistics: weighted sums over ranks are their mean */
 double tws_running_share(const tws_lower *l);
-void tws_running_average(tws_lower *l); /* in the optimizer phase: averages over data-parallel ranks */
+void tws_running_average(tws_lower *l); /* called in the optimizer phase: averages over data-parallel ranks */
 /* dropout.c: the first returns the index in the step's samples of this micro-batch's first sample; the second returns
  * the arguments of a dropout kernel. */
 int64_t tws_first_sample(const tws_lower *l);
@@ -676,15 +684,16 @@ int tws_dropout_arguments(tws_lower *l, const tws_module *m, tws_kernel kernel, 
 void tws_lower_step(tws_lower *l);
 /* Returns the work of the optimizer's kernel for `count` elements. */
 tws_work tws_lower_update_work(const tws_lower *l, tws_dtype gradients, uint64_t count);
-void tws_lower_gather_parameters(tws_lower *l); /* stages 1 and 2: all-gather of updated parameters */
+void tws_lower_gather_parameters(tws_lower *l); /* stages 1 and 2: emits the all-gather of updated parameters */
 /* Emits the optimizer kernels for the elements that this rank updates; they read the gradients and scalars of the
  * offload pass. */
 void tws_lower_update(tws_lower *l);
-/* Lowers TWS_PROGRAM_APPLY. */
+/* Lowers the program TWS_PROGRAM_APPLY. */
 void tws_lower_apply(tws_lower *l);
-/* Counts, before the first micro-batch of a network with several losses, the ignored targets of each loss. */
+/* For a network with several losses, emits kernels that count the ignored targets of each loss before the first
+ * micro-batch. */
 void tws_lower_count_targets(tws_lower *l);
-void tws_lower_score(tws_lower *l); /* the end of an evaluation: reduces the loss over all ranks */
+void tws_lower_score(tws_lower *l); /* lowers the end of an evaluation: the reduction of the loss over all ranks */
 
 static inline tws_work tws_kernel_work(tws_kernel kernel, tws_dtype dtype, uint32_t flags) {
   tws_work work = {.kind = TWS_OP_COMPUTE,

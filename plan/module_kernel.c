@@ -23,9 +23,10 @@ typedef struct emission {
   tws_work work;
   tws_operand operand[TWS_BINDINGS];
   int count;
-  int unwanted;       /* 1: no operation reads the gradient that the kernel writes */
-  uint32_t fresh;     /* flags of gradients that the kernel writes instead of adding to them */
-  uint32_t add_to;    /* value whose new gradient, in a separate buffer, is added to its existing one; or TWS_NONE */
+  int unwanted;   /* 1: no operation reads the gradient that the kernel writes */
+  uint32_t fresh; /* flags of gradients that the kernel writes instead of adding to them */
+  /* index of the value whose new gradient, in a separate buffer, is added to its existing one; or TWS_NONE */
+  uint32_t add_to;
   tws_operand beside; /* the operand of this separate buffer */
 } emission;
 

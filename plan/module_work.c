@@ -1,4 +1,4 @@
-/* Rows, sizes, flags and scales of the kernels of a module's visit, from the table of module types. */
+/* Computes rows, sizes, flags and scales of the kernels of a module's visit, from the table of module types. */
 #include <string.h>
 
 #include "models/network/module.h"

@@ -53,8 +53,8 @@ static void share_among(tws_lower *l, uint32_t group, uint64_t count) {
   if (tws_routers(l->b.plan->network, TWS_NONE, &experts) > 0) share_slots(l, group, TWS_METRIC_AUXILIARY, 2 + experts);
 }
 
-/* Returns 1 if each rank of a reduction has the whole gradient, so that sums of squares are not reduced; gradients of
- * parameters that only some ranks have are an exception. */
+/* Returns 1 if each rank of a reduction has the whole gradient, so that sums of squares are not reduced; the squares of
+ * parameters that only some ranks have are reduced. */
 static int has_all_squares(const tws_lower *l) {
   return l->zero.stage == 0 && l->zero.trained_count == 1;
 }

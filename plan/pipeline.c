@@ -1,6 +1,6 @@
-/* Pipeline parallelism: the modules of a stage, its micro-batches in the schedule's order, messages to adjacent stages,
- * and the reduction of tied weights in the optimizer phase. A job without a pipeline is one stage with one chunk, whose
- * micro-batches run forward and backward one after another. */
+/* Lowers pipeline parallelism: the modules of a stage, its micro-batches in the schedule's order, messages to adjacent
+ * stages, and the reduction of tied weights in the optimizer phase. A job without a pipeline is one stage with one
+ * chunk, whose micro-batches run forward and backward one after another. */
 #include <stdio.h>
 #include <string.h>
 

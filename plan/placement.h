@@ -1,5 +1,5 @@
-/* Placement: how a tensor is distributed over the ranks along each axis (as in PyTorch's DTensor), and which collective
- * changes one placement to another. Internal to plan/.
+/* A placement says how a tensor is distributed over the ranks along each axis (as in PyTorch's DTensor). This file also
+ * determines which collective changes one placement to another. Internal to plan/.
  *
  * The placement of a value determines that of its gradient, its dual. If all ranks have equal values, there are two
  * cases: they do equal work with the value and compute equal gradients (REPLICATED), or they do different work with it,

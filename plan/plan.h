@@ -109,7 +109,7 @@ enum { TWS_ALIGNMENT = 256, TWS_DISK_ALIGNMENT = 4096 };
 
 /* The lifetime of a buffer, which determines its arena within its tier. */
 typedef enum tws_lifetime {
-  TWS_LIFETIME_OPS, /* from its first operation to its last */
+  TWS_LIFETIME_OPS, /* from the buffer's first operation to its last */
   /* the whole program: the host writes the buffer before the program or reads it after the program */
   TWS_LIFETIME_PROGRAM,
   TWS_LIFETIME_STATE /* an entry of the state, in the state's arena */
@@ -122,7 +122,7 @@ typedef struct tws_buffer {
   /* the first and the last operation that use it, in issue order; TWS_NONE: no operation uses it */
   uint32_t first_op, last_op;
   uint16_t streams;         /* bit mask of the streams whose operations use it */
-  uint64_t elements, bytes; /* bytes = elements x size, not padded */
+  uint64_t elements, bytes; /* number of elements; bytes = elements x size of the type, without padding */
   uint64_t offset;          /* bytes from the start of its arena; a multiple of TWS_ALIGNMENT */
 } tws_buffer;
 /* The number of arenas of a rank: for each tier one of the programs, then for each tier one of the state. */
@@ -171,9 +171,9 @@ typedef struct tws_group {
 tws_channel tws_channel_of_axes(tws_axes axes);
 
 /* The slice of a parameter that a rank holds under tensor parallelism: up to three blocks of rows (query, key and value
- * of a fused projection), stacked, and a range of their columns. Vectors are matrices of one column. The rank's own
- * parameter is the slice, with elements counted from 0. Experts are stacked: the blocks recur `repeats` times, once for
- * each expert, at a distance of `step` rows of the whole parameter. */
+ * of a fused projection), one above another, and a range of their columns. Vectors are matrices of one column. The
+ * rank's own parameter is the slice, with elements counted from 0. Experts are stacked: the blocks recur `repeats`
+ * times, once for each expert, at a distance of `step` rows of the whole parameter. */
 typedef struct tws_param_slice {
   /* per block: first row of the whole parameter, and number of rows; rows 0: there are no more blocks */
   int64_t first_row[3], rows[3];
@@ -208,7 +208,7 @@ static inline int tws_plan_has_program(const tws_config *config, tws_program pro
 static inline int tws_program_runs_between(const tws_config *config, tws_program program) {
   return config->zenflow.on && program > TWS_PROGRAM_EVALUATE;
 }
-/* Returns how often a program runs per training step, averaged over a long training; 0 for EVALUATE and SYNC. */
+/* Returns the average number of runs of a program per training step of a long training; 0 for EVALUATE and SYNC. */
 double tws_program_share(const tws_config *config, tws_program program);
 
 /* Quantized parameters: the parameters whose elements are stored from element `first` on. The state has their codes and
@@ -221,7 +221,7 @@ typedef struct tws_quantized {
   /* buffer: per group of blocks the mean of their scales, and the scale of the quantized deviations from this mean;
    * TWS_NONE: scales are float32 */
   uint32_t means;
-  int bits;      /* bits of a code, 4 or 8; 0: no quantized parameters */
+  int bits;      /* number of bits of a code, 4 or 8; 0: there are no quantized parameters */
   int64_t block; /* number of elements that share a scale */
   int64_t group; /* number of blocks in a group; 0: scales are float32 */
 } tws_quantized;
@@ -322,7 +322,7 @@ tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *to
 
 tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_error *err);
 /* Builds only operations and buffers with their lifetimes, without offsets and dependencies, which is faster and
- * suffices for live memory. */
+ * suffices to compute the bytes of live buffers. */
 tws_code tws_plan_lower(const tws_plan_request *request, tws_plan **out, tws_error *err);
 /* Builds a plan with the dependencies of operands, channels and barriers, but without offsets. None of its operations
  * waits for the reuse of memory, so its step time is a lower bound of the step time of the plan with offsets. */

@@ -1,5 +1,5 @@
-/* The period of a pipeline schedule in micro-batches. The lowering passes it to the layout, which determines after how
- * many micro-batches memory is periodic; plan/fold.h builds few-round plans with it. */
+/* Determines the period of a pipeline schedule in micro-batches. The lowering passes it to the layout, which determines
+ * after how many micro-batches memory is periodic; plan/fold.h builds plans of few micro-batches with it. */
 #ifndef TWS_PLAN_REPETITION_H
 #define TWS_PLAN_REPETITION_H
 

@@ -84,7 +84,8 @@ static void join_heads(const ring *r, tws_operand q, tws_operand kv, tws_operand
   tws_lower_compute(r->l, &work, operands, 3);
 }
 
-/* Sends to the next rank and receives from the previous one, overlapped with compute. */
+/* Emits a collective that sends an operand to the next rank and receives that of the previous rank, overlapped with
+ * compute. Returns the received operand. */
 static tws_operand shift(const ring *r, tws_operand sent, const char *name) {
   const tws_operand received = scratch(r, name, r->kv);
   const tws_operand operands[2] = {with_access(sent, TWS_READ), received};

@@ -218,7 +218,7 @@ static void meet_others(tws_run *run, const tws_run_durations *d, uint32_t id) {
   }
 }
 
-/* Runs an operation, and those after it on its queue that become ready. */
+/* Runs an operation, and the operations after it on its queue that become ready. */
 static void run_alone(tws_run *run, const tws_run_durations *d, uint32_t rank, uint32_t op) {
   const tws_run_rank *r = &run->ranks[rank];
   for (;;) {

@@ -71,7 +71,7 @@ typedef struct tws_rendezvous {
 typedef struct tws_run_rank {
   const tws_plan *plan;
   tws_op_times *times; /* [operation of the plan] */
-  uint8_t *state;      /* per operation: tws_run_state */
+  uint8_t *state;      /* per operation: tws_run_state: waiting, ready or ended */
   uint32_t *next;      /* per operation: the next operation on its queue, or TWS_NONE */
   /* per operation: index of its rendezvous, TWS_NONE: it runs alone; NULL: all operations run alone */
   uint32_t *rendezvous;
@@ -117,7 +117,8 @@ int tws_run_next(tws_run *run, tws_run_start *start);
 /* Reports that an operation has ended. Members of a rendezvous are reported one by one and may end at different
  * times. */
 void tws_run_end(tws_run *run, uint32_t rank, uint32_t op, double end_s);
-/* Runs all remaining operations with known durations: a rendezvous takes the longest duration of its members. */
+/* The durations with which tws_run_through() runs all remaining operations; a rendezvous takes the longest duration of
+ * its members. */
 typedef struct tws_run_durations {
   const double *const *seconds; /* [plan][work] seconds; NULL: all durations are 0 */
   double (*message)(void *user, uint32_t rank,

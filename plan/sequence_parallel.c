@@ -1,6 +1,6 @@
-/* Sequence parallelism: every module works on this rank's tokens. Ring attention does so too and circulates keys and
- * values (ring_attention.c); with Ulysses (Jacobs et al. 2023) attention works on all tokens of this rank's heads, with
- * an all-to-all before and after it. */
+/* Sequence parallelism: every module works on this rank's tokens. Ring attention also works on this rank's tokens and
+ * circulates keys and values (ring_attention.c); with Ulysses (Jacobs et al. 2023) attention works on all tokens of
+ * this rank's heads, with an all-to-all before and after it. */
 #include <stdio.h>
 
 #include "plan/sequence_rules.h"

@@ -29,8 +29,9 @@ static inline int64_t tws_ulysses_kv_count(int64_t kv_heads, int64_t ranks) {
 tws_code tws_ulysses_part_of(int64_t heads, int64_t kv_heads, int64_t sequence, int ranks, int rank,
                              tws_ulysses_part *part, tws_error *err);
 
-/* A tensor of the whole sequence and all heads: [batch][sequence][heads][width], or [sequence][batch][heads][width]. A
- * rank holds sequence / ranks tokens of it outside attention and heads / ranks heads inside; both divide. */
+/* A tensor of the whole sequence and all heads: [batch][sequence][heads][width], or [sequence][batch][heads][width].
+ * Outside attention a rank holds sequence / ranks tokens of the tensor, inside it heads / ranks heads; `ranks` divides
+ * both. */
 typedef struct tws_ulysses_tensor {
   int ranks, sequence_first;
   int64_t batch, sequence, heads, width;

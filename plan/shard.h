@@ -98,7 +98,7 @@ tws_code tws_sequence_parallel_check(const tws_network *network, const tws_posit
                                      tws_error *err);
 tws_code tws_ring_check(const tws_network *network, int ranks, int64_t sequence, int drops, tws_error *err);
 
-/* moe.c: experts along the axis "expert". */
+/* moe.c: returns the rule of a module along the axis "expert". */
 tws_axis_rule tws_expert_parallel_rule(tws_module_type type);
 /* Fails with TWS_INVALID if `ranks` does not divide the experts of every layer (the message names the nearest degrees
  * that do), and with TWS_UNSUPPORTED if the network has no experts. */

@@ -70,7 +70,7 @@ typedef struct tws_counters {
 
 typedef struct tws_state {
   tws_arena *arena;
-  tws_state_entry *entries; /* in the order in which they were added */
+  tws_state_entry *entries; /* entries in the order in which they were added */
   uint32_t count;
   size_t capacity;
   tws_shard *shards; /* the rank's shards, sorted by storage_offset; allocated in `arena` */

@@ -124,7 +124,7 @@ tws_dtype tws_value_dtype(const tws_lower *l, uint32_t value) {
   return kind == TWS_VALUE_ACTIVATION ? l->config->dtype : kind == TWS_VALUE_INDEX ? TWS_I32 : TWS_F32;
 }
 
-/* Forgets the 8-bit copies of a value that is recomputed. */
+/* Sets the buffers of a recomputed value's 8-bit copies to TWS_NONE. */
 static void forget_codes(tws_lower *l, uint32_t value) {
   if (l->float8.on) l->pipeline.context->codes[value] = (tws_codes){TWS_NONE, TWS_NONE, TWS_NONE, TWS_NONE, 0};
 }

@@ -205,7 +205,7 @@ static void operand_bytes(const tws_plan *plan, const tws_operand *operand, uint
   *end = *begin + operand->count * size;
 }
 
-/* Returns the index of the first of ascending values that is at least `value`. */
+/* Returns the index of the first element of an ascending array that is at least `value`. */
 static size_t place_of(const uint64_t *values, size_t count, uint64_t value) {
   size_t first = 0;
   while (count) {

@@ -1,4 +1,4 @@
-/* A micro-batch as a list of module visits. The forward pass visits every module once; the backward pass visits them in
+/* Lists the module visits of a micro-batch. The forward pass visits every module once; the backward pass visits them in
  * reverse, and before each one the values it needs that were not kept (recompute.c) are recomputed, from the nearest
  * values that are kept. Fusion comes last: GELU with the matrix product that it follows, GELU's gradient with the
  * product that computes it, a residual sum with the norm that reads it. A kernel that writes the output gradient of a

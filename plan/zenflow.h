@@ -9,7 +9,7 @@
 void tws_zenflow_begin(tws_lower *l, uint64_t kept);
 /* Emits the optimizer phase of a training step. Called when the clipping coefficient has been computed. */
 void tws_zenflow_step(tws_lower *l);
-/* Emit the programs TWS_PROGRAM_APPLY, SELECT and SYNC. */
+/* Emit the operations of the programs TWS_PROGRAM_APPLY, SELECT and SYNC. */
 void tws_zenflow_apply(tws_lower *l);
 void tws_zenflow_select(tws_lower *l);
 void tws_zenflow_sync(tws_lower *l);

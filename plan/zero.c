@@ -546,7 +546,7 @@ static int reduces_now(const tws_lower *l) {
   return l->streams.overlap && l->b.micro_batch + 1u == (uint32_t)l->extent.accumulation;
 }
 
-/* Enables micro-batch barriers for ZeRO 2 and 3 with overlap or offloading, if they communicate or copy at all. In
+/* Enables micro-batch barriers for ZeRO 2 and 3 with overlap or offloading, if they have communication or copies. In
  * these plans, with overlapped exchanges, and with activation checkpoints on the host, no operation waits for memory: a
  * bucket is filled while the previous one is reduced or copied, or has buffers of its own. */
 static void keep_in_step(tws_lower *l) {

@@ -30,7 +30,7 @@ void tws_secondary_keep(tws_lower *l, uint32_t param);
 static inline uint64_t tws_secondary_part(const tws_zero *z, uint32_t param) {
   return (uint64_t)z->part[param] * (uint64_t)(tws_zero_class_of(z, param)->ranks / z->secondary.ranks);
 }
-/* Returns 1 if a parameter is gathered from the secondary partition. */
+/* Returns 1 if the next gather of a parameter is from the secondary partition. */
 static inline int tws_secondary_has(const tws_zero *z, uint32_t param) {
   return z->secondary.buffer != TWS_NONE && z->secondary.has[param];
 }
@@ -69,7 +69,7 @@ void tws_zero_cast_back(tws_lower *l, const tws_operand *copies, const tws_opera
 void tws_groups_begin(tws_lower *l);
 void tws_groups_add_up(tws_lower *l, const uint32_t *params, uint32_t count);
 void tws_groups_gather(tws_lower *l, uint32_t group, const tws_operand *operands, int count);
-/* Clears the padding at the end of a rank's partition, which norm and update read. */
+/* Clears the padding at the end of a rank's partition of gradients, which the norm and the update read. */
 void tws_zero_pad_gradients(tws_lower *l);
 
 #endif

@@ -30,7 +30,7 @@ typedef struct tws_zero3_actions {
 } tws_zero3_actions;
 
 typedef struct tws_zero3_schedule {
-  tws_zero3_actions *actions; /* one per visit */
+  tws_zero3_actions *actions; /* per visit: its actions */
   uint32_t *params;
   uint32_t param_count;
   int64_t peak_numel; /* largest number of gathered elements, without persistent parameters */

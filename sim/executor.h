@@ -43,7 +43,7 @@ typedef struct tws_flows {
   size_t count;
 } tws_flows;
 
-/* The flows of a communicator, built when they are first needed. */
+/* The flows of a communicator, which are built when they are first needed. */
 typedef struct tws_sim_pattern {
   /* [replica_count][size] ranks of the communicators that this one represents; NULL: not built yet */
   const int *replicas;
@@ -108,7 +108,7 @@ typedef enum tws_sim_event {
   TWS_EVENT_SHARED
 } tws_sim_event;
 static inline uint64_t tws_sim_tag(tws_sim_event event, uint32_t a, uint32_t b) {
-  return (uint64_t)event << 60 | (uint64_t)a << 32 | b; /* a < 2^28 */
+  return (uint64_t)event << 60 | (uint64_t)a << 32 | b; /* a is below 2^28 */
 }
 
 /* Records the first failure; the simulation then starts no further operations. */

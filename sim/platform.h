@@ -70,7 +70,7 @@ int tws_platform_representative_link(const tws_platform *platform, const tws_sym
 
 /* One directed edge of a collective's pattern. */
 typedef struct tws_edge {
-  int from, to; /* ranks */
+  int from, to; /* global numbers of the ranks */
   double share; /* fraction of the bytes that a whole ring sends along each edge */
 } tws_edge;
 
