@@ -1,4 +1,4 @@
-/* The tree of a network's modules by their dotted names, with sums from the leaves up. */
+/* Builds the tree of a network's modules by their dotted names, with sums from the leaves up. */
 #ifndef TWS_ESTIMATORS_MODULE_TREE_H
 #define TWS_ESTIMATORS_MODULE_TREE_H
 

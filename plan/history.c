@@ -36,7 +36,7 @@ static place search(const tws_history *history, uint64_t address) {
   return (place){(uint32_t)low, first};
 }
 
-/* Returns the range that contains an address. A hint is checked before it is used. */
+/* Returns the range that contains an address. A cached position (hint) is checked before it is used. */
 static place range_of(tws_history *history, uint64_t address) {
   place *hint = &history->hint[(address * 0x9e3779b97f4a7c15u) >> 56];
   if (hint->leaf < history->count && hint->slot < history->leaves[hint->leaf]->count &&

@@ -406,30 +406,30 @@ typedef struct tws_lower_pipeline {
 
 /* The state of the lowering. The comment of each member begins with the files that write it. */
 typedef struct tws_lower {
-  const tws_plan_request *request;                 /* build.c */
-  const tws_config *config;                        /* build.c */
+  const tws_plan_request *request;                 /* build.c: the request for the plan */
+  const tws_config *config;                        /* build.c: the resolved configuration */
   const tws_network *network;                      /* build.c, weight_tiles.c: the local network */
-  tws_sharding sharding;                           /* build.c */
-  tws_local local;                                 /* build.c, weight_tiles.c */
-  tws_lower_extent extent;                         /* build.c */
-  tws_lower_streams streams;                       /* build.c */
-  tws_module_memory memory[TWS_MODULE_TYPE_COUNT]; /* build.c: per module type, from modules.def */
+  tws_sharding sharding;                           /* build.c: input of the sharding */
+  tws_local local;                                 /* build.c, weight_tiles.c: the sharded network of this rank */
+  tws_lower_extent extent;                         /* build.c: the part of the job that is lowered */
+  tws_lower_streams streams;                       /* build.c: streams of operations */
+  tws_module_memory memory[TWS_MODULE_TYPE_COUNT]; /* build.c: values that a type saves, from modules.def */
   uint32_t group[TWS_AXIS_COUNT];                  /* build.c, pipeline.c: per axis its communicator, or TWS_NONE */
-  tws_tiling tiling;                               /* weight_tiles.c */
-  tws_values values;                               /* values.c */
+  tws_tiling tiling;                               /* weight_tiles.c: tiled weights */
+  tws_values values;                               /* values.c: sizes and buffers of values */
   uint8_t *needed;    /* frozen.c: per value, 1 if a trained parameter needs its gradient */
   uint8_t *kept;      /* recompute.c: per value, tws_kept: until when it is retained */
   uint8_t *tiled;     /* visits.c: per value, 1 if only one tile of it exists at a time */
-  tws_visit_place at; /* modules.c */
+  tws_visit_place at; /* modules.c: the visit that is being lowered */
   uint32_t summed; /* module_kernel.c, backward.c: index of the bias whose gradient is computed already, or TWS_NONE */
-  tws_shared_gradients shared; /* backward.c */
-  tws_lower_float8 float8;     /* float8.c */
-  tws_lower_pipeline pipeline; /* pipeline.c */
-  tws_checkpoints checkpoints; /* checkpoints.c */
+  tws_shared_gradients shared; /* backward.c: values whose gradients may share a buffer */
+  tws_lower_float8 float8;     /* float8.c: 8-bit matrix products */
+  tws_lower_pipeline pipeline; /* pipeline.c: the pipeline stage and the current position in it */
+  tws_checkpoints checkpoints; /* checkpoints.c: offloaded and partitioned checkpoints */
   tws_zero zero;               /* zero.c, zero3_gathers.c, zero_buckets.c, zero_bucket_slots.c, zero_classes.c,
                                 * zero_groups.c, zero_quantized_gather.c, zero_quantized_reduce.c, zero_secondary.c */
-  tws_offload offload;         /* offload.c, fetch.c, delayed.c */
-  tws_columns columns;         /* zenflow.c */
+  tws_offload offload;         /* offload.c, fetch.c, delayed.c: tiers and buffers of offloading */
+  tws_columns columns;         /* zenflow.c: columns that the device updates */
   tws_arena *scratch;          /* build.c: memory of all passes that lives as long as the lowering */
   tws_builder b;               /* all passes emit operations through it, and set their phase, module and micro-batch */
 } tws_lower;
@@ -673,7 +673,8 @@ void tws_zero_kept_runs(tws_lower *l, tws_zero_kind kind_of, tws_zero_run run);
 /* running.c */
 tws_code tws_running_begin(tws_lower *l);
 tws_operand tws_running_operand(const tws_lower *l, const tws_module *m, uint32_t access);
-/* the weight of this micro-batch's statistics: weighted sums over ranks are their mean */
+/* returns the factor of a micro-batch's update: 1 / ranks in the last one, so that the sum over ranks is the mean; else
+ * 1 */
 double tws_running_share(const tws_lower *l);
 void tws_running_average(tws_lower *l); /* called in the optimizer phase: averages over data-parallel ranks */
 /* dropout.c: the first returns the index in the step's samples of this micro-batch's first sample; the second returns

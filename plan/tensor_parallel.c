@@ -8,7 +8,7 @@
 #include "models/network/module.h"
 #include "plan/shard.h"
 
-/* How tensor parallelism splits each type of module; types that are not listed are not split. */
+/* Rules by which tensor parallelism splits each type of module; types that are not listed are not split. */
 static const struct {
   uint8_t
       /* 1: works on each head separately, so a split width passes through it, as it does through pointwise modules */
@@ -55,7 +55,7 @@ static int ends_split(const tws_network *network, const uint32_t *consumer, uint
     if (m == TWS_NONE) return 0;
     const tws_module_type type = network->modules[m].type;
     if (type == TWS_MODULE_LOSS && !tws_module_scores_words(network, m)) return 0; /* a few classes are not split */
-    /* the few features of low rank are not split */
+    /* the few features inside an adapter are not split */
     if (type == TWS_MODULE_LOW_RANK && network->modules[m].in[0] != value) return 0;
     if (tws_linear_scores_words(network, &network->modules[m])) return 0; /* split by its words */
     if (types[type].ends_features) return 1;

@@ -664,7 +664,7 @@ static void begin_bucket(tws_lower *l, tws_bucket *bucket) {
   }
   bucket->buffer =
       tws_builder_buffer(&l->b, "gradient bucket", TWS_CATEGORY_BUCKET, z->grad_dtype, bucket->elements, 0);
-  /* hazards in the bucket are tracked by gradient */
+  /* hazards in the bucket are tracked separately for each gradient */
   uint64_t *starts = tws_arena_alloc(l->b.plan->arena, bucket->count, sizeof *starts);
   for (uint32_t i = 0; starts && i < bucket->count; i++) starts[i] = z->slot[z->bucket_params[bucket->first + i]];
   tws_builder_pieces(&l->b, bucket->buffer, starts, bucket->count);

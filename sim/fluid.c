@@ -241,8 +241,9 @@ static size_t find_component(tws_fluid *f, uint32_t first, size_t *flows) {
   return links;
 }
 
-/* Progressive filling. In each round, the links on which the flows without a final rate would get the least are full:
- * their flows get this rate, which is subtracted from the capacity of the other links that they cross. */
+/* Computes the rates of a connected component by progressive filling. In each round, the links on which the flows
+ * without a final rate would get the least are full: their flows get this rate, which is subtracted from the capacity
+ * of the other links that they cross. */
 static void share_component(tws_fluid *f, size_t links, size_t flows) {
   const double alike = 1 + 1e-12; /* rates that differ only by rounding are final in the same round */
   while (flows > 0) {
