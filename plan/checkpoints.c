@@ -56,7 +56,7 @@ void tws_checkpoints_begin(tws_lower *l) {
 }
 
 /* Returns the number of tensor-parallel ranks among which a checkpoint is partitioned; 1 if they have no equal copies
- * of it. */
+ * of it, or do not divide its elements. */
 static int parts_of(const tws_lower *l, uint32_t value) {
   const tws_checkpoints *c = &l->checkpoints;
   const int same = l->local.values[value].placement.on[TWS_AXIS_MODEL] == TWS_PLACED_REPLICATED;

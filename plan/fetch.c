@@ -48,7 +48,7 @@ void tws_offload_parameters(tws_lower *l, uint64_t elements, const uint64_t *pie
   if (o->param_cut == 0) plan->parameters = o->param_disk;
 }
 
-/* ---- what is read when ---- */
+/* ---- lists of the blocks to read ---- */
 
 /* Adds a range of elements to the last block if the range begins at the end of the block and the block has room for it;
  * otherwise begins new blocks. */
@@ -103,7 +103,7 @@ void tws_fetch_begin(tws_lower *l, tws_fetch_time time) {
   }
 }
 
-/* ---- on their way ---- */
+/* ---- reads ahead of the gathers ---- */
 
 /* Emits reads of blocks ahead of their use, until as many blocks as there are buffers are read or in use. */
 static void read_ahead(tws_lower *l) {

@@ -537,7 +537,7 @@ static inline uint64_t tws_value_rows(const tws_lower *l, uint32_t value) {
   return l->values.rows[value];
 }
 uint64_t tws_value_elements(const tws_lower *l, uint32_t value);
-/* Return the number of elements and the type of one micro-batch of a network input on this rank. */
+/* Return the number of rows, the number of elements and the type of one micro-batch of a network input on this rank. */
 uint64_t tws_input_rows(const tws_lower *l, uint32_t input);
 uint64_t tws_input_elements(const tws_lower *l, uint32_t input);
 tws_dtype tws_input_dtype(const tws_lower *l, uint32_t input);

@@ -109,7 +109,7 @@ static void add_squares_on_host(tws_lower *l, int copies, uint64_t first, uint64
   add_squares(l, copies, first, count, 1);
 }
 
-/* ---- the update of what this rank keeps, in runs ---- */
+/* ---- the update of this rank's elements, in runs of the flat order ---- */
 
 typedef struct run {
   const tws_zero_class *of;

@@ -15,7 +15,7 @@ static tws_code no_memory(tws_lower *l) {
   return tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
 }
 
-/* ---- which modules ---- */
+/* ---- modules of a stage ---- */
 
 /* Returns 1 for modules that process logits: they stay on the stage of the layer that computes them, since logits are
  * the largest value. */

@@ -9,7 +9,7 @@ typedef struct ideal {
   const tws_pipeline_shape *shape;
   int blocks;
   uint32_t length;
-  tws_pipeline_action *order; /* [stage][length] */
+  tws_pipeline_action *order; /* [stage][length] actions of each stage in order */
   uint32_t *next;             /* per stage: index of its next action */
   int64_t *clock;             /* per stage: time at which its last action ended */
   /* [block][micro-batch] time at which the forward, and the backward, action ended; 0: it has not ended */

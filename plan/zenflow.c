@@ -30,7 +30,7 @@
 
 enum { CHUNK = 1 << 25 }; /* largest number of elements of gradients that one copy transfers */
 
-/* ---- which columns there are ---- */
+/* ---- parts of matrices and numbers of selected columns ---- */
 
 static void place_piece(const tws_lower *l, tws_columns_piece *p) {
   const tws_zero *z = &l->zero;
