@@ -1,4 +1,4 @@
-/* The bottleneck of a step, from its account. */
+/* Determines the bottleneck of a step from its time account. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 typedef struct part {
   const char *what, *resource;
   double seconds;
-  int computes; /* 1: it runs on the compute stream, and other streams may overlap with it */
+  int computes; /* 1: runs on the compute stream, so that operations of other streams may overlap with it */
 } part;
 enum { PARTS = 10 };
 
@@ -54,7 +54,7 @@ tws_bottleneck tws_path_bottleneck(const tws_path_result *r) {
                       .without_s = fmax(0, r->step_s - parts[first].seconds),
                       .next = parts[second].what,
                       .next_share = parts[second].seconds / step};
-  /* operations that it hid still take their time */
+  /* operations that overlapped with it still take their time */
   for (int s = 0; s < TWS_STREAM_COUNT && parts[first].computes; s++)
     if (s != TWS_STREAM_COMPUTE) b.without_s = fmax(b.without_s, fmin(r->stream_busy_s[s], r->step_s));
   for (int axis = 0; axis < TWS_REPORT_COUNT && b.resource == parts[4].resource; axis++)

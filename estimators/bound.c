@@ -6,28 +6,30 @@
 #include "plan/pipeline_grid.h"
 #include "plan/pipeline_schedule.h"
 
-enum { FEW = 3 }; /* micro-batches: the first, the last and one between them */
+enum { FEW = 3 }; /* number of micro-batches of a plan: the first, the last and one between them */
 
-/* Resources of a rank: its streams (only the first if the rank has one queue for all of them), then its channels. */
+/* Number of resources of a rank: its streams (only the first if the rank has one queue for all of them), then its
+ * channels. */
 enum { RESOURCES = TWS_STREAM_COUNT + TWS_CHANNEL_COUNT };
 
 typedef struct stage_plan {
   tws_plan *plan;
-  double *seconds;  /* per work, with the host's launches: tws_plan_launched_seconds() */
-  double *path_s;   /* per operation: the longest path from its start to the end of all work */
+  /* per work: seconds, with the slowdown by kernel launches on the host: tws_plan_launched_seconds() */
+  double *seconds;
+  double *path_s;   /* per operation: seconds of the longest path from its start until the step is complete */
   uint32_t *before; /* per operation: its predecessor on its queue, or TWS_NONE */
 } stage_plan;
 
 typedef struct bounder {
   const tws_plan_request *request;
-  const tws_machine *machine; /* costs come from the machine, or from `costs` if not NULL */
+  const tws_machine *machine; /* the machine whose costs are used, if `costs` is NULL */
   const tws_bound_costs *costs;
-  int64_t wanted, built; /* micro-batches: of the whole step, and of the plans */
+  int64_t wanted, built; /* numbers of micro-batches: of the whole step, and of the plans */
   int stages, serial;
-  int layers_alone;  /* 1: operations that are not of layers take no time */
-  stage_plan *plans; /* one per stage */
+  int layers_alone;  /* 1: only operations of layers (is_of_layers()) take time */
+  stage_plan *plans; /* per stage: its plan */
   tws_run *run;
-  tws_run_start *order; /* rendezvous or single operations, in the order in which they started */
+  tws_run_start *order; /* rendezvous and single operations in the order in which they started */
   size_t count;
   tws_arena *arena;
 } bounder;
@@ -38,8 +40,8 @@ static tws_code no_memory(tws_error *err) {
 
 /* ---- costs ---- */
 
-/* Device and host seconds of all kernels that are launched in a step. The plans have few micro-batches; a middle one is
- * counted for those that were not planned. */
+/* Device and host seconds of all kernels that a step launches. The plans have few micro-batches, so the kernels of a
+ * middle one are counted again for each micro-batch that was not planned. */
 typedef struct launches {
   double device_s, host_s;
 } launches;
@@ -48,7 +50,7 @@ static int is_middle(const bounder *b, const tws_op *o) {
   return o->phase != TWS_PHASE_STEP && o->micro_batch == 1 && b->built >= FEW;
 }
 
-/* Returns tws_plan_host_stretch() of a plan with all micro-batches. */
+/* Returns the factor of tws_plan_host_stretch() for a plan with all micro-batches. */
 static double host_stretch(const bounder *b, const tws_plan *plan, const double *seconds) {
   const double host_op_s = tws_profile_host_op_s(b->machine->profile);
   launches all = {0, 0};
@@ -97,7 +99,7 @@ static double seconds_of(const bounder *b, uint32_t stage, uint32_t op) {
 
 /* ---- the longest paths to and from every operation ---- */
 
-/* Returns the number of operations that started together, and the operations: a rendezvous' or the one alone. */
+/* Returns the operations that start together, and their number: the members of a rendezvous, or one operation. */
 static uint32_t members_of(const bounder *b, const tws_run_start *start, tws_run_member *alone,
                            const tws_run_member **members) {
   *alone = (tws_run_member){start->rank, start->op};
@@ -116,7 +118,8 @@ static double longest_of(const bounder *b, const tws_run_member *members, uint32
   return longest;
 }
 
-/* Computes the earliest start of every operation: a rendezvous ends its longest cost after all members were ready. */
+/* Computes the earliest start of every operation: when all members of a rendezvous are ready, it takes the longest of
+ * their costs. */
 static tws_code run_forwards(bounder *b, tws_error *err) {
   tws_run_start start;
   size_t operations = 0;
@@ -143,7 +146,8 @@ static void raise(double *to, double value) {
   if (value > *to) *to = value;
 }
 
-/* Computes the longest path from every operation's start to the end, in reverse order of start: successors first. */
+/* Computes the longest path from every operation's start until the step is complete, in reverse order of start, so that
+ * successors come first. */
 static tws_code run_backwards(bounder *b, tws_error *err) {
   for (int s = 0; s < b->stages; s++) {
     stage_plan *p = &b->plans[s];
@@ -165,7 +169,7 @@ static tws_code run_backwards(bounder *b, tws_error *err) {
     for (uint32_t i = 0; i < count; i++) {
       stage_plan *p = &b->plans[members[i].rank];
       const tws_op *o = &p->plan->ops[members[i].op];
-      p->path_s[members[i].op] = from_start; /* so far path_s was the longest path from the operation's end */
+      p->path_s[members[i].op] = from_start; /* until here path_s was the longest path from the operation's end */
       if (p->before[members[i].op] != TWS_NONE) raise(&p->path_s[p->before[members[i].op]], from_start);
       for (uint32_t d = 0; d < o->dep_count; d++) raise(&p->path_s[p->plan->deps[o->dep_first + d]], from_start);
     }
@@ -175,18 +179,18 @@ static tws_code run_backwards(bounder *b, tws_error *err) {
 
 /* ---- resources ---- */
 
-/* The work of a resource: all of its operations, or those of the passes alone. */
+/* The work of a resource: all of its operations, or only those of forward and backward passes. */
 typedef struct busy {
-  double start_s; /* earliest start of its first operation */
-  double seconds; /* sum over all operations of the planned micro-batches */
-  double after_s; /* from the end of its last operation until the step is complete */
+  double start_s; /* seconds from the start of the step to the earliest start of its first operation */
+  double seconds; /* busy seconds: sum over all operations of the planned micro-batches */
+  double after_s; /* seconds of the longest path from the end of its last operation until the step is complete */
   int used;
 } busy;
 
 typedef struct resource {
   busy all, passes;
-  double *each;     /* per micro-batch: seconds of its passes on this resource */
-  double through_s; /* the longest path through an operation of any micro-batch but the first */
+  double *each;     /* per micro-batch: busy seconds of its passes on this resource */
+  double through_s; /* seconds of the longest path through an operation of any micro-batch but the first */
 } resource;
 
 static void add_to(busy *to, double start_s, double seconds, double after_s) {
@@ -248,7 +252,8 @@ static int is_active(int category) {
          category == TWS_CATEGORY_INPUT;
 }
 
-/* Bytes that the inputs of the micro-batches that were not planned need: inputs hold all micro-batches of a step. */
+/* Returns the bytes of inputs of the micro-batches that were not planned, since inputs hold all micro-batches of a
+ * step. */
 static uint64_t further_inputs(const tws_plan *plan, int64_t wanted) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < TWS_NETWORK_INPUTS && wanted > plan->accumulation_steps; i++)
@@ -283,7 +288,8 @@ static uint64_t mix(uint64_t hash, uint64_t value) {
   return hash ^ (hash >> 29);
 }
 
-/* Hashes operations with their works, order and buffers; constants of single operations follow from these. */
+/* Returns a hash of `hash` and a plan's operations with their works, order and buffers, which determine the constants
+ * of single operations. */
 static uint64_t print_of(const tws_plan *plan, uint64_t hash) {
   for (uint32_t i = 0; i < plan->op_count; i++) {
     const tws_op *o = &plan->ops[i];
@@ -307,7 +313,7 @@ static uint64_t print_of(const tws_plan *plan, uint64_t hash) {
   return hash;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole step ---- */
 
 static int64_t micro_batches_of(const tws_pipeline_shape *shape, int64_t at_least) {
   const int64_t round = shape->stages > 1 && shape->virtual_stages > 1 ? shape->stages : 1;
@@ -385,7 +391,8 @@ tws_code tws_bound_layers(const tws_plan_request *request, const tws_machine *ma
 
 /* ---- bounds of passes and of state ---- */
 
-/* Returns the least seconds that layers take for a micro-batch on the compute stream. */
+/* Returns the least seconds that layers take for a micro-batch on the compute stream; each[]: seconds of every
+ * micro-batch. */
 static double passes_seconds(const tws_plan *plan, const tws_machine *machine, double *each) {
   double least = 0;
   for (uint32_t op = 0; op < plan->op_count; op++) {
@@ -408,7 +415,8 @@ tws_code tws_bound_passes(const tws_plan_request *request, const tws_machine *ma
   memset(out, 0, sizeof *out);
   TWS_TRY(tws_pipeline_check(&shape, err));
   r.rank = tws_pipeline_grid_stage(&r.topology, 0, 0);
-  r.max_accumulation = micro_batches_of(&shape, stages); /* as many as the first stage holds at once */
+  /* as many micro-batches as the first stage has in flight at once */
+  r.max_accumulation = micro_batches_of(&shape, stages);
   TWS_TRY(tws_plan_lower(&r, &plan, err));
   double *each = tws_calloc((size_t)plan->accumulation_steps, sizeof *each);
   tws_code code = each ? read_live(plan, wanted, &out->ledger, err) : no_memory(err);
@@ -434,7 +442,7 @@ static void add_bytes(tws_ledger *ledger, int tier, int category, uint64_t bytes
 }
 
 static void read_state(const tws_plan *plan, tws_bound_bytes *out) {
-  uint32_t end = 0; /* the first operation of the optimizer phase */
+  uint32_t end = 0; /* index of the first operation of the optimizer phase */
   for (uint32_t i = 0; i < plan->state->count; i++) {
     const tws_state_entry *e = &plan->state->entries[i];
     add_bytes(&out->always, e->tier, e->category, e->bytes);

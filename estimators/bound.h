@@ -1,11 +1,12 @@
-/* Lower bounds for searches: the least time and memory of a step, from plans of few micro-batches.
+/* Computes lower bounds of the time and memory of a step for searches, from plans of few micro-batches.
  *
  * No step is shorter than the busy time of any resource that works serially: a stream, or a channel (a communicator, a
  * copy engine, the disk), of any pipeline stage. To this are added the earliest start of the resource's first operation
  * and the longest path from the end of its last operation until the step is complete: warm-up and drain of a pipeline,
  * gradient reductions, and the update after the last backward pass. All three are read from plans of three
- * micro-batches or a few more; each further micro-batch adds the least that a middle one adds to the resource. No
- * technique has a case of its own here: whatever it does is on some stream of the plan.
+ * micro-batches or a few more; each further micro-batch adds the smallest busy time that a middle micro-batch adds to
+ * the resource. The bound needs no special cases for techniques such as offloading, since all their operations are on
+ * streams of the plan.
  *
  * Without a pipeline all micro-batches are equal, so a tighter bound is valid: the longest path through an operation of
  * a middle micro-batch, lengthened by the resource's busy time for the micro-batches that were not planned. */
@@ -15,29 +16,31 @@
 #include "estimators/estimators.h"
 
 typedef struct tws_bound {
-  double step_s;     /* seconds; no step is shorter */
-  tws_ledger ledger; /* lower bound of live bytes, of the rank with the most on its device; arena_bytes equal them */
-  int whole;         /* 1: all micro-batches were planned, so that step_s leaves out only waits for memory */
-  uint64_t print;    /* hash of the plans: equal for equal plans among jobs that differ only in keys of ZeRO */
+  double step_s; /* seconds; the step takes at least as long */
+  /* lower bounds of live bytes, of the rank with the most on its device; arena_bytes are set equal to live_bytes */
+  tws_ledger ledger;
+  int whole;      /* 1: all micro-batches were planned, so that step_s leaves out only waits for memory */
+  uint64_t print; /* hash of the plans: jobs that differ only in keys of ZeRO and have equal plans have equal hashes */
 } tws_bound;
 
-/* Costs in place of a machine's: seconds of a plan's work, and of its message to or from `peer`. */
+/* Costs that replace those of a machine: functions that return the seconds of a plan's work, and of its message to or
+ * from `peer`. */
 typedef struct tws_bound_costs {
   double (*work)(void *user, const tws_plan *plan, uint32_t work);
   double (*message)(void *user, const tws_plan *plan, uint32_t peer, uint32_t work);
-  int serial; /* one queue for all streams of a rank */
+  int serial; /* 1: a rank has one queue for all streams */
   void *user;
 } tws_bound_costs;
 
-/* Bounds a training step; ignores request->rank and ->max_accumulation. Errors: those of tws_plan_build(). */
+/* Bounds a training step. Ignores request->rank and ->max_accumulation. Fails as tws_plan_build() does. */
 tws_code tws_bound_step(const tws_plan_request *request, const tws_machine *machine, tws_bound *out, tws_error *err);
-/* The same at the given costs (for tests). */
+/* Bounds a training step with the given costs instead of those of a machine (for tests). */
 tws_code tws_bound_step_at(const tws_plan_request *request, const tws_bound_costs *costs, tws_bound *out,
                            tws_error *err);
 
-/* The same for the layers alone: kernels of the passes, collectives of tensor- and sequence-parallel ranks, and
- * messages between stages; all other operations take no time. The bound does not depend on how parameters, gradients
- * and optimizer states are partitioned, reduced and offloaded. */
+/* Bounds a training step in which only the operations of layers take time: kernels of forward and backward passes,
+ * collectives of tensor- and sequence-parallel ranks, and messages between stages. The bound does not depend on how
+ * parameters, gradients and optimizer states are partitioned, reduced and offloaded. */
 tws_code tws_bound_layers(const tws_plan_request *request, const tws_machine *machine, tws_bound *out, tws_error *err);
 
 /* Bounds the part of the first stage's step that does not depend on how parameters, gradients and optimizer states are
@@ -46,11 +49,13 @@ tws_code tws_bound_layers(const tws_plan_request *request, const tws_machine *ma
  * gradients, workspaces and inputs. It lowers one plan. */
 tws_code tws_bound_passes(const tws_plan_request *request, const tws_machine *machine, tws_bound *out, tws_error *err);
 
-/* Bytes of the first stage without activations and their gradients, checkpoints, workspaces and inputs. */
+/* Lower bounds of the bytes of the first stage without activations and their gradients, checkpoints, workspaces and
+ * inputs. */
 typedef struct tws_bound_bytes {
-  tws_ledger always; /* buffers that live for the whole program or longer; added to the ledger of tws_bound_passes(), at
-                        most the whole stage's */
-  tws_ledger end;    /* when the optimizer phase begins, with all gradients that wait for it */
+  /* bytes of buffers that live for the whole program or longer; with those of tws_bound_passes() they are at most the
+   * bytes of the whole stage */
+  tws_ledger always;
+  tws_ledger end; /* bytes alive when the optimizer phase begins, with all gradients that wait for it */
 } tws_bound_bytes;
 tws_code tws_bound_state(const tws_plan_request *request, tws_bound_bytes *out, tws_error *err);
 

@@ -1,5 +1,5 @@
-/* Estimates. The micro-batches of a step repeat: plan/fold.h determines how few of them have to be planned for the
- * exact time of the whole step, and how few for its memory. */
+/* Estimates the time and memory of a step. Its micro-batches repeat, and plan/fold.h determines the number of
+ * micro-batches that have to be planned for the exact time of the whole step, and the number for its memory. */
 #include <stddef.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@ static uint64_t rounded(uint64_t bytes) {
   return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
 }
 
-/* Bytes of an input for `wanted` micro-batches. Inputs are the only buffers that grow with their number. */
+/* Returns the bytes of an input for `wanted` micro-batches. Only inputs grow with the number of micro-batches. */
 static uint64_t grown_bytes(const tws_buffer *input, int64_t planned, int64_t wanted) {
   return input->bytes / (uint64_t)planned * (uint64_t)wanted;
 }
@@ -33,7 +33,7 @@ uint64_t tws_arena_growth(const tws_plan *plan, int64_t wanted) {
   return bytes;
 }
 
-/* to += more x (a - b) */
+/* Adds `more` times (a - b) to `to`, member by member. */
 static void add_difference(tws_path_result *to, const tws_path_result *a, const tws_path_result *b, double more) {
   to->step_s += more * (a->step_s - b->step_s);
   to->exposed_s += more * (a->exposed_s - b->exposed_s);
@@ -63,7 +63,7 @@ void tws_path_add(tws_path_result *path, const tws_path_result *other, double sh
   add_difference(path, other, &nothing, share);
 }
 
-/* Reads the ledger and the stage's memory from a plan, extrapolated to all `wanted` micro-batches. */
+/* Computes the ledger and the memory of a stage from a plan, extrapolated to all `wanted` micro-batches. */
 static tws_code read_memory(const tws_plan *plan, int64_t wanted, tws_ledger *ledger, tws_stage_estimate *stage,
                             tws_error *err) {
   TWS_TRY(tws_ledger_read(plan, ledger, err));
@@ -86,15 +86,16 @@ enum { MOST_PLANS = 1 << 14 };
 
 typedef struct several {
   const tws_estimated_job *job;
-  const int *ranks; /* whose plans are built */
+  const int *ranks; /* the ranks whose plans are built */
   int count;
   double *shares; /* per planned rank: the fraction of all ranks that it represents */
   tws_plan **plans;
-  tws_stage_estimate *each; /* per rank */
+  tws_stage_estimate *each; /* per planned rank: the estimate of its stage */
   tws_ledger *ledgers;
-  int64_t *read;          /* per rank: micro-batches of the plan that its memory was read from; 0: not read yet */
-  tws_path_result *paths; /* [slot][rank], with TWS_FOLD_SAMPLES slots */
-  double step_s[TWS_FOLD_SAMPLES]; /* per slot */
+  /* per planned rank: number of micro-batches of the plan from which its memory was read; 0: not read yet */
+  int64_t *read;
+  tws_path_result *paths;          /* [slot][planned rank], with TWS_FOLD_SAMPLES slots */
+  double step_s[TWS_FOLD_SAMPLES]; /* per slot: seconds of the step */
 } several;
 
 static tws_code read_rank(several *p, int i, const tws_plan *plan, tws_error *err) {
@@ -153,12 +154,13 @@ static tws_code measure_memory(several *p, tws_error *err) {
   return TWS_OK;
 }
 
-/* Memory of a stage is that of its fullest rank, and time that of the one among these that waits least. */
+/* Writes the estimate of each stage: its memory is that of the rank with the most, its times are those of its rank that
+ * waits least. */
 static void read_stages(const several *p, const tws_path_result *paths, tws_stage_estimate *stages, tws_estimate *out) {
-  static const double ALIKE = 1e-9; /* within this tolerance, which absorbs rounding of sums, the first of equal ranks
-                                       is taken */
+  /* relative tolerance for rounding of sums; of ranks that are equal within it the first is taken */
+  static const double ALIKE = 1e-9;
   int fullest = 0, busiest = 0;
-  double bubble = 0; /* mean over all ranks */
+  double bubble = 0; /* mean over all ranks of the share of the step in which a rank waits */
   for (int i = 0; i < p->count; i++) {
     if (out->step_s > 0) bubble += p->shares[i] * paths[i].bubble_s / out->step_s;
     tws_stage_estimate *stage = &stages[p->each[i].stage];
@@ -181,8 +183,8 @@ static void read_stages(const several *p, const tws_path_result *paths, tws_stag
 
 static tws_code estimate_several(several *p, tws_stage_estimate *stages, tws_estimate *out, tws_error *err) {
   tws_folded folded;
-  TWS_TRY(tws_pipeline_check(&p->job->shape, err)); /* a plan of few micro-batches may be legal where the whole step is
-                                                  not */
+  /* the whole step is checked, since a plan of few micro-batches may be legal if the whole step is not */
+  TWS_TRY(tws_pipeline_check(&p->job->shape, err));
   TWS_TRY(tws_fold_find(&p->job->shape, p->job->shape.micro_batches, measure_ranks, p, &folded, err));
   TWS_TRY(measure_memory(p, err));
   tws_path_result *paths = p->paths + (size_t)folded.slot * (size_t)p->count;
@@ -229,14 +231,11 @@ tws_code tws_estimate_ranks(const tws_plan_request *request, const tws_machine *
   return tws_estimate_job_ranks(&job, out, err);
 }
 
-/* Most ranks along an axis differ only in arguments of operations, or in a bias that the first one holds; of ranks with
- * equal plans only the first is planned. Ranks of a pipeline are all planned, because their peers differ, and so are
- * ranks whose groups lie unevenly on nodes, because they wait for different ranks. */
+/* Removes ranks with plans equal to that of an earlier rank from the set. Most ranks along an axis differ only in
+ * arguments of operations, or in a bias that the first one holds. No rank of a pipeline is removed, since its peers
+ * differ, nor are ranks whose groups are placed unevenly on nodes, since they wait for different ranks. */
 static tws_code leave_out_alike(several *p, tws_rank_set *set, tws_error *err) {
-  enum {
-    WORTH = 4
-  }; /* steps of fewer micro-batches are planned whole, since comparing ranks takes plans of two
-                         micro-batches */
+  enum { WORTH = 4 }; /* steps of fewer micro-batches are not compared, since that takes plans of two micro-batches */
   const int even = tws_mapping_is_even(&p->job->mapping, &p->job->request->topology);
   const int several_alike = even && p->job->stages == 1 && set->count > 2 && p->job->shape.micro_batches > WORTH;
   uint64_t *shapes = tws_calloc((size_t)set->count, sizeof *shapes);

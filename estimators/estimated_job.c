@@ -1,4 +1,4 @@
-/* A job as every part of its estimate reads it. */
+/* Derives the sizes of axes and the nodes of ranks of a job, which every part of its estimate reads. */
 #include "estimators/program.h"
 
 tws_estimated_job tws_estimated_job_of(const tws_plan_request *request, const tws_machine *machine) {

@@ -1,9 +1,9 @@
-/* The account of a rank's step: busy times, and the operations that the compute stream waited for while it was idle.
+/* Computes the time account of a rank's step: busy times, and the operations for which the idle compute stream waited.
  *
  * A gap of the compute stream ends when some operation of another stream ends. The gap is attributed backwards along
- * the chain of operations that made each other ready: first the transfer of that last operation, then its wait for
- * other ranks, then the same for the operation that made it ready, until the beginning of the gap is reached. No
- * operation is in the chains of two gaps. */
+ * the chain of operations each of which made the next one ready: first to the transfer of the last operation, then to
+ * its wait for other ranks, then likewise to the operation that made it ready, until the beginning of the gap is
+ * reached. No operation is in the chains of two gaps. */
 #include <stdio.h>
 #include <string.h>
 
@@ -59,8 +59,8 @@ static void account_for(reader *r, uint32_t op) {
   }
 }
 
-/* Returns 1 if `op` ended after `other`. Where both ended at once, within rounding, messages count as earlier than
- * other operations, and otherwise the order of issue decides. */
+/* Returns 1 if `op` ended after `other`. If both ended at the same time, within rounding, messages count as earlier
+ * than other operations; otherwise the order of issue decides. */
 static int is_behind(const tws_plan *plan, const tws_op_times *times, uint32_t op, uint32_t other) {
   const double end = times[op].end_s, before = times[other].end_s, near = 1e-12 * end;
   const int message = is_message(&plan->ops[op]);
@@ -85,12 +85,13 @@ static uint32_t cause(const reader *r, uint32_t op) {
   return path_cause(r->plan, r->times, r->before[op], op);
 }
 
-/* Returns the sum that exposed time of offloading is added to, or NULL if the operation is not one of offloading. */
+/* Returns the sum of exposed time of offloading to which an operation is added, or NULL if it is no operation of
+ * offloading. */
 static double *offloading(tws_path_result *result, const tws_op *o) {
   if (o->place == TWS_PLACE_DISK) return &result->disk_exposed_s;
   if (o->kind == TWS_OP_COMPUTE && o->place == TWS_PLACE_HOST) return &result->host_exposed_s;
-  const int inside = o->place == TWS_PLACE_DEVICE && o->channel == TWS_CHANNEL_NONE; /* a copy within the device's
-                                                                                        memory */
+  /* 1: a copy inside the device's memory */
+  const int inside = o->place == TWS_PLACE_DEVICE && o->channel == TWS_CHANNEL_NONE;
   return o->kind == TWS_OP_COPY && o->stream != TWS_STREAM_COMPUTE && !inside ? &result->copies_exposed_s : NULL;
 }
 
@@ -99,7 +100,7 @@ static void attribute_gap(reader *r, uint32_t op, double from, double to) {
   for (; op != TWS_NONE && to > from; op = cause(r, op)) {
     const tws_op_times *t = &r->times[op];
     double met = t->met_s > from ? t->met_s : from, ready = t->ready_s > from ? t->ready_s : from;
-    if (met > to) met = to; /* possible by rounding where links or cores are shared */
+    if (met > to) met = to; /* the difference is rounding, which occurs if links or cores are shared */
     if (ready > met) ready = met;
     double *part = offloading(r->result, &r->plan->ops[op]);
     *(part ? part : &r->result->axis_exposed_s[report_of_op(r->plan, &r->plan->ops[op])]) += to - met;

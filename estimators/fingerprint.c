@@ -1,11 +1,11 @@
-/* Fingerprints of model, configuration and plan, which say what a result or a trace belongs to; 16 hexadecimal digits
- * each. */
+/* Computes the fingerprints of model, configuration and plan, 16 hexadecimal digits each, by which results and traces
+ * are matched to a job. */
 #include "base/fingerprint.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include "estimators/estimators.h"
 
-/* Hashes the model as its file describes it: rows that pad the vocabulary are left out. */
+/* Returns a hash of the model as its file describes it, without the rows that pad the vocabulary. */
 uint64_t tws_network_fingerprint(const tws_network *n) {
   const int64_t sizes[] = {n->layers, n->hidden,       n->heads,      n->kv_heads, n->head_size,
                            n->tied,   n->intermediate, n->vocabulary, n->positions};
@@ -20,7 +20,7 @@ uint64_t tws_network_fingerprint(const tws_network *n) {
     for (int k = 0; k < 5; k++) hash = tws_fingerprint_number(hash, m->rope[k]);
     const double rest[] = {
         m->offset, m->scale, m->cap, m->rope[5], m->rotary, m->dynamic_rope, (double)m->first_position};
-    for (size_t k = 0; k < sizeof rest / sizeof *rest; k++) /* zeros, as most modules have, are left out */
+    for (size_t k = 0; k < sizeof rest / sizeof *rest; k++) /* zeros, which most modules have, are not hashed */
       if (rest[k] != 0) hash = tws_fingerprint_number(tws_fingerprint_integer(hash, (int64_t)k), rest[k]);
   }
   for (uint32_t i = 0; i < n->param_count; i++) {
@@ -33,8 +33,8 @@ uint64_t tws_network_fingerprint(const tws_network *n) {
   return hash;
 }
 
-/* arguments_too: hash the constants of single operations too, such as first rows and seeds, which do not change
- * costs */
+/* Returns a hash of a plan. arguments_too 1: the hash includes the constants of single operations, such as first rows
+ * and seeds, which do not change costs. */
 static uint64_t of_plan(const tws_plan *plan, int arguments_too) {
   uint64_t hash = TWS_FINGERPRINT_START;
   for (uint32_t i = 0; i < plan->op_count; i++) {
@@ -62,7 +62,7 @@ tws_code tws_fingerprint_read(const tws_plan_request *request, tws_fingerprint *
   tws_plan *plan;
   uint64_t configuration;
   first.rank = 0;
-  first.max_accumulation = 2; /* the others equal the second; their number is hashed below */
+  first.max_accumulation = 2; /* later micro-batches equal the second; their number is hashed below */
   TWS_TRY(tws_config_fingerprint(request->config, &configuration, err));
   TWS_TRY(tws_plan_build(&first, &plan, err));
   uint64_t hash = tws_fingerprint_integer(of_plan(plan, 1), request->config->accumulation_steps);

@@ -7,8 +7,8 @@
 
 /* ---- measured durations ---- */
 
-/* Checks the fingerprints: operations are found by their names, so durations of another model or plan would not be
- * noticed otherwise. */
+/* Checks that the trace has the fingerprints of this job: operations are found by their names, so that durations of
+ * another model or plan could not be recognized otherwise. */
 static tws_code check_belongs(const tws_timeline *m, const char *path, const tws_plan_request *request,
                               tws_error *err) {
   tws_fingerprint own;
@@ -53,7 +53,8 @@ void tws_measured_step_free(tws_measured_step *step) {
   step->timeline = NULL;
 }
 
-/* Computes, for one rank, the mean seconds of the events of each name of the timeline, or -1 if it has none. */
+/* Computes, for one rank, the mean seconds of the events with each name in the timeline, or -1 if it has no such
+ * event. */
 static tws_code rank_means(const tws_timeline *timeline, int rank, double **out, tws_error *err) {
   uint32_t count = timeline->name_count;
   double *means = tws_calloc(2 * (size_t)count + 1, sizeof *means), *events = means ? means + count : NULL;
@@ -71,8 +72,9 @@ static tws_code rank_means(const tws_timeline *timeline, int rank, double **out,
 
 /* ---- one stage ---- */
 
-/* The exchanges of tensor and sequence parallelism belong to modules; those of ZeRO run ahead on streams of
- * their own. */
+/* Returns 1 if the profile counts an operation: kernels, and exchanges of tensor and sequence parallelism, which belong
+ * to modules, of the first micro-batch and of the optimizer phase. Collectives of ZeRO, which run ahead on other
+ * streams, do not count. */
 static int counts_flops(const tws_op *op) {
   if (op->stream != TWS_STREAM_COMPUTE && op->stream != TWS_STREAM_EXCHANGE) return 0;
   return op->phase == TWS_PHASE_STEP || op->micro_batch == 0;
@@ -85,7 +87,7 @@ typedef struct profiler {
   tws_flops_profile *out;
 } profiler;
 
-/* An addition for every element that comes out. */
+/* Returns the FLOPs of the bias in a kernel's `flops`: one addition for every output element. */
 static double bias_flops(const tws_work *work, double flops) {
   if (!(work->flags & TWS_BIAS)) return 0;
   if (work->code == TWS_KERNEL_EXPERT_LINEAR) return flops / (2 * (double)work->d[4] + 1);
@@ -94,7 +96,7 @@ static double bias_flops(const tws_work *work, double flops) {
   return flops / (2 * (double)(work->d[5] * work->d[5] * work->d[3]) / groups + 1);
 }
 
-/* Multiply-adds of products; a bias is not one. */
+/* Returns the multiply-adds of a kernel's matrix products; a bias has none. */
 static double macs_of(const tws_work *work, double flops) {
   if (flops <= 0) return 0;
   if (work->code == TWS_KERNEL_LINEAR) return (double)work->d[0] * (double)work->d[1] * (double)work->d[2];
@@ -118,7 +120,8 @@ static void add_flops(const tws_op *op, const tws_work *work, double flops, doub
     tws_module_tree_add_backward(tree, op->module, flops, seconds);
 }
 
-/* Adds the first micro-batch's operations and the step. Counts operations without a measurement. */
+/* Adds the operations of the first micro-batch and of the optimizer phase to the profile. If times are measured, counts
+ * operations without a measurement. */
 static void add_operations(const profiler *p, const tws_plan *plan, const double *means, tws_stage_flops *cost) {
   tws_timeline *timeline = p->measured ? p->measured->timeline : NULL;
   const uint32_t known = timeline ? timeline->name_count : 0;

@@ -1,4 +1,4 @@
-/* The estimate of a job: its step, what programs that run between steps add to it, the time to load samples, totals. */
+/* Estimates a job: its step, the programs that run between steps, the time to load samples, totals. */
 #include <string.h>
 
 #include "estimators/program.h"
@@ -37,7 +37,7 @@ tws_code tws_estimate_between(const tws_plan_request *request, const tws_machine
   return TWS_OK;
 }
 
-/* Jobs with programs between steps have one stage. */
+/* Adds the estimate of the programs between steps. Jobs with such programs have one stage. */
 static void add_between(const tws_estimate *between, tws_estimate *out, tws_stage_estimate *stages) {
   if (!(between->step_s > 0)) return;
   out->step_s += between->step_s;
@@ -49,7 +49,7 @@ static void add_between(const tws_estimate *between, tws_estimate *out, tws_stag
   stages->path.bottleneck = stages->path.text;
 }
 
-/* ---- samples: nodes read, decode and copy a step's samples while the step before runs ---- */
+/* ---- samples: nodes read, decode and copy a step's samples during the previous step ---- */
 
 /* Returns the number of nodes that load samples: those with ranks of the first pipeline stage. Ranks along axes other
  * than data use the same samples. */
@@ -96,7 +96,8 @@ static void wait_for_samples(const tws_estimated_job *job, tws_estimate *out, tw
 static double model_flops(const tws_estimated_job *job) {
   const tws_plan_request *request = job->request;
   const tws_config *c = request->config;
-  double per_token = 0; /* programs that run between steps have neither a forward nor a backward pass */
+  /* programs between steps are not counted, since they have neither a forward nor a backward pass */
+  double per_token = 0;
   if (request->program == TWS_PROGRAM_TRAIN)
     per_token = tws_network_training_flops_per_token(request->network, c->sequence_length, c->target_length, 0);
   if (request->program == TWS_PROGRAM_EVALUATE)
@@ -112,7 +113,8 @@ double tws_model_flops(const tws_plan_request *request) {
 
 double tws_peak_flops(const tws_plan_request *request, const tws_machine *machine) {
   const int ranks = tws_topology_world(&request->topology);
-  double units = ranks, cores = tws_profile_cores(machine->profile); /* a host's peak is that of one core */
+  /* the profile of a host has the peak of one core */
+  double units = ranks, cores = tws_profile_cores(machine->profile);
   if (cores > 0) {
     double wanted_cores = (double)ranks * (request->threads > 1 ? request->threads : 1);
     double there = cores * (machine->cluster->nodes > 0 ? machine->cluster->nodes : 1);

@@ -1,5 +1,6 @@
-/* Time without simulation: the longest path through one plan, or through several that meet in rendezvous. The run order
- * says which operations may start; an operation ends its cost after all its members were ready. */
+/* Computes the time of a step without simulation: the longest path through one plan, or through several plans with
+ * common rendezvous. The run order determines which operations may start. An operation or rendezvous ends at the time
+ * at which all its members are ready, plus its cost. */
 #include <string.h>
 
 #include "estimators/estimators.h"
@@ -7,7 +8,7 @@
 typedef struct job {
   tws_run *run;
   const tws_machine *machine;
-  const double **cost; /* per plan and work */
+  const double **cost; /* [plan][work] seconds */
 } job;
 
 static double message_seconds(void *user, uint32_t rank, uint32_t op) {

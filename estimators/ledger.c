@@ -1,4 +1,4 @@
-/* The ledger: which bytes are alive when, by category. */
+/* Computes the ledger: the bytes that are alive at each operation, by category. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 
 typedef struct walker {
   const tws_plan *plan;
-  uint32_t *starts, *ends; /* buffers by first and by last operation: heads of lists */
+  uint32_t *starts, *ends; /* per operation: heads of the lists of buffers that begin and that end with it */
   uint32_t *next_start, *next_end;
   tws_arena *scratch;
 } walker;
@@ -51,7 +51,7 @@ static void count_bytes(live *l, const tws_buffer *b, int add) {
 
 static void begin_walk(const walker *w, live *l) {
   memset(l, 0, sizeof *l);
-  const tws_state *state = w->plan->state; /* all of it, also what this program leaves alone */
+  const tws_state *state = w->plan->state; /* all entries of the state, also those that this program does not use */
   for (uint32_t i = 0; i < w->plan->buffer_count; i++) {
     if (w->plan->buffers[i].lifetime == TWS_LIFETIME_PROGRAM) count_bytes(l, &w->plan->buffers[i], 1);
   }

@@ -1,7 +1,7 @@
-/* Peak live bytes do not depend on where buffers lie, so plans are lowered and not laid out. They have as few
- * micro-batches as contain all kinds: the first, a middle one and the last of a step; in a pipeline, those that the
- * rank's stage has in flight at once. Bytes do not depend on nodes either, so the representatives of a job on one node
- * are read, which are few also where groups lie unevenly on nodes. */
+/* Computes peak live bytes. They do not depend on the offsets of buffers, so the plans have no layout. The plans have
+ * the few micro-batches that can differ: the first, a middle one and the last of a step; in a pipeline, those that the
+ * rank's stage has in flight at once. Bytes do not depend on nodes either, so the representatives are those of a job on
+ * one node, which are few even if groups are placed unevenly on nodes. */
 #include <string.h>
 
 #include "estimators/program.h"

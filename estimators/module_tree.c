@@ -9,7 +9,7 @@ typedef struct builder {
   size_t capacity;
 } builder;
 
-/* Class names of containers, as the reference implementations call them. */
+/* Returns the class name of a container, as in Transformers or DeepSpeed's models. */
 static const char *container_type(builder *b, const char *name, int depth) {
   static const struct {
     const char *name, *class;
@@ -31,8 +31,8 @@ static const char *leaf_type(const tws_module *module) {
   return tws_module_type_name(module->type);
 }
 
-/* Finds or adds the child `name` of `parent`; -1 without memory. A child is looked for from the end: modules come in
- * forward order, so it is nearly always the last one. */
+/* Returns the index of the child `name` of `parent`, which it adds if there is none; -1: out of memory. The search
+ * begins with the last child, since modules come in forward order. */
 static int child_named(builder *b, int parent, const char *name, size_t length, const char *path) {
   tws_module_tree *tree = b->tree;
   for (int i = tree->count - 1; i > parent; i--)
@@ -62,7 +62,7 @@ static int add_module(builder *b, uint32_t index) {
     part += length + 1;
   }
   if (node < 0) return -1;
-  /* The attention product has the name of the block around it, which then says more than its type. */
+  /* The attention kernel has the name of the block around it, whose type says more than the kernel's own. */
   tws_module_node *leaf = &b->tree->nodes[node];
   if (strcmp(leaf->type, "Module") == 0) leaf->type = leaf_type(&b->network->modules[index]);
   return b->tree->of_module[index] = node;
@@ -159,7 +159,7 @@ static double sort_key(const tws_module_class *c, int kind) {
 }
 
 void tws_module_classes_sort(tws_module_class *classes, int count, int kind) {
-  for (int i = 1; i < count; i++) /* insertion keeps equal ones in model order */
+  for (int i = 1; i < count; i++) /* insertion sort keeps the order of the model among equal ones */
     for (int k = i; k > 0 && sort_key(&classes[k], kind) > sort_key(&classes[k - 1], kind); k--) {
       tws_module_class swap = classes[k];
       classes[k] = classes[k - 1];

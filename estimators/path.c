@@ -1,4 +1,4 @@
-/* Costs of a plan's operations on a machine. */
+/* Computes the costs of a plan's operations on a machine. */
 #include <math.h>
 #include "base/memory.h"
 #include "estimators/estimators.h"
@@ -13,8 +13,8 @@ static int ranks_per_node(const tws_plan *plan, const tws_machine *machine) {
   return tws_mapping_most_on_node(&mapping);
 }
 
-/* Returns a rank's share of the bandwidth of host memory, of its NUMA node where the node has several. Bytes per
- * second. */
+/* Returns the bytes per second of host memory that a rank can use: its share of the bandwidth of its NUMA node, or of
+ * the node if it has one. */
 static double host_bandwidth(const tws_plan *plan, const tws_machine *machine) {
   const tws_cluster *c = machine->cluster;
   if (tws_profile_cores(machine->profile) > 0) return tws_profile_bandwidth(machine->profile);
@@ -23,9 +23,9 @@ static double host_bandwidth(const tws_plan *plan, const tws_machine *machine) {
   return c->host_bandwidth / c->numa_nodes / tws_mapping_most_on_numa(&mapping, c);
 }
 
-/* Returns the seconds of a copy between tiers: over the link between device and host, which devices at one switch
- * share, or to or from the node's disk. Memory that is not pinned is staged through a pinned buffer of the driver: one
- * more copy in host memory. */
+/* Returns the seconds of a copy between tiers: over the link between device and host, which the devices of one switch
+ * share, or to or from the node's disk. Memory that is not pinned needs one more copy in host memory, since the driver
+ * stages it through a pinned buffer. */
 static double copy_seconds(const tws_plan *plan, const tws_work *work, const tws_machine *machine) {
   const tws_cluster *c = machine->cluster;
   const int from = work->tiers / TWS_TIER_COUNT, to = work->tiers % TWS_TIER_COUNT;
@@ -46,8 +46,8 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
   const tws_work *work = &plan->works[index];
   int cores = tws_profile_cores(machine->profile), ranks = ranks_per_node(plan, machine);
   int threads = plan->threads > 0 ? plan->threads : 1, busy = 1;
-  if (cores > 0) { /* ranks that compute at once; where ranks outnumber the cores, the factor below accounts for time
-                      slicing */
+  /* only as many ranks as there are cores compute at once; the factor below accounts for time slicing */
+  if (cores > 0) {
     int at_once = threads < cores ? cores / threads : 1;
     busy = ranks < at_once ? ranks : at_once;
   }
@@ -65,8 +65,8 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
   }
   if (work->kind == TWS_OP_COPY) {
     if (work->tiers && (cores == 0 || work->place == TWS_PLACE_DISK)) return copy_seconds(plan, work, machine);
-    double seconds = 2 * (double)work->d[0] / tws_profile_bandwidth(machine->profile); /* each byte is read and
-                                                                                          written */
+    /* each byte is read and written */
+    double seconds = 2 * (double)work->d[0] / tws_profile_bandwidth(machine->profile);
     return stretch && cores > 0 && ranks * threads > cores ? seconds * ranks * threads / cores : seconds;
   }
   return tws_p2p_seconds(machine->cluster, machine->profile, 1, (double)work->d[0]);
@@ -78,8 +78,8 @@ double tws_host_stretch(double device_s, double host_s, int in_turns) {
   return device_s > 0 ? pow(1 + pow(host_s / device_s, meet), 1 / meet) : 1;
 }
 
-/* Sums kernels and launches over a rank's forward and backward passes, whose kernels are lengthened by one factor. The
- * few launches of the optimizer phase are not counted. */
+/* All kernels of a rank's forward and backward passes are lengthened by one factor, which is computed from the sums of
+ * kernel and launch times. The few launches of the optimizer phase are not counted. */
 double tws_plan_host_stretch(const tws_plan *plan, const tws_machine *machine) {
   const double host_op_s = tws_profile_host_op_s(machine->profile);
   double device = 0, host = 0;

@@ -3,12 +3,12 @@
 #include "base/memory.h"
 #include "models/collective.h"
 
-/* Phases whose time an operation counts towards, as a bit mask. */
+/* The phases to whose time an operation contributes, as a bit mask. */
 enum { IS_FORWARD = 1, IS_BACKWARD = 2, IS_REDUCTION = 4, IS_STEP = 8 };
 
 struct tws_phase_clock {
-  uint32_t *op;    /* of all operations, stream by stream in issue order */
-  uint8_t *counts; /* by operation: a mask of the above */
+  uint32_t *op;    /* indices of all operations, stream by stream in issue order */
+  uint8_t *counts; /* per operation: bit mask of its phases */
   uint32_t first[TWS_STREAM_COUNT + 1];
 };
 
@@ -60,7 +60,7 @@ void tws_phase_clock_destroy(tws_phase_clock *c) {
   tws_free(c);
 }
 
-/* Time that is covered by intervals, which come in the order of their starts. */
+/* The seconds that a list of intervals covers; intervals are added in the order of their starts. */
 typedef struct covered {
   double seconds, until;
 } covered;

@@ -1,4 +1,4 @@
-/* Memory and balance of a pipeline's stages. */
+/* Computes the memory and the balance of a pipeline's stages. */
 #include <string.h>
 
 #include "estimators/estimators.h"
@@ -15,14 +15,15 @@ double tws_stage_bytes(const tws_stage_estimate *stage) {
   return bytes;
 }
 
-/* Counts the modules that the plan computes with: each parameter and each layer once. */
+/* Reads a stage from its plan: counts the parameters and the layers of the modules that the plan computes, each
+ * once. */
 tws_code tws_stage_read(const tws_plan *plan, tws_stage_estimate *stage, tws_error *err) {
   const tws_network *network = plan->network;
   memset(stage, 0, sizeof *stage);
   stage->stage = plan->stage;
   stage->rank = plan->rank;
   for (int t = 0; t < TWS_TIER_COUNT; t++) stage->arena_bytes[t] = tws_plan_bytes(plan, (tws_tier)t);
-  if (!network) return TWS_OK; /* a plan built by hand, without a network */
+  if (!network) return TWS_OK; /* the plan was built by hand, without a network */
   uint8_t *runs = tws_calloc(network->module_count + 1u, 1), *held = tws_calloc(network->param_count + 1u, 1);
   if (!runs || !held) {
     tws_free(runs);

@@ -1,9 +1,10 @@
-/* One backward visit of a module -> kernels. */
+/* Lowers one backward visit of a module to kernels. */
 #include <string.h>
 
 #include "plan/lower.h"
 
-/* Tiles add to one gradient; it is complete with the last of them. Of a tiled weight each tile has its own. */
+/* Counts a contribution to the gradients of a module's parameters. Tiles of tokens add to one gradient, which is
+ * complete after the last tile; a tiled weight has one gradient for each tile. */
 static void contributed(tws_lower *l, const tws_module *m) {
   if (l->at.tile + 1 < l->at.tiles) return;
   for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
@@ -17,7 +18,7 @@ static int is_trained(const tws_lower *l, uint32_t param) {
   return param != TWS_NONE && !tws_is_frozen(l, param);
 }
 
-/* Rows of the gradient of a table that no token of this rank can touch. */
+/* Clears rows of the gradient of a table that no token of this rank can select. */
 static void clear_rows(tws_lower *l, tws_operand table, uint64_t first, uint64_t count) {
   if (!count) return;
   tws_lower_clear(l, tws_write(table.buffer, table.offset + first, count), l->zero.grad_dtype);
@@ -71,15 +72,18 @@ static void backward_embedding(tws_lower *l, const tws_module *m) {
     else
       backward_positions(l, m);
   }
-  const int64_t skipped = m->param[1] == TWS_NONE ? m->first_position : 0; /* of a table of positions alone */
+  /* of a table that has only positions: number of rows before the first position */
+  const int64_t skipped = m->param[1] == TWS_NONE ? m->first_position : 0;
   if (is_trained(l, m->param[0]))
     backward_table(l, m, m->input[0], m->param[0], tws_local_of(l, m)->first_row - skipped);
 }
 
-/* A split backward pass runs weight gradients later; what they read stays alive until then. */
+/* Defers the kernel of a weight gradient, which a split backward pass runs later; the buffers that it reads stay alive
+ * until then. */
 static void defer(tws_lower *l, const tws_work *work, const tws_operand *operands, int count) {
   tws_context *c = l->pipeline.context;
-  if (c->deferred_count == c->deferred_capacity) { /* in the scratch arena, which is freed with the lowering */
+  /* the array is in the scratch arena, which is freed with the lowering */
+  if (c->deferred_count == c->deferred_capacity) {
     const size_t room = c->deferred_capacity ? 2 * c->deferred_capacity : 16;
     tws_deferred *list = tws_arena_alloc_unset(l->scratch, room, sizeof *list);
     if (!list) {
@@ -95,7 +99,8 @@ static void defer(tws_lower *l, const tws_work *work, const tws_operand *operand
   memcpy(d->operands, operands, (size_t)count * sizeof *operands);
 }
 
-/* Where the codes of a gradient do not have it: the bias gets its own sums of the 16 bits. */
+/* Computes the gradient of a bias from the 16-bit output gradient, if the kernel that reads the 8-bit codes does not
+ * compute it. */
 static void bias_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
   int accumulate;
   if (!is_trained(l, m->param[1])) return;
@@ -119,7 +124,7 @@ static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy, c
   work.d[1] = outputs.count;
   const tws_float8 x = codes ? tws_float8_input(l, m) : (tws_float8){{0}, {0}, {0}};
   const int narrow = !codes && tws_lower_narrow(l, m) && l->values.narrow[m->in[0]] != TWS_NONE;
-  if (codes) bias_gradient(l, m, dy); /* gradients begin in the order of operations */
+  if (codes) bias_gradient(l, m, dy); /* the bias comes first, since gradients begin in the order of operations */
   tws_operand operands[5] = {codes ? codes->columns : dy,
                              codes    ? x.columns
                              : narrow ? tws_all(&l->b, l->values.narrow[m->in[0]], TWS_READ)
@@ -132,7 +137,7 @@ static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy, c
   } else if (m->param[1] != TWS_NONE && m->param[1] == l->summed) {
     work.flags &= ~(uint32_t)TWS_BIAS;
     l->summed = TWS_NONE;
-  } else if (m->param[1] != TWS_NONE) { /* of which the first tile's begins all */
+  } else if (m->param[1] != TWS_NONE) { /* the bias gradient of the first tile begins the buffer for all tiles */
     operands[n] = tws_outputs_of(tws_zero_gradient(l, m->param[1], &accumulate_bias), outputs);
     operands[n++].access = operands[2].access;
     if (accumulate_bias != accumulate && tws_is_first_weight_tile(l, m))
@@ -205,7 +210,7 @@ static void backward_linear(tws_lower *l, const tws_module *m) {
     cast = tws_float8_gradient(l, m, dy);
     codes = &cast;
   }
-  /* before the weight's gradient, with which its exchange overlaps */
+  /* 1: the input's gradient is computed before the weight's gradient, which overlaps with the exchange of the former */
   int early = l->streams.exchange != TWS_STREAM_COMPUTE && tws_local_of(l, m)->split != TWS_SPLIT_NONE;
   if (early) input_gradient(l, m, dy, codes);
   weight_gradient(l, m, dy, codes);
@@ -214,7 +219,7 @@ static void backward_linear(tws_lower *l, const tws_module *m) {
 
 /* Returns 1 if the gradient of z = x + y can be that of both x and y in one buffer: other readers of x may add to it
  * only after the backward visit of y's producer, and vice versa. This holds for a branch that joins the value from
- * which it started. It never holds with deferred weight gradients, which read the gradient later. */
+ * which it started. It never holds if weight gradients are deferred, since their kernels read the gradient later. */
 static int keeps_apart(const tws_lower *l, const tws_module *add, int one) {
   const tws_module *modules = l->network->modules;
   const uint32_t at = (uint32_t)(add - modules), other = l->network->values[add->in[1 - one]].producer;
@@ -234,7 +239,7 @@ void tws_backward_micro_begin(tws_lower *l) {
   l->shared.count = 0;
 }
 
-/* Looked at once for each module. */
+/* Returns the result of keeps_apart() for both inputs, which is computed once for each module. */
 static int inputs_keep_apart(tws_lower *l, const tws_module *add) {
   enum { UNKNOWN, NO, YES };
   uint8_t *known = &l->shared.adds[add - l->network->modules];
@@ -242,7 +247,7 @@ static int inputs_keep_apart(tws_lower *l, const tws_module *add) {
   return *known == YES;
 }
 
-/* Forgets the values whose producers have been differentiated. */
+/* Removes from l->shared the values whose producers have been differentiated, as an ADD goes backward. */
 static void note_sharing(tws_lower *l, const tws_module *add) {
   const uint32_t at = (uint32_t)(add - l->network->modules);
   uint32_t kept = 0;
@@ -257,7 +262,8 @@ static void backward_add(tws_lower *l, const tws_module *m) {
   const uint32_t dz = l->values.gradient[m->out[0]], at = (uint32_t)(m - l->network->modules);
   if (dz == TWS_NONE) tws_builder_fail(&l->b, TWS_INTERNAL, "a gradient is read before it is there");
   if (l->b.failed != TWS_OK) return;
-  int taken = tws_gradient_is_shared(l, m->out[0], at), shares = 0; /* dz is somebody's */
+  /* 1: the output's gradient is also the gradient of another value */
+  int taken = tws_gradient_is_shared(l, m->out[0], at), shares = 0;
   const int both = !l->pipeline.split && inputs_keep_apart(l, m);
   for (int i = 0; i < 2 && l->b.failed == TWS_OK; i++) {
     const uint32_t v = m->in[i];
@@ -276,12 +282,12 @@ static void backward_add(tws_lower *l, const tws_module *m) {
   note_sharing(l, m);
 }
 
-/* The forward kernel left the gradient in place of the logits. */
+/* Makes the loss's output buffer the gradient of the logits: the forward kernel wrote the gradient to it. */
 static void backward_loss(tws_lower *l, const tws_module *m) {
   tws_value_place_gradient(l, m->in[0], l->values.buffer[m->out[0]]);
 }
 
-/* To what something was added gets the gradient as it is. */
+/* Passes the output's gradient on, unchanged, as the gradient of the value to which the module added something. */
 static void backward_added(tws_lower *l, const tws_module *m) {
   for (const tws_module_kernel *k = tws_module_row_of(m->type)->backward; k->binding[0].source; k++)
     tws_lower_kernel(l, m, k);
@@ -290,7 +296,7 @@ static void backward_added(tws_lower *l, const tws_module *m) {
     tws_value_place_gradient(l, m->in[0], l->values.gradient[m->out[0]]);
 }
 
-/* Types that do more than their row says. */
+/* Backward functions of the module types that need more code than their row in modules.def. */
 static void (*const own_backward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws_module *m) = {
     [TWS_MODULE_EMBEDDING] = backward_embedding,   [TWS_MODULE_LINEAR] = backward_linear,
     [TWS_MODULE_EXCHANGE] = tws_exchange_backward, [TWS_MODULE_ADD] = backward_add,

@@ -38,14 +38,14 @@ static tws_code check_request(const tws_plan_request *r, tws_error *err) {
   return TWS_OK;
 }
 
-/* All ranks that share the experts exchange slots at once, or in two steps. */
+/* Returns 1 if all ranks that share the experts exchange slots in one all-to-all, or in two levels. */
 static int exchanges_slots(const tws_plan *plan, const tws_config *config, tws_axis axis) {
   const int step = axis == TWS_AXIS_NODE_EXPERT || axis == TWS_AXIS_EXPERT_NODES;
   return tws_network_has_experts(plan->network) && (tws_config_two_steps(config) ? step : axis == TWS_AXIS_EXPERT);
 }
 
-/* Group 0: the ranks that hold the same parameters and see different samples or tokens. Then those that share a
- * replica's layers; those of a pipeline come with its stages. */
+/* Makes the communicators. Group 0 has the ranks that hold the same parameters and process different samples or tokens.
+ * Then come the groups of ranks that share a replica's layers; those of a pipeline are made with its stages. */
 static tws_code make_groups(tws_lower *l, tws_error *err) {
   tws_plan *plan = l->b.plan;
   const tws_axes replicas = tws_axes_that_divide(TWS_DIVIDES_SAMPLES) | tws_axes_that_divide(TWS_DIVIDES_TOKENS);
@@ -63,7 +63,7 @@ static tws_code make_groups(tws_lower *l, tws_error *err) {
   return l->b.failed;
 }
 
-/* Tokens of a micro-batch's targets, which a decoder works on; 0: they are those of its samples. */
+/* Returns the number of target tokens of a micro-batch, which a decoder processes; 0: as for samples. */
 static int64_t target_tokens(const tws_lower *l) {
   return l->b.plan->network->objective == TWS_OBJECTIVE_PAIRS ? l->config->micro_batch_size * l->config->target_length
                                                               : 0;
@@ -74,7 +74,7 @@ static tws_code indivisible(tws_lower *l, int64_t tokens, int64_t parts, const c
                   (long long)tokens, (long long)parts);
 }
 
-/* The local network, and whether its tokens can be cut as asked. */
+/* Builds the local network, and checks that its tokens can be divided as the configuration asks. */
 static tws_code make_local(tws_lower *l, tws_error *err) {
   tws_plan *plan = l->b.plan;
   const tws_config *c = l->config;
@@ -138,7 +138,7 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   }
   plan->accumulation_steps = l->extent.accumulation;
   l->streams.overlap = c->zero.overlap_comm && plan->position.ranks[TWS_AXIS_PIPE] == 1;
-  /* Without overlap_comm DeepSpeed issues gathers and reductions on the stream that computes; at stage 0 always. */
+  /* Without overlap_comm, and always at stage 0, DeepSpeed issues gathers and reductions on the compute stream. */
   l->streams.gather = l->streams.overlap ? TWS_STREAM_GATHER : TWS_STREAM_COMPUTE;
   l->streams.reduce = l->streams.overlap && c->zero.stage > 0 ? TWS_STREAM_REDUCE : TWS_STREAM_COMPUTE;
   l->streams.exchange =
@@ -174,7 +174,8 @@ tws_code tws_plans_check_length(uint64_t operations, tws_error *err) {
                   "the plans of the job's stages are longer together than 2^23 operations");
 }
 
-/* A visit is about one operation, and an operation with all that belongs to it some 300 bytes while a plan is built. */
+/* Fails if the plan would be too long. A visit is about one operation, and an operation with its operands and buffers
+ * takes about 300 bytes while a plan is built. */
 static tws_code check_length(const tws_lower *l, tws_error *err) {
   int64_t visits = 0;
   for (int i = 0; i < l->pipeline.chunk_count; i++) visits += l->pipeline.chunks[i].visits.count;
@@ -187,8 +188,8 @@ static tws_code check_length(const tws_lower *l, tws_error *err) {
                   (long long)l->extent.accumulation, (long long)visits);
 }
 
-/* Most visits of a module are one operation. Long plans grow: what is large and freed at once goes back to the system,
- * and costs more to get again than to move. */
+/* Reserves room for operations: most visits of a module are one operation. The arrays of long plans are reallocated,
+ * since large memory that is freed returns to the system, and allocating it again costs more than moving the array. */
 static void expect(tws_lower *l) {
   enum { MOST = 1 << 14 };
   size_t visits = 0;
@@ -197,10 +198,10 @@ static void expect(tws_lower *l) {
   tws_builder_expect(&l->b, visits < MOST ? visits : MOST);
 }
 
-/* What runs between steps. */
+/* Lowers the programs that run between steps; returns 0 if the plan's program is not one of these. */
 static int lower_between(tws_lower *l) {
   if (l->config->zenflow.on && !l->columns.on && l->b.plan->program > TWS_PROGRAM_EVALUATE)
-    return 1; /* nothing to do */
+    return 1; /* the device has no columns, so the program has no operations */
   switch (l->b.plan->program) {
     case TWS_PROGRAM_APPLY:
       if (l->columns.on)
@@ -221,13 +222,13 @@ static int lower_between(tws_lower *l) {
 
 typedef enum completeness { LOWERED, DEPENDENT, FINISHED } completeness;
 
-/* Derives dependencies, and offsets, as far as they are asked for. */
+/* Derives dependencies and offsets, those that `wanted` asks for. */
 static tws_code complete(tws_lower *l, completeness wanted) {
   if (wanted == LOWERED) return l->b.failed;
   return wanted == DEPENDENT ? tws_builder_depend(&l->b) : tws_builder_finish(&l->b);
 }
 
-/* What has been prepared. */
+/* Emits the operations of the prepared plan and completes it. */
 static tws_code lower(tws_lower *l, completeness wanted, tws_error *err) {
   TWS_TRY(check_length(l, err));
   expect(l);
@@ -245,7 +246,8 @@ static tws_code lower(tws_lower *l, completeness wanted, tws_error *err) {
   return complete(l, wanted);
 }
 
-/* Ranks that share the experts: an axis, or those of a node and equal ones of all nodes. Returns how many axes. */
+/* Adds the axes among whose ranks the experts are divided: one axis, or the ranks of a node and the nodes. Returns the
+ * number of axes. */
 static int add_experts(const tws_config *config, int ranks, tws_axis *axes, int *dims) {
   if (!tws_config_two_steps(config)) {
     axes[0] = TWS_AXIS_EXPERT;
@@ -259,7 +261,8 @@ static int add_experts(const tws_config *config, int ranks, tws_axis *axes, int 
   return 2;
 }
 
-/* Groups that each have all partitions, and the replicas of one; those of its nodes where they gather in two steps. */
+/* Adds the axes of groups of ranks that each have all partitions (MiCS): the ranks of a group, on a node and between
+ * nodes if groups gather in two levels, and the replicas of a partition. Returns the number of axes. */
 static int add_groups(const tws_config *config, int groups, int replicas, tws_axis *axes, int *dims) {
   const int near = tws_config_group_node_replicas(config);
   int count = 0;
@@ -269,7 +272,7 @@ static int add_groups(const tws_config *config, int groups, int replicas, tws_ax
     axes[count] = TWS_AXIS_SHARD_NODES;
     dims[count++] = replicas / near;
   }
-  if (near == 1 || replicas == 1) return count; /* of more sequence ranks */
+  if (near == 1 || replicas == 1) return count; /* an axis of one rank is omitted */
   axes[count] = near > 0 ? TWS_AXIS_NODE_SHARDS : TWS_AXIS_DATA_SHARDS;
   dims[count++] = near > 0 ? near : replicas;
   return count;
@@ -319,7 +322,7 @@ tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *to
   return tws_topology_make(topology, count, axes, dims, err);
 }
 
-/* An empty plan, to be lowered. */
+/* Creates an empty plan and the state of its lowering. */
 static tws_code begin(const tws_plan_request *request, tws_lower *l, tws_error *err) {
   TWS_TRY(check_request(request, err));
   tws_plan *plan = tws_plan_blank();
@@ -360,7 +363,7 @@ static tws_code begin(const tws_plan_request *request, tws_lower *l, tws_error *
   return TWS_OK;
 }
 
-/* All but the plan. */
+/* Frees everything that the lowering used, except the plan. */
 static void end(tws_lower *l) {
   tws_builder_free(&l->b);
   for (int i = 0; i < l->pipeline.chunk_count; i++) tws_free(l->pipeline.chunks[i].visits.items);

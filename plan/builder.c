@@ -118,7 +118,7 @@ uint32_t tws_builder_piece_at(const struct tws_pieces *pieces, uint64_t element)
   return low;
 }
 
-/* Hashes the fields by which works of one plan differ most often; lookups compare all fields. */
+/* Returns a hash of the fields by which works of one plan differ most often; lookups compare all fields. */
 static uint64_t hash_work(const tws_work *work) {
   uint64_t head[2];
   memcpy(head, work, sizeof head);
@@ -225,7 +225,7 @@ static tws_op *emit(tws_builder *b, tws_op_kind kind, tws_stream stream, tws_cha
   return op;
 }
 
-/* 1 + the index of these arguments. Most operations have those of one a little before. */
+/* Returns 1 + the index of these arguments, which are stored once. Most are equal to those of a recent operation. */
 static uint32_t intern_arguments(tws_builder *b, const tws_arguments *arguments) {
   enum { RECENT = 8 };
   tws_plan *plan = b->plan;
@@ -277,7 +277,7 @@ static void emit_collective(tws_builder *b, tws_stream stream, const tws_work *w
 
 static tws_work collective_work(tws_collective collective, uint32_t group, tws_dtype dtype, uint64_t bytes) {
   tws_work work;
-  memset(&work, 0, sizeof work); /* works are compared whole */
+  memset(&work, 0, sizeof work); /* works are compared with their padding */
   work.kind = TWS_OP_COLLECTIVE;
   work.code = (uint8_t)collective;
   work.dtype = work.dtype2 = (uint8_t)dtype;
@@ -337,7 +337,7 @@ void tws_builder_message(tws_builder *b, tws_op_kind kind, uint32_t peer, tws_op
   op->match = next_message(b, kind, peer);
 }
 
-/* Device memory is reached through one engine for each direction, disks through their queue. */
+/* Returns the channel of a copy: device memory has one copy engine for each direction, and a disk has a queue. */
 static tws_channel copy_channel(int from, int to) {
   if (from == TWS_TIER_DISK || to == TWS_TIER_DISK) return TWS_CHANNEL_DISK;
   if ((from == TWS_TIER_DEVICE) == (to == TWS_TIER_DEVICE)) return TWS_CHANNEL_NONE;

@@ -1,10 +1,11 @@
-/* Where what enters a recomputed layer waits for backward (activation_checkpointing): whole on the device, or, with
- * partition_activations, one part on each tensor-parallel rank where all have the same, gathered when it is needed
- * (Rajbhandari et al. 2020, section 6.1), or, with cpu_checkpointing, in the host's page-locked memory. It leaves when
- * the forward pass has used it last. In backward the next one comes while a layer runs. */
+/* Where activation checkpoints (inputs of recomputed layers) are until backward (activation_checkpointing): whole on
+ * the device; or, with partition_activations, one part on each tensor-parallel rank if all of these have equal copies,
+ * gathered when it is needed (Rajbhandari et al. 2020, section 6.1), or, with cpu_checkpointing, in the host's
+ * page-locked memory. A checkpoint is copied to the host after its last use in the forward pass. In the backward pass
+ * the next checkpoint is copied back while a layer runs. */
 #include "plan/checkpoints.h"
 
-/* Returns 1 if a module, or the one that is fused with it, uses a value. */
+/* Returns 1 if a module, or the module that is fused with it, uses a value. */
 static int touches(const tws_lower *l, uint32_t module, uint32_t value) {
   if (module == TWS_NONE) return 0;
   const tws_module *m = &l->network->modules[module];
@@ -29,7 +30,7 @@ static void note_uses(tws_lower *l, uint32_t module, uint32_t visit, int backwar
   }
 }
 
-/* The uses of a chunk's values. */
+/* Finds the first and the last visit of a chunk that use each value. */
 static void look_through(tws_lower *l) {
   tws_checkpoints *c = &l->checkpoints;
   const tws_chunk *chunk = l->pipeline.chunk;
@@ -54,7 +55,8 @@ void tws_checkpoints_begin(tws_lower *l) {
   c->first = tws_lower_memory(l, l->network->value_count, sizeof *c->first);
 }
 
-/* Ranks that have the same share it out; others have nothing to share. */
+/* Returns the number of tensor-parallel ranks among which a checkpoint is partitioned; 1 if they have no equal copies
+ * of it, or do not divide its elements. */
 static int parts_of(const tws_lower *l, uint32_t value) {
   const tws_checkpoints *c = &l->checkpoints;
   const int same = l->local.values[value].placement.on[TWS_AXIS_MODEL] == TWS_PLACED_REPLICATED;
@@ -87,7 +89,8 @@ static void send_away(tws_lower *l, uint32_t value) {
   l->pipeline.context->away[value] = TWS_AWAY;
 }
 
-/* From the host comes what it has; what others have is gathered when all of it is needed. */
+/* Brings a checkpoint back to the device: copies from the host the part that it has, and gathers the parts of other
+ * ranks when the whole checkpoint is needed. */
 static void bring_back(tws_lower *l, uint32_t value) {
   const uint64_t part = tws_value_elements(l, value) / (uint64_t)parts_of(l, value);
   if (l->checkpoints.tier == TWS_TIER_DEVICE) return;
@@ -108,7 +111,8 @@ static void gather_back(tws_lower *l, uint32_t value, tws_stream stream) {
   l->pipeline.context->away[value] = TWS_NOT_AWAY;
 }
 
-/* Ahead of its use. A gather that waited for the host's copy would hold up what computes, and exchanges. */
+/* Starts the copy of a checkpoint ahead of its use. It is not gathered yet, since a gather that waits for the copy from
+ * the host would delay computation and exchanges. */
 static void come_closer(tws_lower *l, uint32_t value) {
   if (l->pipeline.context->away[value] != TWS_AWAY) return;
   bring_back(l, value);

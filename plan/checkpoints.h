@@ -1,5 +1,5 @@
-/* Offloading and partitioning of activation checkpoints, called around the visits of a micro-batch. These functions
- * emit no operation if the configuration does not ask for it. Internal to plan/. */
+/* Offloading and partitioning of activation checkpoints, called around the visits of a micro-batch. They emit no
+ * operation if the configuration has neither. Internal to plan/. */
 #ifndef TWS_PLAN_CHECKPOINTS_H
 #define TWS_PLAN_CHECKPOINTS_H
 
@@ -7,8 +7,9 @@
 
 /* Called once the local network is known. */
 void tws_checkpoints_begin(tws_lower *l);
-/* Before a backward visit: copy back or gather the checkpoints that it reads. After a forward visit: offload or
- * partition those that no later forward visit reads. */
+/* The first is called before a backward visit, and copies back or gathers the checkpoints that the visit reads. The
+ * second is called after a forward visit, and offloads or partitions the checkpoints that no later forward visit
+ * reads. */
 void tws_checkpoints_before(tws_lower *l, uint32_t visit);
 void tws_checkpoints_after(tws_lower *l, uint32_t visit);
 

@@ -1,5 +1,5 @@
-/* Delayed parameter update (Ren et al. 2021, "ZeRO-Offload", section 5.2): the host updates with the gradients of the
- * previous step while the device computes those of this one.
+/* Delayed parameter update (Ren et al. 2021, "ZeRO-Offload", section 5.2): the host updates the weights with the
+ * gradients of the previous step while the device computes the gradients of this step.
  *
  *   first       master weights are updated with the previous step's gradients, hyperparameters and clipping
  *   meanwhile   forward and backward passes run with unchanged weights
@@ -59,7 +59,7 @@ void tws_delayed_keep(tws_lower *l) {
 }
 
 void tws_delayed_clear(tws_lower *l) {
-  const tws_offload *o = &l->offload; /* the engine has set all metrics to 0 */
+  const tws_offload *o = &l->offload; /* the clipping coefficient is 0 now, since the engine has set all metrics to 0 */
   if (l->b.failed != TWS_OK) return;
   tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, tws_read(l->b.plan->metrics, 0, TWS_METRIC_COUNT),
                    tws_write(o->delayed.metrics, 0, TWS_METRIC_COUNT));

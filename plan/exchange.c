@@ -1,6 +1,7 @@
-/* Values that change hands inside a replica: collectives of tensor parallelism and the all-to-alls around attention
- * (plan/shard.h says which and when). With overlap they are issued slice by slice on a stream of their own; tokens of a
- * split value are then dealt out slice by slice too, which every exchange of the network does alike. */
+/* Lowers EXCHANGE modules, which move values between the ranks of a replica: collectives of tensor parallelism and the
+ * all-to-alls around attention (plan/shard.h determines where they are). With overlap, exchanges are issued slice by
+ * slice on a separate stream. The tokens of a split value are then divided among ranks within each slice, in all
+ * exchanges of the network alike. */
 #include "plan/lower.h"
 
 static void emit_on(tws_lower *l, tws_stream stream, tws_collective kind, uint32_t group, tws_operand from,
@@ -22,7 +23,7 @@ static void emit_exchange_collective(tws_lower *l, tws_collective kind, uint32_t
   emit_on(l, stream, kind, group, from, to);
 }
 
-/* Among the tensor-parallel ranks, in slices. */
+/* Emits a collective among the tensor-parallel ranks, slice by slice. */
 static void exchange_sliced(tws_lower *l, tws_collective kind, tws_operand from, tws_operand to) {
   tws_lower_slice(l, from.buffer);
   tws_lower_slice(l, to.buffer);
@@ -60,7 +61,8 @@ static tws_operand exchange_scratch(tws_lower *l, const char *name, uint64_t ele
   return tws_lower_scratch(l, name, l->config->dtype, elements);
 }
 
-/* [ranks][batch][...] <-> [batch][ranks][...]; nothing to do for one sequence. */
+/* Returns 1 if the all-to-all has to be transposed, [ranks][batch][...] <-> [batch][ranks][...]; it has not if the
+ * batch is one sequence. */
 static int transposes(const tws_lower *l) {
   return l->config->micro_batch_size > 1;
 }
@@ -72,7 +74,7 @@ static void run_kernel(tws_lower *l, const tws_work *work, tws_operand from, tws
   tws_lower_compute(l, work, operands, 2);
 }
 
-/* [a][b] pieces -> [b][a], of whatever type. */
+/* Emits a transposition of segments of any type, [a][b] to [b][a]. */
 static void swap_pieces(tws_lower *l, int a, int b, tws_operand from, tws_operand to) {
   tws_work work = tws_kernel_work(TWS_KERNEL_TRANSPOSE, (tws_dtype)l->b.plan->buffers[from.buffer].dtype, 0);
   work.d[0] = a;
@@ -86,7 +88,7 @@ static void transpose(tws_lower *l, int ranks_first, tws_operand from, tws_opera
   swap_pieces(l, ranks_first ? ranks : batch, ranks_first ? batch : ranks, from, to);
 }
 
-/* This rank's tokens of all heads -> all tokens of its heads. */
+/* Emits the all-to-all from this rank's tokens of all heads to all tokens of this rank's heads. */
 static void to_heads(tws_lower *l, const tws_module *m, tws_operand from, tws_operand to) {
   tws_work pack = heads_work(l, m, TWS_KERNEL_HEADS_PACK);
   tws_operand sent = exchange_scratch(l, "heads to send", to.count);
@@ -96,7 +98,8 @@ static void to_heads(tws_lower *l, const tws_module *m, tws_operand from, tws_op
   if (transposes(l)) transpose(l, 1, received, to);
 }
 
-/* All tokens of this rank's heads -> its tokens of all heads; copies of keys and values are added up. */
+/* Emits the all-to-all from all tokens of this rank's heads to this rank's tokens of all heads; gradients of replicated
+ * key and value heads are summed. */
 static void to_tokens(tws_lower *l, const tws_module *m, tws_operand from, tws_operand to) {
   tws_work unpack = heads_work(l, m, TWS_KERNEL_HEADS_UNPACK);
   tws_operand sent = from;
@@ -111,12 +114,14 @@ static void to_tokens(tws_lower *l, const tws_module *m, tws_operand from, tws_o
 
 /* ---- slots of experts ---- */
 
-/* Bytes of slots as e4m3, with a float32 scale for each 128 channels of a row (DeepSeek-V3, 2024, section 3.3). */
+/* Returns the bytes of slots in e4m3, with a float32 scale for each 128 channels of a row (DeepSeek-V3, 2024, section
+ * 3.3). */
 static int64_t bytes_in_8_bits(uint64_t elements, uint64_t width) {
   return (int64_t)(elements + elements / width * ((width + 127) / 128) * 4);
 }
 
-/* With what they hold, as the cost of software that sends no slots but tokens is found from; counts are as they are. */
+/* Emits the all-to-all of slots in one level. Its work has the expected number of filled slots, from which the cost of
+ * software that sends tokens instead of slots is computed; counts of slots are sent unchanged. */
 static void exchange_at_once(tws_lower *l, const tws_module *m, tws_placed made, tws_operand from, tws_operand to) {
   const tws_routing *routing = l->b.plan->network->modules[tws_local_of(l, m)->origin].routing;
   const tws_dtype dtype = (tws_dtype)l->b.plan->buffers[from.buffer].dtype;
@@ -139,10 +144,12 @@ static void exchange_at_once(tws_lower *l, const tws_module *m, tws_placed made,
   tws_builder_slots(&l->b, TWS_STREAM_COMPUTE, l->group[TWS_AXIS_EXPERT], dtype, from.count * size, routed, from, to);
 }
 
-/* Slots lie by experts, so by ranks: what goes to each and comes from it is one piece. In two steps (2DH; Hwang et al.,
- * 2023, appendix A): pieces for the same place of any node go to the neighbour that has it, and each of these passes on
- * to the other nodes what all ranks of its node have for its like, so fewer and larger messages leave a node. Between
- * the steps pieces are put in the order of those that they are for, and at last they lie as in one step. */
+/* Emits the all-to-all of slots. Slots are ordered by expert, and thus by rank, so the slots that a rank sends to
+ * another one are one contiguous segment. In two levels (2DH; Hwang et al., 2023, appendix A), segments for ranks with
+ * the same index in any node first go to the rank of this node with that index; each rank then sends to the ranks with
+ * its index in other nodes the segments of all ranks of its node, so that fewer and larger messages leave a node.
+ * Between the levels segments are ordered by destination; after the second level they have the order that one level
+ * gives. */
 static void exchange_slots(tws_lower *l, const tws_module *m, tws_placed made, tws_operand from, tws_operand to) {
   const tws_position *p = &l->sharding.position;
   const int nodes = p->ranks[TWS_AXIS_EXPERT_NODES], near = p->ranks[TWS_AXIS_NODE_EXPERT];
@@ -161,12 +168,12 @@ static void exchange_slots(tws_lower *l, const tws_module *m, tws_placed made, t
 
 /* ---- modules ---- */
 
-/* An exchange that is not in place; `made` is the placement that it makes. */
+/* Emits an exchange that is not in place; `made` is the new placement. */
 static void move_value(tws_lower *l, const tws_module *m, int change, tws_placed made, tws_operand from,
                        tws_operand to) {
-  if (tws_local_of(l, m)->axis == TWS_AXIS_EXPERT)
-    exchange_slots(l, m, made, from, to);
-  else if (l->local.values[m->in[0]].slot_parts != l->local.values[m->out[0]].slot_parts) /* rank behind rank */
+  if (tws_local_of(l, m)->axis == TWS_AXIS_EXPERT) exchange_slots(l, m, made, from, to);
+  /* parts are concatenated in the order of ranks */
+  else if (l->local.values[m->in[0]].slot_parts != l->local.values[m->out[0]].slot_parts)
     emit_exchange_collective(l, (tws_collective)change, l->group[TWS_AXIS_MODEL], from, to);
   else if (change != TWS_COLLECTIVE_ALL_TO_ALL)
     exchange_sliced(l, (tws_collective)change, from, to);
@@ -209,7 +216,7 @@ void tws_lower_pass_gradient(tws_lower *l, uint32_t in, tws_operand from) {
 void tws_exchange_backward(tws_lower *l, const tws_module *m) {
   uint32_t in = m->in[0];
   int accumulate = 0;
-  if (l->network->values[in].kind == TWS_VALUE_INDEX) return; /* without a gradient */
+  if (l->network->values[in].kind == TWS_VALUE_INDEX) return; /* indices have no gradient */
   tws_operand from = tws_value_gradient(l, m->out[0]);
   if (l->b.failed != TWS_OK) return;
   const tws_local_module *local = tws_local_of(l, m);

@@ -1,5 +1,6 @@
-/* Tokens, slots and experts that the modules of a mixture-of-experts layer process on this rank. An expert has separate
- * slots for the tokens of each rank, so that the dropped tokens do not depend on the placement of experts. */
+/* Computes the numbers of tokens, slots and experts that the modules of a mixture-of-experts layer process on this
+ * rank. An expert has separate slots for the tokens of each rank, so that which tokens are dropped does not depend on
+ * the placement of experts. */
 #include <math.h>
 #include <string.h>
 
@@ -18,8 +19,8 @@ int64_t tws_expert_shared(const tws_lower *l, const tws_module *m) {
   return l->config->expert_dropless ? m->routing->experts / l->sharding.position.ranks[TWS_AXIS_EXPERT] : 0;
 }
 
-/* Resolves a size. A factor below 0 is the configuration's capacity factor times the number of choices. Slots that a
- * rank's experts share are never more than the routes that it can receive. */
+/* Returns a size as a number. A factor below 0 is replaced by the configuration's capacity factor times the number of
+ * choices of a token. The slots that all experts of a rank share are at most the routes that the rank can receive. */
 tws_dim tws_lower_dim(const tws_lower *l, tws_dim dim) {
   if (dim.kind == TWS_DIM_TARGET && dim.size == 0) dim.size = l->config->target_length;
   if (dim.kind != TWS_DIM_CAPACITY || dim.factor >= 0) return dim;
@@ -39,7 +40,7 @@ int64_t tws_expert_tokens(const tws_lower *l, const tws_module *m) {
   return (int64_t)tws_value_rows(l, m->in[1]);
 }
 
-/* The router's and dispatch's first input are tokens, that of the others is slots. */
+/* The first input of a router and of a dispatch is tokens; that of the other modules is slots. */
 int64_t tws_expert_slots(const tws_lower *l, const tws_module *m) {
   const int64_t rows = (int64_t)tws_value_rows(l, m->in[0]);
   const int has_slots = m->type == TWS_MODULE_EXPERT_LINEAR || m->type == TWS_MODULE_COMBINE;
@@ -50,7 +51,7 @@ int64_t tws_expert_slots(const tws_lower *l, const tws_module *m) {
 
 /* ---- loads: shares of a layer's routes ---- */
 
-/* Reads the next number of a list; NULL where there is none. */
+/* Reads the next number of a list and returns the position after it; NULL: there is none. */
 static const char *next_count(const char *text, double *count) {
   const char *end;
   if (!tws_text_number(text, &end, 0, 1e15, count) || (*end && *end != ',')) return NULL;
@@ -61,7 +62,7 @@ static int read_zipf(const char *load, double *exponent) {
   return strncmp(load, "zipf:", 5) == 0 && tws_text_number(load + 5, NULL, 0, 16, exponent);
 }
 
-/* Returns the weight of an expert's load; `at` iterates over a list of weights. */
+/* Returns the weight of an expert's load; *at is the position of the expert's weight in the list, which it advances. */
 static double load_of(const char *load, int64_t expert, const char **at) {
   double count = 0, exponent;
   if (read_zipf(load, &exponent)) return pow((double)expert + 1, -exponent);
@@ -97,7 +98,7 @@ static int64_t fullest(const tws_lower *l, const tws_module *m, int64_t tokens, 
   double all = 0, most = 0, filled = 0;
   for (int64_t e = 0; e < experts; e++) all += load_of(load, e, &at);
   at = load;
-  for (int64_t e = 0; e < experts; e++) { /* a token chooses an expert once */
+  for (int64_t e = 0; e < experts; e++) { /* a token chooses an expert at most once */
     const double routes = (double)(tokens * m->routing->choices) * load_of(load, e, &at) / all;
     filled += fmin(routes, (double)(tokens < slots || l->config->expert_dropless ? tokens : slots));
     if ((e + 1) % each) continue;

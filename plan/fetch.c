@@ -1,10 +1,10 @@
 /* Parameter offloading (Rajbhandari et al. 2021, "ZeRO-Infinity"): shards of stage 3 are in host memory or, beyond
  * max_in_cpu elements of a rank, on a disk, from which they are read through buffer_count staging buffers in host
- * memory. A rank copies its own shard to its position in the whole parameter, and the gather adds the other ranks'
- * shards.
+ * memory. A rank copies its own shard to the shard's position in the whole parameter, and the gather adds the shards of
+ * other ranks.
  *
- * Differences from DeepSpeed 0.19, on purpose: a buffer is as large as the largest block that is read, buffer_size
- * elements at the most, and a larger shard is read in several blocks; adjacent shards are read in one. */
+ * Differences from DeepSpeed 0.19, on purpose: a buffer is as large as the largest block that is read, which has at
+ * most buffer_size elements; a larger shard is read in several blocks; adjacent shards are read in one block. */
 #include "plan/offload.h"
 #include "plan/zero.h"
 
@@ -48,9 +48,10 @@ void tws_offload_parameters(tws_lower *l, uint64_t elements, const uint64_t *pie
   if (o->param_cut == 0) plan->parameters = o->param_disk;
 }
 
-/* ---- what is read when ---- */
+/* ---- lists of the blocks to read ---- */
 
-/* Adds elements to the last block if they follow it and it has room. */
+/* Adds a range of elements to the last block if the range begins at the end of the block and the block has room for it;
+ * otherwise begins new blocks. */
 static void add_elements(tws_fetch_list *list, uint64_t first, uint64_t end, uint64_t room) {
   while (first < end) {
     tws_fetch_block *last = list->count ? &list->blocks[list->count - 1] : NULL;
@@ -96,14 +97,15 @@ void tws_fetch_begin(tws_lower *l, tws_fetch_time time) {
   f->slots = tws_lower_memory(l, f->slot_count, sizeof *f->slots);
   for (uint32_t i = 0; i < f->slot_count && f->slots; i++) {
     f->slots[i] = tws_builder_buffer(&l->b, "parameters from the disk", TWS_CATEGORY_GATHERED, l->config->dtype,
-                                     f->slot_elements, TWS_LIFETIME_PROGRAM); /* so that none waits for memory */
+                                     /* the buffers live for the whole program, so that no operation waits for memory */
+                                     f->slot_elements, TWS_LIFETIME_PROGRAM);
     if (l->b.failed == TWS_OK) l->b.plan->buffers[f->slots[i]].tier = (uint8_t)l->offload.param_host;
   }
 }
 
-/* ---- on their way ---- */
+/* ---- reads ahead of the gathers ---- */
 
-/* Reads blocks ahead, as many as there are buffers, after those that have been used. */
+/* Emits reads of blocks ahead of their use, until as many blocks as there are buffers are read or in use. */
 static void read_ahead(tws_lower *l) {
   tws_fetches *f = &l->offload.fetches;
   for (; f->read < f->list->count && f->read < f->used + f->slot_count && l->b.failed == TWS_OK; f->read++) {
@@ -122,7 +124,7 @@ static void fetch_from_disk(tws_lower *l, uint64_t first, tws_operand to) {
       tws_builder_fail(&l->b, TWS_INTERNAL, "a parameter is gathered that was not to be");
       return;
     }
-    if (first < b->first || first >= b->first + b->count) { /* used to its end */
+    if (first < b->first || first >= b->first + b->count) { /* the current block has been used to its end */
       f->used++;
       continue;
     }

@@ -8,7 +8,7 @@
  * copied to the host.
  *
  * Copies of activation checkpoints to and from the host wait for the computation that was issued before them. When a
- * copy to the host is issued, computation waits for the one before it, so that at most two checkpoints are on the
+ * copy to the host is issued, computation waits for the previous such copy, so that at most two checkpoints are on the
  * device; a pass begins after the copies of the previous pass.
  *
  * In all these plans, and if exchanges of tensor ranks or of a ring overlap with compute, no operation waits for
@@ -22,28 +22,29 @@
 #include "plan/history.h"
 #include "plan/layout.h"
 
-/* Streams that the plan uses are streams 0 .. streams - 1 here. How far streams have got is a place in each: 1-based, 0
- * before the first operation. */
+/* State of the sweep. The streams that the plan uses are numbered 0 .. streams - 1 here. A position in a stream is the
+ * 1-based number of an operation of the stream; 0: before the first operation. */
 typedef struct finisher {
   tws_builder *b;
   tws_plan *plan;
   uint32_t streams;
   uint8_t stream_index[TWS_STREAM_COUNT], used[TWS_STREAM_COUNT];
-  uint8_t *stream;                /* per operation */
-  uint32_t *clock;                /* per operation, stream: how far it is known to be done when the operation starts */
-  uint32_t *position;             /* per operation: place in its stream */
-  uint32_t *at[TWS_STREAM_COUNT]; /* operation by stream and place */
+  uint8_t *stream; /* per operation: number of its stream */
+  /* per operation and stream: position that the stream has reached for certain when the operation starts */
+  uint32_t *clock;
+  uint32_t *position;             /* per operation: its position in its stream */
+  uint32_t *at[TWS_STREAM_COUNT]; /* per stream and position: index of the operation */
   uint32_t length[TWS_STREAM_COUNT];
-  uint32_t needed[TWS_STREAM_COUNT]; /* by the operation at hand: place in each stream */
-  uint32_t *written_by;              /* per cell (a segment of a buffer): operation + 1 */
-  uint32_t *read_at;                 /* per cell, stream: last read since then */
-  uint32_t *touched;                 /* per buffer, stream */
-  uint8_t *begun;                    /* per buffer */
-  uint32_t *first_piece;             /* per operand: where it begins */
-  uint32_t *ending;                  /* buffers by last operation: first of a list */
-  uint32_t *ending_next;             /* per buffer */
-  int placed;                        /* buffers have places */
-  const uint8_t *messages;           /* per buffer; not NULL: messages alone have places */
+  uint32_t needed[TWS_STREAM_COUNT]; /* per stream: position that the current operation has to wait for */
+  uint32_t *written_by;              /* per cell (a segment of a buffer): 1 + the operation that wrote it last */
+  uint32_t *read_at;                 /* per cell and stream: position of the last read since that write */
+  uint32_t *touched;                 /* per buffer and stream: position of the last operation that used it */
+  uint8_t *begun;                    /* per buffer: 1 if its lifetime has begun */
+  uint32_t *first_piece;             /* per operand: index of the buffer's segment in which it begins */
+  uint32_t *ending;                  /* per operation: head of the list of buffers whose last operation it is */
+  uint32_t *ending_next;             /* per buffer: next buffer in this list */
+  int placed;                        /* 1: buffers have offsets */
+  const uint8_t *messages;           /* per buffer: 1 for buffers of messages; not NULL: only these have offsets */
   tws_history history[TWS_TIER_COUNT];
 } finisher;
 
@@ -55,7 +56,7 @@ static void require_places(finisher *f, const uint32_t *places) {
   for (uint32_t k = 0; k < f->streams; k++) require_place(f, k, places[k]);
 }
 
-/* Wait until the stream has done its operation number `place`. */
+/* Makes an operation wait until the stream has completed the operation at this position. */
 static void wait_for(finisher *f, uint32_t op, uint32_t stream, uint32_t place) {
   tws_plan *plan = f->plan;
   uint32_t *clock = f->clock + (size_t)op * f->streams;
@@ -75,8 +76,8 @@ static void wait_for(finisher *f, uint32_t op, uint32_t stream, uint32_t place) 
   if (clock[stream] < place) clock[stream] = place;
 }
 
-/* Waits for all that is needed, the operation issued last first: it may have waited for others of them, never they for
- * it. So no dependency is implied by the rest. */
+/* Makes an operation wait for all positions in `needed`, beginning with the operation that was issued last: it may have
+ * waited for the others, but the others cannot have waited for it. So no added dependency is implied by another one. */
 static void wait_for_all(finisher *f, uint32_t op) {
   const uint32_t *clock = f->clock + (size_t)op * f->streams;
   for (;;) {
@@ -102,17 +103,19 @@ static void begin_buffer(finisher *f, uint32_t index) {
                       f->streams, f->needed);
 }
 
-/* Within a stream order is the dependency: what a single one uses needs no cells. */
+/* Returns 1 if several streams use a buffer. Operations of one stream run in order, so a buffer that only one stream
+ * uses needs no dependency tracking. */
 static int is_shared(const tws_buffer *buffer) {
   return (buffer->streams & (buffer->streams - 1)) != 0;
 }
 
-/* Returns 1 if the operand, which begins in segment `first`, reaches segment i. */
+/* Returns 1 if the operand, which begins in segment `first`, overlaps segment i. */
 static int touches_piece(const struct tws_pieces *pieces, uint32_t i, uint32_t first, const tws_operand *operand) {
   return i == first || (i < pieces->count && pieces->start[i] < operand->offset + operand->count);
 }
 
-/* Parameters are used one after another: mostly it is one near the last. */
+/* Returns the index of the segment that contains an element. Parameters are used in order, so it is usually near the
+ * segment that was found last. */
 static uint32_t find_piece(struct tws_pieces *pieces, uint64_t element) {
   enum { NEAR = 4 };
   uint32_t at = pieces->hint;
@@ -138,8 +141,8 @@ static void access_operand(finisher *f, const tws_operand *operand) {
   }
 }
 
-/* After all waits of an operation are known: leave its marks. Separate, so that operands of one operation that overlap
- * (in-place kernels) do not wait for each other. */
+/* Records the accesses of an operand, when all waits of its operation are known. This is a separate step, so that
+ * operands of one operation that overlap (in-place kernels) do not wait for each other. */
 static void mark_operand(finisher *f, uint32_t op, const tws_operand *operand) {
   uint32_t stream = f->stream[op];
   f->touched[(size_t)operand->buffer * f->streams + stream] = f->position[op];
@@ -149,7 +152,8 @@ static void mark_operand(finisher *f, uint32_t op, const tws_operand *operand) {
   for (uint32_t i = first; touches_piece(pieces, i, first, operand); i++) {
     size_t cell = pieces->first_cell + i;
     if (operand->access & TWS_WRITE) {
-      /* Several streams may write different parts of one piece in turn; each waited for the one before. */
+      /* Several streams may write different parts of one segment alternately; each of these writes waited for the
+       * previous one. */
       f->written_by[cell] = op + 1;
       for (uint32_t k = 0; k < f->streams; k++) f->read_at[cell * f->streams + k] = 0;
     } else {
@@ -220,12 +224,13 @@ static tws_code prepare_sweep(finisher *f, tws_arena *scratch) {
   return TWS_OK;
 }
 
-static const uint8_t emptied[] = {TWS_STREAM_REDUCE, TWS_STREAM_COPY_OUT}; /* by micro-batches */
+/* streams whose operations a micro-batch barrier waits for */
+static const uint8_t emptied[] = {TWS_STREAM_REDUCE, TWS_STREAM_COPY_OUT};
 enum { EMPTIED = sizeof emptied };
 
 /* Adds the dependencies of micro-batch barriers: gathers, reductions and copies from the host wait for computation;
- * operations after a micro-batch wait for its reductions and copies to the host; left[]: the last of these per stream
- * (operation + 1). */
+ * operations after a micro-batch wait for its reductions and copies to the host; left[]: per stream, 1 + the last of
+ * these operations. */
 static void keep_step(finisher *f, uint32_t op, const uint32_t *last, uint32_t *left) {
   const tws_op *o = &f->plan->ops[op], *before = op > 0 ? o - 1 : o;
   const int ends = tws_op_is_of_end(f->plan, op), compute = f->stream_index[TWS_STREAM_COMPUTE];
@@ -239,15 +244,16 @@ static void keep_step(finisher *f, uint32_t op, const uint32_t *last, uint32_t *
   if (moves && !ends && last[compute]) require_place(f, (uint32_t)compute, f->position[last[compute] - 1]);
 }
 
-typedef struct checkpoint_copies { /* as 1 + numbers of operations; 0: none */
-  uint32_t pass, last[2];          /* to the host, from there: of this pass */
-  uint32_t left[2];                /* likewise, of those before */
-  uint32_t before;                 /* the last copy to the host that computation waited for before the current ones */
-  int computed;                    /* since the last was sent */
+typedef struct checkpoint_copies { /* all indices in it are 1 + the number of an operation; 0: none */
+  /* pass: number of the current pass; last: the last copies of this pass to the host, and from the host */
+  uint32_t pass, last[2];
+  uint32_t left[2]; /* the last copies of earlier passes to the host, and from the host */
+  uint32_t before;  /* the last copy to the host, before the current one, for which computation waited */
+  int computed;     /* 1: an operation has computed since the last copy to the host was issued */
 } checkpoint_copies;
 
-/* Adds the dependencies of checkpoint copies: they wait for computation; computation after a copy to the host waits for
- * the copies before it; operations after a pass wait for all its copies. */
+/* Adds the dependencies of checkpoint copies: the copies wait for computation; computation after a copy to the host
+ * waits for the previous copies to the host; operations after a pass wait for all copies of the pass. */
 static void keep_checkpoints(finisher *f, uint32_t op, const uint32_t *last, checkpoint_copies *c) {
   const tws_plan *plan = f->plan;
   const tws_op *o = &plan->ops[op];
@@ -273,7 +279,9 @@ static void keep_checkpoints(finisher *f, uint32_t op, const uint32_t *last, che
 
 static void sweep_operations(finisher *f) {
   tws_plan *plan = f->plan;
-  uint32_t last[TWS_STREAM_COUNT], on_channel[TWS_CHANNEL_COUNT], left[EMPTIED] = {0}; /* operation + 1 */
+  /* all are 1 + the index of an operation: the last one per stream, per channel, and per stream of earlier
+   * micro-batches */
+  uint32_t last[TWS_STREAM_COUNT], on_channel[TWS_CHANNEL_COUNT], left[EMPTIED] = {0};
   checkpoint_copies checkpoints = {.pass = 0};
   memset(last, 0, sizeof last);
   memset(on_channel, 0, sizeof on_channel);
@@ -290,7 +298,7 @@ static void sweep_operations(finisher *f) {
     const tws_operand *operands = plan->operands + o->operand_first;
     for (int i = 0; i < o->operand_count; i++) {
       const tws_buffer *buffer = &plan->buffers[operands[i].buffer];
-      /* the same new buffer may be named by several operands */
+      /* several operands may refer to the same new buffer */
       if (buffer->lifetime == TWS_LIFETIME_OPS && !f->begun[operands[i].buffer]) {
         f->begun[operands[i].buffer] = 1;
         begin_buffer(f, operands[i].buffer);
@@ -313,7 +321,7 @@ static void sweep_operations(finisher *f) {
 
 /* ---- before the layout ---- */
 
-/* Returns, per operation of a stream, the first computation that is known to run after it. */
+/* Returns an array of the first computation that is known to run after each operation of a stream. */
 static uint32_t *first_behind(const finisher *f, uint32_t stream, tws_arena *scratch) {
   const uint32_t compute = f->stream_index[TWS_STREAM_COMPUTE];
   uint32_t *behind = tws_arena_alloc_unset(scratch, f->length[stream] + 1u, sizeof *behind), place = 0;
@@ -349,7 +357,8 @@ static int find_held(finisher *f, tws_arena *scratch) {
   return 0;
 }
 
-/* From when on each buffer has its memory: what an exchange begins, from the last computation on that it waits for. */
+/* Determines the operation from which on each buffer has its memory: for a buffer that an exchange writes first, the
+ * last computation that this exchange waits for. */
 static int find_taken(finisher *f, tws_arena *scratch) {
   const uint32_t compute = f->stream_index[TWS_STREAM_COMPUTE];
   uint32_t *taken = f->b->taken = tws_arena_alloc_unset(scratch, f->plan->buffer_count + 1u, sizeof *taken);
@@ -384,8 +393,8 @@ tws_code tws_builder_depend(tws_builder *b) {
   return b->failed;
 }
 
-/* Returns 1 if some stream may wait for the reuse of memory by another, messages excepted: several streams use buffers
- * that do not live as long as the program. */
+/* Returns 1 if some stream may wait for the reuse of memory by another stream, except for messages: this is so if
+ * several streams use buffers that do not live as long as the program. */
 static int waits_for_memory(const tws_builder *b, const uint8_t *messages) {
   uint16_t streams[TWS_TIER_COUNT] = {0};
   int waits = 0;
@@ -398,7 +407,7 @@ static int waits_for_memory(const tws_builder *b, const uint8_t *messages) {
   return waits;
 }
 
-/* Dependencies alone, where no layout could change them; *done: so it is. */
+/* Derives only dependencies, if no layout could change them; *done: 1 if it did. */
 static tws_code finish_for_times(finisher *f, tws_arena *scratch, int *done) {
   const uint8_t *messages = tws_layout_find_messages(f->plan, scratch);
   if (!messages) return tws_builder_fail(f->b, TWS_MEMORY, "no memory");
@@ -414,7 +423,7 @@ static tws_code finish_for_times(finisher *f, tws_arena *scratch, int *done) {
 static tws_code finish_laid_out(finisher *f, tws_arena *scratch) {
   if (f->b->no_wait_for_memory && f->streams > 1 && sweep_before_layout(f, scratch) != TWS_OK) return f->b->failed;
   f->placed = 1;
-  /* On a single stream order is all there is. */
+  /* On a single stream the order of operations is sufficient, so there are no dependencies. */
   if (tws_layout_make(f->b, scratch) != TWS_OK || f->b->use == TWS_PLAN_FOR_MEMORY) return f->b->failed;
   if (f->streams > 1 && prepare_sweep(f, scratch) == TWS_OK) sweep_operations(f);
   return f->b->failed;

@@ -1,13 +1,14 @@
 /* Matrix products of layers in 8-bit floating point, as Transformer Engine's current scaling does them
- * (twinspeed.matmul_dtype fp8): e4m3 for inputs and weights, e5m2 for gradients, one scale per tensor, from its current
- * largest absolute value. The 8-bit kernels sum along the rows of both operands, so the gradient of a weight reads the
- * transposed input and output gradient, and the gradient of an input reads the transposed weight.
+ * (twinspeed.matmul_dtype fp8): e4m3 for inputs and weights, e5m2 for gradients, one scale per tensor, computed from
+ * the largest absolute value that the tensor has at that time. The 8-bit kernels sum along the rows of both operands,
+ * so the gradient of a weight reads the transposed input and output gradient, and the gradient of an input reads the
+ * transposed weight.
  *
- * An input is cast once for all matrix products of a micro-batch that read it, row-major, and unless it is recomputed
+ * An input is cast once for all matrix products of a micro-batch that read it, row-major, and, unless it is recomputed,
  * also transposed: backward reads the transpose, and the 16-bit value is not kept. A gradient is cast once to both
  * layouts. A weight is cast before each product and the cast is not kept, so that ZeRO, offloading and pipelines are
- * not affected. Tensor-parallel ranks compute scales of the operands that they multiply: of their own shards
- * separately, and equal ones of replicated operands. */
+ * not affected. Each tensor-parallel rank computes the scales of the operands that it multiplies: shards have separate
+ * scales on each rank, replicated operands have equal scales. */
 #include "plan/float8.h"
 #include "plan/lower.h"
 
@@ -21,7 +22,7 @@ static int fits(int64_t size) {
   return size > 0 && size % MULTIPLE == 0;
 }
 
-/* Returns the rows that one matrix product processes: all tokens, or those of a tile or slice. */
+/* Returns the number of rows that one matrix product processes: all tokens, or the tokens of a tile or slice. */
 static int64_t rows_at_once(const tws_lower *l, const tws_module *m) {
   return tws_module_rows(l, m) / (tws_lower_sliced(l, m) ? l->streams.slices : 1);
 }
@@ -65,7 +66,8 @@ static tws_operand largest_of(tws_lower *l, tws_operand x) {
   return tws_read(operands[1].buffer, 0, 1);
 }
 
-/* Codes of x, whose largest number is known, in one layout or two (TWS_ROWS, TWS_COLUMNS); out: for each of them. */
+/* Casts x, whose largest absolute value is `amax`, to codes in one layout or two (TWS_ROWS, TWS_COLUMNS); out: an
+ * operand for each layout. */
 static tws_operand quantize(tws_lower *l, tws_operand x, int64_t width, tws_operand amax, tws_dtype type,
                             tws_category category, const char *name, uint32_t layouts, tws_operand out[2]) {
   tws_work work = tws_kernel_work(TWS_KERNEL_QUANTIZE, l->config->dtype, layouts);
@@ -114,7 +116,7 @@ tws_float8 tws_float8_input(tws_lower *l, const tws_module *m) {
   }
   tws_codes *have = &l->pipeline.context->codes[value];
   if (have->recomputed != (l->b.phase != TWS_PHASE_FORWARD))
-    have->rows = TWS_NONE; /* nothing waits for a second pass */
+    have->rows = TWS_NONE; /* the row-major codes are not needed in a second pass */
   have->recomputed = l->b.phase != TWS_PHASE_FORWARD;
   const uint32_t missing = (wanted & TWS_ROWS && have->rows == TWS_NONE ? TWS_ROWS : 0) |
                            (wanted & TWS_COLUMNS && have->columns == TWS_NONE ? TWS_COLUMNS : 0);

@@ -2,22 +2,23 @@
 
 #include "plan/plan.h"
 
-/* Samples at most: some that are a step apart, then some that are a round apart. */
+/* Largest numbers of measurements: first of numbers of micro-batches that are a step apart, then of numbers that are a
+ * round apart. */
 enum { STEP_SAMPLES = 5, ROUND_SAMPLES = 5, MOST_JUMPS = 3 };
 /* Limits of the search for a periodic layout: number of plans, and longest period. */
 enum { MOST_LAYOUTS = 5, LONGEST_PERIOD = 64, BEYOND_STAGES = 4 };
 
 /* ---- memory ---- */
 
-/* Returns the smallest number of micro-batches that is at least `at_least` and differs from `wanted` by a multiple of
- * the period. */
+/* Returns the smallest number of micro-batches that is at least `at_least` and less than `wanted` by a multiple of the
+ * period. */
 static int64_t align(int64_t at_least, int64_t wanted, int64_t period) {
   const int64_t off = (wanted - at_least) % period;
   return at_least >= wanted ? wanted : at_least + off;
 }
 
-/* Returns a number of micro-batches that probably suffices: those in flight are allocated, reuse the memory of earlier
- * ones, and do so once more. */
+/* Returns a number of micro-batches that probably suffices: the micro-batches in flight are allocated, then others
+ * reuse their memory, and then others reuse it a second time, as proof. */
 static int64_t first_layout(const tws_pipeline_shape *shape, int stage, int64_t wanted) {
   if (shape->stages == 1) return tws_fold_first(shape) + 1;
   if (shape->virtual_stages > 1) return 2 * tws_fold_round(shape);
@@ -25,8 +26,8 @@ static int64_t first_layout(const tws_pipeline_shape *shape, int stage, int64_t 
   return align(3 * in_flight + BEYOND_STAGES, wanted, in_flight + 1);
 }
 
-/* Returns the number of micro-batches to try after a plan whose layout is not seen to be periodic; `wanted`: give
- * up. */
+/* Returns the number of micro-batches to try after a plan whose layout is not seen to be periodic; `wanted` if no more
+ * are tried. */
 static int64_t next_layout(const tws_pipeline_shape *shape, const tws_plan *plan, int64_t wanted) {
   const int64_t built = plan->accumulation_steps, step = tws_fold_step(shape), period = plan->period;
   if (plan->settled <= built && period > 0 && period <= LONGEST_PERIOD) return align(built, wanted, period);
@@ -85,7 +86,8 @@ static int is_steady(const tws_fold_sample *samples, int taken) {
     for (size_t i = 0; i < c->count; i++)
       if (!adds_alike(a->numbers[at + i], b->numbers[at + i], c->numbers[at + i], c->step_s)) return 0;
     for (size_t i = at + c->first_time; i < at + c->first_time + c->times; i++) {
-      const double later = c->numbers[i] - b->numbers[i]; /* more: a rank is slower than the step shows so far */
+      /* positive: this rank becomes slower than the measured step time shows */
+      const double later = c->numbers[i] - b->numbers[i];
       if (later > c->step_s - b->step_s + 1e-11 * c->step_s) return 0;
     }
   }
@@ -104,9 +106,10 @@ tws_code tws_fold_find(const tws_pipeline_shape *shape, int64_t wanted, tws_fold
     for (int taken = 0; taken < most[far] && built < wanted; built += apart[far]) {
       const int slot = taken % TWS_FOLD_SAMPLES;
       TWS_TRY(measure(user, built, slot, &samples[slot], err));
-      const int64_t settled = samples[slot].settled; /* of plans whose streams may wait for memory */
+      /* number of micro-batches after which the layout repeats, if streams may wait for memory */
+      const int64_t settled = samples[slot].settled;
       if (settled > built + 2 * apart[far]) {
-        if (3 * settled >= wanted || ++jumps > MOST_JUMPS) break; /* the whole is hardly more */
+        if (3 * settled >= wanted || ++jumps > MOST_JUMPS) break; /* the whole step is not much longer */
         built = align(settled, wanted, apart[far]) - apart[far];
         taken = 0;
         continue;

@@ -1,5 +1,5 @@
-/* Frozen parameters: they have no gradient, nothing is reduced for them and nothing is kept of them between steps but
- * their values. A gradient of a value is found only where a parameter that is trained depends on it. */
+/* Frozen parameters have no gradients, no reductions and no optimizer states; only their values are kept between steps.
+ * The gradient of a value is computed only if the gradient of a trained parameter depends on it. */
 #include <string.h>
 
 #include "plan/lower.h"
@@ -10,7 +10,7 @@ int tws_module_goes_backward(const tws_lower *l, const tws_module *m) {
   return 0;
 }
 
-/* Stages of a pipeline hand each other the gradients of whatever crosses between them. */
+/* Returns 1 if a value crosses between pipeline stages, which exchange the gradients of all such values. */
 static int crosses_stages(const tws_lower *l) {
   return l->b.plan->position.ranks[TWS_AXIS_PIPE] > 1;
 }

@@ -36,7 +36,7 @@ static place search(const tws_history *history, uint64_t address) {
   return (place){(uint32_t)low, first};
 }
 
-/* The range that the address is in. A hint says for itself whether it still holds. */
+/* Returns the range that contains an address. A cached position (hint) is checked before it is used. */
 static place range_of(tws_history *history, uint64_t address) {
   place *hint = &history->hint[(address * 0x9e3779b97f4a7c15u) >> 56];
   if (hint->leaf < history->count && hint->slot < history->leaves[hint->leaf]->count &&
@@ -106,7 +106,7 @@ static int insert_behind(tws_history *history, place *at, uint64_t begin, uint32
   return 0;
 }
 
-/* Removes a range; the previous one then reaches to the next one's beginning. Not for the first range. */
+/* Removes a range, so that the previous range extends to the beginning of the next one. It must not be the first. */
 static void remove_range(tws_history *history, place at) {
   tws_history_leaf *leaf = history->leaves[at.leaf];
   leaf->count--;
@@ -126,7 +126,7 @@ int tws_history_record(tws_history *history, uint64_t begin, uint64_t bytes, uin
     *history->leaves[0] = (tws_history_leaf){.count = 1, .buffer = {TWS_NONE}};
   }
   place at = range_of(history, begin);
-  uint32_t before = *buffer_at(history, at); /* of the range that `end` is in, so far */
+  uint32_t before = *buffer_at(history, at); /* the buffer of the range that contains `end`, before this record */
   if (begin_at(history, at) == begin)
     *buffer_at(history, at) = buffer;
   else if (insert_behind(history, &at, begin, buffer))

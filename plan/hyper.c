@@ -6,7 +6,8 @@ double tws_hyper_fill(const tws_config *config, int64_t update, double loss_scal
   const double lr = tws_config_lr(config, update - 1);
   double beta1, beta2, bias1 = 1, bias2 = 1;
   tws_config_betas(config, update - 1, &beta1, &beta2);
-  if (config->bias_correction) { /* of this update's betas alone, as in PyTorch, also where they were others before */
+  /* the bias correction uses only the betas of this update, as PyTorch does, even if earlier updates had other betas */
+  if (config->bias_correction) {
     bias1 -= pow(beta1, (double)update);
     bias2 -= pow(beta2, (double)update);
   }

@@ -6,11 +6,11 @@
 #include "config/ds_config.h"
 #include "models/kernel.h"
 
-/* `update` counts from 1. Returns the learning rate, before it is rounded to float32. */
+/* Fills the scalars of update number `update`, counted from 1. Returns the learning rate, not rounded to float32. */
 double tws_hyper_fill(const tws_config *config, int64_t update, double loss_scale, float hyper[TWS_HYPER_COUNT]);
 
-/* Fills those of an update that the host does every few steps (plan/zenflow.c): learning rate and betas of the device's
- * update number `update`, and bias corrections of the host's update number `own`. */
+/* Fills the scalars of an update that the host performs every few steps (plan/zenflow.c): the learning rate and the
+ * betas of the device's update number `update`, and the bias corrections of the host's update number `own`. */
 void tws_hyper_fill_late(const tws_config *config, int64_t update, int64_t own, float hyper[TWS_HYPER_COUNT]);
 
 #endif

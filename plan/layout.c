@@ -7,7 +7,7 @@ typedef struct range {
   uint64_t begin, end;
 } range;
 
-typedef struct space { /* free ranges by address, never adjacent */
+typedef struct space { /* the free ranges in the order of their addresses; no two are adjacent */
   range *free;
   size_t count, capacity;
 } space;
@@ -15,26 +15,29 @@ typedef struct space { /* free ranges by address, never adjacent */
 typedef struct layout {
   tws_builder *b;
   tws_plan *plan;
-  uint32_t *starting, *starting_next, *ending, *ending_next; /* buffers by first and last operation */
+  /* lists by first and last operation */
+  uint32_t *starting, *starting_next, *ending, *ending_next;
   uint64_t *offset, *best;
-  uint32_t *computed;           /* per operation: modules' computations before it */
-  uint8_t *from_high, *message; /* per buffer */
+  uint32_t *computed;           /* per operation: number of computations of modules before it */
+  uint8_t *from_high, *message; /* per buffer: 1 if it is placed from the high end; 1 if it is sent or received */
   int has_messages;
-  uint32_t *before;     /* per buffer: the same of a period before, or TWS_NONE; NULL: the plan is not to repeat */
-  uint32_t period;      /* in micro-batches; 0: none is known */
-  uint32_t unsettled;   /* 1 + the last micro-batch whose buffers do not lie as those of a period before; 0: none */
-  uint32_t ending_from; /* the micro-batches from here on may differ: the step ends */
-  range *kept_free;     /* of take_clear() */
+  /* per buffer: the corresponding buffer one period earlier, or TWS_NONE; NULL: the plan is not periodic */
+  uint32_t *before;
+  uint32_t period; /* period in micro-batches; 0: no period is known */
+  /* 1 + the last micro-batch with a buffer whose offset differs from that of one period earlier; 0: none */
+  uint32_t unsettled;
+  uint32_t ending_from; /* micro-batches from this one on may differ, since the step ends */
+  range *kept_free;     /* scratch array of take_clear() */
   size_t kept_capacity;
-  uint64_t *in_slots;  /* per buffer of messages: where it lies among the slots */
-  uint64_t slot_bytes; /* of all slots of the tier */
-  range *slots;        /* free ones, in the order in which they came free */
+  uint64_t *in_slots;  /* per buffer of messages: its offset in the memory of slots */
+  uint64_t slot_bytes; /* bytes of all slots of the tier */
+  range *slots;        /* free slots, in the order in which they became free */
   size_t slot_count, slot_capacity;
   space space;
-  uint8_t *place; /* per buffer: its tier, or NO_TIER for one of the state */
-  uint8_t here;   /* of those that are laid out */
+  uint8_t *place; /* per buffer: its tier, or NO_TIER for a buffer of the state */
+  uint8_t here;   /* the tier that is being laid out */
   int tier;
-  uint64_t alignment; /* in this tier: all sizes are multiples of it, so that all places are */
+  uint64_t alignment; /* alignment in bytes in this tier: all sizes are multiples of it, and thus all offsets */
 } layout;
 
 static uint64_t padded(const layout *l, uint64_t bytes) {
@@ -47,7 +50,8 @@ static int is_here(const layout *l, uint32_t buffer) {
   return l->place[buffer] == l->here;
 }
 
-/* The operations from and until which a buffer has its memory. Messages have slots, which are waited for. */
+/* Return the operations from which, and until which, a buffer has its memory. Buffers of messages are in slots, for
+ * which operations wait. */
 static uint32_t begin_of(const layout *l, uint32_t buffer) {
   return l->b->taken && !l->message[buffer] ? l->b->taken[buffer] : l->plan->buffers[buffer].first_op;
 }
@@ -55,7 +59,7 @@ static uint32_t end_of(const layout *l, uint32_t buffer) {
   return l->b->held && !l->message[buffer] ? l->b->held[buffer] : l->plan->buffers[buffer].last_op;
 }
 
-/* Computations of modules are the same on all replicas. */
+/* Returns 1 if an operation computes a module; such operations are the same on all replicas. */
 static int computes_module(const tws_op *op) {
   return op->kind == TWS_OP_COMPUTE && op->module != TWS_NONE;
 }
@@ -73,7 +77,8 @@ static void remove_range(space *s, size_t at) {
   memmove(s->free + at, s->free + at + 1, (s->count - at) * sizeof *s->free);
 }
 
-/* The smallest free range that is large enough; ties go to the end that is asked for. */
+/* Takes the smallest free range that is large enough; among equal ones, the lowest or the highest as `high` says.
+ * Returns the offset. */
 static uint64_t take_range(space *s, uint64_t bytes, int high) {
   size_t best = s->count;
   uint64_t size = UINT64_MAX;
@@ -95,7 +100,7 @@ static uint64_t take_range(space *s, uint64_t bytes, int high) {
   return offset;
 }
 
-/* Exactly this range, if it is free. */
+/* Takes exactly this range; returns 0 if it is not free. */
 static int take_exactly(space *s, uint64_t begin, uint64_t bytes) {
   size_t low = 0, high = s->count;
   while (high - low > 1) {
@@ -149,7 +154,7 @@ enum { SPARE_SLOTS = 2 };
 
 static range take_slot(layout *l, uint64_t bytes) {
   size_t oldest = l->slot_count, fitting = 0;
-  for (size_t i = 0; i < l->slot_count; i++) { /* in the order in which they came free */
+  for (size_t i = 0; i < l->slot_count; i++) { /* slots in the order in which they became free */
     if (l->slots[i].end - l->slots[i].begin != bytes) continue;
     if (fitting++ == 0) oldest = i;
   }
@@ -164,7 +169,7 @@ static range take_slot(layout *l, uint64_t bytes) {
   return slot;
 }
 
-/* Which slot each buffer of messages gets follows from the order of operations alone. */
+/* Determines the slot of each buffer of messages from the order of operations alone. */
 static int deal_slots(layout *l) {
   const tws_plan *plan = l->plan;
   l->slot_count = 0;
@@ -182,23 +187,27 @@ static int deal_slots(layout *l) {
 }
 
 /* ---- plans that repeat ----
- * Few micro-batches say where those of any number of them lie (plan/fold.h). A best fit alone does not see to that: it
- * packs each micro-batch of a pipeline a little differently. So a buffer lies where the same of a period before lay,
- * whenever that is free. A period has as many micro-batches as it takes for each buffer to be gone when the same of the
- * next period begins. What does not find its place free, since it lies where the pipeline was still filling, goes where
- * it is in the way of none that begins while it is alive, as they lay a period before. So none has to move because
- * another did, and from the third period on, if not earlier, all lie as a period before.
+ * A plan of few micro-batches has to show the layout of any number of them (plan/fold.h). A best fit alone does not
+ * have this property, since it packs each micro-batch of a pipeline a little differently. Therefore a buffer is placed
+ * at the offset of the corresponding buffer one period earlier whenever that memory is free. A period has as many
+ * micro-batches as are needed for each buffer to end before the corresponding buffer of the next period begins. If the
+ * memory is not free, because the earlier buffer was placed while the pipeline was still filling, the buffer is placed
+ * where it overlaps with no buffer that begins during its lifetime, assuming that these have the offsets of one period
+ * earlier. So no buffer has to move because another one did, and from the third period on, if not earlier, all buffers
+ * have the offsets of one period earlier.
  *
- * Then the free memory is the same as a period before, once none is alive that did not lie so; and as a placement is a
- * function of what is free, and of what lay there before, all that follow lie likewise, by induction. */
+ * The free memory is then equal to that of one period earlier, as soon as all buffers that are alive have the offsets
+ * of one period earlier. A placement is a function of the free memory and of the offsets one period earlier, so all
+ * later buffers repeat these offsets, by induction. */
 
-/* The buffers of each micro-batch in the order in which they were made: where each begins in `list`. */
+/* Lists the buffers of each micro-batch in the order in which they were made in `list`, those of micro-batch m from
+ * first[m] on. */
 static int list_by_micro_batch(const tws_plan *plan, tws_arena *scratch, uint32_t **first, uint32_t **list) {
   const size_t micro_batches = (size_t)plan->accumulation_steps;
   *first = tws_arena_alloc(scratch, micro_batches + 2, sizeof **first);
   *list = tws_arena_alloc_unset(scratch, plan->buffer_count + 1u, sizeof **list);
   if (!*first || !*list) return -1;
-  for (int fill = 0; fill < 2; fill++) { /* count, then fill */
+  for (int fill = 0; fill < 2; fill++) { /* count the buffers, then fill the list */
     for (uint32_t i = 0; i < plan->buffer_count; i++) {
       const tws_buffer *b = &plan->buffers[i];
       if (b->lifetime != TWS_LIFETIME_OPS || b->last_op == TWS_NONE) continue;
@@ -268,7 +277,8 @@ static int by_beginning(const void *left, const void *right) {
   return a->begin < b->begin ? -1 : a->begin > b->begin;
 }
 
-/* Where those that begin while a buffer is alive lay a period before, by address; how many. */
+/* Lists, by address, where the buffers that begin during this buffer's life were one period earlier; returns their
+ * number. */
 static size_t find_kept_free(layout *l, uint32_t buffer) {
   const uint32_t begin = begin_of(l, buffer);
   size_t count = 0;
@@ -286,7 +296,7 @@ static size_t find_kept_free(layout *l, uint32_t buffer) {
   return count;
 }
 
-/* The best fit among what is free and not to be kept free. */
+/* Takes the best fit among the free memory that need not be kept free for other buffers; returns the offset. */
 static uint64_t take_clear(layout *l, uint32_t buffer, uint64_t bytes, int high) {
   const size_t count = find_kept_free(l, buffer);
   uint64_t at = UINT64_MAX, size = UINT64_MAX;
@@ -317,7 +327,8 @@ static uint64_t place_buffer(layout *l, uint32_t i, uint64_t bytes, int high) {
   return before != TWS_NONE ? take_clear(l, i, bytes, high) : take_range(&l->space, bytes, high);
 }
 
-/* One pass over the operations inside [0, size). Returns how far it reached, or UINT64_MAX when it does not fit. */
+/* Makes one pass over the operations inside [0, size). Returns the end of the used memory, or UINT64_MAX if the buffers
+ * do not fit. */
 static uint64_t attempt_layout(layout *l, uint64_t size, int two_ended) {
   const tws_plan *plan = l->plan;
   uint64_t reached = 0;
@@ -384,7 +395,7 @@ static uint64_t whole_program_bytes(const layout *l) {
   return bytes;
 }
 
-/* No layout can be smaller than the most bytes alive at once, with all slots. */
+/* Returns a lower bound of the size of every layout: the most bytes alive at once, and all slots. */
 static uint64_t lower_bound(const layout *l) {
   const tws_plan *plan = l->plan;
   uint64_t live = whole_program_bytes(l) + l->slot_bytes, most = live;
@@ -400,9 +411,9 @@ static uint64_t lower_bound(const layout *l) {
   return most;
 }
 
-/* Short-lived: gone within this part of a micro-batch. Counted in modules' computations of the first micro-batch, so
- * that the answer depends neither on how many micro-batches follow nor on how much of a bucket this rank keeps: all
- * replicas lay out alike. */
+/* Determines which buffers are short-lived: those that end within this part of a micro-batch. The part is measured in
+ * modules' computations of the first micro-batch, so that it depends neither on how many micro-batches follow nor on
+ * how much of a bucket this rank keeps, and all replicas have equal layouts. */
 static void classify_ends(layout *l, uint32_t part) {
   const tws_plan *plan = l->plan;
   uint32_t ops = 0;
@@ -415,7 +426,7 @@ static void classify_ends(layout *l, uint32_t part) {
   }
 }
 
-/* Micro-batches that a plan has to have for all its tiers to be known to repeat. */
+/* Records the number of micro-batches after which the layouts of all tiers of the plan repeat. */
 static void keep_settled(const layout *l, uint32_t unsettled) {
   const uint32_t settled = unsettled + l->period + (uint32_t)l->b->repeats.ending;
   if (!l->before) return;
@@ -434,9 +445,10 @@ static void lay_out_tier(layout *l) {
   uint32_t unsettled = l->unsettled;
   static const double slack[] = {1, 1.01, 1.02, 1.04, 1.08, 1.16};
   static const uint32_t parts[] = {16, 4};
-  /* Tighter packing makes streams wait for each other's memory more often: not worth it for a few per cent. */
+  /* Tighter packing makes streams wait for memory more often, so it is not tried to save only a few per cent. */
   const double state = l->plan->state ? (double)l->plan->state->arena_bytes[l->tier] : 0;
-  const double moving = state + (double)(bound - whole_program_bytes(l)); /* slack does not depend on what is read in */
+  /* buffers of the whole program do not count, so that the limit does not depend on the size of inputs */
+  const double moving = state + (double)(bound - whole_program_bytes(l));
   const double aside = (double)input_bytes(l);
   const double least = state + (double)best - aside;
   int worth = least > 1.05 * (state + (double)bound - aside);

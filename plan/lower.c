@@ -1,4 +1,4 @@
-/* Scratch memory and communicators for all passes of the lowering. */
+/* Provides scratch memory and communicators for all passes of the lowering. */
 #include "plan/lower.h"
 
 void *tws_lower_memory(tws_lower *l, size_t count, size_t bytes) {
@@ -24,7 +24,8 @@ uint32_t tws_lower_add_group(tws_lower *l, tws_axes axes, const int *members, in
 
 uint32_t tws_lower_group(tws_lower *l, tws_axes axes) {
   const tws_plan *plan = l->b.plan;
-  for (uint32_t i = 0; i < plan->group_count; i++) /* one communicator of each kind */
+  /* there is one communicator for each set of ranks along the same axes */
+  for (uint32_t i = 0; i < plan->group_count; i++)
     if (plan->groups[i].axes == axes) return i;
   int *members = tws_arena_alloc(l->scratch, (size_t)tws_topology_size(&plan->topology, axes), sizeof *members);
   if (!members) {

@@ -1,15 +1,15 @@
-/* One kernel of a module's row in the table of module types: its operands are bound one by one, in the row's order. */
+/* Emits one kernel of a module's row in the table of module types, with operands in the order of the row. */
 #include "models/network/module.h"
 #include "models/operator.h"
 #include "plan/lower.h"
 
 int tws_lower_sums(tws_lower *l, tws_work *work, tws_operand *operands, int count) {
   int accumulate;
-  /* split: with the weight's, later; 8 bits: products of codes do not make them */
+  /* with deferred weight gradients the bias gradient is deferred too; 8-bit kernels do not compute it */
   if (!l->at.sums_for || l->pipeline.split || l->float8.on || l->b.failed != TWS_OK) return count;
   const uint32_t bias = l->at.sums_for->param[1];
   const int adds = (work->flags & TWS_ACCUMULATE_PARAM) != 0, params = work->code == TWS_KERNEL_NORM_GRAD;
-  /* sums of a product come in the type of its result */
+  /* a matrix product writes the bias gradient in the type of its result */
   if (!params && l->zero.grad_dtype != l->config->dtype) return count;
   if (params && !(work->flags & TWS_PLAIN) && tws_zero_adds(l, bias) != adds) return count;
   operands[count++] = tws_zero_gradient(l, bias, &accumulate);
@@ -23,17 +23,19 @@ typedef struct emission {
   tws_work work;
   tws_operand operand[TWS_BINDINGS];
   int count;
-  int unwanted;       /* what it finds is nobody's */
-  uint32_t fresh;     /* flags of gradients that are not added to */
-  uint32_t add_to;    /* value whose new gradient, in a separate buffer, is added to its existing one; or TWS_NONE */
-  tws_operand beside; /* that one */
+  int unwanted;   /* 1: no operation reads the gradient that the kernel writes */
+  uint32_t fresh; /* flags of gradients that the kernel writes instead of adding to them */
+  /* index of the value whose new gradient, in a separate buffer, is added to its existing one; or TWS_NONE */
+  uint32_t add_to;
+  tws_operand beside; /* the operand of this separate buffer */
 } emission;
 
 /* Binds the operand for the gradient of an input. A kernel that cannot accumulate into an existing gradient writes to a
- * separate buffer. */
+ * separate buffer, which is then added. */
 static void bind_input_gradient(tws_lower *l, emission *e, uint32_t value, uint32_t adds_flag) {
   int accumulate;
-  if (!l->needed[value]) { /* the kernel is there for another */
+  /* the kernel is needed only for another gradient, so this one is written to scratch memory */
+  if (!l->needed[value]) {
     e->operand[e->count++] =
         tws_lower_scratch(l, "unwanted gradient", tws_value_dtype(l, value), tws_value_read(l, value).count);
     return;
@@ -48,8 +50,8 @@ static void bind_input_gradient(tws_lower *l, emission *e, uint32_t value, uint3
   e->operand[e->count++] = into;
 }
 
-/* The gradient of an input in the memory of the output's, which is not needed again, unless it is another
- * value's too. */
+/* Binds the gradient of an input to the buffer of the output's gradient, which is not needed again; if that buffer is
+ * also the gradient of another value, to a new buffer. */
 static void bind_taken_gradient(tws_lower *l, emission *e, const tws_module *m, uint32_t value, uint32_t access) {
   tws_operand dy = tws_value_gradient(l, m->out[0]);
   if (tws_gradient_is_shared(l, m->out[0], (uint32_t)(m - l->network->modules))) {
@@ -82,7 +84,7 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
     case TWS_BIND_IN:
       if (in != TWS_NONE) e->operand[e->count++] = tws_value_read(l, in);
       break;
-    case TWS_BIND_OUT: /* read by the gradient */
+    case TWS_BIND_OUT: /* the output, which the gradient kernel reads */
       if (m->out[b.index] == TWS_NONE) break;
       e->operand[e->count++] =
           l->b.phase == TWS_PHASE_BACKWARD ? tws_value_read(l, m->out[b.index]) : tws_value_make(l, m->out[b.index]);
@@ -136,7 +138,7 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
   }
 }
 
-/* Constants of this operation, where its kernel has some; whether it does. */
+/* Writes the constants of this operation and returns 1 if its kernel has some. */
 static int arguments_of(tws_lower *l, const tws_module *m, const tws_work *work, tws_arguments *arguments) {
   if (work->code == TWS_KERNEL_BATCH_NORM) {
     *arguments = (tws_arguments){{tws_running_share(l)}};
@@ -151,7 +153,7 @@ static int arguments_of(tws_lower *l, const tws_module *m, const tws_work *work,
   return has_some ? tws_dropout_arguments(l, m, (tws_kernel)work->code, arguments) : 0;
 }
 
-/* Returns 1 for a backward kernel none of whose gradients is needed. */
+/* Returns 1 for a backward kernel of which no gradient is needed. */
 static int is_idle(const tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
   int finds = 0;
   for (const tws_binding *b = kernel->binding; b->source != TWS_BIND_END; b++) {
@@ -166,7 +168,7 @@ static int is_idle(const tws_lower *l, const tws_module *m, const tws_module_ker
 
 void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
   tws_arguments arguments;
-  emission e; /* its operands are made one by one */
+  emission e; /* operands are appended one by one */
   if (is_idle(l, m, kernel)) return;
   e.work = tws_module_work(l, m, (tws_kernel)kernel->kernel, 0);
   const int without_bias = kernel->kernel == TWS_KERNEL_EXPERT_LINEAR && tws_local_of(l, m)->skips_vector;

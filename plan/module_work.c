@@ -1,4 +1,4 @@
-/* Rows, sizes, flags and scales of the kernels of a module's visit, from the table of module types. */
+/* Computes rows, sizes, flags and scales of the kernels of a module's visit, from the table of module types. */
 #include <string.h>
 
 #include "models/network/module.h"
@@ -42,7 +42,7 @@ static int drops(const tws_lower *l, const tws_module *m) {
     memcpy(work.f, scalars + 1, sizeof scalars - sizeof *scalars);                          \
     break;                                                                                  \
   }
-/* Attention sees whole sequences. */
+/* attention processes whole sequences */
 #define sequence (l->values.whole_sequence[m->in[0]])
 #define other (l->values.whole_sequence[m->in[1]])
 #define picked (int64_t) tws_input_rows(l, m->input[0])
@@ -74,7 +74,8 @@ tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel ker
 #undef expected
 #undef shared
 
-/* Where this rank's tokens of a sequence begin, and how many of others lie between its halves. */
+/* The first returns the position at which this rank's tokens of a sequence begin, the second the number of other ranks'
+ * tokens between its two halves. */
 int64_t tws_first_token(const tws_lower *l) {
   const int ranks = l->sharding.position.ranks[TWS_AXIS_SEQUENCE],
             index = l->sharding.position.index[TWS_AXIS_SEQUENCE];

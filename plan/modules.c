@@ -1,4 +1,5 @@
-/* One visit of a module -> kernels. The same code serves every model: it knows module types, not architectures. */
+/* Lowers one visit of a module to kernels. The same code serves every model: it depends on module types, not on
+ * architectures. */
 #include <string.h>
 
 #include "models/network/module.h"
@@ -6,7 +7,7 @@
 #include "models/zigzag.h"
 #include "plan/lower.h"
 
-/* Rows of a table that an input chooses, the first of them that of id `first_id`, are added to what is there. */
+/* Adds rows of a table, which an input selects, to the output; the first row of the table is that of id `first_id`. */
 static void add_rows(tws_lower *l, const tws_module *m, uint32_t input, uint32_t param, int64_t first_id) {
   tws_work work = tws_kernel_work(TWS_KERNEL_EMBEDDING, l->config->dtype, TWS_ACCUMULATE);
   tws_operand x = tws_value_read(l, m->out[0]);
@@ -27,9 +28,10 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
   work.d[1] = m->out_features;
   work.d[2] = l->network->params[m->param[0]].rows;
   work.d[4] = l->values.whole_sequence[m->out[0]] / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
-  const int64_t skipped = m->param[1] == TWS_NONE ? m->first_position : 0; /* of a table of positions alone */
+  /* of a table that has only positions: number of rows before the first position */
+  const int64_t skipped = m->param[1] == TWS_NONE ? m->first_position : 0;
   const tws_arguments arguments = {{(double)(local->first_row - skipped), (double)tws_token_gap(l)}};
-  const int of_documents = m->input[2] != TWS_NONE; /* whose positions are an input */
+  const int of_documents = m->input[2] != TWS_NONE; /* 1: the positions of documents are an input */
   if (m->param[1] != TWS_NONE && !local->skips_vector && !of_documents) {
     int64_t first, width = m->out_features;
     tws_operand positions = tws_zero_param(l, m->param[1]);
@@ -44,15 +46,16 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
   if (m->param[2] != TWS_NONE) add_rows(l, m, m->input[1], m->param[2], 0);
 }
 
-/* Where the loss and the share of ignored targets of one of the network's losses are. Of several losses that share is
- * known before the first: it is part of the gradients' weights. */
+/* Returns the two metrics of one of the network's losses: the loss, and the share of ignored targets. If there are
+ * several losses, these shares are computed before the first loss, since gradients depend on them. */
 static tws_operand loss_slots(tws_lower *l, const tws_module *m, tws_work *work) {
   if (tws_network_losses(l->b.plan->network) < 2) return tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, 2);
   work->flags |= TWS_COUNTED;
   return tws_update(l->b.plan->metrics, tws_loss_slot(l->network, m), 2);
 }
 
-/* Each rank has some columns of the logits: what the softmax needs of them is gathered first. */
+/* Lowers a loss of which each rank has some columns of the logits: the statistics of these columns that the softmax
+ * needs are gathered first. */
 static void forward_split_loss(tws_lower *l, const tws_module *m) {
   const tws_local_module *local = tws_local_of(l, m);
   tws_work work = tws_kernel_work(TWS_KERNEL_VOCABULARY_STATS, l->config->dtype, 0);
@@ -84,10 +87,12 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
   }
   tws_work work = tws_kernel_work(TWS_KERNEL_CROSS_ENTROPY, l->config->dtype, 0);
   const int64_t rows = tws_module_rows(l, m), tokens_of_one = l->values.whole_sequence[m->in[0]];
-  work.d[0] = m->in_features > 0 ? rows : rows / tokens_of_one; /* 0: a token is a class */
+  /* in_features 0: the classes are the tokens of the sample */
+  work.d[0] = m->in_features > 0 ? rows : rows / tokens_of_one;
   work.d[1] = m->in_features > 0 ? m->in_features : tokens_of_one;
   work.d[2] = m->in_features > 0 ? m->out_features : tokens_of_one;
-  const double weight = tws_loss_weight(l, m); /* of a loss that all tensor ranks have, each adds its share */
+  /* each tensor rank adds 1 / ranks of it to the metrics */
+  const double weight = tws_loss_weight(l, m);
   tws_operand operands[4];
   operands[0] = tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE);
   operands[1] = tws_input_read(l, m->input[0]);
@@ -97,7 +102,8 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
                          operands, count);
 }
 
-/* The first product that reads a value writes the copy, which others share. */
+/* Writes the operand of a value's 8-bit copy, and returns 1 if this product has to write it: the first product that
+ * reads the value writes the copy, which the others share. */
 static int keep_narrow(tws_lower *l, const tws_module *m, tws_operand *operand) {
   const uint32_t value = m->in[0];
   if (!tws_lower_narrow(l, m) || l->values.narrow[value] != TWS_NONE) return 0;
@@ -108,8 +114,8 @@ static int keep_narrow(tws_lower *l, const tws_module *m, tws_operand *operand) 
   return 1;
 }
 
-/* A product cut into slices of tokens, so that what follows one slice overlaps with the next; or that of a tile of the
- * weight. */
+/* Lowers a matrix product, in slices of tokens, so that operations that read one slice overlap with the product of the
+ * next; or for one tile of the weight. */
 static void forward_linear(tws_lower *l, const tws_module *m) {
   tws_work work = tws_module_work(l, m, TWS_KERNEL_LINEAR, 0);
   const tws_outputs outputs = tws_visit_outputs(l, m);
@@ -174,7 +180,7 @@ static void forward_table(tws_lower *l, const tws_module *m) {
   tws_builder_copy(&l->b, TWS_STREAM_COMPUTE, tws_zero_param(l, m->param[0]), tws_value_make(l, m->out[0]));
 }
 
-/* An evaluation drops nothing: it reads x itself. */
+/* Lowers dropout. In an evaluation the output is the input itself. */
 static void forward_dropped(tws_lower *l, const tws_module *m) {
   tws_arguments arguments;
   if (l->extent.evaluates || !l->config->dropout) {
@@ -190,14 +196,15 @@ static void forward_dropped(tws_lower *l, const tws_module *m) {
   tws_lower_compute_with(l, &work, &arguments, operands, 2);
 }
 
-/* Module types with code in addition to their row: split vocabularies, slices, fusion with adjacent modules. */
+/* Forward functions of the module types that need more code than their row: split vocabularies, slices, fusion with
+ * adjacent modules. */
 static void (*const own_forward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws_module *m) = {
     [TWS_MODULE_EMBEDDING] = forward_embedding, [TWS_MODULE_LOSS] = forward_loss,
     [TWS_MODULE_LINEAR] = forward_linear,       [TWS_MODULE_EXCHANGE] = tws_exchange_forward,
     [TWS_MODULE_ROUTER] = tws_router_forward,   [TWS_MODULE_NORM] = forward_norm,
     [TWS_MODULE_DROPPED] = forward_dropped,     [TWS_MODULE_TABLE] = forward_table};
 
-/* A kernel that this program leaves out: what it would work on in place is its output as it is. */
+/* Lowers a kernel that this program omits: its output takes over the input that it would update in place. */
 static void pass_on(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
   for (const tws_binding *b = kernel->binding; b->source != TWS_BIND_END; b++)
     if (b->source == TWS_BIND_UPDATE && l->b.failed == TWS_OK) tws_value_take(l, m->in[b->index], m->out[0], TWS_READ);

@@ -1,5 +1,6 @@
-/* Routers and the slots of experts. Each rank routes its own tokens, and an expert has slots for the tokens of each
- * rank: what is dropped does not depend on which rank has which experts. */
+/* Lowers routers, which assign tokens to the slots of experts. Each rank routes its own tokens, and an expert has
+ * separate slots for the tokens of each rank, so that which tokens are dropped does not depend on which rank has which
+ * experts. */
 #include "base/number.h"
 #include "plan/lower.h"
 
@@ -37,7 +38,8 @@ static int splits_tokens(const tws_lower *l, const tws_module *m) {
   return l->local.values[m->in[0]].placement.on[TWS_AXIS_MODEL] == TWS_PLACED_TOKENS;
 }
 
-/* Random numbers of a layer's router are those of its tokens in the global batch. */
+/* Writes the arguments of a router's random numbers, which depend on the positions of its tokens in the global
+ * batch. */
 static void random_arguments(const tws_lower *l, const tws_module *m, tws_arguments *arguments) {
   const int64_t tokens = (int64_t)tws_value_rows(l, m->in[0]), whole = l->config->sequence_length;
   const uint64_t seed = (uint64_t)l->config->seed * 1000003u + l->b.module;
@@ -48,12 +50,12 @@ static void random_arguments(const tws_lower *l, const tws_module *m, tws_argume
   arguments->a[1] = (double)(tws_first_sample(l) * whole + part * tokens);
 }
 
-/* A micro-batch of a rank in the mean over the global batch. */
+/* Returns the weight of a rank's micro-batch in the mean over the global batch. */
 static double share_of(const tws_lower *l) {
   return 1.0 / ((double)l->config->accumulation_steps * l->zero.ranks);
 }
 
-/* Where the routes to a router's experts are counted. */
+/* Returns the operand of the metrics that count the routes to a router's experts. */
 static tws_operand routed(const tws_lower *l, const tws_module *m, uint32_t access) {
   uint64_t first;
   tws_routers(l->b.plan->network, tws_local_of(l, m)->origin, &first);
@@ -68,7 +70,8 @@ void tws_router_forward(tws_lower *l, const tws_module *m) {
   const double share = share_of(l) / l->sharding.position.ranks[TWS_AXIS_MODEL];
   tws_arguments arguments = {{0}};
   uint64_t all;
-  const uint32_t routers = tws_routers(l->b.plan->network, TWS_NONE, &all); /* what is dropped is a mean over them */
+  /* the share of dropped routes is a mean over all routers */
+  const uint32_t routers = tws_routers(l->b.plan->network, TWS_NONE, &all);
   if (l->extent.evaluates) {
     if (work.f[0] == TWS_KEEPS_RANDOM) work.f[0] = TWS_KEEPS_FIRST;
     work.f[3] = 0;
@@ -93,7 +96,7 @@ void tws_router_forward(tws_lower *l, const tws_module *m) {
   tws_lower_compute_with(l, &work, &arguments, operands, count);
 }
 
-/* Ranks that route different tokens add up their gradients. */
+/* Emits the gradient kernels of a router. Ranks that route different tokens add up their gradients. */
 void tws_router_backward(tws_lower *l, const tws_module *m) {
   int accumulate;
   tws_work work = tws_module_work(l, m, TWS_KERNEL_ROUTER_GRAD, 0);
@@ -109,7 +112,8 @@ void tws_router_backward(tws_lower *l, const tws_module *m) {
   if (accumulate) tws_lower_add_gradient(l, m->in[0], dlogits);
 }
 
-/* Updates the biases that balance experts by the routes of all ranks; all ranks have equal biases before and after. */
+/* Emits the update of the biases that balance the experts, from the routes of all ranks; all ranks have equal biases
+ * before and after it. */
 void tws_router_balance(tws_lower *l) {
   if (l->config->expert_bias_rate == 0) return;
   for (int c = 0; c < l->pipeline.chunk_count; c++)

@@ -54,7 +54,7 @@ int tws_mapping_sharers(const tws_node_mapping *m, const tws_topology *topology,
 
 /* ---- evenness ---- */
 
-/* Where the members of a group lie: what a collective among them costs depends on nothing else. */
+/* The distribution of the members of a group over nodes: the time of a collective among them depends on it alone. */
 typedef struct group_spread {
   int on_first_node, nodes;
 } group_spread;
@@ -73,8 +73,8 @@ static group_spread spread_of(const tws_node_mapping *m, const tws_topology *top
   return found;
 }
 
-/* Groups that replicas and parameters are shared in: each axis alone, those of a node, and all that samples and tokens
- * are divided along. Returns how many. */
+/* Lists the sets of axes along which replicas or parameters are divided: each axis alone, the axes inside a node, and
+ * all axes along which samples and tokens are divided. Returns their number. */
 static int list_groups(const tws_topology *topology, tws_axes groups[TWS_MAX_AXES + 4]) {
   int count = 0;
   for (int i = 0; i < topology->axes; i++) groups[count++] = 1u << topology->axis[i];
@@ -85,7 +85,8 @@ static int list_groups(const tws_topology *topology, tws_axes groups[TWS_MAX_AXE
   return count;
 }
 
-/* Messages from a stage to the next leave the node, and share its NICs, on all replicas alike. */
+/* Returns 1 if messages from one stage to the next leave the node and share its NICs in the same way on all
+ * replicas. */
 static int messages_are_even(const tws_node_mapping *m, const tws_topology *topology) {
   const int stages = tws_topology_size(topology, TWS_AXES_PIPE);
   int *outside = tws_calloc((size_t)stages, sizeof *outside), even = outside != NULL;
@@ -106,10 +107,11 @@ int tws_mapping_is_even(const tws_node_mapping *m, const tws_topology *topology)
   if (m->ranks <= m->slots) return 1;
   const int count = list_groups(topology, groups);
   for (int g = 0; g < count; g++) {
-    if (tws_topology_size(topology, groups[g]) == m->ranks) continue; /* a single group */
+    if (tws_topology_size(topology, groups[g]) == m->ranks) continue; /* there is only one group */
     group_spread first = {0, 0};
     for (int rank = 0; rank < m->ranks; rank++) {
-      if (tws_topology_index(topology, rank, groups[g]) != 0) continue; /* each group once, from its first rank */
+      /* each group is examined once, for its first rank */
+      if (tws_topology_index(topology, rank, groups[g]) != 0) continue;
       const group_spread here = spread_of(m, topology, groups[g], rank);
       if (rank == 0) first = here;
       if (here.on_first_node != first.on_first_node || here.nodes != first.nodes) return 0;
@@ -118,7 +120,8 @@ int tws_mapping_is_even(const tws_node_mapping *m, const tws_topology *topology)
   return tws_topology_size(topology, TWS_AXES_PIPE) < 2 || messages_are_even(m, topology);
 }
 
-/* Slots are dealt to parts in order, as devices are; where a node is not full its first parts have the ranks. */
+/* Slots are assigned to NUMA nodes in order, as devices are; if a node is not full, its first NUMA nodes have the
+ * ranks. */
 int tws_mapping_numa(const tws_node_mapping *m, const tws_cluster *cluster, int rank) {
   const int slots = cluster->devices_per_node > m->slots ? cluster->devices_per_node : m->slots;
   return cluster->numa_nodes > 1 ? (int)((int64_t)(rank % m->slots) * cluster->numa_nodes / slots) : 0;

@@ -31,12 +31,14 @@ void tws_offload_begin(tws_lower *l) {
   tws_offload *o = &l->offload;
   const tws_plan *plan = l->b.plan;
   const int none = l->zero.stage == 3 && l->config->zero.offload_optimizer == 1 &&
-                   !(l->config->zero.offload_optimizer_ratio > 0); /* of it is offloaded */
+                   /* 1: the host updates a share of 0, so nothing is offloaded */
+                   !(l->config->zero.offload_optimizer_ratio > 0);
   o->optimizer = l->config->zero.offload_optimizer && l->zero.stage > 0 && !none && !l->extent.parameters_only;
   o->tier = !o->optimizer                              ? TWS_TIER_DEVICE
             : l->config->zero.offload_optimizer_pinned ? TWS_TIER_PINNED
                                                        : TWS_TIER_HOST;
-  o->early = o->optimizer && !adds_later(l) && !l->config->zenflow.on; /* there the device reads them */
+  /* with ZenFlow the device reads the gradients in the optimizer phase, so they stay there until then */
+  o->early = o->optimizer && !adds_later(l) && !l->config->zenflow.on;
   o->state_tier = o->optimizer && l->config->zero.offload_optimizer == 2 ? TWS_TIER_DISK : o->tier;
   const int parameters = l->zero.stage == 3 ? l->config->zero.offload_param : 0;
   o->param_host = !parameters                            ? TWS_TIER_DEVICE
@@ -54,13 +56,13 @@ uint32_t tws_offload_buffer(tws_lower *l, const char *name, tws_category categor
   return buffer;
 }
 
-/* On the disk whole blocks. */
+/* Returns the number of elements of a state with padding: on the disk, states are whole blocks. */
 static uint64_t state_elements(const tws_lower *l, uint64_t elements) {
   if (l->offload.state_tier != TWS_TIER_DISK) return elements;
   return (elements + TWS_DISK_ELEMENTS - 1) / TWS_DISK_ELEMENTS * TWS_DISK_ELEMENTS;
 }
 
-/* `ratio`: sub-groups of stage 3 before the share that the host updates stay on the device. */
+/* The last sub-groups of stage 3, offload_optimizer_ratio of the elements, are updated by the host; the others stay. */
 void tws_offload_find_cut(tws_lower *l) {
   const tws_zero *z = &l->zero;
   tws_offload *o = &l->offload;
@@ -122,10 +124,11 @@ int tws_offload_is_on_host(const tws_lower *l, uint32_t buffer) {
   return l->b.failed == TWS_OK && l->b.plan->buffers[buffer].tier != TWS_TIER_DEVICE;
 }
 
-/* Divides a buffer whose first element is `element` into the segments of parameters. */
+/* Divides a buffer, whose first element is number `element` of those that the rank updates, into the segments of
+ * parameters. */
 static void cut_pieces(tws_lower *l, uint32_t buffer, uint64_t element, const uint64_t *starts, uint32_t count) {
   uint64_t *own = tws_arena_alloc(l->b.plan->arena, count + 1u, sizeof *own);
-  uint32_t n = 1; /* the first begins with it */
+  uint32_t n = 1; /* the first segment begins at the start of the buffer */
   if (!own) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   for (uint32_t i = 0; i < count && own; i++)
     if (starts[i] > element) own[n++] = starts[i] - element;
@@ -140,9 +143,10 @@ void tws_offload_gradients(tws_lower *l, uint64_t kept, const uint64_t *starts, 
   if (!o->optimizer || l->b.failed != TWS_OK) return;
   if (o->early && !l->zero.flat_gradients && o->cut == 0)
     plan->buffers[plan->gradients].tier = (uint8_t)o->tier;
-  else if (l->columns.on) /* they are added up there */
+  else if (l->columns.on) /* gradients are accumulated on the host */
     o->gradients = l->columns.accumulated;
-  else if (o->delayed.on && !o->early) /* they come when the update has long been done */
+  /* gradients are copied to the state's buffer after the delayed update has read the previous ones */
+  else if (o->delayed.on && !o->early)
     o->gradients = o->delayed.gradients;
   else
     o->gradients = tws_offload_buffer(l, "host gradients", TWS_CATEGORY_GRADIENT, l->config->accumulation_dtype,
@@ -166,8 +170,9 @@ int tws_offload_copies_buckets(const tws_lower *l) {
   return l->offload.early;
 }
 
-/* One is copied to while the host adds up what came to the other: as large as what comes, and there in all of the
- * program, so that none waits for memory. */
+/* Returns the host buffer to which the next gradients are copied. There are two: one is filled while the host
+ * accumulates the gradients of the other. Each is as large as the largest copy, and lives for the whole program, so
+ * that no copy waits for memory. */
 static uint32_t next_arrived(tws_lower *l, tws_dtype dtype, uint64_t elements) {
   tws_offload *o = &l->offload;
   uint32_t *arrived = &o->arrived[o->arrivals++ % 2];
@@ -207,7 +212,7 @@ void tws_offload_rest_of_gradients(tws_lower *l) {
     const tws_zero_class *c = &z->classes[k];
     const uint64_t first = tws_zero_kept_first(z, c);
     uint64_t from = 0;
-    if (z->bucket_count > 0 && tws_offload_copies_buckets(l)) /* of a rank beyond the last parameter all is padding */
+    if (z->bucket_count > 0 && tws_offload_copies_buckets(l)) /* a rank after the last parameter has only padding */
       from = first - c->stored < c->total ? c->total - (first - c->stored) : 0;
     if (c->kept + from < l->offload.cut) from = l->offload.cut - c->kept;
     if (from >= c->partition) continue;
@@ -221,7 +226,7 @@ static void copy_scalars(tws_lower *l, tws_stream stream, uint32_t from, uint32_
   tws_builder_copy(&l->b, stream, tws_read(from, first, count), tws_write(to, first, count));
 }
 
-/* Gradients that never were whole on the device. */
+/* Returns 1 if the host computes the sums of squares, since the gradients were never complete on the device. */
 static int squares_on_host(const tws_lower *l) {
   const tws_offload *o = &l->offload;
   return o->optimizer && o->early && !l->zero.flat_gradients && l->b.failed == TWS_OK;
@@ -291,14 +296,15 @@ int tws_offload_has_ranges(const tws_lower *l) {
   return moves_states(l) || l->offload.param_disk != TWS_NONE;
 }
 
-/* Elements that the rank updates, without what fills a disk's last block. */
+/* Returns the number of elements that the rank updates, without the padding of the last disk block. */
 static uint64_t updated_elements(const tws_lower *l) {
   uint64_t elements = 0;
   for (uint32_t k = 0; k < l->zero.trained_count; k++) elements += l->zero.classes[k].partition;
   return elements;
 }
 
-/* Where the updated weights of a range are collected. What fills the last block must be something. */
+/* Creates the buffer in which the updated weights of a range are collected for the disk, and clears the padding of its
+ * last block, since all of the block is written. */
 static void begin_weights(tws_lower *l, tws_staged *s) {
   const uint64_t end = updated_elements(l);
   s->weights = TWS_NONE;
@@ -317,21 +323,22 @@ static void begin_weights(tws_lower *l, tws_staged *s) {
 }
 
 static void end_weights(tws_lower *l, const tws_staged *s) {
-  tws_offload_end(l); /* all that was updated is there */
+  tws_offload_end(l); /* so that all updated weights are in the buffer */
   if (s->weights == TWS_NONE || l->b.failed != TWS_OK) return;
   tws_builder_copy(
       &l->b, TWS_STREAM_DISK, tws_all(&l->b, s->weights, TWS_READ),
       tws_write(l->offload.param_disk, s->first - l->offload.param_cut, l->b.plan->buffers[s->weights].elements));
 }
 
-/* Ranges of sub_group_size elements; none is on both sides of where parameters go to the disk. */
+/* Lists ranges of about sub_group_size elements; a range has either only parameters in host memory or only parameters
+ * on the disk. Returns their number. */
 static int64_t list_ranges(tws_lower *l, tws_staged **out) {
   const uint64_t all = moves_states(l) ? l->b.plan->buffers[l->b.plan->master].elements : updated_elements(l);
   uint64_t cut = l->offload.param_disk != TWS_NONE ? l->offload.param_cut : 0;
   uint64_t size = (uint64_t)l->config->zero.sub_group_size / TWS_DISK_ELEMENTS * TWS_DISK_ELEMENTS;
   int64_t n = 0;
   if (size < TWS_DISK_ELEMENTS) size = TWS_DISK_ELEMENTS;
-  if (cut > all) cut = all; /* what is frozen is on both sides */
+  if (cut > all) cut = all; /* frozen elements follow the updated ones, so the cut may be among them */
   tws_staged *ranges = *out = tws_lower_memory(l, (size_t)(all / size) + 2, sizeof *ranges);
   for (uint64_t at = 0; at < all && ranges; n++) {
     const uint64_t end = at < cut ? cut : all;
@@ -341,8 +348,8 @@ static int64_t list_ranges(tws_lower *l, tws_staged **out) {
   return n;
 }
 
-/* pipeline_read: the next range comes while one is updated. pipeline_write: the one before goes then. What is read is
- * asked for first, since the update waits for it. */
+/* Updates the ranges one by one. With pipeline_read the next range is read while one is updated, with pipeline_write
+ * the previous one is written meanwhile. Reads are issued first, since updates wait for them. */
 void tws_offload_stages(tws_lower *l, void (*update)(tws_lower *l, uint64_t first, uint64_t count, void *user),
                         void *user) {
   tws_staged *ranges;
@@ -370,7 +377,8 @@ static int is_plain(const tws_lower *l) {
   return !l->offload.optimizer && l->offload.param_tier == TWS_TIER_DEVICE;
 }
 
-/* Where weights live between uses, or are collected for the disk. */
+/* Returns where updated weights go: the buffer in which they live between uses, or the buffer in which they are
+ * collected for the disk. */
 static tws_operand home_of(const tws_lower *l, uint64_t first, uint64_t count) {
   const tws_offload *o = &l->offload;
   if (o->param_disk == TWS_NONE || first < o->param_cut) return tws_write(l->b.plan->parameters, first, count);
@@ -407,8 +415,8 @@ void tws_offload_updated(tws_lower *l, tws_operand from, uint64_t first, uint64_
     tws_delayed_hold(l, from, to);
     return;
   }
-  copy_updated(l); /* of the run before: its memory is not free before this one's update has begun */
-  if (from.buffer == to.buffer) return; /* updated where they live */
+  copy_updated(l); /* the weights of the previous run, whose memory becomes free after this run's update has begun */
+  if (from.buffer == to.buffer) return; /* the update wrote the weights to their own buffer */
   from.access = TWS_READ;
   l->offload.from = from;
   l->offload.to = to;

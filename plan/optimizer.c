@@ -1,5 +1,6 @@
-/* The end of a step: gradient norm, clipping, the update of what this rank owns, and the gathering of what was updated.
- * All scalars stay in the plan's two small buffers, so that nothing here needs the host. */
+/* Lowers the optimizer phase: gradient norm, clipping, the update of the elements that this rank updates, and the
+ * gathering of updated parameters. All scalars are in the plan's buffers of hyperparameters and metrics, so that no
+ * operation needs a value from the host. */
 #include <string.h>
 
 #include "models/operator.h"
@@ -44,7 +45,7 @@ void tws_lower_count_targets(tws_lower *l) {
     }
 }
 
-/* `count` of the loss, ignored tokens, squares; and what routers count. */
+/* Reduces metrics over a group: the first `count` of loss, ignored tokens and squares; and the counts of routers. */
 static void share_among(tws_lower *l, uint32_t group, uint64_t count) {
   uint64_t experts;
   share_slots(l, group, TWS_METRIC_LOSS, count);
@@ -52,13 +53,13 @@ static void share_among(tws_lower *l, uint32_t group, uint64_t count) {
   if (tws_routers(l->b.plan->network, TWS_NONE, &experts) > 0) share_slots(l, group, TWS_METRIC_AUXILIARY, 2 + experts);
 }
 
-/* Returns 1 if each rank of a reduction has the whole gradient, so that sums of squares are not reduced; gradients of
- * parameters that only some ranks have are an exception. */
+/* Returns 1 if each rank of a reduction has the whole gradient, so that sums of squares are not reduced; the squares of
+ * parameters that only some ranks have are reduced. */
 static int has_all_squares(const tws_lower *l) {
   return l->zero.stage == 0 && l->zero.trained_count == 1;
 }
 
-/* Loss, ignored tokens, squares. */
+/* Reduces the metrics over all groups of ranks: loss, ignored tokens, sum of squares. */
 static void share_metrics(tws_lower *l) {
   if (l->zero.ranks > 1) share_among(l, l->zero.group, has_all_squares(l) ? 2 : 3);
   share_among(l, l->group[TWS_AXIS_PIPE], 3);
@@ -70,8 +71,8 @@ static int is_part(const tws_lower *l, uint32_t param) {
   return tws_placed_is_split((tws_placed)l->local.params[param].on[TWS_AXIS_MODEL]);
 }
 
-/* Ranks that hold equal copies of a gradient: stages it is tied between, tensor-parallel ranks, replicas at stage 0,
- * groups that each have all partitions. Each counts its share of the squares. */
+/* Returns the number of ranks that hold equal copies of a gradient: stages with a tied parameter, tensor-parallel
+ * ranks, replicas at stage 0, groups that each have all partitions. Each rank counts 1 / copies of the squares. */
 static int copies_of(const tws_lower *l, uint32_t param) {
   const int replicas =
       l->zero.stage == 0 && !has_all_squares(l) ? tws_zero_class_of(&l->zero, param)->ranks : l->zero.groups.copies;
@@ -108,22 +109,22 @@ static void add_squares_on_host(tws_lower *l, int copies, uint64_t first, uint64
   add_squares(l, copies, first, count, 1);
 }
 
-/* ---- the update of what this rank keeps, in runs ---- */
+/* ---- the update of this rank's elements, in runs of the flat order ---- */
 
 typedef struct run {
   const tws_zero_class *of;
-  uint64_t at, count; /* in the flat order */
-  int64_t element;    /* of the whole network's parameters, one after the other: the first */
-  uint32_t param;     /* of the first */
-  uint64_t norms;     /* where its two are in the buffer of all */
+  uint64_t at, count; /* first element in the flat order, and number of elements */
+  int64_t element;    /* number of the first element among the elements of all parameters of the whole network */
+  uint32_t param;     /* parameter of the first element */
+  uint64_t norms;     /* offset of its two norms in the buffer of all norms */
 } run;
 
 static int is_stochastic(const tws_config *config) {
   return tws_config_bf16_masters(config) && config->stochastic_rounding;
 }
 
-/* The kernel of the configuration's optimizer, or that of its norms, with its parameters: the configuration's fields of
- * the same names. */
+/* Returns the work of the kernel of the configuration's optimizer (norms 0) or of its norms (norms 1), with its
+ * parameters, which are configuration keys of the same names. */
 static tws_work rule_work(const tws_config *config, int norms) {
   tws_work work = tws_kernel_work(TWS_KERNEL_COUNT, config->accumulation_dtype, 0);
   switch (tws_optimizer_of(config->optimizer)->rule) {
@@ -167,7 +168,8 @@ tws_work tws_lower_update_work(const tws_lower *l, tws_dtype gradients, uint64_t
   return work;
 }
 
-/* Writes the first operands of the kernels of a run: weights, states, gradients, scalars. Returns their number. */
+/* Writes the first operands of the kernels of a run, which are weights, states, gradients and scalars, and returns
+ * their number. */
 static int run_operands(tws_lower *l, const run *r, uint32_t access, tws_operand *operands) {
   tws_plan *plan = l->b.plan;
   const uint64_t state = r->of->kept + r->at - tws_zero_kept_first(&l->zero, r->of);
@@ -195,7 +197,7 @@ static void update(tws_lower *l, const run *r, uint32_t norms) {
   tws_work work = update_work(l->config, r, 0, &arguments);
   int n = run_operands(l, r, TWS_READ_WRITE, operands);
   if (l->b.failed != TWS_OK) return;
-  work.dtype = plan->buffers[operands[1 + plan->optimizer_states].buffer].dtype; /* of the gradients */
+  work.dtype = plan->buffers[operands[1 + plan->optimizer_states].buffer].dtype; /* type of the gradients */
   if (norms != TWS_NONE) operands[n++] = tws_read(norms, r->norms, 2);
   tws_operand updated = operands[0];
   const int on_host = tws_offload_updates(l, r->of->kept + r->at - tws_zero_kept_first(&l->zero, r->of));
@@ -206,7 +208,7 @@ static void update(tws_lower *l, const run *r, uint32_t norms) {
   tws_offload_updated(l, updated, r->at, r->count);
 }
 
-/* Tensor-parallel ranks that have copies of a parameter each count their share of it. */
+/* Emits the norms of a run's parameter. Each of several tensor-parallel ranks with a copy counts 1 / copies of it. */
 static void find_norms(tws_lower *l, const run *r, uint32_t norms) {
   const int copies = is_part(l, r->param) ? 1 : l->sharding.position.ranks[TWS_AXIS_MODEL];
   tws_operand operands[TWS_OPTIMIZER_STATES + 5];
@@ -225,7 +227,7 @@ static void share_norms(tws_lower *l, uint32_t norms, uint64_t elements) {
                          elements * sizeof(double), 1, 0, &operand, 1);
 }
 
-/* Sub-groups of stage 3, by place in the flat order; of other stages all is one. */
+/* Returns the sub-group of each position in the flat order at stage 3; at other stages all are one sub-group. */
 static int *sub_groups(tws_lower *l) {
   const tws_zero *z = &l->zero;
   int n = (int)l->network->param_count;
@@ -242,23 +244,26 @@ static int *sub_groups(tws_lower *l) {
   return group_of;
 }
 
-/* Which element of the whole network's parameters the first is that lies in the flat order for `param`; `before`: those
- * of parameters before it. Copies on several ranks have equal numbers, so that they are rounded alike; parts that
- * expert and tensor parallelism cut are counted one after the other. */
+/* Returns the number, among the elements of all parameters of the whole network, of the first element that this rank
+ * stores of `param`; before: number of elements of all earlier parameters. Copies on several ranks have equal numbers,
+ * so that they get equal random bits for rounding; the parts of a parameter that expert and tensor parallelism split
+ * are numbered one after another. */
 static int64_t first_element(const tws_lower *l, uint32_t param, const int64_t *before) {
   const tws_zero *z = &l->zero;
   const tws_position *at = &l->sharding.position;
   uint64_t in_weight;
   const uint32_t origin = tws_weight_tile_origin(l, param, &in_weight);
-  int64_t cut = l->network->params[origin].own_along ? at->index[TWS_AXIS_EXPERT] : 0; /* parts before this one */
+  /* number of parts before this one */
+  int64_t cut = l->network->params[origin].own_along ? at->index[TWS_AXIS_EXPERT] : 0;
   if (is_part(l, param)) cut = cut * at->ranks[TWS_AXIS_MODEL] + at->index[TWS_AXIS_MODEL];
   const int64_t element = before[origin] + cut * tws_param_numel(&l->network->params[origin]) + (int64_t)in_weight;
   return z->stage == 3 ? element + z->part[param] * tws_zero_class_of(z, param)->index : element;
 }
 
-/* A run ends where random bits would be those of other elements, with a sub-group, and where an update needs whole
- * parameters with each of them. Padding belongs to the last. Those of a class are added to the list; returns how many
- * there are then. before: elements of the whole network's parameters before each. */
+/* Adds the runs of a class to the list and returns its new length. A new run begins at a new sub-group, if the
+ * elements' numbers are not consecutive (for the random bits of rounding), and at each parameter if the optimizer needs
+ * whole parameters. Padding belongs to the last run. before: per parameter of the whole network, number of elements of
+ * earlier parameters. */
 static int add_runs(tws_lower *l, const tws_zero_class *c, const int *group_of, const int64_t *before, run *runs,
                     int count) {
   const tws_zero *z = &l->zero;
@@ -275,7 +280,8 @@ static int add_runs(tws_lower *l, const tws_zero_class *c, const int *group_of, 
     uint64_t from = start > begin ? start : begin, to = next < end ? next : end;
     if (from >= to) continue;
     int64_t element = first_element(l, p, before) + (int64_t)(from - start);
-    const uint64_t cut = l->offload.cut, kept = c->kept + from - begin; /* what the host updates begins a run */
+    /* the elements that the host updates begin a run */
+    const uint64_t cut = l->offload.cut, kept = c->kept + from - begin;
     int goes_on = group_of[i] == group && !(cut > 0 && kept >= cut && kept - r.count < cut) && !by_tensor &&
                   r.count + (to - from) <= most &&
                   (!is_stochastic(l->config) || element == r.element + (int64_t)r.count);
@@ -309,10 +315,11 @@ static int list_runs(tws_lower *l, run **list) {
 
 typedef struct run_list {
   const run *runs;
-  int count, next; /* next: the first that reaches into what is still to be updated */
+  int count, next; /* next: index of the first run that has elements which are not updated yet */
 } run_list;
 
-/* Those of the elements [first, first + count) that the rank updates; ranges come in ascending order. */
+/* Emits the updates of the elements [first, first + count) among those that the rank updates; ranges are passed in
+ * ascending order. */
 static void update_range(tws_lower *l, uint64_t first, uint64_t count, void *user) {
   run_list *list = user;
   for (; list->next < list->count; list->next++) {
@@ -409,8 +416,8 @@ void tws_lower_apply(tws_lower *l) {
   tws_delayed_clear(l);
 }
 
-/* CLIP turns the mean over all tokens into that over those that count; there are no gradients whose norm it
- * could find. */
+/* Lowers the end of an evaluation. The CLIP kernel turns the mean of the loss over all tokens into the mean over tokens
+ * that are not ignored; there are no gradients to clip. */
 void tws_lower_score(tws_lower *l) {
   l->b.phase = TWS_PHASE_STEP;
   l->b.module = TWS_NONE;

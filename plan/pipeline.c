@@ -1,6 +1,6 @@
-/* Pipeline parallelism: the modules of a stage, its micro-batches in the schedule's order, messages to adjacent stages,
- * and the reduction of tied weights in the optimizer phase. A job without a pipeline is one stage with one chunk, whose
- * micro-batches run forward and backward one after another. */
+/* Lowers pipeline parallelism: the modules of a stage, its micro-batches in the schedule's order, messages to adjacent
+ * stages, and the reduction of tied weights in the optimizer phase. A job without a pipeline is one stage with one
+ * chunk, whose micro-batches run forward and backward one after another. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ static tws_code no_memory(tws_lower *l) {
   return tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
 }
 
-/* ---- which modules ---- */
+/* ---- modules of a stage ---- */
 
 /* Returns 1 for modules that process logits: they stay on the stage of the layer that computes them, since logits are
  * the largest value. */
@@ -24,9 +24,10 @@ static int belongs_to_logits(tws_module_type type) {
          type == TWS_MODULE_SPANS;
 }
 
-/* Layers as DeepSpeed's pipeline modules list them: the embedding, each transformer layer, then what follows one by
- * one. A layer never ends before an in-place ADD, whose buffer it owns, nor where more than one value crosses: what
- * reads an encoder again and again is one layer with it at the end. starts has room for one more than there are. */
+/* Lists the layers as DeepSpeed's pipeline modules do: the embedding, each transformer layer, then each later module. A
+ * layer never ends before an in-place ADD, which uses its buffer, nor between modules where more than one value
+ * crosses: all modules that read the output of an encoder are in one layer with its end. `starts` has room for one more
+ * entry than there are layers. Returns their number. */
 static int list_layers(const tws_network *network, const uint8_t *whole, uint32_t *starts, tws_pipeline_layer *layers) {
   int count = 0;
   for (uint32_t m = 0; m < network->module_count; m++) {
@@ -46,7 +47,7 @@ static int list_layers(const tws_network *network, const uint8_t *whole, uint32_
   return count;
 }
 
-/* The one value that a block hands to the next. */
+/* Returns the only value that crosses a boundary between modules, or TWS_NONE if several do. */
 static uint32_t value_across(const tws_network *network, uint32_t boundary) {
   uint32_t found = TWS_NONE;
   for (uint32_t m = boundary; m < network->module_count; m++) {
@@ -60,7 +61,7 @@ static uint32_t value_across(const tws_network *network, uint32_t boundary) {
   return found;
 }
 
-/* Before which modules more than one value crosses; those that no stage could begin with. */
+/* Returns, per module, 1 if more than one value crosses the boundary before it, so that no stage can begin with it. */
 static uint8_t *find_crossings(const tws_network *network, tws_arena *arena) {
   uint32_t *last = tws_arena_alloc(arena, network->value_count + 1u, sizeof *last), crossing = 0;
   uint32_t *ended = tws_arena_alloc(arena, network->module_count + 1u, sizeof *ended);
@@ -82,9 +83,9 @@ static uint8_t *find_crossings(const tws_network *network, tws_arena *arena) {
   return several;
 }
 
-/* Layers of a network, as a pipeline cuts it up. */
+/* The layers of a network, among which a pipeline chooses the boundaries of stages. */
 typedef struct layer_list {
-  uint32_t *starts; /* modules, and one more */
+  uint32_t *starts; /* first module of each layer, and the end of the last */
   tws_pipeline_layer *layers;
   int count;
 } layer_list;
@@ -98,7 +99,7 @@ static tws_code find_layers(const tws_network *network, tws_arena *arena, layer_
   return TWS_OK;
 }
 
-/* Which other stages hold a parameter too (tied embeddings). */
+/* Determines for each parameter whether other stages have it too (tied embeddings). */
 static void find_shared(tws_lower *l, const uint32_t *first, int blocks) {
   for (uint32_t m = 0, block = 0; m < l->network->module_count && l->pipeline.shape.stages > 1; m++) {
     while ((int)block + 1 < blocks && first[block + 1] <= m) block++;
@@ -165,7 +166,8 @@ static int tied_ends(const tws_lower *l, int *other) {
       for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
         uint32_t p = l->network->modules[m].param[i];
         if (p == TWS_NONE || !l->pipeline.param_stages[p]) continue;
-        *other = l->pipeline.param_stages[p] & 1 ? 0 : l->pipeline.shape.stages - 1; /* embedding first, head last */
+        /* the first stage has the embedding, the last one the head */
+        *other = l->pipeline.param_stages[p] & 1 ? 0 : l->pipeline.shape.stages - 1;
         return 1;
       }
     }
@@ -299,8 +301,9 @@ static uint32_t boundary_buffer(tws_lower *l, uint32_t value, int gradient, int 
                             tws_value_elements(l, value) / (uint64_t)parts, 0);
 }
 
-/* Tensor-parallel ranks have equal copies of what stages exchange, unless its tokens are split among them: each sends
- * one part, and the receivers gather the whole. (Narayanan et al. 2021, section 4.1.) Returns the number of parts. */
+/* Returns the number of parts in which stages exchange a value. Tensor-parallel ranks have equal copies of it unless
+ * its tokens are split among them: each rank then sends one part, and the receivers gather the whole value (Narayanan
+ * et al. 2021, section 4.1). */
 static int message_parts(const tws_lower *l, uint32_t value, int gradient) {
   int partitioned = gradient ? l->config->grad_partitioned : l->config->pipe_partitioned;
   int tensor = l->sharding.position.ranks[TWS_AXIS_MODEL];
@@ -310,7 +313,8 @@ static int message_parts(const tws_lower *l, uint32_t value, int gradient) {
              : 1;
 }
 
-/* The whole of what entered in parts: gathered when it is needed, so that nothing waits for a message before. */
+/* Gathers the whole value from the parts that were received. This is done when the value is needed, so that no
+ * operation before waits for the message. */
 static void gather_parts(tws_lower *l, int gradient) {
   uint32_t part = l->pipeline.context->part[gradient],
            value = gradient ? l->pipeline.chunk->out_value : l->pipeline.chunk->in_value;
@@ -346,7 +350,8 @@ static void lower_action(tws_lower *l, int kind) {
   }
 }
 
-/* Activations travel forward, gradients back; one buffer each, as large as the value or its part. */
+/* Emits a message: activations are sent to later stages, gradients to earlier ones. Each message has one buffer, as
+ * large as the value or its part. */
 static void lower_message(tws_lower *l, const tws_pipeline_event *event) {
   tws_plan *plan = l->b.plan;
   int forward = event->action.kind == TWS_ACTION_FORWARD, send = event->kind == TWS_EVENT_SEND;
@@ -403,7 +408,8 @@ static void run_program(tws_lower *l, const tws_pipeline_program *program) {
   }
 }
 
-/* Every stage that holds a tied parameter has a part of its gradient: they add up before data parallelism does. */
+/* Emits the reductions of tied parameters' gradients: every stage that has a tied parameter computes a part of its
+ * gradient, and the parts are added up before the data-parallel reduction. */
 static void reduce_tied(tws_lower *l) {
   if (l->group[TWS_AXIS_TIED] == TWS_NONE) return;
   l->b.phase = TWS_PHASE_BACKWARD;

@@ -7,7 +7,7 @@
 
 #include "base/memory.h"
 
-/* Best way to cut the first i weights into a given number of parts. */
+/* The best division of the first i weights into a given number of parts. */
 typedef struct cut_state {
   int64_t largest, smallest, spread;
 } cut_state;
@@ -32,7 +32,7 @@ static tws_code prefix_sums(const int64_t *weights, int count, int64_t *sum, tws
  * best spread so far, it does so for all further positions. */
 static cut_state best_cut(const cut_state *shorter, const int64_t *sum, int parts, int end, int *position) {
   cut_state best = {.largest = -1, .spread = INT64_MAX};
-  /* Fewer weights than parts cannot be cut; one part starts at the first weight. */
+  /* If there are fewer weights than parts, no division exists; a single part starts at the first weight. */
   for (int cut = parts == 1 ? 0 : end - 1; cut >= parts - 1; cut--) {
     const int64_t part = sum[end] - sum[cut];
     if (parts > 1 && part - best.spread > sum[cut] / (parts - 1)) break;

@@ -14,24 +14,26 @@ static inline int64_t tws_partition_uniform(int64_t items, int64_t parts, int64_
 }
 
 /* Divides `count` weights into consecutive parts; part i is [bounds[i], bounds[i + 1]), bounds has parts + 1 entries.
- * With no more items than parts the weights do not matter (one item each). Otherwise dynamic programming on the spread
- * (largest less smallest sum of a part), which keeps one solution per state and so may miss the optimum; among equal
- * solutions the one with the last boundary is chosen. Time count^2 x parts. (DeepSpeed: partition_balanced) TWS_INVALID
- * for negative weights or sums beyond 63 bits; TWS_MEMORY. */
+ * If there are no more items than parts, each part has at most one item, whatever the weights. Otherwise dynamic
+ * programming on the spread (largest less smallest sum of a part), which keeps one solution per state and so may miss
+ * the optimum; among equal solutions the one with the last boundary is chosen. The time is proportional to count^2 x
+ * parts. (DeepSpeed: partition_balanced) Fails with TWS_INVALID for negative weights or sums of more than 63 bits, or
+ * with TWS_MEMORY. */
 tws_code tws_partition_balanced(const int64_t *weights, int count, int parts, int *bounds, tws_error *err);
 
 typedef struct tws_pipeline_layer {
-  const char *type; /* name that "type:" matches; NULL: none */
-  int64_t params;   /* trainable elements */
+  const char *type; /* class name, which the method "type:" matches; NULL: the layer has none */
+  int64_t params;   /* number of trainable elements */
 } tws_pipeline_layer;
 
-/* Methods, in any case:
+/* Divides layers into `parts` consecutive parts by a method, whose name may be in upper or lower case:
  *   uniform      equal numbers of layers
  *   parameters   balanced by trainable parameters; also when method is NULL
  *   type:REGEX   balanced by the number of layers whose type contains a match of the POSIX extended regular expression,
  *                which is the text between the first and the second colon, in lower case; matches ignore case
- * TWS_INVALID: no match, bad expression, unknown method. TWS_UNSUPPORTED: profile. Parts may be empty when there are
- * fewer layers than parts, and have no matching layer when there are fewer matches than parts. */
+ * Fails with TWS_INVALID if no layer matches, the expression is wrong or the method is unknown, and with
+ * TWS_UNSUPPORTED for the method profile. Parts may be empty when there are fewer layers than parts, and have no
+ * matching layer when there are fewer matches than parts. */
 tws_code tws_pipeline_partition(const char *method, const tws_pipeline_layer *layers, int count, int parts, int *bounds,
                                 tws_error *err);
 

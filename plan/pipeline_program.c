@@ -2,17 +2,18 @@
 
 #include <stdlib.h>
 
-/* An ideal pipeline: forward : input gradient : weight gradient = 1 : 1 : 1, messages take no time. */
+/* time units of actions in an ideal pipeline: forward, input gradient, weight gradient take 1 each, messages 0 */
 static const int units[TWS_ACTION_KIND_COUNT] = {1, 2, 1, 1};
 
 typedef struct ideal {
   const tws_pipeline_shape *shape;
   int blocks;
   uint32_t length;
-  tws_pipeline_action *order; /* [stage][length] */
-  uint32_t *next;             /* per stage */
-  int64_t *clock;             /* per stage */
-  int64_t *end[2];            /* forward, backward: [block][micro-batch], 0: not yet */
+  tws_pipeline_action *order; /* [stage][length] actions of each stage in order */
+  uint32_t *next;             /* per stage: index of its next action */
+  int64_t *clock;             /* per stage: time at which its last action ended */
+  /* [block][micro-batch] time at which the forward, and the backward, action ended; 0: it has not ended */
+  int64_t *end[2];
 } ideal;
 
 static int64_t *end_of(const ideal *pipe, int backward, int block, uint32_t micro_batch) {
@@ -23,7 +24,8 @@ static int is_backward(const tws_pipeline_action *action) {
   return action->kind != TWS_ACTION_FORWARD;
 }
 
-/* The block whose pass feeds this one through a message; -1: none (first forward, last backward, weight part). */
+/* Returns the block whose action sends a message to this one; -1: there is none (first forward, last backward,
+ * gradients of weights). */
 static int source_block(const ideal *pipe, const tws_pipeline_action *action, int block) {
   if (action->kind == TWS_ACTION_BACKWARD_WEIGHT) return -1;
   if (action->kind == TWS_ACTION_FORWARD) return block - 1;
@@ -36,8 +38,8 @@ static int target_block(const ideal *pipe, const tws_pipeline_action *action, in
   return block - 1;
 }
 
-/* Runs a stage as far as its inputs allow; returns how many actions. A stage's own order settles what comes from the
- * stage itself. */
+/* Runs the actions of a stage until one needs a message that is not produced yet; returns the number of actions. Values
+ * from the same stage are ready because of the stage's own order. */
 static uint32_t run_stage(ideal *pipe, int stage) {
   uint32_t before = pipe->next[stage];
   while (pipe->next[stage] < pipe->length) {
@@ -79,11 +81,12 @@ static tws_code run_all(ideal *pipe, tws_arena *scratch, tws_error *err) {
   return TWS_OK;
 }
 
-/* Events by the time at which they happen in the ideal pipeline; at one time, messages in an order that both of their
- * ends know, then the action that starts. */
+/* An event, with the time at which it happens in the ideal pipeline. Events are sorted by time. At equal times messages
+ * come before the action that starts; their order depends only on quantities that both stages know. */
 typedef struct timed_event {
   int64_t time;
-  int rank; /* messages: 2 x receiving block + direction, then the micro-batch; actions: INT32_MAX */
+  /* second sort key; messages: 2 x receiving block + direction (then the micro-batch decides); actions: INT32_MAX */
+  int rank;
   tws_pipeline_event event;
 } timed_event;
 
@@ -95,7 +98,8 @@ static int by_time(const void *left, const void *right) {
   return x < y ? -1 : x > y;
 }
 
-/* A message that comes early is a few events before its place, so most are where they belong. Falls back where not. */
+/* Sorts events by insertion, since most are in order and an early message is only a few positions off. If it needs too
+ * many moves, it calls qsort(). */
 static void sort_events(timed_event *events, uint32_t count) {
   enum { MOVES = 24 };
   uint64_t left = (uint64_t)MOVES * count;

@@ -3,8 +3,8 @@
  *
  * A send right after its action and a receive right before its action would deadlock: in the steady state of 1F1B a
  * stage would send activations to the next stage while that sends gradients back. Here every stage issues its messages
- * in the order of one global key, the time at which an ideal pipeline produces them, so that at least one message can
- * always proceed. */
+ * in the order of one global key, which is the time at which an ideal pipeline produces each message, so that at least
+ * one message can always proceed. */
 #ifndef TWS_PLAN_PIPELINE_PROGRAM_H
 #define TWS_PLAN_PIPELINE_PROGRAM_H
 
@@ -14,22 +14,23 @@
 typedef enum tws_pipeline_event_kind { TWS_EVENT_ACTION, TWS_EVENT_SEND, TWS_EVENT_RECV } tws_pipeline_event_kind;
 
 typedef struct tws_pipeline_event {
-  /* RECV: this stage's action that reads the message; SEND: the one that produced it. Messages of FORWARD actions are
-   * activations, the others are their gradients. */
+  /* RECV: the action of this stage that reads the message; SEND: the action that produced it. Messages of FORWARD
+   * actions are activations; messages of the other actions are gradients. */
   tws_pipeline_action action;
   uint8_t kind;
-  int peer; /* stage at the other end of a message, else -1 */
+  int peer; /* SEND, RECV: the stage at the other end of the message; otherwise -1 */
 } tws_pipeline_event;
 
 typedef struct tws_pipeline_program {
-  /* a receive precedes the action that reads it, a send follows the action that produced it */
+  /* the stage's events in the order in which it issues them: a receive precedes the action that reads it, and a send
+   * follows the action that produced it */
   tws_pipeline_event *events;
   uint32_t count;
 } tws_pipeline_program;
 
-/* Builds the program of a stage for a shape that passes tws_pipeline_check(). No message is sent by a stage to itself:
- * blocks on one stage pass values directly. Time and scratch memory are proportional to all actions of all stages.
- * events live in `arena`. */
+/* Builds the program of a stage for a shape that passes tws_pipeline_check(). No stage sends messages to itself: blocks
+ * on one stage pass values directly. Time and scratch memory are proportional to the number of all actions of all
+ * stages. `events` is allocated in `arena`. */
 tws_code tws_pipeline_program_make(const tws_pipeline_shape *shape, int stage, tws_arena *arena,
                                    tws_pipeline_program *program, tws_error *err);
 

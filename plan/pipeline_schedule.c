@@ -89,8 +89,8 @@ uint32_t tws_pipeline_order_length(const tws_pipeline_shape *shape) {
   return passes * (shape->kind == TWS_PIPELINE_ZB_H1 ? 3 : 2);
 }
 
-/* The k-th pass of a stage in one direction. Interleaved: p micro-batches through one chunk, then the same ones through
- * the next; backward passes take the chunks from the end. */
+/* Returns the k-th pass of a stage in one direction. Interleaved schedules run p micro-batches through one chunk, then
+ * the same micro-batches through the next chunk; backward passes begin with the last chunk. */
 static tws_pipeline_action nth_pass(const tws_pipeline_shape *shape, tws_pipeline_action_kind kind, uint32_t k) {
   uint32_t p = (uint32_t)shape->stages, v = (uint32_t)shape->virtual_stages;
   tws_pipeline_action action = {.kind = (uint8_t)kind, .micro_batch = k};
@@ -102,7 +102,8 @@ static tws_pipeline_action nth_pass(const tws_pipeline_shape *shape, tws_pipelin
   return action;
 }
 
-/* Forward passes before the first backward pass, less the one that the steady state pairs with it. */
+/* Returns the number of forward passes before the first backward pass, without the forward pass that the steady state
+ * pairs with it. */
 static uint32_t warm_up(const tws_pipeline_shape *shape, int stage) {
   uint32_t passes = (uint32_t)shape->micro_batches * (uint32_t)shape->virtual_stages;
   uint32_t after = (uint32_t)(shape->stages - 1 - stage), count = after;
@@ -121,8 +122,9 @@ void tws_pipeline_order(const tws_pipeline_shape *shape, int stage, tws_pipeline
   while (backward < passes) {
     if (forward < passes) actions[n++] = nth_pass(shape, TWS_ACTION_FORWARD, forward++);
     actions[n++] = nth_pass(shape, split ? TWS_ACTION_BACKWARD_INPUT : TWS_ACTION_BACKWARD, backward++);
-    /* Stage s has p - s micro-batches between forward and backward; s more may wait for their weight gradients before
-     * it keeps as much as stage 0. What waits at the end fills the bubble. */
+    /* Stage s has p - s micro-batches between forward and backward passes; s more may wait for their weight gradients
+     * until the stage keeps as many activations as stage 0. Weight gradients that still wait at the end fill the
+     * bubble. */
     if (split && backward - weight > (uint32_t)stage) {
       actions[n++] = nth_pass(shape, TWS_ACTION_BACKWARD_WEIGHT, weight++);
     }

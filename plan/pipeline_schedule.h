@@ -1,6 +1,7 @@
-/* Pipeline schedules as functions: the sequence of forward and backward passes of a stage. They need no plan and
- * allocate nothing. Lowering reads the order of passes; sends and receives follow from it (plan/pipeline_program.h).
- * docs/pipeline.md draws the schedules; DeepSpeed's own form is in tests/deepspeed_instructions.h. */
+/* Computes pipeline schedules: the sequence of forward and backward passes of each stage. The functions need no plan
+ * and allocate nothing. Lowering reads the order of passes; sends and receives follow from it
+ * (plan/pipeline_program.h). docs/pipeline.md draws the schedules; DeepSpeed's own form is in
+ * tests/deepspeed_instructions.h. */
 #ifndef TWS_PLAN_PIPELINE_SCHEDULE_H
 #define TWS_PLAN_PIPELINE_SCHEDULE_H
 
@@ -27,7 +28,8 @@ tws_code tws_pipeline_kind_parse(const char *name, tws_pipeline_kind *kind, tws_
 
 typedef enum tws_pipeline_action_kind {
   TWS_ACTION_FORWARD,
-  TWS_ACTION_BACKWARD,        /* gradients of inputs and weights in one pass; not in schedules with the next two */
+  /* gradients of inputs and weights in one pass; schedules with the next two actions do not have it */
+  TWS_ACTION_BACKWARD,
   TWS_ACTION_BACKWARD_INPUT,  /* ZB_H1: gradients of inputs, which the previous stage waits for */
   TWS_ACTION_BACKWARD_WEIGHT, /* ZB_H1: gradients of weights; releases the activations */
   TWS_ACTION_KIND_COUNT
@@ -36,7 +38,7 @@ typedef enum tws_pipeline_action_kind {
 typedef struct tws_pipeline_action {
   uint8_t kind;
   uint8_t pad_;
-  uint16_t chunk; /* of this stage, 0 .. virtual_stages - 1 */
+  uint16_t chunk; /* chunk of layers of this stage, 0 .. virtual_stages - 1 */
   uint32_t micro_batch;
 } tws_pipeline_action;
 
@@ -44,16 +46,19 @@ typedef struct tws_pipeline_shape {
   tws_pipeline_kind kind;
   int stages, virtual_stages; /* virtual_stages: chunks of layers per stage, 1 unless INTERLEAVED */
   int micro_batches;
-  int forward_only; /* an evaluation: no backward passes */
-  int beside; /* a delayed update overlaps with the micro-batches: the time that they hide depends on their number */
+  int forward_only; /* 1: an evaluation, which has no backward passes */
+  /* 1: a delayed update overlaps with the micro-batches, so that the exposed part of the update depends on their
+   * number */
+  int beside;
 } tws_pipeline_shape;
 /* Returns the shape of a configuration's pipeline over `stages` stages; with one stage it is 1F1B whatever the
  * configuration says. */
 tws_pipeline_shape tws_pipeline_shape_of(const tws_config *config, int stages, int64_t micro_batches);
 
-/* The model is divided into stages x virtual_stages blocks of layers, which are assigned round-robin: chunk c of stage
- * s is block c x stages + s. Within a micro-batch, the forward pass of block b depends on that of b - 1, and its
- * backward pass on that of b + 1 (for the last block: on its own forward pass). */
+/* Returns the index of a block. The model is divided into stages x virtual_stages blocks of layers, which are assigned
+ * round-robin: chunk c of stage s is block c x stages + s. Within a micro-batch, the forward pass of block b depends on
+ * the forward pass of block b - 1, and its backward pass on the backward pass of block b + 1 (for the last block, on
+ * its own forward pass). */
 static inline int tws_pipeline_block(const tws_pipeline_shape *shape, int stage, int chunk) {
   return chunk * shape->stages + stage;
 }
@@ -64,22 +69,24 @@ static inline int tws_pipeline_block_chunk(const tws_pipeline_shape *shape, int 
   return block / shape->stages;
 }
 
-/* TWS_INVALID or TWS_UNSUPPORTED with rule and nearest legal value. The functions below need a shape that passes. An
- * INTERLEAVED shape with one virtual stage is legal and the same as 1F1B. */
+/* Fails with TWS_INVALID or TWS_UNSUPPORTED if a shape is not legal; the message names the rule and the nearest legal
+ * value. The functions below need a legal shape. An INTERLEAVED shape with one virtual stage is legal and equal to
+ * 1F1B. */
 tws_code tws_pipeline_check(const tws_pipeline_shape *shape, tws_error *err);
 /* Returns the number of actions of a stage in one step, which is equal for all stages. */
 uint32_t tws_pipeline_order_length(const tws_pipeline_shape *shape);
-/* Writes tws_pipeline_order_length() actions. Micro-batches of a chunk finish in ascending order on every stage and in
- * every kind, so that gradients are summed in one order whatever the schedule. Messages from one stage to another,
- * activations and gradients together, are produced and read in the same order. */
+/* Writes the tws_pipeline_order_length() actions of a stage in order. Micro-batches of a chunk finish in ascending
+ * order on every stage and in every kind of schedule, so that gradients are summed in one order whatever the schedule.
+ * Messages from one stage to another, activations and gradients together, are produced and read in the same order. */
 void tws_pipeline_order(const tws_pipeline_shape *shape, int stage, tws_pipeline_action *actions);
-/* Returns the largest number of (chunk, micro-batch) pairs whose activations a stage holds at the same time: from the
- * start of the forward pass to the end of the backward pass (ZB_H1: of its weight part). */
+/* Returns the largest number of (chunk, micro-batch) pairs whose activations a stage holds at the same time. A stage
+ * holds them from the start of the forward pass to the end of the backward pass (ZB_H1: to the end of the gradients of
+ * weights). */
 uint32_t tws_pipeline_in_flight(const tws_pipeline_shape *shape, int stage);
 /* Returns the bubble of an ideal pipeline: idle seconds of a stage in one step, for stages of equal cost and free
- * messages. Seconds are those of one micro-batch through one whole stage (all its chunks). (p-1)(f+b+w); INTERLEAVED
- * divides it by the virtual stages; ZB_H1 has (p-1)(f+b-w) + max(0, p-m) w, which holds while w is neither above f nor
- * above b. */
+ * messages. f, b and w are the seconds of one micro-batch on all chunks of a stage: forward pass, gradients of inputs,
+ * gradients of weights. With p stages and m micro-batches the bubble is (p-1)(f+b+w); INTERLEAVED divides it by the
+ * virtual stages; for ZB_H1 it is (p-1)(f+b-w) + max(0, p-m) w, which is valid if w is at most f and at most b. */
 double tws_pipeline_bubble(const tws_pipeline_shape *shape, double forward_s, double input_s, double weight_s);
 
 #endif

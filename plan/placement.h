@@ -1,5 +1,5 @@
-/* Placement: how a tensor is distributed over the ranks along each axis (as in PyTorch's DTensor), and which collective
- * changes one placement to another. Internal to plan/.
+/* A placement says how a tensor is distributed over the ranks along each axis (as in PyTorch's DTensor). This file also
+ * determines which collective changes one placement to another. Internal to plan/.
  *
  * The placement of a value determines that of its gradient, its dual. If all ranks have equal values, there are two
  * cases: they do equal work with the value and compute equal gradients (REPLICATED), or they do different work with it,
@@ -13,15 +13,15 @@
 #include "config/axes.h"
 #include "models/kernel.h"
 
-/* identifier, name, the gradient's placement */
+/* arguments of each row: identifier, name, placement of the gradient */
 #define TWS_PLACEMENTS(X)                                                                                   \
   X(REPLICATED, "replicated", REPLICATED)                                                                   \
   X(BROADCAST, "broadcast", PARTIAL)                                                                        \
   X(PARTIAL, "partial sum", BROADCAST)                                                                      \
   X(TOKENS, "split by tokens", TOKENS)                                                                      \
   X(FEATURES, "split by features", FEATURES) /* heads, columns of logits */                                 \
-  X(ROWS, "split by rows", ROWS)             /* of a parameter: a product's outputs */                      \
-  X(COLUMNS, "split by columns", COLUMNS)    /* of a parameter: its inputs */                               \
+  X(ROWS, "split by rows", ROWS)             /* parameter: outputs of a product */                          \
+  X(COLUMNS, "split by columns", COLUMNS)    /* parameter: inputs of a product */                           \
   X(EXPERTS, "one of its own",                                                                              \
     EXPERTS) /* of a parameter: each rank has its own; of slots: those of all ranks for a rank's experts */ \
   X(SAMPLES, "split by samples", SAMPLES) /* data parallelism */
@@ -33,7 +33,7 @@ typedef enum tws_placed {
 } tws_placed;
 
 typedef struct tws_placement {
-  uint8_t on[TWS_AXIS_COUNT]; /* tws_placed */
+  uint8_t on[TWS_AXIS_COUNT]; /* per axis: tws_placed */
 } tws_placement;
 
 const char *tws_placed_name(tws_placed placed);
@@ -42,11 +42,11 @@ static inline int tws_placed_is_split(tws_placed placed) {
   return placed >= TWS_PLACED_TOKENS;
 }
 
-/* Returns the tws_collective that changes `from` to `to` along one axis, or one of these. The gradient is changed from
- * dual(to) to dual(from). */
+/* Returns the tws_collective that changes placement `from` to placement `to` along one axis, or one of the values
+ * below. The placement of the gradient then changes from dual(to) to dual(from). */
 enum {
   TWS_MOVES_NOTHING = -1, /* no communication: each rank already has what it needs */
-  TWS_NO_CHANGE = -2      /* no collective changes the one to the other */
+  TWS_NO_CHANGE = -2      /* no collective changes `from` to `to` */
 };
 int tws_placed_change(tws_placed from, tws_placed to);
 

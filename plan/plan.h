@@ -5,7 +5,8 @@
  * operations in issue order, each on a stream, with the ranges of the buffers they read and write. tws_plan_build()
  * then derives what follows from that: lifetimes, offsets in one arena per memory tier, and the dependencies between
  * streams (true, anti- and output dependencies, and reuse of memory). Operations of one stream run in issue order.
- * Readers: estimators/ (bytes, longest path), sim/ (SimGrid), real/ (kernels, communication). */
+ * estimators/ reads bytes and the longest path from a plan, sim/ simulates it with SimGrid, and real/ runs its kernels
+ * and communication. */
 #ifndef TWS_PLAN_PLAN_H
 #define TWS_PLAN_PLAN_H
 
@@ -36,10 +37,10 @@ typedef enum tws_stream {
 #define X(name, text) TWS_STREAM_##name,
   TWS_STREAMS(X)
 #undef X
-      TWS_STREAM_COUNT /* at most 16 */
+      TWS_STREAM_COUNT /* number of streams, at most 16 */
 } tws_stream;
 
-/* Where an operation runs: kernels and copy engines of the device, the host's cores, the disk. */
+/* The places where an operation runs: kernels and copy engines of the device, the host's cores, the disk. */
 #define TWS_PLACES(X) X(DEVICE, "device") X(HOST, "host") X(DISK, "disk")
 typedef enum tws_place {
 #define X(name, text) TWS_PLACE_##name,
@@ -99,30 +100,32 @@ const char *tws_channel_name(tws_channel channel);
 const char *tws_phase_name(tws_phase phase);
 const char *tws_category_name(tws_category category);
 
-/* Flags of a collective's work: slots of unequal size; segments of several types, where `dtype` is that of the
- * first. */
+/* Flags of a collective's work: TWS_UNEVEN: the slots have unequal sizes; TWS_MIXED: the segments have several types,
+ * and `dtype` is the type of the first segment. */
 enum { TWS_UNEVEN = 1, TWS_MIXED = 2 };
 enum { TWS_READ = 1, TWS_WRITE = 2, TWS_READ_WRITE = 3 };
-/* Alignment in bytes: of every buffer in an arena; of transfers on the disk and in host memory. */
+/* Alignments in bytes: of every buffer in an arena; of transfers on the disk and in host memory. */
 enum { TWS_ALIGNMENT = 256, TWS_DISK_ALIGNMENT = 4096 };
 
 /* The lifetime of a buffer, which determines its arena within its tier. */
 typedef enum tws_lifetime {
-  TWS_LIFETIME_OPS,     /* from its first operation to its last */
-  TWS_LIFETIME_PROGRAM, /* the whole program: what the host writes before it and reads after it */
-  TWS_LIFETIME_STATE    /* an entry of the state, in the state's arena */
+  TWS_LIFETIME_OPS, /* from the buffer's first operation to its last */
+  /* the whole program: the host writes the buffer before the program or reads it after the program */
+  TWS_LIFETIME_PROGRAM,
+  TWS_LIFETIME_STATE /* an entry of the state, in the state's arena */
 } tws_lifetime;
 
 typedef struct tws_buffer {
   const char *name;
   uint8_t tier, dtype, category;
-  uint8_t lifetime;           /* tws_lifetime */
-  uint32_t first_op, last_op; /* in issue order; TWS_NONE: never used */
-  uint16_t streams;           /* bit mask of the streams whose operations use it */
-  uint64_t elements, bytes;   /* bytes = elements x size, not padded */
-  uint64_t offset;            /* bytes, in its arena; a multiple of TWS_ALIGNMENT */
+  uint8_t lifetime; /* tws_lifetime */
+  /* the first and the last operation that use it, in issue order; TWS_NONE: no operation uses it */
+  uint32_t first_op, last_op;
+  uint16_t streams;         /* bit mask of the streams whose operations use it */
+  uint64_t elements, bytes; /* number of elements; bytes = elements x size of the type, without padding */
+  uint64_t offset;          /* bytes from the start of its arena; a multiple of TWS_ALIGNMENT */
 } tws_buffer;
-/* Arenas of a rank: for each tier the programs', then for each tier the state's. */
+/* The number of arenas of a rank: for each tier one of the programs, then for each tier one of the state. */
 enum { TWS_ARENA_COUNT = 2 * TWS_TIER_COUNT };
 static inline int tws_buffer_arena(const tws_buffer *buffer) {
   return buffer->tier + (buffer->lifetime == TWS_LIFETIME_STATE ? TWS_TIER_COUNT : 0);
@@ -131,56 +134,61 @@ static inline int tws_buffer_arena(const tws_buffer *buffer) {
 typedef struct tws_operand {
   uint32_t buffer;
   uint32_t access;        /* TWS_READ, TWS_WRITE or both */
-  uint64_t offset, count; /* elements */
+  uint64_t offset, count; /* range of elements of the buffer: first one, and their number */
 } tws_operand;
 
 typedef struct tws_op {
   uint8_t kind, stream, phase;
   uint8_t place, channel;
-  uint8_t awaited; /* an operation of another stream depends on it */
+  uint8_t awaited; /* 1: an operation of another stream depends on it */
   uint16_t pad_;
-  uint32_t work;        /* index into works: kernel or collective, shape, types */
-  uint32_t module;      /* network module, or TWS_NONE */
-  uint32_t micro_batch; /* of its pass; accumulation_steps: an operation that runs once a step */
+  uint32_t work;        /* index into tws_plan.works, which say the kernel or collective, the shape and the types */
+  uint32_t module;      /* index of a module of the network, or TWS_NONE */
+  uint32_t micro_batch; /* index of the micro-batch; accumulation_steps: an operation that runs once a step */
   uint32_t operand_first, dep_first;
   uint16_t operand_count, dep_count;
-  uint32_t peer;      /* SEND, RECV: rank; REDUCE, BROADCAST: root's index in its group */
-  uint32_t arguments; /* COMPUTE: 1 + index into the plan's arguments, 0: none */
-  uint32_t match; /* COLLECTIVE: number among those of its group; SEND, RECV: among the messages from that rank to the
-                     other. Operations of different ranks with equal group (or pair) and number meet. Else 0 */
+  uint32_t peer;      /* SEND, RECV: rank of the partner; REDUCE, BROADCAST: the root's index in its group */
+  uint32_t arguments; /* COMPUTE: 1 + index into tws_plan.arguments; 0: the kernel has no arguments */
+  /* COLLECTIVE: its number among the collectives of its group; SEND, RECV: its number among the messages from the
+   * sender to the receiver; other kinds: 0. Operations of different ranks with equal group (or pair of ranks) and equal
+   * number meet. */
+  uint32_t match;
 } tws_op;
-/* Collective operands: for each coalesced segment the sent range, then the received range. They are one READ_WRITE
- * operand per segment when in place (all-reduce, reduce, broadcast). all_gather may gather in place: the sent range is
- * then the rank's own part of the received range. reduce_scatter receives into a range of its own. An all_to_all with
- * the flag TWS_UNEVEN has a third operand, int32 [2][size]: the numbers of elements that are sent to each member and
- * received from each. They are known only when it runs: the ranges have the largest possible size, and d[0] is the
- * expected size. Reductions are sums. COPY operands: source (R), destination (W). */
+/* The operands of a collective are, for each coalesced segment, the sent range, then the received range. A collective
+ * in place has one READ_WRITE operand per segment (all-reduce, reduce, broadcast). all_gather may gather in place: the
+ * sent range is then the rank's own part of the received range. reduce_scatter receives into a range of its own. An
+ * all_to_all with the flag TWS_UNEVEN has a third operand, int32 [2][size]: the numbers of elements that are sent to
+ * each member and received from each. These numbers are known only when the collective runs: the ranges have the
+ * largest possible size, and d[0] is the expected size. Reductions are sums. The operands of a COPY are the source (R)
+ * and the destination (W). */
 
 typedef struct tws_group {
-  tws_axes axes;    /* along which its ranks differ */
-  int size, index;  /* this rank's index in ranks */
-  const int *ranks; /* global ranks, in order */
+  tws_axes axes;    /* the axes along which the group's ranks differ */
+  int size, index;  /* number of ranks; this rank's index in `ranks` */
+  const int *ranks; /* global ranks, in the order of the group */
 } tws_group;
-/* Returns the channel of communicators along these axes, which is that of the first axis. */
+/* Returns the channel of communicators along these axes, which is the channel of the first axis. */
 tws_channel tws_channel_of_axes(tws_axes axes);
 
 /* The slice of a parameter that a rank holds under tensor parallelism: up to three blocks of rows (query, key and value
- * of a fused projection), stacked, and a range of their columns. Vectors are matrices of one column. The rank's own
- * parameter is the slice, with elements counted from 0. Experts are stacked: the blocks recur `repeats` times, once for
- * each expert, at a distance of `step` rows of the whole parameter. */
+ * of a fused projection), one above another, and a range of their columns. Vectors are matrices of one column. The
+ * rank's own parameter is the slice, with elements counted from 0. Experts are stacked: the blocks recur `repeats`
+ * times, once for each expert, at a distance of `step` rows of the whole parameter. */
 typedef struct tws_param_slice {
-  int64_t first_row[3], rows[3]; /* rows 0: no more blocks */
+  /* per block: first row of the whole parameter, and number of rows; rows 0: there are no more blocks */
+  int64_t first_row[3], rows[3];
   int64_t first_column, columns, whole_columns;
-  int64_t repeats, step; /* repeats 0 or 1: once; else blocks lie between the same two multiples of step */
+  /* repeats 0 or 1: the blocks occur once; else each repetition is between two adjacent multiples of step */
+  int64_t repeats, step;
 } tws_param_slice;
 static inline int64_t tws_param_slice_rows(const tws_param_slice *slice) {
   return (slice->rows[0] + slice->rows[1] + slice->rows[2]) * (slice->repeats > 1 ? slice->repeats : 1);
 }
-/* Returns the index in the whole parameter of element `index` of the slice; *run: number of contiguous elements from
- * there on. */
+/* Returns the index in the whole parameter of element `index` of the slice; *run: number of elements from `index` on
+ * that are contiguous in both. */
 uint64_t tws_param_slice_whole(const tws_param_slice *slice, uint64_t index, uint64_t *run);
 
-/* Programs: what a plan does with the state of a rank. */
+/* Programs: a program is one list of operations over the state of a rank, such as a training step. */
 #define TWS_PROGRAMS(X) X(TRAIN, "train") X(EVALUATE, "evaluate") X(APPLY, "apply") X(SELECT, "select") X(SYNC, "sync")
 typedef enum tws_program {
 #define X(name, text) TWS_PROGRAM_##name,
@@ -189,90 +197,97 @@ typedef enum tws_program {
       TWS_PROGRAM_COUNT
 } tws_program;
 const char *tws_program_name(tws_program program);
-/* Returns 1 if a configuration has a program. APPLY runs the host's update that training steps defer: to the next step
- * (plan/delayed.c), or to every few steps (plan/zenflow.c). SELECT does the same and reselects columns; SYNC copies the
- * states of the device's columns to the host, and those of newly selected columns to the device. */
+/* Returns 1 if a configuration has a program. APPLY runs the host's update that training steps defer, either to the
+ * next step (plan/delayed.c) or to every few steps (plan/zenflow.c). SELECT is an APPLY that also selects columns anew;
+ * SYNC copies the states of the device's columns to the host, and those of newly selected columns to the device. */
 static inline int tws_plan_has_program(const tws_config *config, tws_program program) {
   if (program == TWS_PROGRAM_TRAIN || program == TWS_PROGRAM_EVALUATE) return 1;
   return config->zenflow.on || (config->delayed_update && program == TWS_PROGRAM_APPLY);
 }
-/* Returns 1 if a training runs a program between its steps, however rarely. */
+/* Returns 1 if a training job runs a program between its steps, even if only rarely. */
 static inline int tws_program_runs_between(const tws_config *config, tws_program program) {
   return config->zenflow.on && program > TWS_PROGRAM_EVALUATE;
 }
-/* Returns how often a program runs per training step, averaged over a long training; 0 for EVALUATE and SYNC. */
+/* Returns the average number of runs of a program per training step of a long training; 0 for EVALUATE and SYNC. */
 double tws_program_share(const tws_config *config, tws_program program);
 
-/* Quantized parameters: those stored from element `first` on. The state has their codes and scales
- * (models/quantized.h). */
+/* Quantized parameters: the parameters whose elements are stored from element `first` on. The state has their codes and
+ * scales (models/quantized.h). */
 enum { TWS_QUANTIZED_PARTS = 3 };
 typedef struct tws_quantized {
-  uint64_t first;         /* a tws_shard.storage_offset; TWS_NO_OFFSET: none */
-  uint32_t codes, scales; /* buffers: code of element first + i, and scale of its block */
-  /* buffer: per group of blocks the mean of their scales, and the scale of the quantized deviations from it; TWS_NONE:
-   * scales are float32 */
+  uint64_t first; /* the tws_shard.storage_offset of the first quantized parameter; TWS_NO_OFFSET: there is none */
+  /* buffers: the code of stored element first + i is at index i; the scale of each block of elements */
+  uint32_t codes, scales;
+  /* buffer: per group of blocks the mean of their scales, and the scale of the quantized deviations from this mean;
+   * TWS_NONE: scales are float32 */
   uint32_t means;
-  int bits;      /* bits of a code, 4 or 8; 0: no quantized parameters */
-  int64_t block; /* elements that share a scale */
-  int64_t group; /* blocks of a group; 0: scales are float32 */
+  int bits;      /* number of bits of a code, 4 or 8; 0: there are no quantized parameters */
+  int64_t block; /* number of elements that share a scale */
+  int64_t group; /* number of blocks in a group; 0: scales are float32 */
 } tws_quantized;
-/* Writes the operands (reads) of codes, scales and means of `count` elements that are stored from `offset` on, and
- * returns their number. */
+/* Writes read operands for the codes, the scales and the means of `count` elements that are stored from `offset` on,
+ * and returns the number of operands. */
 int tws_quantized_stored(const tws_quantized *q, uint64_t offset, uint64_t count, tws_operand out[TWS_QUANTIZED_PARTS]);
-/* Returns the number of which all element offsets and counts are multiples. */
+/* Returns the number of elements of which all element offsets and counts are multiples. */
 static inline int64_t tws_quantized_unit(const tws_quantized *q) {
   return q->block * (q->group > 0 ? q->group : 1);
 }
 
 typedef struct tws_plan {
   tws_arena *arena;
-  const tws_network *network; /* not owned: must outlive the plan */
+  const tws_network *network; /* the network; the plan does not own it, and it must outlive the plan */
   tws_topology topology;
   tws_program program;
-  tws_state *state; /* not owned if it was given to tws_plan_build(): must outlive the plan */
+  /* the rank's state; if it was given to tws_plan_build() the plan does not own it, and it must outlive the plan */
+  tws_state *state;
   int owns_state;
   int rank, world;
-  tws_position position; /* of the rank; sequence_length is that of whole sequences */
-  int stage, stages;     /* of the pipeline: 0 of 1 without one */
+  tws_position position; /* the rank's position; position.sequence_length counts whole sequences, not the rank's part */
+  int stage, stages;     /* the rank's pipeline stage, and the number of stages: 0 of 1 without a pipeline */
   tws_zero_config zero;
   tws_dtype dtype;
-  /* type that costs assume for matrix products without one of their own; AUTO in engines */
+  /* the type that cost models assume for matrix products whose work states no type; AUTO in engines */
   tws_matmul_dtype matmul_dtype;
   int64_t micro_batch_size, sequence_length, accumulation_steps;
-  /* 1: micro-batch barriers, in ZeRO 2 and 3 with overlap or offloading. Within a micro-batch, gathers, reductions and
-   * copies from the host wait for the computation that was issued before them. The next micro-batch and the optimizer
-   * phase begin when all gradients are reduced and, on several ranks, copied to the host. No operation waits for
-   * memory, so that times do not depend on the layout. */
+  /* 1: the plan has micro-batch barriers, as in ZeRO 2 and 3 with overlap or offloading. Within a micro-batch, gathers,
+   * reductions and copies from the host wait for the computation that was issued before them. The next micro-batch and
+   * the optimizer phase begin when all gradients are reduced and, on several ranks, copied to the host. No operation
+   * waits for memory, so that times do not depend on the layout. */
   int in_step;
-  /* operations of the optimizer phase before this one belong to the previous step (delayed update); 0: none */
+  /* index of an operation; operations of the optimizer phase before it belong to the previous step (delayed update); 0:
+   * there are none */
   uint32_t late;
-  /* of a periodic step (plan/fold.h): number of micro-batches after which the layout is seen to recur, and its period
-   * in micro-batches; 0: not periodic */
+  /* of a periodic step (plan/fold.h): number of micro-batches after which the memory layout recurs, and the period in
+   * micro-batches with which it does; 0: not periodic */
   uint32_t settled, period;
   tws_op *ops;
   tws_operand *operands;
-  uint32_t *deps; /* op indices, always on other streams and earlier in issue order */
+  uint32_t *deps; /* indices of operations, always on other streams and earlier in issue order */
   tws_buffer *buffers;
   tws_work *works;
-  tws_arguments *arguments; /* of kernels, without duplicates */
+  tws_arguments *arguments; /* arguments of kernels, without duplicates */
   tws_group *groups;
-  const tws_param_slice *slices; /* per parameter of the network; NULL: this rank's parameters are whole */
+  /* per parameter of the network: the slice that this rank has; NULL: this rank's parameters are whole */
+  const tws_param_slice *slices;
   uint32_t op_count, operand_count, dep_count, buffer_count, work_count, argument_count, group_count;
-  uint64_t arena_bytes[TWS_TIER_COUNT]; /* without the state: tws_plan_bytes() */
-  /* well-known buffers; TWS_NONE where a plan has none */
+  /* bytes of the program's arena in each tier, without the state's arena: tws_plan_bytes() adds it */
+  uint64_t arena_bytes[TWS_TIER_COUNT];
+  /* buffers that engines find by name: TWS_NONE if a plan has no such buffer */
   uint32_t parameters, master, gradients;
-  uint32_t optimizer_state[TWS_OPTIMIZER_STATES]; /* by config/optimizers.def */
+  uint32_t optimizer_state[TWS_OPTIMIZER_STATES]; /* per optimizer state, in the order of config/optimizers.def */
   int optimizer_states;
-  uint32_t input[TWS_NETWORK_INPUTS]; /* per network input: [accumulation][rows of a micro-batch on this rank] */
+  /* per network input: a buffer, [accumulation step][row on this rank] */
+  uint32_t input[TWS_NETWORK_INPUTS];
   tws_quantized quantized;
   uint32_t hyper, metrics;
-  uint32_t running;              /* running statistics of this rank's modules, concatenated; TWS_NONE: none */
-  const uint64_t *running_first; /* per running statistics of the network: offset in it, or TWS_NO_OFFSET */
+  /* buffer of the running statistics of this rank's modules, concatenated; TWS_NONE: there are none */
+  uint32_t running;
+  const uint64_t *running_first; /* per running statistics of the network: its offset in `running`, or TWS_NO_OFFSET */
   tws_backend_kind backend;
   int threads;
 } tws_plan;
 
-/* The purpose of a plan; the comment says what it omits. */
+/* The purpose of a plan, which determines what is not computed. */
 typedef enum tws_plan_use {
   TWS_PLAN_FOR_ALL,
   TWS_PLAN_FOR_TIMES, /* omits offsets and arena_bytes if no stream waits for memory */
@@ -281,45 +296,46 @@ typedef enum tws_plan_use {
 
 typedef struct tws_plan_request {
   const tws_network *network;
-  const tws_config *config; /* resolved */
+  const tws_config *config; /* the resolved configuration */
   tws_topology topology;
   int rank;
-  tws_backend_kind backend; /* decides workspaces */
-  int threads;              /* host */
-  int64_t max_accumulation; /* build at most this many micro-batches (0: all) */
+  tws_backend_kind backend; /* the backend, which determines the sizes of workspaces */
+  int threads;              /* number of the host's threads */
+  int64_t max_accumulation; /* largest number of micro-batches to build; 0: all of the step */
   tws_program program;
-  tws_state *state;    /* of the rank, from another program's plan; NULL: the plan creates its own */
-  int parameters_only; /* an evaluation whose own state has no master weights and optimizer states */
+  tws_state *state;    /* the rank's state, from another program's plan; NULL: the plan creates its own */
+  int parameters_only; /* 1: the plan is an evaluation whose own state has no master weights and optimizer states */
   tws_plan_use use;
 } tws_plan_request;
 
-/* The most operations of a plan, before kernels are fused or sliced, and of all plans of a job that are loaded
- * together. Longer plans are refused before they exhaust memory (2^23 operations take about 2.5 GiB). */
+/* The largest number of operations of a plan, before kernels are fused or sliced, and of all plans of a job that are
+ * loaded together. Longer plans are refused before they exhaust memory (2^23 operations take about 2.5 GiB). */
 enum { TWS_PLAN_MOST_VISITS = 1 << 23 };
 tws_code tws_plans_check_length(uint64_t operations, tws_error *err);
 
-/* TWS_UNSUPPORTED / TWS_INVALID with the rule, the reason and the nearest legal configuration. */
-/* Builds the topology of a resolved configuration on `ranks` ranks: axes in the order of config->axis_order, the last
- * varies fastest; axes of one rank are omitted, except "data". TWS_INVALID if their product does not divide the
- * ranks. */
+/* The functions below fail with TWS_UNSUPPORTED or TWS_INVALID; the message names the rule, the reason and the nearest
+ * legal configuration. */
+/* Builds the topology of a resolved configuration on `ranks` ranks. Its axes are in the order of config->axis_order,
+ * and the last one varies fastest; axes of one rank are omitted, except "data". Fails with TWS_INVALID if the product
+ * of the axes does not divide `ranks`. */
 tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *topology, tws_error *err);
 
 tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_error *err);
 /* Builds only operations and buffers with their lifetimes, without offsets and dependencies, which is faster and
- * suffices for live memory. */
+ * suffices to compute the bytes of live buffers. */
 tws_code tws_plan_lower(const tws_plan_request *request, tws_plan **out, tws_error *err);
-/* Builds the same with dependencies of operands, channels and barriers, but without offsets: no operation waits for the
- * reuse of memory, so its step time is a lower bound of the whole plan's. */
+/* Builds a plan with the dependencies of operands, channels and barriers, but without offsets. None of its operations
+ * waits for the reuse of memory, so its step time is a lower bound of the step time of the plan with offsets. */
 tws_code tws_plan_depend(const tws_plan_request *request, tws_plan **out, tws_error *err);
 void tws_plan_destroy(tws_plan *plan);
 static inline int tws_shard_is_quantized(const tws_plan *plan, const tws_shard *shard) {
   return plan->quantized.bits > 0 && shard->storage_offset >= plan->quantized.first;
 }
-/* Returns `most` (at least a unit) rounded down to whole units of quantized elements. */
+/* Returns `most` (at least one unit) rounded down to a multiple of the unit of quantized elements. */
 static inline uint64_t tws_quantized_chunk(const tws_plan *plan, uint64_t most) {
   return most - most % (uint64_t)tws_quantized_unit(&plan->quantized);
 }
-/* Returns the arguments of an operation's kernel; NULL: none. */
+/* Returns the arguments of an operation's kernel, or NULL if it has none. */
 static inline const tws_arguments *tws_op_arguments(const tws_plan *plan, const tws_op *op) {
   return op->arguments > 0 ? &plan->arguments[op->arguments - 1] : NULL;
 }
@@ -327,18 +343,19 @@ static inline const tws_arguments *tws_op_arguments(const tws_plan *plan, const 
 static inline int tws_op_is_of_end(const tws_plan *plan, uint32_t op) {
   return plan->ops[op].phase == TWS_PHASE_STEP && op >= plan->late;
 }
-/* Returns 1 if operations of a stream wait for the computation that was issued before them, in plans with micro-batch
- * barriers. */
+/* Returns 1 if, in plans with micro-batch barriers, operations of this stream wait for the computation that was issued
+ * before them. */
 static inline int tws_stream_waits_for_compute(int stream) {
   return stream == TWS_STREAM_GATHER || stream == TWS_STREAM_REDUCE || stream == TWS_STREAM_COPY_IN;
 }
-/* Returns 1 if a micro-batch, and the optimizer phase, then wait for all operations of the previous micro-batch on the
- * stream. A single rank's copies to the host do not need this, since they have several buffers
- * (plan/zero_bucket_slots.c). */
+/* Returns 1 if, in plans with micro-batch barriers, a micro-batch and the optimizer phase wait for all operations of
+ * the previous micro-batch on this stream. Copies to the host of a job with a single rank need no such barrier, since
+ * they have several buffers (plan/zero_bucket_slots.c). */
 static inline int tws_stream_ends_micro_batch(const tws_plan *plan, int stream) {
   return stream == TWS_STREAM_REDUCE || (stream == TWS_STREAM_COPY_OUT && plan->world > 1);
 }
-/* Returns 1 for a copy of an activation checkpoint to or from the host, which overlaps with compute (plan/finish.c). */
+/* Returns 1 if an operation copies an activation checkpoint to or from the host; such copies overlap with compute
+ * (plan/finish.c). */
 static inline int tws_op_moves_checkpoint(const tws_plan *plan, const tws_op *o) {
   if (o->kind != TWS_OP_COPY || (o->stream != TWS_STREAM_COPY_OUT && o->stream != TWS_STREAM_COPY_IN)) return 0;
   const tws_operand *written = &plan->operands[o->operand_first + 1u];
@@ -349,17 +366,17 @@ static inline int tws_op_follows_checkpoints(const tws_plan *plan, const tws_op 
   return o->stream == TWS_STREAM_COMPUTE || tws_op_moves_checkpoint(plan, o) ||
          (plan->in_step && tws_stream_waits_for_compute(o->stream));
 }
-/* Returns a number for the pass of an operation: forward, backward (including deferred weight gradients) or optimizer
- * phase of a micro-batch. Two chunks of a stage never run the same pass of a micro-batch in succession, so the number
- * identifies the pass. */
+/* Returns a number that identifies the pass of an operation: the forward pass, the backward pass (including deferred
+ * weight gradients) or the optimizer phase of a micro-batch. Two chunks of a stage never run the same pass of a
+ * micro-batch in succession, so consecutive passes have different numbers. */
 static inline uint32_t tws_op_pass(const tws_op *o) {
   return 3 * o->micro_batch + (o->phase == TWS_PHASE_FORWARD ? 0 : o->phase == TWS_PHASE_STEP ? 2 : 1);
 }
-/* Returns the buffer of the network's first input with this content, or TWS_NONE. */
+/* Returns the buffer of the first network input that has this content, or TWS_NONE. */
 uint32_t tws_plan_input(const tws_plan *plan, tws_input_content content);
-/* Returns the bytes in a tier of a rank that runs this program: its arena and the state's. */
+/* Returns the bytes of a tier that a rank with this program needs: the program's arena and the state's arena. */
 uint64_t tws_plan_bytes(const tws_plan *plan, tws_tier tier);
-/* Returns the bytes of the arena of a buffer. */
+/* Returns the size in bytes of the arena in which a buffer lies. */
 uint64_t tws_plan_arena_of(const tws_plan *plan, const tws_buffer *buffer);
 
 /* Verifies a plan from its operations alone, with vector clocks over streams: every read follows a complete write;
@@ -367,17 +384,18 @@ uint64_t tws_plan_arena_of(const tws_plan *plan, const tws_buffer *buffer);
  * another stream; operations of one channel are ordered; dependencies point to earlier operations. */
 tws_code tws_plan_verify(const tws_plan *plan, tws_error *err);
 /* Verifies the plans of all ranks of a job together: all members of a group enter its collectives in one order, with
- * equal kinds, types and sizes; sends match receives; and the plans run to their end without deadlock in issue order
- * (as the engines start operations), and thus on streams too. */
+ * equal kinds, types and sizes; sends match receives; and the plans complete without deadlock when operations start in
+ * issue order, as the engines start them. Plans for which this holds also complete on streams. */
 tws_code tws_plans_verify(const tws_plan *const *plans, int count, tws_error *err);
 /* Verifies the plans of some ranks of a job; members of a group without a plan are assumed to enter with the others.
- * Both ranks of every message need a plan: whole replicas, or all stages along "pipe". */
+ * Both ranks of every message need a plan, so the plans must be those of whole replicas, or of all stages along
+ * "pipe". */
 tws_code tws_plans_verify_part(const tws_plan *const *plans, int count, tws_error *err);
 
-/* One line per operation. format 0: text, 1: JSON. */
+/* Prints one line per operation. json 0: text; 1: JSON. */
 tws_code tws_plan_print(const tws_plan *plan, int json, tws_text *out, tws_error *err);
-/* Writes an operation's name in simulated and real timelines, "forward h.3.attn.c_attn linear", in at most 160
- * bytes. */
+/* Returns an operation's name in simulated and real timelines, such as "forward h.3.attn.c_attn linear", which it
+ * writes to `buffer` (at most 160 bytes). */
 const char *tws_op_label(const tws_plan *plan, uint32_t op, char *buffer, int size);
 
 #endif

@@ -40,7 +40,8 @@ static void print_operand(const tws_plan *plan, const tws_operand *operand, int 
                tws_dtype_name((tws_dtype)b->dtype), b->lifetime == TWS_LIFETIME_STATE ? "state" : "", start, bytes);
 }
 
-/* Whom an operation meets: the group of a collective, the other end of a message. A root is an index in the group. */
+/* Prints the partners of an operation: the group of a collective (a root is an index in it), or the rank of a
+ * message. */
 static void print_partners(const tws_plan *plan, const tws_op *op, int json, tws_text *out) {
   if (op->kind == TWS_OP_COLLECTIVE) {
     const tws_work *work = &plan->works[op->work];
@@ -66,7 +67,7 @@ static void print_arguments(const tws_plan *plan, const tws_op *op, int json, tw
   if (json) tws_text_add(out, "}");
 }
 
-/* Where it runs and what serialises it, where that is not the device and its stream. */
+/* Prints the place where an operation runs and its channel, unless it runs on the device and has no channel. */
 static void print_where(const tws_op *op, int json, tws_text *out) {
   const char *place = tws_place_name((tws_place)op->place), *channel = tws_channel_name((tws_channel)op->channel);
   if (op->place != TWS_PLACE_DEVICE) tws_text_add(out, json ? ",\"place\":\"%s\"" : ", on %s", place);

@@ -1,6 +1,6 @@
-/* Frozen weights in few bits (models/quantized.h): the state has their codes and the scales of blocks, which may be
- * codes themselves, and every kernel that reads such a weight gets it in the type of the computation, made right before
- * in memory that lives as long. */
+/* Lowers quantized frozen weights (models/quantized.h): the state has their codes and the scales of blocks, and these
+ * scales may be quantized too. A weight is dequantized right before each kernel that reads it, to the type of the
+ * computation, into a buffer that lives until this kernel has ended. */
 #include "models/quantized.h"
 
 #include <inttypes.h>
@@ -27,8 +27,8 @@ static tws_code refuse_block(const tws_lower *l, const tws_param *param, int64_t
                   param->name, param->columns, l->config->quantization.block);
 }
 
-/* Elements of a parameter that follow each other wherever it is, whole or divided, here or in files: those of a row
- * that this rank has a part of, else the rows of each part that is joined in it. */
+/* Returns the number of elements of a parameter that are contiguous on any number of ranks, and in files: those of one
+ * row if this rank has part of each row, otherwise the rows that are common to all fused parts and their slices. */
 static int64_t run_of(const tws_lower *l, uint32_t p) {
   const tws_param *param = &l->network->params[p];
   const uint32_t origin = tws_is_weight_tile(l, p) ? l->tiling.weight_of[p] : p;
@@ -43,7 +43,7 @@ static int64_t run_of(const tws_lower *l, uint32_t p) {
   return rows * param->columns;
 }
 
-/* Groups of scales are the same ones in every division of ranks, or refused. */
+/* Fails if groups of scales would depend on the number of ranks. */
 static tws_code check_groups(const tws_lower *l) {
   const int64_t block = l->config->quantization.block, group = l->config->quantization.scale_block;
   const tws_param *odd = NULL;
@@ -115,7 +115,8 @@ void tws_quantized_state(tws_lower *l, uint64_t first, uint64_t elements) {
   q->means = tws_builder_state(&l->b, &entry);
 }
 
-/* In buffers that begin with the parameter's element 0. */
+/* Writes the operands of codes, scales and means of a range of elements; the buffers begin with element 0 of the
+ * parameter. Returns their number. */
 static int parts_of(const tws_quantized *q, const uint32_t *buffers, uint64_t offset, uint64_t count,
                     tws_operand *out) {
   const uint64_t block = (uint64_t)q->block, unit = (uint64_t)tws_quantized_unit(q);

@@ -1,11 +1,12 @@
-/* Activation checkpointing: chooses which values of a layer are kept for backward and which are recomputed from them.
+/* Activation checkpointing: chooses the values of a layer that are kept for the backward pass; the others are
+ * recomputed from these.
  *   none        everything that a backward kernel reads is kept
  *   full        only the input of a transformer layer is kept (Chen et al. 2016, one checkpoint a layer)
  *   selective   all but the outputs of normalisations and activation functions, which cost bytes and no matrix product
- *   operations  all but the outputs of the kinds of operations that a list names. Of products a share is kept; a
- *               half is every second one in the order of a layer, as PyTorch's selective activation checkpointing
- *               counts them (torchtitan's "op"). A product that does several at once (queries, keys and values; gate
- *               and up) keeps its share of layers. An MLP is two products and the activation function between them.
+ *   operations  all but the outputs of the kinds of operations that a list names. A share of the matrix products is
+ *               kept; a half is every second product of a layer, as PyTorch's selective activation checkpointing counts
+ *               them (torchtitan's "op"). A module with several products (queries, keys and values; gate and up) keeps
+ *               them in that share of the layers. An MLP is two products and the activation function between them.
  * Recomputation applies to every layer, or to every n-th layer. */
 #include <math.h>
 
@@ -31,7 +32,7 @@ static int operation_of(const tws_module *m) {
   }
 }
 
-/* That a module does at once. */
+/* Returns the number of matrix products that a module computes at once. */
 static int products_of(const tws_lower *l, uint32_t module) {
   const tws_module *m = &l->network->modules[module];
   int parts = 0;
@@ -40,7 +41,8 @@ static int products_of(const tws_lower *l, uint32_t module) {
   return parts > 0 ? parts : 1;
 }
 
-/* The n-th product, from 1 on, is kept where the budget for the first n is more than that for those before it. */
+/* Returns 1 if the outputs of a module's products are kept. The n-th product (from 1 on) is kept if the budget for the
+ * first n products, rounded up, is larger than that for the first n - 1. */
 static int keeps_product(const tws_lower *l, uint32_t module, int before) {
   const double budget = l->config->recompute_budget;
   const int parts = products_of(l, module), layer = l->network->modules[module].layer;
@@ -57,7 +59,7 @@ static int is_beside(const tws_network *network, uint32_t module, int next, int 
          (pointwise ? tws_module_row_of(m->type)->pointwise : operation_of(m) == TWS_RECOMPUTED_PRODUCT);
 }
 
-/* Two products and what is between them. */
+/* Returns 1 if a module belongs to an MLP: two matrix products and the activation function between them. */
 static int is_of_mlp(const tws_network *network, uint32_t module) {
   const tws_module *m = &network->modules[module];
   if (operation_of(m) == TWS_RECOMPUTED_PRODUCT)
@@ -89,7 +91,7 @@ static int keeps(const tws_lower *l, uint32_t module, int before) {
   }
 }
 
-/* The last module of an MLP has its activation before it. */
+/* The segment of an MLP ends with its second product, which follows the activation function. */
 uint32_t tws_recompute_block(const tws_lower *l, uint32_t last) {
   const tws_network *network = l->network;
   const int layer = network->modules[last].layer;
@@ -102,7 +104,7 @@ uint32_t tws_recompute_block(const tws_lower *l, uint32_t last) {
   return last;
 }
 
-/* A module that works in the memory of what it reads, and needs no more than that. */
+/* Returns 1 for a module that works in the memory of its input and keeps nothing else for backward. */
 static int goes_on_in_place(const tws_lower *l, uint32_t module) {
   const tws_module *m = &l->network->modules[module];
   return l->local.modules[module].forward == TWS_MOVES_NOTHING ||
@@ -131,9 +133,10 @@ tws_code tws_recompute_begin(tws_lower *l) {
 
 void tws_recompute_decide(tws_lower *l) {
   const tws_network *network = l->network;
-  if (l->extent.evaluates) return; /* nothing is kept */
+  if (l->extent.evaluates) return; /* an evaluation keeps no value */
   decide_outputs(l);
-  for (uint32_t m = 0; m < network->module_count; m++) { /* what crosses from one layer to the next is a checkpoint */
+  /* a value that crosses from one layer to the next is a checkpoint */
+  for (uint32_t m = 0; m < network->module_count; m++) {
     for (int i = 0; i < TWS_MODULE_INS; i++) {
       uint32_t v = network->modules[m].in[i];
       if (v == TWS_NONE) continue;
@@ -142,7 +145,7 @@ void tws_recompute_decide(tws_lower *l) {
       l->kept[v] = l->kept[v] == TWS_KEPT_CHECKPOINT || layer >= 0 ? TWS_KEPT_CHECKPOINT : TWS_KEPT;
     }
   }
-  for (uint32_t v = 0; v < network->value_count; v++) { /* gathered tokens are gathered again */
+  for (uint32_t v = 0; v < network->value_count; v++) { /* gathered tokens are not kept; backward gathers them again */
     if (l->tiled[v] || l->local.modules[network->values[v].producer].forward == TWS_COLLECTIVE_ALL_GATHER)
       l->kept[v] = 0;
   }

@@ -1,5 +1,6 @@
-/* Which operations of different ranks belong together. The k-th collective that a rank issues on a group is the k-th of
- * every other member; likewise the k-th message from a to b. So all rendezvous are known before anything runs. */
+/* Determines which operations of different ranks belong together. The k-th collective that a rank issues on a group
+ * belongs to the k-th collective of every other member, and the k-th message that rank a sends to rank b to the k-th
+ * message that b receives from a. So all rendezvous are known before any operation runs. */
 #include "plan/rendezvous.h"
 
 #include <string.h>
@@ -10,7 +11,7 @@ enum { SLOTS = 4096 };
 
 typedef struct finder {
   tws_run *run;
-  uint32_t slot[SLOTS]; /* heads of hash chains of communicators, index + 1 */
+  uint32_t slot[SLOTS]; /* per hash value: 1 + index of the first communicator in its chain; 0: empty */
   tws_error *err;
 } finder;
 
@@ -24,8 +25,8 @@ static uint32_t hash_ranks(const int *ranks, int size) {
   return (uint32_t)(hash ^ (hash >> 32)) % SLOTS;
 }
 
-/* The communicator of these ranks, made when it is new; TWS_NONE without memory. Two may have the same ranks: those of
- * a pipeline, and those that share a parameter. */
+/* Returns the communicator of these ranks, which it creates if there is none yet; TWS_NONE: out of memory. Two
+ * communicators may have the same ranks: that of a pipeline, and that of the stages with a tied parameter. */
 static uint32_t find_communicator(finder *f, const int *ranks, int size, int message, tws_axes axes) {
   tws_run *run = f->run;
   const uint32_t slot = message ? ((uint32_t)ranks[0] * 31 + (uint32_t)ranks[1]) % SLOTS : hash_ranks(ranks, size);
@@ -95,7 +96,7 @@ static tws_code check_same(finder *f, const tws_rendezvous *met, uint32_t rank, 
                   b->rank);
 }
 
-/* Operation `op` is the next that member number `index` of the communicator enters. */
+/* Records that operation `op` is the next one with which member number `index` enters the communicator. */
 static tws_code enter_communicator(finder *f, uint32_t communicator, int index, uint32_t rank, uint32_t op) {
   tws_run *run = f->run;
   tws_communicator *c = &run->communicators[communicator];

@@ -1,13 +1,14 @@
 #include "plan/repetition.h"
 
-enum { SLOTS_IN_TURN = 4 }; /* of messages, two of them to spare */
+enum { SLOTS_IN_TURN = 4 }; /* number of message slots that are used alternately, two of them spare */
 enum { FIRST_ALONE = 3, BEYOND_STAGES = 4, FIRST_INTERLEAVED = 3 };
 
 int64_t tws_fold_round(const tws_pipeline_shape *shape) {
   const int stages = shape->stages;
-  if (stages == 1) return 2; /* buckets of gradients may hold two micro-batches apart */
+  /* slots of gradient buckets may alternate, so the layout may repeat only every second micro-batch */
+  if (stages == 1) return 2;
   const int64_t round = stages >= SLOTS_IN_TURN ? stages : stages * ((SLOTS_IN_TURN + stages - 1) / stages);
-  return shape->virtual_stages > 1 ? 3 * round : round; /* as many as are in flight */
+  return shape->virtual_stages > 1 ? 3 * round : round; /* number of micro-batches in flight in all chunks */
 }
 
 int64_t tws_fold_step(const tws_pipeline_shape *shape) {
@@ -26,7 +27,7 @@ int tws_fold_applies(const tws_pipeline_shape *shape, int64_t micro_batches) {
   return !gpipe && !shape->beside && micro_batches > samples;
 }
 
-/* The last micro-batches, which no forward pass of others runs between. */
+/* Returns the number of last micro-batches during which no forward pass of other micro-batches runs. */
 static int64_t ending_of(const tws_pipeline_shape *shape, int stage) {
   if (shape->stages == 1) return 1;
   const int64_t chunks = shape->virtual_stages, passes = tws_pipeline_in_flight(shape, stage);

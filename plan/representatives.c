@@ -25,16 +25,16 @@ static int by_rank(const void *left, const void *right) {
   return a < b ? -1 : a > b;
 }
 
-/* Those that differ from `rank` along a set of axes alone, ascending. */
+/* Adds the ranks that differ from `rank` only along a set of axes, in ascending order. */
 static void add_group(tws_rank_set *set, const tws_topology *topology, int rank, tws_axes axes) {
   const int count = tws_topology_group(topology, rank, axes, set->ranks + set->count);
   qsort(set->ranks + set->count, (size_t)count, sizeof *set->ranks, by_rank);
   set->count += count;
 }
 
-/* Ranks that differ in samples alone do the same. Tensor-parallel ranks differ in who holds which bias, which is more
- * than constants where parameters are gathered; sequence-parallel ones in which rows of a table of positions they leave
- * to others. */
+/* Returns the axes along which ranks have different plans. Ranks that differ only in samples have equal plans.
+ * Tensor-parallel ranks differ in the biases that they hold, which changes more than constants if parameters are
+ * gathered; sequence-parallel ranks differ in the rows of position tables that they do not use. */
 static tws_axes axes_that_differ(const tws_topology *t, const tws_config *config) {
   tws_axes axes = 0;
   for (int i = 0; i < t->axes; i++) {
@@ -55,7 +55,8 @@ tws_code tws_representatives(const tws_topology *topology, const tws_node_mappin
   const int even = tws_mapping_is_even(mapping, topology), stages = tws_topology_size(topology, TWS_AXES_PIPE);
   const tws_axes axes = axes_that_differ(topology, config);
   TWS_TRY(make_room(out, even ? stages * tws_topology_size(topology, axes) : mapping->ranks, err));
-  for (int stage = 0; stage < stages; stage++) { /* by stage, in each the first of the axes first */
+  /* stage by stage; in each the rank with index 0 along the axes is the first */
+  for (int stage = 0; stage < stages; stage++) {
     const int first = tws_topology_member(topology, 0, TWS_AXES_PIPE, stage);
     if (even) {
       add_group(out, topology, first, axes);
@@ -73,7 +74,7 @@ static int at_least_one(int count) {
   return count > 0 ? count : 1;
 }
 
-/* Replica number `u` of `units` spread over `replicas`, the first and the last among them. */
+/* Returns the u-th of `units` replicas, spread evenly over all `replicas` and including the first and the last. */
 static int spread_over(int u, int units, int replicas) {
   return units > 1 ? (int)((int64_t)u * (replicas - 1) / (units - 1)) : 0;
 }
@@ -83,7 +84,7 @@ tws_code tws_ranks_to_verify(const tws_topology *topology, int64_t most, tws_ver
   const int whole = ranks / replicas <= most;
   const int unit = whole ? ranks / replicas : tws_topology_size(topology, TWS_AXES_PIPE);
   const int units = most / unit < replicas ? at_least_one((int)(most / unit)) : replicas;
-  tws_axes inside = TWS_AXES_PIPE; /* a replica, or a line of one rank of each stage */
+  tws_axes inside = TWS_AXES_PIPE; /* the axes inside a replica, or only "pipe", for one rank of each stage */
   for (int i = 0; whole && i < topology->axes; i++)
     if (!tws_axes_cover(TWS_AXES_DATA, topology->axis[i])) inside |= 1u << topology->axis[i];
   *out = (tws_verified_set){.whole_replicas = whole ? units : 0};

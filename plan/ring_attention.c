@@ -1,24 +1,25 @@
 /* Ring attention (context parallelism) over a sequence whose tokens are divided among ranks: keys and values circulate
- * on the ring of the axis "sequence" while each rank computes attention with those that it has (Liu et al., "Ring
- * Attention with Blockwise Transformers", 2023). Partial softmax results are merged by their sums of exponentials. The
- * sequence has 2n segments, of which rank r has r and 2n - 1 - r (models/zigzag.h), so that causal attention has equal
- * work on all ranks: all queries of a rank attend to the first half of the keys of a lower rank, and the second half of
- * its queries to all keys of a higher rank. Masked blocks are not computed. In the backward pass the gradients of keys
- * and values circulate with them, one step later, and return to their ranks. */
+ * on the ring of the axis "sequence" while each rank computes attention with the keys and values that it currently has
+ * (Liu et al., "Ring Attention with Blockwise Transformers", 2023). Partial softmax results are merged by their sums of
+ * exponentials. The sequence has 2n segments, of which rank r has r and 2n - 1 - r (models/zigzag.h), so that causal
+ * attention has equal work on all ranks: all queries of a rank attend to the first half of the keys of a lower rank,
+ * and the second half of its queries to all keys of a higher rank. Masked blocks are not computed. In the backward pass
+ * the gradients of keys and values circulate with them, one step later, and return to their ranks. */
 #include "plan/lower.h"
 
 typedef struct ring {
   tws_lower *l;
   const tws_module *m;
   int ranks, index;
-  int64_t batch, length; /* samples, and tokens of one on this rank */
-  uint64_t q, kv;        /* elements of a token */
+  int64_t batch, length; /* samples of a micro-batch, and tokens of a sample on this rank */
+  uint64_t q, kv;        /* elements of one token's queries, and of its keys and values */
   tws_dtype dtype;
 } ring;
 
-/* The queries and keys of the attention with one other rank's keys. */
+/* The queries of this rank and the keys of another rank that attend to each other in one step of the ring. */
 typedef struct block {
-  int64_t first_query, queries, keys; /* of each sample; keys from the first on */
+  /* per sample: first query, number of queries, and number of keys, from the first key on */
+  int64_t first_query, queries, keys;
 } block;
 
 static ring ring_of(tws_lower *l, const tws_module *m) {
@@ -45,7 +46,7 @@ static tws_operand scratch(const ring *r, const char *name, uint64_t width) {
   return tws_lower_scratch(r->l, name, r->dtype, (uint64_t)(r->batch * r->length) * width);
 }
 
-/* Tokens [first, first + count) of one sample, of which an operand has `length`. */
+/* Returns the operand of tokens [first, first + count) of one sample; `whole` has `length` tokens of each sample. */
 static tws_operand tokens_of(tws_operand whole, int64_t sample, int64_t length, int64_t first, int64_t count,
                              uint64_t width, uint32_t access) {
   whole.offset += (uint64_t)(sample * length + first) * width;
@@ -83,7 +84,8 @@ static void join_heads(const ring *r, tws_operand q, tws_operand kv, tws_operand
   tws_lower_compute(r->l, &work, operands, 3);
 }
 
-/* Sends to the next rank and receives from the previous one, overlapped with compute. */
+/* Emits a collective that sends an operand to the next rank and receives that of the previous rank, overlapped with
+ * compute. Returns the received operand. */
 static tws_operand shift(const ring *r, tws_operand sent, const char *name) {
   const tws_operand received = scratch(r, name, r->kv);
   const tws_operand operands[2] = {with_access(sent, TWS_READ), received};
@@ -92,13 +94,13 @@ static tws_operand shift(const ring *r, tws_operand sent, const char *name) {
   return with_access(received, TWS_READ);
 }
 
-/* Return the work of this rank's queries with its own keys, which is causal attention, and with some keys of another
- * rank, sample by sample, where all queries attend to all keys. */
+/* The first returns the work of this rank's queries with its own keys, which is causal attention; the second that of
+ * one sample's queries with keys of another rank, where all queries attend to all keys. */
 static tws_work own_work(const ring *r, tws_kernel kernel) {
   tws_work work = tws_module_work(r->l, r->m, kernel, 0);
   work.d[0] = r->batch;
   work.d[1] = r->length;
-  work.d[6] = 0; /* no window is shorter than the sequence */
+  work.d[6] = 0; /* the window of attention does not limit the keys, since it is no shorter than the sequence */
   return work;
 }
 static tws_work block_work(const ring *r, tws_kernel kernel, const block *b) {
@@ -164,12 +166,13 @@ void tws_ring_forward(tws_lower *l, const tws_module *m) {
 /* ---- backward ---- */
 
 typedef struct backward {
-  tws_operand q, d_o, o, lse, later_lse; /* later_lse: of the second half of each sample's queries */
-  tws_operand dq, dkv;                   /* so far */
+  tws_operand q, d_o, o, lse, later_lse; /* later_lse: lse of the second half of each sample's queries */
+  tws_operand dq, dkv;                   /* sums of the gradients so far */
   int has_dq;
 } backward;
 
-/* lse lies [batch][heads][length]: the kernel for the second half of the queries wants theirs alone. */
+/* Returns the second half of each sequence of lse, which is [batch][heads][length]: a transposition makes it
+ * contiguous, as the kernel for the second half of the queries needs it. */
 static tws_operand split_lse(const ring *r, tws_operand lse) {
   tws_work work = tws_kernel_work(TWS_KERNEL_TRANSPOSE, TWS_F32, 0);
   const tws_operand halves = tws_lower_scratch(r->l, "sums of halves", TWS_F32, lse.count);
@@ -181,7 +184,7 @@ static tws_operand split_lse(const ring *r, tws_operand lse) {
   return (tws_operand){halves.buffer, TWS_READ, halves.offset + halves.count / 2, halves.count / 2};
 }
 
-/* Gradients of one block: straight to what is summed where nothing is there yet. */
+/* Emits the gradients of one block. If the sums are empty, the kernels write to them directly. */
 static void differentiate_block(const ring *r, const block *b, backward *w, tws_operand kv, int is_first) {
   const tws_work work = block_work(r, TWS_KERNEL_ATTENTION_GRAD, b);
   const uint64_t heads = (uint64_t)r->m->heads;

@@ -62,7 +62,7 @@ static tws_code prepare_ranks(tws_run *run, const tws_run_request *request, tws_
   if (request->count < 1 || !request->plans) return tws_fail(err, TWS_INVALID, NULL, "there are no plans to run");
   run->world = request->plans[0]->world;
   run->rank_count = request->count;
-  run->queue_size = (uint32_t)request->count * TWS_STREAM_COUNT; /* each entry is the head of a queue */
+  run->queue_size = (uint32_t)request->count * TWS_STREAM_COUNT; /* each entry is the first operation of a queue */
   if (run->world < 1) return tws_fail(err, TWS_INVALID, NULL, "a job of %d ranks", run->world);
   run->ranks = tws_arena_alloc(run->arena, (size_t)run->rank_count, sizeof *run->ranks);
   run->rank_of = tws_arena_alloc(run->arena, (size_t)run->world, sizeof *run->rank_of);
@@ -114,8 +114,8 @@ static void push_start(tws_run *run, tws_run_start start) {
   run->queue[at < run->queue_size ? at : at - run->queue_size] = start;
 }
 
-/* The head of a queue becomes ready when its dependencies have ended. Returns 1 when it may start alone; what completes
- * a rendezvous is put into the queue of what may start. */
+/* Called when an operation becomes the head of a queue: if its dependencies have ended, it is ready. Returns 1 if it
+ * may start alone; if it completes a rendezvous, the rendezvous is put into the queue of ready operations. */
 static int may_start_alone(tws_run *run, uint32_t rank, int queue) {
   tws_run_rank *r = &run->ranks[rank];
   const uint32_t op = r->head[queue];
@@ -173,7 +173,7 @@ int tws_run_next(tws_run *run, tws_run_start *start) {
   return 1;
 }
 
-/* All but what it means for its own queue, which is returned. */
+/* Records the end of an operation and its effect on other queues; returns the operation's own queue. */
 static int end_op(tws_run *run, uint32_t rank, uint32_t op, double end_s) {
   tws_run_rank *r = &run->ranks[rank];
   const tws_op *o = &r->plan->ops[op];
@@ -205,7 +205,8 @@ static double seconds_of(const tws_run *run, const tws_run_durations *d, uint32_
 
 static void meet_others(tws_run *run, const tws_run_durations *d, uint32_t id) {
   const tws_rendezvous met = run->rendezvous[id];
-  double longest = 0; /* placements of members may differ in their first node */
+  /* members may have different costs, since their groups may have different numbers of ranks on the first node */
+  double longest = 0;
   for (uint32_t i = 0; i < met.needed; i++) {
     const tws_run_member *member = &run->members[met.member_first + i];
     const double seconds = seconds_of(run, d, member->rank, member->op);
@@ -217,7 +218,7 @@ static void meet_others(tws_run *run, const tws_run_durations *d, uint32_t id) {
   }
 }
 
-/* Runs an operation, and those after it on its queue that become ready. */
+/* Runs an operation, and the operations after it on its queue that become ready. */
 static void run_alone(tws_run *run, const tws_run_durations *d, uint32_t rank, uint32_t op) {
   const tws_run_rank *r = &run->ranks[rank];
   for (;;) {

@@ -1,18 +1,20 @@
-/* Running statistics: means and variances that follow those of batches, biases of routers, and tables of constants.
- * They are state that no gradient changes, one entry for all modules that this rank has. Biases and tables are the same
- * on all ranks: a network that has them has no others.
+/* Lowers running statistics: moving averages of the means and variances of batches, biases of routers, and tables of
+ * constants. They are state that no gradient changes, in one entry for all modules of this rank. Biases and tables are
+ * equal on all ranks; a network that has them has no moving averages.
  *
- * Each rank normalises with the statistics of its own micro-batch, and lets its running statistics follow them, as
- * data-parallel replicas usually do. What ran along on the ranks is averaged at the end of each step: all then have the
- * same, whatever samples they saw, and an evaluation or a checkpoint does not depend on which rank it is from. The last
- * micro-batch's update divides by the number of ranks, so that a sum does it. */
+ * Each rank normalizes with the statistics of its own micro-batch, and updates its moving averages with them, as
+ * data-parallel replicas usually do. The moving averages of all ranks are averaged in the optimizer phase of each step,
+ * so that all ranks have equal ones whatever samples they processed, and evaluations and checkpoints do not depend on
+ * the rank. The update of the last micro-batch divides by the number of ranks, so that a sum over ranks is the
+ * average. */
 #include "plan/lower.h"
 
 static uint32_t running_of(const tws_lower *l, uint32_t module) {
   return l->network->modules[module].running;
 }
 
-/* Returns 1 if statistics follow the data; tables are recomputed from the model's configuration instead. */
+/* Returns 1 if a network has moving averages, which depend on the data; constants are recomputed from the model's
+ * configuration instead. */
 static int follows(const tws_network *network) {
   uint32_t r = 0;
   while (r < network->running_count && network->running[r].fixed) r++;

@@ -1,6 +1,6 @@
-/* Sequence parallelism: every module works on this rank's tokens. Ring attention does so too and circulates keys and
- * values (ring_attention.c); with Ulysses (Jacobs et al. 2023) attention works on all tokens of this rank's heads, with
- * an all-to-all before and after it. */
+/* Sequence parallelism: every module works on this rank's tokens. Ring attention also works on this rank's tokens and
+ * circulates keys and values (ring_attention.c); with Ulysses (Jacobs et al. 2023) attention works on all tokens of
+ * this rank's heads, with an all-to-all before and after it. */
 #include <stdio.h>
 
 #include "plan/sequence_rules.h"
@@ -9,12 +9,12 @@
 tws_axis_rule tws_sequence_parallel_rule(tws_module_type type, int ring) {
   enum { TOKENS = TWS_PLACED_TOKENS, HEADS = TWS_PLACED_FEATURES, WHOLE = TWS_PLACED_REPLICATED };
   switch (type) {
-    case TWS_MODULE_EMBEDDING: /* of this rank's ids */
+    case TWS_MODULE_EMBEDDING: /* each rank looks up the ids of its own tokens */
       return (tws_axis_rule){TWS_AS_IT_COMES, TOKENS, TOKENS, WHOLE, WHOLE};
     case TWS_MODULE_ROPE:
       if (ring) return (tws_axis_rule){TOKENS, TOKENS, TOKENS, WHOLE, WHOLE};
       return (tws_axis_rule){HEADS, HEADS, HEADS, WHOLE, WHOLE};
-    case TWS_MODULE_HEADS_NORM: /* by tokens before rotary positions, by heads after them */
+    case TWS_MODULE_HEADS_NORM: /* placed by tokens before rotary positions, by heads after them */
       return (tws_axis_rule){TWS_AS_IT_COMES, TWS_AS_IT_COMES, TWS_AS_IT_COMES, WHOLE, WHOLE};
     case TWS_MODULE_ATTENTION:
       if (ring) return (tws_axis_rule){TOKENS, TOKENS, TOKENS, WHOLE, WHOLE};
@@ -24,7 +24,7 @@ tws_axis_rule tws_sequence_parallel_rule(tws_module_type type, int ring) {
   }
 }
 
-/* Returns how a module other than attention uses several tokens of a sample, or NULL. */
+/* Returns a phrase that says how a module other than attention combines tokens of a sample; NULL: it does not. */
 static const char *reads_across(tws_module_type type) {
   return type == TWS_MODULE_GATHER       ? "is one token of a sample"
          : type == TWS_MODULE_SPANS      ? "scores all tokens of a sample together"
@@ -58,7 +58,7 @@ tws_code tws_sequence_parallel_check(const tws_network *network, const tws_posit
                              position->ranks[TWS_AXIS_SEQUENCE], position->index[TWS_AXIS_SEQUENCE], &part, err);
 }
 
-/* Returns the feature of a module that the ring does not support; NULL: none. */
+/* Returns the name of a feature of a module that ring attention does not support; NULL: it supports all. */
 static const char *ring_lacks(const tws_module *m, int64_t sequence, int drops) {
   if (drops && (m->dropout > 0 || m->jitter > 0)) return "random numbers (set twinspeed.dropout to false)";
   if (m->latent) return "latent attention";

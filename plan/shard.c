@@ -21,7 +21,7 @@ uint64_t tws_param_slice_whole(const tws_param_slice *slice, uint64_t index, uin
          (uint64_t)slice->first_column + column;
 }
 
-/* ---- making the local network ---- */
+/* ---- construction of the local network ---- */
 
 typedef struct maker {
   const tws_network *whole;
@@ -32,14 +32,17 @@ typedef struct maker {
   tws_local_value *values;
   tws_placement *params;
   tws_param_slice *slices;
-  uint32_t *consumer;  /* per whole value: its first reader */
-  uint32_t *current;   /* per whole value: the local value that stands for it */
-  uint32_t *changed;   /* per whole value: its result after the last exchange for a reader, or TWS_NONE */
-  uint8_t *shared;     /* per whole value: split and unsplit modules read it, so no output takes over its memory */
-  int found_shared;    /* one was found: the network is rebuilt */
-  uint32_t origin;     /* module of the whole network at work */
-  tws_split split;     /* of that module along "model" */
-  tws_axis divided[3]; /* of those along which modules have rules, in the order in which exchanges follow one another */
+  uint32_t *consumer; /* per value of the unsplit network: the first module that reads it */
+  uint32_t *current;  /* per value of the unsplit network: index of the local value that has its content */
+  /* per value of the unsplit network: the local value after the last exchange inserted for one of its readers, or
+   * TWS_NONE */
+  uint32_t *changed;
+  /* per value of the unsplit network: 1 if split and unsplit modules read it, so its memory is not taken over */
+  uint8_t *shared;
+  int found_shared;    /* 1: `shared` has a new entry, so the network is rebuilt */
+  uint32_t origin;     /* the module of the unsplit network that is being converted */
+  tws_split split;     /* tws_split of this module along "model" */
+  tws_axis divided[3]; /* the axes along which modules have rules, in the order in which their exchanges are inserted */
   int divided_count;
   tws_error *err;
   tws_code failed;
@@ -69,13 +72,13 @@ static uint32_t add_module(maker *k, const tws_module *like) {
   return index;
 }
 
-/* Returns the ranks whose slots, or counts of slots, are concatenated in a value: all tensor ranks if they gather
- * slots. */
+/* Returns the number of ranks whose slots, or counts of slots, are concatenated in a value: that of all tensor ranks if
+ * they gather slots. */
 static int slot_parts(const maker *k, uint32_t value, tws_placement placement) {
   const tws_value *v = &k->whole->values[value];
   int slots = v->kind == TWS_VALUE_INDEX && k->whole->modules[v->producer].type == TWS_MODULE_ROUTER;
   for (int i = 0; i < v->row_dims; i++) {
-    if (v->row[i].kind == TWS_DIM_SAMPLES) return 1; /* routes */
+    if (v->row[i].kind == TWS_DIM_SAMPLES) return 1; /* the value has routes, which are not slots */
     slots |= v->row[i].kind == TWS_DIM_CAPACITY;
   }
   return slots && tws_sharding_gathers_slots(k->how) && placement.on[TWS_AXIS_MODEL] != TWS_PLACED_TOKENS ? k->tensor
@@ -101,7 +104,8 @@ static uint32_t add_value(maker *k, uint32_t module, int slot, uint32_t like, in
 
 /* ---- exchanges ---- */
 
-/* Heads that a rank has of those of the module at work: along "model", and inside attention along "sequence" too. */
+/* Sets the numbers of heads that a rank has: the module's heads divided along "model", and inside attention also along
+ * "sequence". */
 static void local_heads(const maker *k, tws_module *m, int inside) {
   m->heads = (int32_t)tensor_part(k, m->heads);
   m->kv_heads = (int32_t)tensor_part(k, m->kv_heads);
@@ -110,7 +114,7 @@ static void local_heads(const maker *k, tws_module *m, int inside) {
   m->kv_heads = (int32_t)tws_ulysses_kv_count(m->kv_heads, k->sequence);
 }
 
-/* Width of a value whose placement along an axis becomes `to`. */
+/* Returns the width of a value after its placement along an axis became `to`. */
 static int64_t changed_width(const maker *k, tws_axis axis, tws_placed to, int64_t width) {
   tws_module inside = k->whole->modules[k->origin];
   if (axis != TWS_AXIS_SEQUENCE) return width;
@@ -119,7 +123,8 @@ static int64_t changed_width(const maker *k, tws_axis axis, tws_placed to, int64
   return (int64_t)(inside.heads + 2 * inside.kv_heads) * inside.head_size;
 }
 
-/* A local value that stands for the whole network's `value`, in another placement along one axis. */
+/* Adds an exchange that changes the placement of a local value along one axis, and returns the new local value, which
+ * represents `value` of the unsplit network. */
 static uint32_t add_exchange(maker *k, tws_axis axis, tws_placed to, uint32_t value, uint32_t in) {
   const tws_module *origin = &k->whole->modules[k->origin];
   tws_placement placement = k->values[in].placement;
@@ -139,7 +144,7 @@ static uint32_t add_exchange(maker *k, tws_axis axis, tws_placed to, uint32_t va
   module.heads = origin->heads;
   module.kv_heads = origin->kv_heads;
   module.head_size = origin->head_size;
-  local_heads(k, &module, 0); /* those of all the ranks it is among */
+  local_heads(k, &module, 0); /* the heads of all ranks between which values are exchanged */
   if (to == TWS_PLACED_TOKENS) module.kv_heads = 0;
   const uint32_t index = add_module(k, &module);
   k->modules[index].axis = (uint8_t)axis;
@@ -151,8 +156,8 @@ static uint32_t add_exchange(maker *k, tws_axis axis, tws_placed to, uint32_t va
   return add_value(k, index, 0, value, changed_width(k, axis, to, k->net->values[in].per_row), placement);
 }
 
-/* An adapter adds to its first input: where that is split, all ranks read the other. Counts of slots are not split, but
- * gathered where slots are. */
+/* Returns the placement that a module requires of an input. If the first input of an adapter is split, its second input
+ * is read by all ranks. Counts of slots are not split, but are gathered if slots are. */
 static uint8_t wanted_along(const maker *k, tws_axis axis, const tws_module *m, uint32_t value) {
   const int other = axis == TWS_AXIS_MODEL && m->type == TWS_MODULE_LOW_RANK && value != m->in[0];
   const uint8_t wants = rule_of(k, axis, m).wants;
@@ -169,7 +174,8 @@ static int is_wanted(const maker *k, const tws_module *m, uint32_t value, uint32
   return 1;
 }
 
-/* The local value for an input as the module wants it: there is one, or what is there is exchanged. */
+/* Returns the local value that a module reads for an input: an existing one with the required placement, or the result
+ * of a new exchange. */
 static uint32_t wanted_input(maker *k, const tws_module *m, uint32_t value) {
   uint32_t local = k->current[value];
   if (is_wanted(k, m, value, local)) return local;
@@ -182,13 +188,13 @@ static uint32_t wanted_input(maker *k, const tws_module *m, uint32_t value) {
     in_place &= tws_local_exchanges_in_place(&k->modules[k->net->module_count - 1]);
   }
   k->changed[value] = local;
-  if (in_place) k->current[value] = local; /* it took the memory over */
+  if (in_place) k->current[value] = local; /* the exchange took over the memory of its input */
   return local;
 }
 
 /* ---- parameters ---- */
 
-/* Rows of a parameter, block by block; a vector counts as rows of one element. */
+/* Makes the local parameter a slice of rows, block by block; a vector has rows of one element. */
 static void slice_rows(maker *k, uint32_t p, const int64_t *blocks, int count) {
   tws_param *param = &k->net->params[p];
   const tws_param *whole = &k->whole->params[p];
@@ -219,8 +225,8 @@ static void slice_columns(maker *k, uint32_t p) {
   k->params[p].on[TWS_AXIS_MODEL] = TWS_PLACED_COLUMNS;
 }
 
-/* Whole on every rank: where the module sees some of the tokens or heads alone, each has a part of the gradient's sum.
- */
+/* Keeps a parameter whole on every rank. If the module processes only some of the tokens or heads, each rank computes a
+ * part of the sum that is the gradient. */
 static void keep_whole(maker *k, const tws_module *m, uint32_t p, tws_placement input) {
   const tws_param *whole = &k->whole->params[p];
   for (int i = 0; i < k->divided_count; i++) {
@@ -233,8 +239,8 @@ static void keep_whole(maker *k, const tws_module *m, uint32_t p, tws_placement 
     k->slices[p] = (tws_param_slice){.rows = {whole->rows}, .columns = whole->columns, .whole_columns = whole->columns};
 }
 
-/* This rank's experts of all, and of each of these what tensor parallelism leaves: its blocks of rows, or its columns,
- * as those of a vector are rows of one element where others have rows. */
+/* Makes the local parameter the slices of this rank's experts: of each expert the rows or the columns that tensor
+ * parallelism gives to the rank. A vector is split like the rows of a matrix. */
 static void slice_experts(maker *k, const tws_module *m, uint32_t p, int placed, const int64_t *blocks, int count) {
   tws_param *param = &k->net->params[p];
   const tws_param *whole = &k->whole->params[p];
@@ -283,14 +289,15 @@ static void place_params(maker *k, const tws_module *m, tws_placement input) {
       continue;
     }
     if (placed == TWS_PLACED_ROWS) slice_rows(k, m->param[i], blocks, count);
-    const int by_head = m->buckets > 0 && input.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES; /* relative biases */
+    /* 1: relative biases, which are split by heads */
+    const int by_head = m->buckets > 0 && input.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES;
     if (placed == TWS_PLACED_COLUMNS || by_head) slice_columns(k, m->param[i]);
   }
 }
 
 /* ---- modules ---- */
 
-/* Rows of the vocabulary that this rank has. */
+/* Sets the rows of the vocabulary that this rank has. */
 static void vocabulary_part(const maker *k, tws_local_module *local) {
   int64_t rows = tensor_part(k, k->whole->padded_vocabulary);
   local->first_row = rows * k->tensor_index;
@@ -308,7 +315,7 @@ static tws_placement given_by(const maker *k, const tws_module *m, tws_placement
   return input;
 }
 
-/* Width of an output: of the features that the rank has. */
+/* Returns the width of an output on this rank. */
 static int64_t output_width(const maker *k, const tws_module *m, uint32_t value, uint32_t in, tws_placement given) {
   int64_t width = k->whole->values[value].per_row;
   if (given.on[TWS_AXIS_SEQUENCE] == TWS_PLACED_FEATURES && m->in[0] != TWS_NONE) {
@@ -327,8 +334,9 @@ static void leave_placed(maker *k, const tws_module *m, uint32_t value) {
   }
 }
 
-/* Modules that are not split work on values as all ranks have them, or on some tokens or features of them. Of a value
- * that split ones read first they need the memory that those were given: that is known when all have been seen. */
+/* Checks that a module's inputs have placements that fit each other. If an unsplit module reads a value that split
+ * modules read before, it needs the memory that these took over: the value is marked as shared, and the network is
+ * rebuilt. */
 static void check_input(maker *k, const tws_module *m, uint32_t value, tws_placement input, tws_placement other) {
   const int keeps = m->type == TWS_MODULE_LOW_RANK || m->type == TWS_MODULE_EXPERT_LINEAR;
   if (keeps && k->split != TWS_SPLIT_NONE) return;
@@ -366,19 +374,21 @@ static void add_part(maker *k, const tws_module *m) {
   if (m->type == TWS_MODULE_HEADS_NORM) local_heads(k, module, input.on[TWS_AXIS_SEQUENCE] == TWS_PLACED_FEATURES);
   const int has_words = m->type == TWS_MODULE_EMBEDDING && (k->split != TWS_SPLIT_NONE || k->tensor == 1);
   if (has_words || m->type == TWS_MODULE_LOSS) vocabulary_part(k, local);
-  /* what is added to a sum of parts, one rank adds */
+  /* if the output is a partial sum, only one rank adds the vector */
   if (given.on[TWS_AXIS_MODEL] == TWS_PLACED_PARTIAL) local->skips_vector = k->tensor_index > 0;
   place_params(k, m, input);
   for (int i = 0; i < TWS_MODULE_OUTS; i++) {
     if (m->out[i] == TWS_NONE) continue;
-    const int by_head = i > 0 && m->type == TWS_MODULE_HEADS_NORM && !(m->flags & TWS_TOGETHER); /* statistics */
+    /* 1: the statistics of norms of heads */
+    const int by_head = i > 0 && m->type == TWS_MODULE_HEADS_NORM && !(m->flags & TWS_TOGETHER);
     const int64_t width = by_head ? module->heads + module->kv_heads : output_width(k, m, m->out[i], in[0], given);
     k->current[m->out[i]] = add_value(k, index, i, m->out[i], width, given);
   }
   if (m->out[0] != TWS_NONE) leave_placed(k, m, m->out[0]);
 }
 
-/* Ranks that see different samples each have a part of the gradient's sum, unless the parameter is one of their own. */
+/* Sets the placement of parameters among ranks that process different samples: each computes a part of the gradient's
+ * sum, unless the parameter belongs to an expert of the rank. */
 static void place_among_replicas(const tws_network *whole, tws_placement *params) {
   const tws_axes replicas = tws_axes_that_divide(TWS_DIVIDES_SAMPLES);
   tws_axis covered[TWS_AXIS_COUNT];
@@ -411,7 +421,7 @@ static void make_local(maker *k) {
   }
 }
 
-/* Nothing is split: the network itself. */
+/* Makes the unsplit network the local network, since nothing is split. */
 static tws_code stay_whole(const tws_network *whole, tws_arena *scratch, tws_local *local, tws_error *err) {
   tws_local_module *modules = tws_arena_alloc(scratch, whole->module_count + 1u, sizeof *modules);
   tws_local_value *values = tws_arena_alloc(scratch, whole->value_count + 1u, sizeof *values);
@@ -439,12 +449,14 @@ tws_code tws_shard_network(const tws_network *whole, const tws_sharding *shardin
              .expert_index = position->index[TWS_AXIS_EXPERT],
              .err = err};
   if (k.sequence > 1) k.divided[k.divided_count++] = TWS_AXIS_SEQUENCE;
-  const int gathers = tws_sharding_gathers_slots(sharding); /* received slots of a rank's experts, concatenated */
+  /* 1: the received slots of a rank's experts are concatenated */
+  const int gathers = tws_sharding_gathers_slots(sharding);
   if (gathers && k.expert > 1) k.divided[k.divided_count++] = TWS_AXIS_EXPERT;
   if (k.tensor > 1) k.divided[k.divided_count++] = TWS_AXIS_MODEL;
   if (!gathers && k.expert > 1) k.divided[k.divided_count++] = TWS_AXIS_EXPERT;
   if (k.divided_count == 0) return stay_whole(whole, scratch, local, err);
-  enum { MOST = 3 }; /* local modules and values for one of the whole network, exchanges included */
+  /* largest number of local modules and values, including exchanges, for one of the unsplit network */
+  enum { MOST = 3 };
   size_t modules = whole->module_count, values = whole->value_count, params = whole->param_count;
   tws_network *net = k.net = tws_arena_alloc(scratch, 1, sizeof *net);
   k.modules = tws_arena_alloc_unset(scratch, MOST * modules, sizeof *k.modules);

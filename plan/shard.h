@@ -1,24 +1,24 @@
 /* Shards a network: builds the local network that one rank runs. Internal to plan/.
  *
  * The module graph alone determines which weights tensor parallelism splits and how (tensor_parallel.c; Shoeybi et al.
- * 2019, Korthikanti et al. 2022), where attention changes from tokens to heads (Ulysses; Jacobs et al. 2023) and where
- * slots are exchanged between ranks for their experts (GShard; Lepikhin et al. 2021). The local network has the same
- * parameters, as slices, local widths, and EXCHANGE modules where a value changes its placement. Later passes do not
- * depend on the kind of parallelism. */
+ * 2019, Korthikanti et al. 2022), before which modules values change from tokens to heads for attention (Ulysses;
+ * Jacobs et al. 2023) and before which slots are exchanged between ranks for their experts (GShard; Lepikhin et al.
+ * 2021). The local network has the same parameters, as slices, local widths, and EXCHANGE modules where a value changes
+ * its placement. Later passes do not depend on the kind of parallelism. */
 #ifndef TWS_PLAN_SHARD_H
 #define TWS_PLAN_SHARD_H
 
 #include "plan/placement.h"
 #include "plan/plan.h"
 
-/* Input of the sharding. */
+/* The input of the sharding. */
 typedef struct tws_sharding {
-  tws_position position; /* ranks along each axis, and this rank's index */
-  /* placement of values between split weights, along "model": REPLICATED (all-reduce), or TOKENS (Megatron sequence
-   * parallelism: all-gather and reduce-scatter) */
+  tws_position position; /* number of ranks along each axis, and this rank's index along it */
+  /* the placement along "model" of values between pairs of split weights: REPLICATED (all-reduce), or TOKENS (Megatron
+   * sequence parallelism: all-gather and reduce-scatter) */
   tws_placed between;
-  int ring;           /* attention along "sequence" is that of plan/ring_attention.c */
-  int splits_experts; /* each expert's weights are split along "model", as those of dense layers are */
+  int ring;           /* 1: attention along "sequence" is ring attention (plan/ring_attention.c); 0: Ulysses */
+  int splits_experts; /* 1: each expert's weights are split along "model", as the weights of dense layers are */
 } tws_sharding;
 
 typedef enum tws_split { TWS_SPLIT_NONE, TWS_SPLIT_COLUMN /* outputs */, TWS_SPLIT_ROW /* inputs */ } tws_split;
@@ -32,22 +32,27 @@ static inline int tws_sharding_gathers_slots(const tws_sharding *sharding) {
 /* The rule of a module along one axis: the placement that it requires of its inputs, the placement that its kernel
  * gives its outputs, and the placement that later modules see of its first output, after an exchange if they differ. */
 typedef struct tws_axis_rule {
-  uint8_t wants, gives, leaves; /* tws_placed, or one of those below */
-  uint8_t weight, vector;       /* ROWS, COLUMNS; REPLICATED: whole on every rank */
+  uint8_t wants, gives, leaves; /* wants, gives, leaves: tws_placed, or a value of the enumeration below */
+  /* tws_placed of the weight and of the vector: ROWS, COLUMNS, or REPLICATED (whole on every rank) */
+  uint8_t weight, vector;
 } tws_axis_rule;
 enum {
-  TWS_AS_IT_COMES = TWS_PLACED_COUNT, /* wants: any placement; gives: that of the first input */
-  TWS_BETWEEN                         /* tws_sharding.between */
+  TWS_AS_IT_COMES = TWS_PLACED_COUNT, /* wants: any placement; gives: the placement of the first input */
+  TWS_BETWEEN                         /* the placement tws_sharding.between */
 };
 
 typedef struct tws_local_module {
-  uint32_t origin;          /* module of the whole network */
-  uint8_t axis, to;         /* EXCHANGE: the axis, and the new placement along it */
-  int8_t forward, backward; /* EXCHANGE: the collective of either pass, or TWS_MOVES_NOTHING; else TWS_NO_CHANGE */
-  uint8_t split;            /* tws_split: of LINEAR; COLUMN for an EMBEDDING or LOSS whose vocabulary is split */
-  uint8_t shares;           /* EXCHANGE without communication: its input has other readers, so both share one buffer */
-  uint8_t skips_vector;     /* another rank adds the bias (LINEAR) or the positions (EMBEDDING) */
-  int64_t first_row, rows;  /* EMBEDDING, LOSS: rows of the vocabulary that this rank has, without padding */
+  uint32_t origin;  /* index of the module of the whole network that it is, or for which it was inserted */
+  uint8_t axis, to; /* EXCHANGE: the axis along which the placement changes, and the new placement */
+  /* EXCHANGE: the tws_collective of the forward and of the backward pass, or TWS_MOVES_NOTHING; other modules:
+   * TWS_NO_CHANGE */
+  int8_t forward, backward;
+  uint8_t split; /* tws_split of a LINEAR; COLUMN for an EMBEDDING or LOSS whose vocabulary is split */
+  /* 1: an EXCHANGE without communication whose input has other readers, so that input and output share one buffer */
+  uint8_t shares;
+  uint8_t skips_vector; /* 1: another rank adds the bias (LINEAR) or the positions (EMBEDDING) */
+  /* EMBEDDING, LOSS: first row, and number of rows, of the vocabulary that this rank has, without padding */
+  int64_t first_row, rows;
 } tws_local_module;
 
 /* Returns 1 for an exchange that works in place, without communication or as an all-reduce: its output takes over the
@@ -58,44 +63,48 @@ static inline int tws_local_exchanges_in_place(const tws_local_module *m) {
 
 typedef struct tws_local_value {
   tws_placement placement;
-  uint16_t token_parts; /* ranks that share the tokens of the micro-batch */
-  uint16_t slot_parts;  /* ranks whose expert slots (or counts of these) are concatenated in it */
+  uint16_t token_parts; /* number of ranks among which the tokens of the micro-batch are divided */
+  uint16_t slot_parts;  /* number of ranks whose expert slots (or counts of these) are concatenated in the value */
 } tws_local_value;
 
 typedef struct tws_local {
-  const tws_network *network; /* of this rank; the whole network itself if nothing is split */
+  const tws_network *network; /* the network of this rank; the whole network itself if nothing is split */
   const tws_local_module *modules;
   const tws_local_value *values;
-  const tws_placement *params;   /* per parameter */
-  const tws_param_slice *slices; /* per parameter, in `keep`; NULL: all whole */
+  const tws_placement *params; /* per parameter: its placement */
+  /* per parameter: the slice of it, allocated in `keep`; NULL: all parameters are whole */
+  const tws_param_slice *slices;
 } tws_local;
 
-/* tensor_parallel.c: return how the axis "model" splits a module, depending on whether its input is split by features,
- * and the rule of a split module. */
+/* tensor_parallel.c: the first returns how the axis "model" splits a module, depending on whether its input is split by
+ * features; the second returns the rule of a split module. */
 tws_split tws_tensor_parallel_split(const tws_network *network, const uint32_t *consumer, uint32_t module,
                                     int has_features);
 tws_axis_rule tws_tensor_parallel_rule(tws_module_type type, tws_split split);
-/* Writes the rows of the blocks of a COLUMN module that are split separately (query, key and value; gate and up), and
- * returns their number. */
+/* Writes the number of rows of each block of a COLUMN module that is split separately (query, key and value; gate and
+ * up), and returns the number of blocks. */
 int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consumer, uint32_t module,
                                int64_t blocks[3]);
-/* TWS_INVALID with the violated rule and the nearest smaller legal degrees. */
+/* Fails with TWS_INVALID if `tensor` ranks cannot split the network; the message names the violated rule and the
+ * nearest smaller legal degrees. */
 tws_code tws_tensor_parallel_check(const tws_network *network, int tensor, tws_error *err);
-/* Checks the same for the widths of experts, if these are split too. */
+/* Checks whether `tensor` ranks divide the widths of experts; called if experts are split too. Fails as
+ * tws_tensor_parallel_check() does. */
 tws_code tws_expert_tensor_check(const tws_network *network, int tensor, tws_error *err);
-/* sequence_parallel.c: Ulysses or ring attention along the axis "sequence"; drops: 1 if the model has dropout, for the
- * ring. */
+/* sequence_parallel.c: rule of Ulysses (ring 0) or ring attention (ring 1) along the axis "sequence", and checks of
+ * both. drops: 1 if the model has dropout, which ring attention does not support. */
 tws_axis_rule tws_sequence_parallel_rule(tws_module_type type, int ring);
 tws_code tws_sequence_parallel_check(const tws_network *network, const tws_position *position, int64_t sequence,
                                      tws_error *err);
 tws_code tws_ring_check(const tws_network *network, int ranks, int64_t sequence, int drops, tws_error *err);
 
-/* moe.c: experts along the axis "expert". */
+/* moe.c: returns the rule of a module along the axis "expert". */
 tws_axis_rule tws_expert_parallel_rule(tws_module_type type);
-/* TWS_INVALID with the nearest degrees that divide the experts of every layer; TWS_UNSUPPORTED without experts. */
+/* Fails with TWS_INVALID if `ranks` does not divide the experts of every layer (the message names the nearest degrees
+ * that do), and with TWS_UNSUPPORTED if the network has no experts. */
 tws_code tws_expert_parallel_check(const tws_network *network, int ranks, tws_error *err);
 
-/* Builds the local network. `slices` live in `keep`, everything else in `scratch`. */
+/* Builds the local network of a rank. local->slices is allocated in `keep`, everything else in `scratch`. */
 tws_code tws_shard_network(const tws_network *whole, const tws_sharding *sharding, tws_arena *scratch, tws_arena *keep,
                            tws_local *local, tws_error *err);
 #endif

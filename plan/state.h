@@ -1,9 +1,11 @@
-/* State: what lives between the programs of a job (steps, evaluations), laid out once in arenas of its own.
+/* State: the buffers that live between the programs of a job (steps, evaluations). They are laid out once, in arenas
+ * that no other buffers use.
  *
- * Programs are plans over one state. A program's other buffers live at most as long as the program runs, so programs of
- * one rank share one more arena for each tier, as large as the largest needs: a job's memory is its state plus its
- * largest program. An entry says what it is, where its elements belong in the model, how it begins, and whether a
- * checkpoint holds it: the list is a checkpoint's table of contents. */
+ * Programs are plans over one state. A program's other buffers live at most as long as the program runs, so the
+ * programs of one rank share one more arena for each tier, which is as large as the largest program needs. The memory
+ * of a job is that of its state and of its largest program. Each entry of the state says which parameters of the model
+ * its elements belong to, what its initial values are, and whether checkpoints contain it: the list of entries is the
+ * table of contents of a checkpoint. */
 #ifndef TWS_PLAN_STATE_H
 #define TWS_PLAN_STATE_H
 
@@ -13,23 +15,25 @@
 #include "base/status.h"
 #include "config/loss_scale.h"
 
-/* Where a parameter lives on this rank. */
+/* The elements of a parameter that this rank has, and their position in the entries of the state. */
 typedef struct tws_shard {
-  uint32_t param;              /* network parameter */
-  uint64_t param_first, count; /* elements [first, first + count) of the flat parameter, or of the rank's part of it */
-  uint64_t storage_offset;     /* element offset in entries with TWS_ELEMENTS_STORED */
-  uint64_t owned_offset;       /* in entries with TWS_ELEMENTS_OWNED; TWS_NO_OFFSET: not owned here */
+  uint32_t param; /* index of the parameter in the network */
+  /* elements [param_first, param_first + count) of the flattened parameter, or of the rank's slice of it */
+  uint64_t param_first, count;
+  uint64_t storage_offset; /* offset of the first element, in elements, in entries with TWS_ELEMENTS_STORED */
+  /* offset of the first element in entries with TWS_ELEMENTS_OWNED; TWS_NO_OFFSET: this rank does not update it */
+  uint64_t owned_offset;
 } tws_shard;
 #define TWS_NO_OFFSET UINT64_MAX
 
-/* Which elements of the model's parameters an entry has one element for, and where. */
+/* The elements of the model's parameters for which an entry has one element each, and their positions in it. */
 typedef enum tws_elements {
-  TWS_ELEMENTS_NONE,   /* it has no relation to parameters */
-  TWS_ELEMENTS_STORED, /* all that this rank keeps, at storage_offset */
-  TWS_ELEMENTS_OWNED   /* those that it updates, at owned_offset */
+  TWS_ELEMENTS_NONE,   /* none: the entry has no relation to parameters */
+  TWS_ELEMENTS_STORED, /* all elements that this rank stores, at storage_offset */
+  TWS_ELEMENTS_OWNED   /* the elements that this rank updates, at owned_offset */
 } tws_elements;
 
-/* The entry of gradients that steps leave to the next (plan/delayed.c). */
+/* The name of the entry of gradients that a step leaves for the next step (plan/delayed.c). */
 #define TWS_DELAYED_GRADIENTS "delayed gradients"
 #define TWS_ZENFLOW_GRADIENTS "accumulated gradients" /* plan/zenflow.c */
 
@@ -41,33 +45,35 @@ typedef enum tws_initial {
 } tws_initial;
 
 typedef struct tws_state_entry {
-  const char *name; /* unique in its state */
+  const char *name; /* name of the entry, unique in its state */
   uint8_t tier, dtype, category;
   uint8_t role; /* tws_elements */
   uint8_t initial;
-  uint8_t optional;         /* initialized if a checkpoint does not have it */
-  uint8_t everywhere;       /* with TWS_ELEMENTS_NONE: equal on all ranks */
-  uint8_t checkpointed;     /* 0: it can be recomputed from the other entries */
-  uint32_t continues;       /* 1 + the entry that it continues in another tier; a checkpoint joins the two; 0: none */
-  uint64_t first;           /* its first element among those of its role; 0 unless it continues another entry */
-  uint64_t elements, bytes; /* bytes = elements x size, not padded */
-  uint64_t offset;          /* in the state's arena of its tier, a multiple of TWS_ALIGNMENT */
+  uint8_t optional;     /* 1: if a checkpoint does not contain it, it gets its initial values */
+  uint8_t everywhere;   /* 1 (only with TWS_ELEMENTS_NONE): the entry is equal on all ranks */
+  uint8_t checkpointed; /* 1: checkpoints contain it; 0: it can be recomputed from the other entries */
+  /* 1 + index of the entry that it continues in another tier, which a checkpoint joins with it; 0: none */
+  uint32_t continues;
+  uint64_t first; /* index of its first element among all elements of its role; 0 unless it continues another entry */
+  uint64_t elements, bytes; /* number of elements; bytes = elements x size of the type, without padding */
+  uint64_t offset;          /* offset in bytes in the state's arena of its tier, a multiple of TWS_ALIGNMENT */
 } tws_state_entry;
 
-/* Counters of the host. Random numbers, and the position in the data, are functions of the seed and of these counters;
- * together with the entries they are the content of a checkpoint. */
+/* Counters that the host keeps. Random numbers, and the position in the data, are functions of the seed and of these
+ * counters. A checkpoint consists of the counters and the entries. */
 typedef struct tws_counters {
   int64_t seed;
-  int64_t steps, skipped;    /* since the start of training; skipped steps changed no weight */
-  tws_loss_scale loss_scale; /* of the next step */
+  /* numbers of steps since the start of training: all, and the skipped ones, which changed no weight */
+  int64_t steps, skipped;
+  tws_loss_scale loss_scale; /* loss scale of the next step */
 } tws_counters;
 
 typedef struct tws_state {
   tws_arena *arena;
-  tws_state_entry *entries; /* in the order in which they were added */
+  tws_state_entry *entries; /* entries in the order in which they were added */
   uint32_t count;
   size_t capacity;
-  tws_shard *shards; /* sorted by storage_offset; in `arena` */
+  tws_shard *shards; /* the rank's shards, sorted by storage_offset; allocated in `arena` */
   uint32_t shard_count;
   uint64_t arena_bytes[TWS_TIER_COUNT];
   tws_counters counters;
@@ -75,7 +81,7 @@ typedef struct tws_state {
 
 tws_code tws_state_create(tws_state **out, tws_error *err);
 void tws_state_destroy(tws_state *state); /* NULL is allowed */
-/* Appends an entry and sets its bytes and offset. *index: its index. The name has to outlive the state. */
+/* Appends an entry and sets its bytes and offset. *index: its index. Its name has to outlive the state. */
 tws_code tws_state_add(tws_state *state, const tws_state_entry *entry, uint32_t *index, tws_error *err);
 /* Returns the index of the entry with that name, or TWS_NONE. */
 uint32_t tws_state_find(const tws_state *state, const char *name);
@@ -88,14 +94,15 @@ static inline int tws_state_everywhere(const tws_state_entry *entry, int stages)
 /* A range of an entry's elements that is also contiguous in a parameter. */
 typedef struct tws_state_part {
   uint32_t param;
-  uint64_t param_first, count; /* as in tws_shard */
-  uint64_t first;              /* element of the entry */
+  uint64_t param_first, count; /* elements [param_first, param_first + count) of the parameter, as in tws_shard */
+  uint64_t first;              /* index of the first of these elements in the entry */
 } tws_state_part;
-/* Clips elements [*first, *first + *count) of an entry's role to those that the entry has, and converts *first to an
- * index in the entry; *skipped: number of elements before these. Returns 0 if it has none of them. */
+/* Clips elements [*first, *first + *count), counted among all elements of the entry's role, to those that the entry
+ * has, and converts *first to an index in the entry; *skipped: number of clipped elements before these. Returns 1, or 0
+ * if the entry has none of the elements. */
 int tws_state_clip(const tws_state_entry *entry, uint64_t *first, uint64_t *count, uint64_t *skipped);
-/* Iterates over the parts of an entry: *shard is 0 before the first call, and the caller does not change it. Returns 0
- * after the last. */
+/* Writes the next part of an entry. The caller sets *shard to 0 before the first call and does not change it
+ * afterwards. Returns 1, or 0 after the last part. */
 int tws_state_next_part(const tws_state *state, uint32_t entry, uint32_t *shard, tws_state_part *part);
 
 #endif

@@ -8,11 +8,12 @@
 #include "models/network/module.h"
 #include "plan/shard.h"
 
-/* One row by type of module; of those that are not here tensor parallelism splits nothing. */
+/* Rules by which tensor parallelism splits each type of module; types that are not listed are not split. */
 static const struct {
   uint8_t
-      keeps_features; /* it works on each head alone: a split width passes through it, as through what is pointwise */
-  uint8_t ends_features; /* a split width can end here */
+      /* 1: works on each head separately, so a split width passes through it, as it does through pointwise modules */
+      keeps_features;
+  uint8_t ends_features; /* 1: can consume a split width */
   tws_axis_rule column, row;
 } types[TWS_MODULE_TYPE_COUNT] = {
     [TWS_MODULE_EMBEDDING] = {.column = {TWS_AS_IT_COMES, TWS_PLACED_PARTIAL, TWS_BETWEEN, TWS_PLACED_ROWS,
@@ -22,7 +23,7 @@ static const struct {
                                       TWS_PLACED_ROWS},
                            .row = {TWS_PLACED_FEATURES, TWS_PLACED_PARTIAL, TWS_BETWEEN, TWS_PLACED_COLUMNS,
                                    TWS_PLACED_REPLICATED}},
-    /* sums of slots meet before they go back to their tokens, however these are split */
+    /* partial sums of slots are reduced before slots are sent back to their tokens, whatever the placement of these */
     [TWS_MODULE_EXPERT_LINEAR] = {.ends_features = 1,
                                   .column = {TWS_PLACED_BROADCAST, TWS_PLACED_FEATURES, TWS_PLACED_FEATURES,
                                              TWS_PLACED_ROWS, TWS_PLACED_ROWS},
@@ -31,7 +32,7 @@ static const struct {
     [TWS_MODULE_LOSS] = {.ends_features = 1,
                          .column = {TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_FEATURES,
                                     TWS_PLACED_REPLICATED, TWS_PLACED_REPLICATED}},
-    /* B is split with y; h is whole, but where y is whole too */
+    /* B is split as y is; h is whole, unless y is whole, too */
     [TWS_MODULE_LOW_RANK] = {.keeps_features = 1,
                              .column = {TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_ROWS,
                                         TWS_PLACED_ROWS}},
@@ -53,9 +54,10 @@ static int ends_split(const tws_network *network, const uint32_t *consumer, uint
     const uint32_t m = consumer[value];
     if (m == TWS_NONE) return 0;
     const tws_module_type type = network->modules[m].type;
-    if (type == TWS_MODULE_LOSS && !tws_module_scores_words(network, m)) return 0;   /* a few classes stay whole */
-    if (type == TWS_MODULE_LOW_RANK && network->modules[m].in[0] != value) return 0; /* the few numbers stay whole */
-    if (tws_linear_scores_words(network, &network->modules[m])) return 0;            /* cut along its words */
+    if (type == TWS_MODULE_LOSS && !tws_module_scores_words(network, m)) return 0; /* a few classes are not split */
+    /* the few features inside an adapter are not split */
+    if (type == TWS_MODULE_LOW_RANK && network->modules[m].in[0] != value) return 0;
+    if (tws_linear_scores_words(network, &network->modules[m])) return 0; /* split by its words */
     if (types[type].ends_features) return 1;
     if (!types[type].keeps_features && !tws_module_row_of(type)->pointwise) return 0;
     value = network->modules[m].out[0];
@@ -66,9 +68,9 @@ tws_split tws_tensor_parallel_split(const tws_network *network, const uint32_t *
                                     int has_features) {
   const tws_module *m = &network->modules[module];
   switch (m->type) {
-    case TWS_MODULE_EMBEDDING: /* of the vocabulary */
+    case TWS_MODULE_EMBEDDING: /* split by the rows of the vocabulary */
       return network->params[m->param[0]].rows == network->padded_vocabulary ? TWS_SPLIT_COLUMN : TWS_SPLIT_NONE;
-    case TWS_MODULE_EXPERT_LINEAR: /* where experts are split at all: shard.c */
+    case TWS_MODULE_EXPERT_LINEAR: /* split only if experts are split: shard.c */
     case TWS_MODULE_LINEAR:
       if (has_features) return TWS_SPLIT_ROW;
       return ends_split(network, consumer, m->out[0]) ? TWS_SPLIT_COLUMN : TWS_SPLIT_NONE;
@@ -86,7 +88,8 @@ tws_axis_rule tws_tensor_parallel_rule(tws_module_type type, tws_split split) {
   return split == TWS_SPLIT_COLUMN ? types[type].column : types[type].row;
 }
 
-/* Parts that have adapters. One adapter of a whole layer is cut as that layer's weight is. */
+/* Writes the widths of the parts that have adapters and returns their number. An adapter of a whole layer is split as
+ * that layer's weight is. */
 static int low_rank_blocks(const tws_module *m, int64_t blocks[3]) {
   int count = 0;
   for (int i = 0; i < 3; i++)
@@ -111,12 +114,12 @@ int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consu
   }
   while (next != TWS_NONE && adds_to_parts(&network->modules[next])) next = consumer[network->modules[next].out[0]];
   const tws_module *reader = next != TWS_NONE ? &network->modules[next] : NULL;
-  if (reader && reader->type == TWS_MODULE_CROSS_ATTENTION) { /* queries alone, or keys and values */
+  if (reader && reader->type == TWS_MODULE_CROSS_ATTENTION) { /* the module computes only queries, or keys and values */
     const int queries = reader->in[0] == m->out[0];
     blocks[0] = blocks[1] = (int64_t)(queries ? reader->heads : reader->kv_heads) * reader->head_size;
     return queries ? 1 : 2;
   }
-  if (reader && reader->heads > 0) { /* queries, keys and values; of positions as many as there are */
+  if (reader && reader->heads > 0) { /* queries, keys and values; of positions only those that are used */
     const int positions = reader->type == TWS_MODULE_DISENTANGLED && reader->in[1] == m->out[0];
     blocks[0] = (int64_t)reader->heads * reader->head_size;
     blocks[1] = blocks[2] = (int64_t)reader->kv_heads * reader->head_size;
@@ -130,7 +133,7 @@ int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consu
   return 1;
 }
 
-/* Returns the size that `tensor` ranks do not divide; NULL: they divide all. */
+/* Returns the name of the size that `tensor` ranks do not divide; NULL: they divide all sizes. */
 static const char *broken_rule(const tws_network *network, int tensor, int64_t *amount) {
   const struct {
     const char *name;

@@ -56,7 +56,8 @@ void tws_topology_coordinates(const tws_topology *topology, int rank, int *coord
 
 /* ---- groups ---- */
 
-/* The topology's axes that a set covers, slowest first: their places in the topology. Returns how many. */
+/* Writes the indices of the topology's axes that a set covers, beginning with the one that varies slowest, and returns
+ * their number. */
 static int covered(const tws_topology *topology, tws_axes set, int at[TWS_MAX_AXES]) {
   int count = 0;
   for (int i = 0; i < topology->axes; i++) {
@@ -101,7 +102,7 @@ int tws_topology_group(const tws_topology *topology, int rank, tws_axes set, int
 int tws_topology_groups(const tws_topology *topology, tws_axes set, int *lists) {
   const int world = tws_topology_world(topology), size = tws_topology_size(topology, set);
   int count = 0;
-  for (int rank = 0; rank < world; rank++) /* row-major order of ranks is the product order of the other axes */
+  for (int rank = 0; rank < world; rank++) /* row-major order of ranks is the order of products over the other axes */
     if (tws_topology_index(topology, rank, set) == 0)
       tws_topology_group(topology, rank, set, lists + (ptrdiff_t)size * count++);
   return count;

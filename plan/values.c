@@ -1,4 +1,4 @@
-/* Where the values of a micro-batch and their gradients are. */
+/* Finds the buffers of the values of a micro-batch and of their gradients. */
 #include <string.h>
 
 #include "plan/lower.h"
@@ -18,8 +18,8 @@ static int64_t sequence_of(const tws_lower *l, const tws_value *v) {
   return l->config->sequence_length;
 }
 
-/* Rows that follow from tokens are shared out as they are; slots are those for the tokens that a rank has, of as many
- * ranks as they lie there of. */
+/* Returns the number of rows of a value on a rank. Rows of tokens are divided among token_parts ranks; slots are those
+ * for the tokens that a rank has, multiplied by the number of ranks whose slots the value has. */
 static uint64_t rows_of(const tws_lower *l, const tws_value *v, int token_parts, int slot_parts) {
   int samples = 0, slots = 0;
   for (int i = 0; i < v->row_dims; i++) {
@@ -58,7 +58,7 @@ void tws_value_place_narrow(tws_lower *l, uint32_t value, uint32_t buffer) {
 }
 
 tws_code tws_values_begin(tws_lower *l) {
-  const tws_value *before = NULL; /* most have the rows of the one before */
+  const tws_value *before = NULL; /* the previous value, since most values have as many rows as the previous one */
   TWS_TRY(make_room(l));
   for (uint32_t v = 0; v < l->network->value_count; v++) {
     const tws_value *value = &l->network->values[v];
@@ -124,7 +124,7 @@ tws_dtype tws_value_dtype(const tws_lower *l, uint32_t value) {
   return kind == TWS_VALUE_ACTIVATION ? l->config->dtype : kind == TWS_VALUE_INDEX ? TWS_I32 : TWS_F32;
 }
 
-/* Forgets the 8-bit copies of a value that is recomputed. */
+/* Sets the buffers of a recomputed value's 8-bit copies to TWS_NONE. */
 static void forget_codes(tws_lower *l, uint32_t value) {
   if (l->float8.on) l->pipeline.context->codes[value] = (tws_codes){TWS_NONE, TWS_NONE, TWS_NONE, TWS_NONE, 0};
 }
@@ -138,7 +138,7 @@ static uint32_t value_new(tws_lower *l, uint32_t value) {
   return buffer;
 }
 
-/* The whole buffer, or the visit's tile of one that holds all tokens. */
+/* Returns the operand of a whole buffer, or of the visit's tile of a buffer that has all tokens. */
 static inline tws_operand range(tws_lower *l, uint32_t value, uint32_t buffer, uint32_t access) {
   tws_operand operand = tws_all(&l->b, buffer, access);
   if (l->at.tiles > 1 && !l->tiled[value]) {
@@ -241,7 +241,7 @@ void tws_lower_compute_with(tws_lower *l, const tws_work *work, const tws_argume
 
 void tws_lower_slice(tws_lower *l, uint32_t buffer) {
   if (l->b.failed != TWS_OK || l->b.pieces[buffer].count == (uint32_t)l->streams.slices)
-    return; /* one, or sliced before */
+    return; /* there is one slice, or the buffer is sliced already */
   uint64_t *starts = tws_arena_alloc(l->b.plan->arena, (size_t)l->streams.slices, sizeof *starts);
   uint64_t part = l->b.plan->buffers[buffer].elements / (uint64_t)l->streams.slices;
   if (!starts) {

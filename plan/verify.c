@@ -1,5 +1,6 @@
-/* The verifier. It trusts nothing that tws_plan_build() derived: from streams and dependencies alone it computes what
- * is known to have happened before what, then replays the operations over the bytes of each arena. */
+/* The verifier. It trusts nothing that tws_plan_build() derived: from streams and dependencies alone it computes which
+ * operations have certainly ended before each operation starts, then replays the operations over the bytes of each
+ * arena. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,14 +9,14 @@
 #include "plan/collective.h"
 
 typedef struct reach {
-  uint32_t position[TWS_STREAM_COUNT]; /* 1-based, 0: never */
+  uint32_t position[TWS_STREAM_COUNT]; /* per stream: 1-based position of an operation; 0: none */
 } reach;
 
-typedef struct piece { /* bytes between two neighbouring cuts of an arena */
-  uint32_t owner;      /* buffer + 1 */
-  uint32_t written_by; /* operation + 1; 0: holds nothing */
-  reach touched;       /* last access per stream, as stream positions */
-  reach wrote;         /* last write per stream */
+typedef struct piece { /* the bytes between two adjacent cuts of an arena */
+  uint32_t owner;      /* 1 + the buffer that has used them last; 0: none */
+  uint32_t written_by; /* 1 + the operation that wrote them last; 0: they have no content */
+  reach touched;       /* positions of the last access of each stream */
+  reach wrote;         /* positions of the last write of each stream */
 } piece;
 
 typedef struct verifier {
@@ -27,7 +28,7 @@ typedef struct verifier {
   uint64_t *cuts[TWS_ARENA_COUNT];
   size_t cut_count[TWS_ARENA_COUNT];
   piece *pieces[TWS_ARENA_COUNT];
-  size_t *first_piece; /* of each operand */
+  size_t *first_piece; /* per operand: index of the first segment of its arena that it covers */
 } verifier;
 
 static tws_code complain_of(verifier *v, uint32_t op, const char *what, uint32_t buffer) {
@@ -43,7 +44,7 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Ranges that fit the group, and together the bytes that the work says. */
+/* Checks that the ranges of a collective fit the group, and that their sizes add up to the bytes of its work. */
 static tws_code check_collective(verifier *v, uint32_t op) {
   const tws_plan *plan = v->plan;
   const tws_op *o = &plan->ops[op];
@@ -98,10 +99,10 @@ static tws_code check_structure(verifier *v) {
   return TWS_OK;
 }
 
-/* Each operation of a channel starts after the one before has ended. */
+/* Checks that each operation of a channel starts after the previous one has ended. */
 static tws_code check_channels(verifier *v) {
   const tws_plan *plan = v->plan;
-  uint32_t last[TWS_CHANNEL_COUNT] = {0}; /* operation + 1 */
+  uint32_t last[TWS_CHANNEL_COUNT] = {0}; /* per channel: 1 + the last operation */
   for (uint32_t op = 0; op < plan->op_count; op++) {
     const tws_op *o = &plan->ops[op];
     const uint32_t before = last[o->channel];
@@ -204,7 +205,7 @@ static void operand_bytes(const tws_plan *plan, const tws_operand *operand, uint
   *end = *begin + operand->count * size;
 }
 
-/* Returns the index of the first of ascending values that is at least `value`. */
+/* Returns the index of the first element of an ascending array that is at least `value`. */
 static size_t place_of(const uint64_t *values, size_t count, uint64_t value) {
   size_t first = 0;
   while (count) {
@@ -232,7 +233,8 @@ static tws_code make_pieces(verifier *v) {
       const tws_operand *operand = &plan->operands[i];
       const tws_buffer *buffer = &plan->buffers[operand->buffer];
       if (tws_buffer_arena(buffer) != arena || !operand->count) continue;
-      if (operand->count == buffer->elements && whole[operand->buffer]) continue; /* cut there before */
+      /* the buffer's segment boundaries are cuts already */
+      if (operand->count == buffer->elements && whole[operand->buffer]) continue;
       whole[operand->buffer] |= operand->count == buffer->elements;
       operand_bytes(plan, operand, &cuts[n], &cuts[n + 1]);
       n += 2;
@@ -277,7 +279,8 @@ static tws_code take_over(verifier *v, uint32_t op, uint32_t buffer, piece *p) {
   }
   memset(p, 0, sizeof *p);
   p->owner = buffer + 1;
-  p->written_by = b->lifetime != TWS_LIFETIME_OPS ? op + 1 : 0; /* written before the program, by no operation of it */
+  /* the host has written it before the program, so no operation of the program has */
+  p->written_by = b->lifetime != TWS_LIFETIME_OPS ? op + 1 : 0;
   return TWS_OK;
 }
 
@@ -309,7 +312,8 @@ static tws_code check_operand(verifier *v, uint32_t op, const tws_operand *opera
   return TWS_OK;
 }
 
-/* In-place operations name one range as read and as written: first all checks, then all marks. */
+/* Replays the operations: for each one, checks all accesses before it records any, since operations in place read and
+ * write one range. */
 static tws_code replay_operations(verifier *v) {
   const tws_plan *plan = v->plan;
   for (uint32_t op = 0; op < plan->op_count; op++) {

@@ -1,6 +1,6 @@
-/* All ranks of a job together: the run order, as if every operation took no time. The engines issue operations in
- * serial order; what can run so can run on streams, so that is what is asked first. What cannot start at all is a
- * deadlock. */
+/* Verifies that all ranks of a job together complete, by running their plans with durations of 0. The engines issue
+ * operations in serial order, so this order is checked first; plans that complete in it also complete on streams. If an
+ * operation cannot start, there is a deadlock. */
 #include "plan/run_order.h"
 
 static tws_code verify_ranks(const tws_plan *const *plans, int count, tws_absent absent, tws_error *err) {

@@ -1,11 +1,11 @@
-/* A micro-batch as a list of module visits. The forward pass visits every module once; the backward pass visits them in
+/* Lists the module visits of a micro-batch. The forward pass visits every module once; the backward pass visits them in
  * reverse, and before each one the values it needs that were not kept (recompute.c) are recomputed, from the nearest
  * values that are kept. Fusion comes last: GELU with the matrix product that it follows, GELU's gradient with the
  * product that computes it, a residual sum with the norm that reads it. A kernel that writes the output gradient of a
  * linear layer can also compute the gradient of that layer's bias. */
 #include "plan/lower.h"
 
-/* A module with a tiled weight is visited once for each of its tiles. */
+/* Appends the visits of a module for one tile of tokens: one visit for each tile of its weight. */
 static void push_tile(tws_lower *l, uint32_t module, tws_phase phase, int tile, int tiles) {
   tws_visit_list *list = &l->pipeline.chunk->visits;
   const uint32_t count = tws_module_weight_tiles(l, module);
@@ -27,16 +27,18 @@ static void push_visit(tws_lower *l, uint32_t module, tws_phase phase) {
   push_tile(l, module, phase, 0, 1);
 }
 
-/* ---- tiles: modules that run one part of the micro-batch's tokens after the other, so that what is between them never
- * exists whole. The loss goes backward at once, tile by tile; an MLP makes a tile again when it goes backward. ---- */
+/* ---- tiles ----
+ * A group of modules processes one tile of the micro-batch's tokens after another, so that no value between them exists
+ * whole. The loss goes backward immediately, tile by tile; an MLP recomputes each tile in the backward pass. */
 
 typedef struct group {
-  uint32_t first, count; /* modules */
+  uint32_t first, count; /* modules [first, first + count) */
   int tiles, loss;
 } group;
 
-/* The tiled group that module m belongs to, when there is one. */
-enum { MOST_TILED = 3 }; /* modules after the first one: a head's logits are scaled and capped */
+/* largest number of modules after the first one, since the logits of a head are scaled and capped */
+enum { MOST_TILED = 3 };
+/* Returns 1 and the tiled group of module m, if it belongs to one. */
 static int tiled_group(const tws_lower *l, uint32_t m, group *g) {
   const tws_module *modules = l->network->modules;
   uint32_t count = l->network->module_count;
@@ -85,7 +87,7 @@ static void push_group_backward(tws_lower *l, const group *g) {
   }
 }
 
-/* The value whose memory a module takes over. */
+/* Returns 1 and the value whose memory a module takes over, if there is one. */
 static int consumes(const tws_lower *l, uint32_t index, uint32_t *value) {
   const tws_module *m = &l->network->modules[index];
   const int taken = tws_local_exchanges_in_place(&l->local.modules[index]) ? 0 : l->memory[m->type].taken;
@@ -93,7 +95,7 @@ static int consumes(const tws_lower *l, uint32_t index, uint32_t *value) {
   return taken >= 0;
 }
 
-/* Make `value` again; recursion depth is bounded by the modules of one layer. */
+/* Appends the recomputation of `value` unless it exists; recursion is at most as deep as a layer has modules. */
 static void ensure_value(tws_lower *l, uint8_t *have, uint32_t value) {
   if (value == TWS_NONE || have[value] || l->b.failed != TWS_OK) return;
   uint32_t index = l->network->values[value].producer, consumed;
@@ -140,17 +142,16 @@ static void make_whole(tws_lower *l, uint8_t *have, uint32_t last) {
 
 /* ---- fusion of adjacent modules ---- */
 
-/* Visits that follow each other, of which one kernel does both; plan/modules.c and plan/backward.c give it the operands
- * of both. */
+/* Two successive visits that one kernel executes; plan/modules.c and plan/backward.c give it the operands of both. */
 typedef struct fusion {
   uint8_t first, second;                             /* tws_module_type, in the order of the visits */
-  uint8_t backward;                                  /* of backward passes, not of forward ones */
-  enum { FIRST_DOES_BOTH, SECOND_DOES_BOTH } kernel; /* whose */
+  uint8_t backward;                                  /* 1: visits of backward passes; 0: of forward passes */
+  enum { FIRST_DOES_BOTH, SECOND_DOES_BOTH } kernel; /* the visit whose kernel does both */
   uint8_t sole_reader;                               /* 1: only if no other module reads the value between them */
 } fusion;
 static const fusion fusions[] = {
     {TWS_MODULE_LINEAR, TWS_MODULE_GELU, 0, FIRST_DOES_BOTH, 1},
-    {TWS_MODULE_LINEAR, TWS_MODULE_GELU, 1, FIRST_DOES_BOTH, 1}, /* the product that makes GELU's gradient */
+    {TWS_MODULE_LINEAR, TWS_MODULE_GELU, 1, FIRST_DOES_BOTH, 1}, /* the matrix product that computes GELU's gradient */
     {TWS_MODULE_ADD, TWS_MODULE_NORM, 0, SECOND_DOES_BOTH, 0},
 };
 
@@ -179,7 +180,8 @@ static void fuse_pair(const tws_lower *l, const uint8_t *readers, tws_visit *fir
   }
 }
 
-/* Returns the next backward visit; recomputation in between touches no gradient. NULL: none, or another tile. */
+/* Returns the next backward visit after `from`; recomputation between the two changes no gradient. NULL: there is none,
+ * or it is that of another tile. */
 static const tws_visit *next_backward(const tws_visit_list *visits, const tws_visit *from) {
   const tws_visit *end = visits->items + visits->count, *at = from + 1;
   while (at < end && (at->phase == TWS_PHASE_RECOMPUTE || at->fused_away)) at++;
@@ -218,7 +220,8 @@ static void fuse_sums(tws_lower *l, const uint8_t *readers, tws_visit_list *visi
 
 static void fuse_neighbours(tws_lower *l, tws_visit_list *visits) {
   const tws_network *network = l->network;
-  uint8_t *readers = tws_arena_alloc(l->scratch, network->value_count + 1u, 1); /* of each value: 0, 1, more */
+  /* per value: number of modules that read it: 0, 1, or 2 for more */
+  uint8_t *readers = tws_arena_alloc(l->scratch, network->value_count + 1u, 1);
   if (!readers) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
     return;
@@ -264,7 +267,8 @@ tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {
     make_whole(l, have, m);
     if (!tiled_group(l, m, &g)) {
       go_backward(l, have, m);
-    } else if (m == g.first && tws_module_goes_backward(l, &network->modules[g.first + g.count - 1])) { /* the last */
+      /* the last module of the group */
+    } else if (m == g.first && tws_module_goes_backward(l, &network->modules[g.first + g.count - 1])) {
       if (!g.loss) ensure_value(l, have, network->modules[g.first].in[0]);
       push_group_backward(l, &g);
     }

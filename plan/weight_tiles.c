@@ -1,24 +1,26 @@
-/* Large weights of linear layers in tiles (memory-centric tiling; Rajbhandari et al. 2021, ZeRO-Infinity,
- * section 5.1.3).
+/* Large weights of linear layers in tiles (memory-centric tiling; Rajbhandari et al. 2021, ZeRO-Infinity, section
+ * 5.1.3).
  *
- * At stage 3 a weight exists whole while its layer computes, so the largest one decides how much memory a device needs.
- * A tile is some rows of it, which make some outputs. To ZeRO tiles are parameters: each is shared out among the ranks,
- * gathered, released and reduced for itself, and a layer is visited once for each. What a tile makes is put in its
- * place among the outputs, and of their gradient a tile takes its own; gradients of inputs are added up over tiles.
- * States and checkpoints know the weight alone: what a rank stores of it is several ranges instead of one.
+ * At stage 3 a weight exists whole while its layer computes, so the largest weight determines how much memory a device
+ * needs. A tile is a range of rows of the weight, which computes a range of the layer's outputs. ZeRO treats tiles as
+ * parameters: each is partitioned, gathered, released and reduced separately, and a layer is visited once for each
+ * tile. The outputs of a tile are copied to their columns of the layer's output, and a tile reads its columns of the
+ * output's gradient; gradients of inputs are added up over tiles. States and checkpoints have only the weight, of which
+ * a rank stores several ranges instead of one.
  *
- * Biases stay whole. So do weights that are used in several places, and all where nothing is gathered. */
+ * Biases are not tiled, nor are weights that several modules use, nor any weights if parameters are not gathered. */
 #include <stdio.h>
 
 #include "plan/lower.h"
 
-enum { MOST_TILES = 4096 }; /* of a weight */
+enum { MOST_TILES = 4096 }; /* largest number of tiles of a weight */
 
 static int gathers(const tws_lower *l) {
   return l->config->zero.stage == 3 && (l->zero.ranks > 1 || l->config->zero.offload_param);
 }
 
-/* Sizes of even tiles; in multiples of 8 where that fits, as tensor cores want. */
+/* Returns the rows of a tile, so that all tiles have about as many; a multiple of 8 if possible, which is fast on
+ * tensor cores. */
 static int64_t rows_of_tiles(const tws_param *weight, int64_t most) {
   int64_t fit = most / weight->columns;
   if (fit >= 8) fit -= fit % 8;
@@ -127,7 +129,7 @@ tws_outputs tws_visit_outputs(const tws_lower *l, const tws_module *m) {
   return (tws_outputs){tiles->rows * l->at.weight_tile, l->network->params[tiles->first + l->at.weight_tile].rows};
 }
 
-/* Backward goes through them in reverse, as through modules. */
+/* The backward pass visits the tiles of a weight in reverse order. */
 int tws_is_first_weight_tile(const tws_lower *l, const tws_module *m) {
   return l->at.weight_tile == (l->b.phase == TWS_PHASE_BACKWARD ? tiles_of(l, m) - 1 : 0);
 }

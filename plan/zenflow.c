@@ -19,25 +19,26 @@
  * The host's master weights and states of the device's columns are stale. The host updates them too, without effect,
  * since SYNC overwrites them before any operation reads them.
  *
- * Differences from DeepSpeed 0.19, on purpose: elements take their masters in float32 and their states along (DeepSpeed
- * updates 16-bit weights and begins with states of 0); the rule is any of config/optimizers.def; the columns of a
- * matrix are chosen by all of it (DeepSpeed: by the part of each owner), from the gradients of a whole interval; a step
- * has gradient_accumulation_steps as ever; intervals are fixed. */
+ * Differences from DeepSpeed 0.19, on purpose: selected columns keep their float32 master weights and states (DeepSpeed
+ * updates 16-bit weights and begins with states of 0); the optimizer may be any of config/optimizers.def; columns are
+ * selected by the gradients of the whole matrix (DeepSpeed: of each owner's part) over a whole interval; a step has
+ * gradient_accumulation_steps micro-batches; intervals have a fixed length. */
 #include "plan/zenflow.h"
 
 #include "plan/offload.h"
 #include "plan/zero.h"
 
-enum { CHUNK = 1 << 25 }; /* elements of gradients that are on their way at once */
+enum { CHUNK = 1 << 25 }; /* largest number of elements of gradients that one copy transfers */
 
-/* ---- which columns there are ---- */
+/* ---- parts of matrices and numbers of selected columns ---- */
 
 static void place_piece(const tws_lower *l, tws_columns_piece *p) {
   const tws_zero *z = &l->zero;
   const tws_zero_class *c = &z->classes[p->zero_class];
   const uint64_t begin = tws_zero_kept_first(z, c), end = begin + c->partition, start = z->flat_offset[p->param];
   const uint64_t all = tws_zero_numel(l, p->param);
-  uint64_t skipped = 0, stored = all; /* of the matrix those before what is stored, and those that are */
+  /* elements of the matrix before those that the rank stores, and number of those */
+  uint64_t skipped = 0, stored = all;
   if (z->stage == 3) {
     const uint64_t part = (uint64_t)z->part[p->param];
     skipped = part * (uint64_t)c->index;
@@ -62,7 +63,7 @@ static void list_pieces(tws_lower *l) {
       const tws_param *of = &l->network->params[param];
       const int64_t columns = of->rows > 1 ? of->columns : 1;
       const int64_t chosen = of->rows > 1 ? (int64_t)(l->config->zenflow.topk_ratio * (double)columns) : 1;
-      if (chosen == 0) continue; /* of a narrow matrix: the host updates all of it */
+      if (chosen == 0) continue; /* a narrow matrix has no selected columns, so the host updates all of it */
       tws_columns_piece *p = &z->pieces[z->count++];
       *p = (tws_columns_piece){.param = param,
                                .zero_class = k,
@@ -115,9 +116,10 @@ void tws_zenflow_begin(tws_lower *l, uint64_t kept) {
   }
 }
 
-/* ---- moving columns ---- */
+/* ---- copies of columns ---- */
 
-/* Between `piece`, elements of a matrix, and a compact buffer; lists: of columns, where the kernel runs. */
+/* Copies the selected columns between `piece`, a range of a matrix, and a compact buffer (back 1: to the matrix).
+ * `lists` has the indices of the columns, where the kernel runs. */
 static void move(tws_lower *l, const tws_columns_piece *p, tws_operand piece, uint32_t lists, uint32_t compact,
                  int back) {
   if (l->b.failed != TWS_OK) return;
@@ -140,7 +142,7 @@ static uint32_t on_device(tws_lower *l, const char *name, tws_category category,
   return tws_builder_buffer(&l->b, name, category, dtype, l->columns.compact_elements, TWS_LIFETIME_OPS);
 }
 
-/* The device's weights of its columns, in the type that they are used in. */
+/* Returns a buffer with the weights of the device's columns in the type of the computation. */
 static uint32_t cast_weights(tws_lower *l) {
   const tws_columns *z = &l->columns;
   if (l->config->dtype == TWS_F32) return z->compact[0];
@@ -154,7 +156,7 @@ static uint32_t cast_weights(tws_lower *l) {
   return weights;
 }
 
-/* To their places. */
+/* Writes the weights of the device's columns to their positions in the parameters. */
 static void put_weights(tws_lower *l, uint32_t weights) {
   const tws_columns *z = &l->columns;
   for (uint32_t i = 0; i < z->count; i++)
@@ -186,13 +188,15 @@ static void update_columns(tws_lower *l) {
   operands[n++] = tws_read(gradients, 0, count);
   operands[n++] = tws_all(&l->b, plan->hyper, TWS_READ);
   operands[n++] = tws_all(&l->b, plan->metrics, TWS_READ);
-  const uint32_t weights = cast_weights(l); /* the update leaves them alone where a gradient is not finite */
+  /* the update keeps these if any gradient is not finite */
+  const uint32_t weights = cast_weights(l);
   if (weights != z->compact[0]) operands[n++] = tws_write(weights, 0, count);
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, n);
   put_weights(l, weights);
 }
 
-/* Some of a class' gradients at a time, so that the host adds up while the next come. */
+/* Copies gradients of a class to the host and accumulates them there, in ranges, so that one range is accumulated while
+ * the next is copied. */
 static void accumulate(tws_lower *l, const tws_zero_class *c) {
   const tws_dtype type = l->config->accumulation_dtype;
   const uint64_t first = tws_zero_kept_first(&l->zero, c);
@@ -216,16 +220,16 @@ void tws_zenflow_step(tws_lower *l) {
   for (uint32_t k = 0; k < l->zero.trained_count; k++) accumulate(l, &l->zero.classes[k]);
 }
 
-/* ---- what the host does ---- */
+/* ---- the host's update ---- */
 
 static void begin_host(tws_lower *l) {
   l->b.phase = TWS_PHASE_STEP;
   l->b.module = TWS_NONE;
 }
 
-/* The host's update of everything; what the device has is put over it. */
+/* Emits the host's update of all elements, then overwrites the device's columns with the device's weights. */
 static void update_on_host(tws_lower *l) {
-  tws_offload_squares_begin(l); /* room for the scalars */
+  tws_offload_squares_begin(l); /* creates the buffers of the scalars */
   tws_offload_scalars(l);
   tws_lower_update(l);
   if (l->columns.compact_elements > 0 && l->b.failed == TWS_OK) put_weights(l, cast_weights(l));
@@ -243,13 +247,14 @@ static void begin_anew(tws_lower *l) {
     clear_on_host(l, l->columns.accumulated, l->b.plan->buffers[l->columns.accumulated].elements);
 }
 
-/* Norms of every column of every matrix: of the rank's pieces on the host, then of all ranks on the device. */
+/* Emits the norms of all columns of all matrices: first of the rank's part on the host, then the sum over all ranks on
+ * the device. Returns their buffer. */
 static uint32_t find_norms(tws_lower *l) {
   const tws_columns *z = &l->columns;
   const uint32_t here = tws_offload_buffer(l, "norms on the host", TWS_CATEGORY_WORKSPACE, TWS_F32, z->normed);
   const uint32_t norms =
       tws_builder_buffer(&l->b, "norms of columns", TWS_CATEGORY_WORKSPACE, TWS_F32, z->normed, TWS_LIFETIME_OPS);
-  clear_on_host(l, here, z->normed); /* of what other ranks have */
+  clear_on_host(l, here, z->normed); /* columns that only other ranks have are 0 */
   for (uint32_t i = 0; i < z->count; i++) {
     const tws_columns_piece *p = &z->pieces[i];
     if (p->count == 0) continue;
@@ -296,7 +301,7 @@ static uint32_t copy_list_out(tws_lower *l, uint32_t list) {
   return here;
 }
 
-/* Masters (kind 0) and states of the listed columns, from the device to the host or back. */
+/* Copies master weights (kind 0) and states of the listed columns from the device to the host (out 1), or back. */
 static void exchange(tws_lower *l, uint32_t lists, int out) {
   const tws_columns *z = &l->columns;
   const tws_plan *plan = l->b.plan;

@@ -10,8 +10,8 @@
  * Differences from DeepSpeed 0.19, on purpose: gradients are written straight into the bucket (no copy), a bucket is as
  * large as what is in it (DeepSpeed always allocates reduce_bucket_size), coalesced gathers land in place (DeepSpeed
  * gathers into a flat tensor and copies out), neither float32 training nor bf16_master_weights_and_grads keeps a second
- * copy of the weights as "master" weights, and persistent parameters are gathered at the start of the step instead of
- * the end of the one before. */
+ * copy of the weights as "master" weights, and persistent parameters are gathered at the start of a step instead of the
+ * end of the previous step. */
 #include "models/network/module.h"
 #include "plan/zero.h"
 
@@ -31,8 +31,8 @@ static void *scratch(tws_lower *l, size_t count, size_t bytes) {
 
 /* ---- storage ---- */
 
-/* Offsets of a class' parameters; where they and its padding begin goes to starts. Returns how many starts
- * there are. */
+/* Sets the offsets of a class's parameters, and appends those where a parameter or the class's padding begins to
+ * `starts`. Returns the new number of starts. */
 static uint32_t class_layout(tws_lower *l, tws_zero_class *c, const uint64_t *sizes, uint64_t *starts, uint32_t count) {
   tws_zero *z = &l->zero;
   for (uint32_t i = c->first; i < c->end; i++) {
@@ -46,7 +46,8 @@ static uint32_t class_layout(tws_lower *l, tws_zero_class *c, const uint64_t *si
   return count;
 }
 
-/* Cut the stored elements [first, first + count) of a parameter into what this rank updates and what it does not. */
+/* Adds shards of the stored elements [first, first + count) of a parameter: ranges that this rank updates are separate
+ * from ranges that it does not update. */
 static void add_shards(tws_lower *l, uint32_t param, uint64_t first, uint64_t count) {
   tws_state *state = l->b.plan->state;
   uint64_t in_weight;
@@ -69,14 +70,14 @@ static void add_shards(tws_lower *l, uint32_t param, uint64_t first, uint64_t co
   }
 }
 
-/* Parameters that are placed alike along "model" lie together, so that what concerns copies alone is one range: parts,
- * copies, copies that each have a part of the gradient's sum. */
+/* Returns a number by which parameters are ordered, so that those with equal placement along "model" are adjacent:
+ * split parameters, copies, copies of which each rank computes a part of the gradient's sum. */
 static int kind_along_model(const tws_lower *l, int param) {
   const tws_placed placed = (tws_placed)l->local.params[param].on[TWS_AXIS_MODEL];
   return tws_placed_is_split(placed) ? 0 : placed == TWS_PLACED_REPLICATED ? 1 : 2;
 }
 
-/* The flattening order: class by class, in each as it is dealt to its ranks. */
+/* Determines the flattening order: class by class, within each class as its parameters are dealt to the ranks. */
 static void order_params(tws_lower *l) {
   tws_zero *z = &l->zero;
   const uint32_t n = l->network->param_count;
@@ -105,7 +106,7 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
   tws_offload_parameters(l, elements, pieces, count);
   if (l->extent.parameters_only) return;
   const tws_dtype moments = tws_config_bf16_moments(l->config) ? TWS_BF16 : TWS_F32;
-  /* Parameters that are updated on another tier than they are used on have a master copy there, whatever the type. */
+  /* Parameters that are updated on another tier than that of their use have master weights there in any type. */
   const tws_dtype masters = tws_config_bf16_masters(l->config) ? TWS_BF16 : TWS_F32;
   tws_state_entry entry = {.name = "master weights",
                            .dtype = (uint8_t)masters,
@@ -143,14 +144,15 @@ static uint32_t starts_below(const uint64_t *starts, uint32_t count, uint64_t en
   return count;
 }
 
-/* On a disk updated weights are written in whole blocks: what is frozen begins with one. */
+/* Returns the offset at which frozen parameters begin. Updated weights are written to a disk in whole blocks, so frozen
+ * ones begin with a new block. */
 static uint64_t frozen_first(const tws_lower *l, uint64_t stored, uint64_t *starts, uint32_t *count) {
   const uint64_t over = l->offload.param_tier == TWS_TIER_DISK ? stored % TWS_DISK_ELEMENTS : 0;
   if (over > 0) starts[(*count)++] = stored;
   return over > 0 ? stored + TWS_DISK_ELEMENTS - over : stored;
 }
 
-/* All classes one after the other; sizes: elements of each parameter that the rank stores. */
+/* Lays out all classes one after another. sizes: number of elements of each parameter that the rank stores. */
 static void lay_out(tws_lower *l, const uint64_t *sizes, uint64_t *starts) {
   tws_zero *z = &l->zero;
   uint64_t stored = 0, kept = 0, trained = 0, wide = 0;
@@ -170,10 +172,10 @@ static void lay_out(tws_lower *l, const uint64_t *sizes, uint64_t *starts) {
   tws_offload_find_cut(l);
   make_state(l, wide, kept, starts, starts_below(starts, count, wide));
   tws_quantized_state(l, wide, stored - wide);
-  const uint64_t cut = l->offload.cut; /* with it nothing else is on the device */
+  const uint64_t cut = l->offload.cut; /* if it is above 0, the device has only the gradients below the cut */
   if (cut > 0 && tws_offload_copies_buckets(l) && !z->flat_gradients)
     make_gradients(l, cut, starts, starts_below(starts, count, cut));
-  else if (z->flat_gradients || z->stage == 3 || z->ranks == 1) /* a single rank has several buckets at a time */
+  else if (z->flat_gradients || z->stage == 3 || z->ranks == 1) /* a single rank has several buckets at the same time */
     make_gradients(l, trained, starts, starts_below(starts, count, trained));
   else
     make_gradients(l, kept, NULL, 0);
@@ -201,11 +203,13 @@ static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
   if (l->b.failed != TWS_OK) return;
   for (uint32_t p = 0; p < n; p++) {
     whole[p] = (int64_t)numel(l, p);
-    const int64_t unit = tws_is_quantized(l, p) ? tws_quantized_unit(&l->b.plan->quantized) : 1; /* stays whole */
+    /* the elements of a group of blocks are not divided */
+    const int64_t unit = tws_is_quantized(l, p) ? tws_quantized_unit(&l->b.plan->quantized) : 1;
     z->part[p] = tws_zero3_part(whole[p] / unit, tws_zero_class_of(z, p)->ranks) * unit;
     sizes[p] = (uint64_t)z->part[p];
     z->gathered[p] = TWS_NONE;
-    small[p] = tws_is_weight_tile(l, p) || !whole[p] ? INT64_MAX : whole[p]; /* a part of what is large is not small */
+    /* a tile of a large weight, or of a weight that is not stored, is not persistent */
+    small[p] = tws_is_weight_tile(l, p) || !whole[p] ? INT64_MAX : whole[p];
   }
   if (!z->unit)
     tws_zero3_persistent((int)n, small, l->config->zero.param_persistence_threshold,
@@ -219,7 +223,7 @@ static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
   }
 }
 
-/* ---- buckets: which gradients are reduced together, in the order in which they become complete ---- */
+/* ---- buckets: gradients that are reduced together, in the order in which they become complete ---- */
 
 static void count_uses(tws_lower *l) {
   for (int c = 0; c < l->pipeline.chunk_count; c++) {
@@ -235,7 +239,7 @@ static void count_uses(tws_lower *l) {
   }
 }
 
-/* Transformer layers are units, and of what is around them every module's parameters. */
+/* Finds the units of FSDP: each transformer layer is a unit; outside these, the parameters of each module are. */
 static void find_units(tws_lower *l) {
   tws_zero *z = &l->zero;
   const uint32_t n = l->network->param_count;
@@ -262,7 +266,7 @@ static void find_units(tws_lower *l) {
 
 /* ---- reduction ---- */
 
-/* Append a range to operands, or extend the last one when they touch. */
+/* Appends a range to `operands`, or extends the last operand if the range begins at its end. */
 static void add_range(tws_operand *operands, int *count, tws_operand range) {
   if (*count > 0 && operands[*count - 1].buffer == range.buffer &&
       operands[*count - 1].offset + operands[*count - 1].count == range.offset) {
@@ -283,12 +287,12 @@ static void all_reduce(tws_lower *l, const tws_zero_class *c, const tws_operand 
                          range_elements(ranges, count) * tws_dtype_bytes(dtype), (uint32_t)count, 0, ranges, count);
 }
 
-/* use_multi_rank_bucket_allreduce false: each owner's slices are reduced to it alone. `flat` gives where the elements
- * lie in the range of their class; ranges are in the same buffer. */
+/* Reduces each owner's slices to this rank only (use_multi_rank_bucket_allreduce false). All ranges are in one buffer;
+ * flat[]: offset of each range in its class. */
 static void reduce_to_owners(tws_lower *l, const tws_zero_class *c, const tws_operand *ranges, const uint64_t *flat,
                              int count, tws_dtype dtype) {
   tws_operand *mine = l->zero.room.others;
-  uint64_t first = UINT64_MAX, last = 0; /* of all of them */
+  uint64_t first = UINT64_MAX, last = 0; /* bounds of all ranges */
   for (int i = 0; i < count; i++) {
     if (!ranges[i].count) continue;
     if (flat[i] < first) first = flat[i];
@@ -337,7 +341,7 @@ static void keep_on_device(tws_lower *l, tws_operand from, uint64_t offset) {
   tws_builder_compute(&l->b, l->streams.reduce, &work, operands, 2);
 }
 
-/* Add (or, for the first micro-batch, put) a reduced range to the gradients this rank keeps. */
+/* Copies a reduced range to the gradients of this rank in the first micro-batch, and adds it to them in later ones. */
 static void keep_reduced(tws_lower *l, tws_operand from, uint64_t offset) {
   tws_operand kept[2];
   from.access = TWS_READ;
@@ -356,7 +360,7 @@ static void keep_reduced(tws_lower *l, tws_operand from, uint64_t offset) {
   }
 }
 
-/* keep_reduced() for many ranges whose targets may touch: few operations instead of one a parameter. */
+/* Calls keep_reduced() for many ranges; adjacent ranges with adjacent targets are one call, and thus one operation. */
 static void keep_ranges(tws_lower *l, const tws_operand *from, const uint64_t *to, int count) {
   for (int i = 0; i < count;) {
     tws_operand range = from[i];
@@ -370,9 +374,9 @@ static void keep_ranges(tws_lower *l, const tws_operand *from, const uint64_t *t
   }
 }
 
-/* Adds up ranges of gradients over the ranks of a class. Where they are reduced in another type, `ranges` become those
- * of the sums in it, unless the gradients are in one flat buffer, which then has the sums. `ranges` has room for twice
- * as many. */
+/* Reduces ranges of gradients over the ranks of a class. If they are reduced in another type, `ranges` is replaced by
+ * the ranges of the sums in this type; but if the gradients are in one flat buffer, the sums are cast back into it.
+ * `ranges` has room for 2 x count operands. */
 static void reduce_gradients(tws_lower *l, const tws_zero_class *c, tws_operand *ranges, const uint64_t *flat,
                              int count) {
   const tws_zero *z = &l->zero;
@@ -390,7 +394,7 @@ static void reduce_gradients(tws_lower *l, const tws_zero_class *c, tws_operand 
     memcpy(ranges, copies, (size_t)count * sizeof *ranges);
 }
 
-/* Returns the buffer that was reduced. */
+/* Reduces a bucket of whole gradients and returns the buffer that was reduced. */
 static uint32_t flush_flat_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *ranges, uint64_t *flat) {
   tws_zero *z = &l->zero;
   const tws_zero_class *c = &z->classes[bucket->zero_class];
@@ -411,14 +415,14 @@ static uint32_t flush_flat_bucket(tws_lower *l, tws_bucket *bucket, tws_operand 
     uint64_t to = flat[i] + ranges[i].count < end ? flat[i] + ranges[i].count : end;
     if (from >= to) continue;
     ranges[n] = tws_read(ranges[i].buffer, ranges[i].offset + from - flat[i], to - from);
-    flat[n++] = c->kept + from - begin; /* n <= i: what is overwritten has been read */
+    flat[n++] = c->kept + from - begin; /* n <= i, so an element that is overwritten has been read */
   }
   keep_ranges(l, ranges, flat, n);
   return reduced;
 }
 
-/* Sums of gradients to their ranks: two operands of each, a part for every rank and where this one's goes. Those that
- * go as codes come last. */
+/* Reduce-scatters gradients. Each has two operands: the parts for all ranks, and the sum of this rank's parts.
+ * Quantized reductions are emitted last. */
 static void scatter(tws_lower *l, const tws_zero_class *c, const uint32_t *params, uint32_t count,
                     const tws_operand *operands, tws_dtype dtype) {
   const tws_zero *z = &l->zero;
@@ -442,7 +446,7 @@ static void scatter(tws_lower *l, const tws_zero_class *c, const uint32_t *param
   if (n > plain && l->b.failed == TWS_OK) tws_quantized_reduce(l, c, part, n - plain, sorted + 2 * (size_t)plain);
 }
 
-/* Returns the buffer that was reduced. */
+/* Reduces a bucket of sharded gradients (stage 3) and returns the buffer that was reduced. */
 static uint32_t flush_sharded_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *operands, uint64_t *to) {
   tws_zero *z = &l->zero;
   const tws_zero_class *c = &z->classes[bucket->zero_class];
@@ -453,7 +457,7 @@ static uint32_t flush_sharded_bucket(tws_lower *l, tws_bucket *bucket, tws_opera
   int direct = l->b.micro_batch == 0 && dtype == l->config->accumulation_dtype && !tws_offload_copies_buckets(l);
   uint64_t parts = 0;
   for (uint32_t i = 0; i < bucket->count; i++) parts += (uint64_t)z->part[params[i]];
-  if (!l->config->zero.reduce_scatter) { /* all-reduce the whole, keep one part of each */
+  if (!l->config->zero.reduce_scatter) { /* all-reduce whole gradients and keep one part of each */
     all_reduce(l, c, &whole, 1, dtype);
     for (uint32_t i = 0; i < bucket->count; i++) {
       uint64_t part = (uint64_t)z->part[params[i]];
@@ -490,7 +494,7 @@ static void make_room(tws_lower *l) {
                                    .part = scratch(l, n, sizeof(int64_t))};
 }
 
-/* Until now, but for the host's last. */
+/* Returns the number of operations so far, without the host's operations at the end. */
 static uint32_t device_ops(const tws_plan *plan) {
   uint32_t count = plan->op_count;
   while (count > 0 && plan->ops[count - 1].stream == TWS_STREAM_HOST) count--;
@@ -501,7 +505,8 @@ static void flush_bucket(tws_lower *l, tws_bucket *bucket) {
   tws_zero *z = &l->zero;
   if (!z->room.operands) make_room(l);
   if (l->b.failed != TWS_OK) return;
-  /* From the first bucket on, also on ranks that keep nothing of it: so that all replicas need the same memory. */
+  /* The buffers begin with the first bucket, also on ranks that have none of its elements, so that all replicas need
+   * the same memory. */
   tws_builder_begin(&l->b, l->b.plan->gradients);
   tws_builder_begin(&l->b, l->offload.gradients);
   uint32_t module = l->b.module;
@@ -533,7 +538,7 @@ static void fill_zero(tws_lower *l, uint32_t buffer, uint64_t offset, uint64_t c
 
 /* ---- the interface to the other passes ---- */
 
-/* Returns 1 if this micro-batch's backward pass overlaps with reductions. */
+/* Returns 1 if reductions overlap with this micro-batch's backward pass. */
 static int reduces_now(const tws_lower *l) {
   const tws_zero *z = &l->zero;
   if (z->stage == 0 || (z->ranks == 1 && z->flat_gradients)) return 0;
@@ -541,7 +546,7 @@ static int reduces_now(const tws_lower *l) {
   return l->streams.overlap && l->b.micro_batch + 1u == (uint32_t)l->extent.accumulation;
 }
 
-/* Enables micro-batch barriers for ZeRO 2 and 3 with overlap or offloading, if they communicate or copy at all. In
+/* Enables micro-batch barriers for ZeRO 2 and 3 with overlap or offloading, if they have communication or copies. In
  * these plans, with overlapped exchanges, and with activation checkpoints on the host, no operation waits for memory: a
  * bucket is filled while the previous one is reduced or copied, or has buffers of its own. */
 static void keep_in_step(tws_lower *l) {
@@ -577,7 +582,7 @@ tws_code tws_zero_begin(tws_lower *l) {
   if (!starts || !state->shards) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   if (l->b.failed != TWS_OK) return l->b.failed;
   if (z->ranks == 1 && z->stage == 3 && l->offload.param_tier == TWS_TIER_DEVICE)
-    z->stage = 2; /* nothing to shard: parameters stay where they are */
+    z->stage = 2; /* one rank has nothing to partition, so parameters stay where they are */
   keep_in_step(l);
   count_uses(l);
   if (l->config->zero.by_block && z->stage >= 2) find_units(l);
@@ -604,7 +609,8 @@ void tws_zero_micro_begin(tws_lower *l) {
   tws_fetch_begin(l, TWS_FETCH_MICRO_BATCH);
 }
 
-/* Also on ranks that copy nothing of it to the host: all replicas need the same memory. */
+/* Reserves the buffer of a bucket that was reduced, also on ranks that copy none of its gradients to the host, so that
+ * all replicas need the same memory. */
 static void hold_emptied(tws_lower *l, int which) {
   const tws_zero *z = &l->zero;
   if (z->flushed[which] && tws_offload_copies_buckets(l)) tws_builder_hold(&l->b, z->emptied[which]);
@@ -616,7 +622,7 @@ void tws_zero_micro_end(tws_lower *l) {
   if (z->ranks == 1 || l->b.micro_batch + 1u != (uint32_t)l->extent.accumulation) return;
   l->b.module = TWS_NONE;
   l->b.phase = TWS_PHASE_BACKWARD;
-  if (z->stage == 0) { /* greedy groups of 500 million elements, in flat order (DeepSpeed's stage 0) */
+  if (z->stage == 0) { /* DeepSpeed's stage 0: groups of up to 500 million elements, in flat order */
     const uint64_t group = 500000000;
     make_room(l);
     if (l->b.failed != TWS_OK) return;
@@ -658,11 +664,11 @@ static void begin_bucket(tws_lower *l, tws_bucket *bucket) {
   }
   bucket->buffer =
       tws_builder_buffer(&l->b, "gradient bucket", TWS_CATEGORY_BUCKET, z->grad_dtype, bucket->elements, 0);
-  /* its memory, with what is in it */
+  /* hazards in the bucket are tracked separately for each gradient */
   uint64_t *starts = tws_arena_alloc(l->b.plan->arena, bucket->count, sizeof *starts);
   for (uint32_t i = 0; starts && i < bucket->count; i++) starts[i] = z->slot[z->bucket_params[bucket->first + i]];
   tws_builder_pieces(&l->b, bucket->buffer, starts, bucket->count);
-  /* one is filled while another is reduced and copied, as DeepSpeed does with two buffers in turn */
+  /* one bucket is filled while another is reduced and copied: DeepSpeed has two buffers, too */
   if (!l->b.plan->in_step || !z->flushed[0]) return;
   tws_builder_begin_after(&l->b, bucket->buffer, z->flushed[0] - 1);
   hold_emptied(l, 0);
@@ -681,7 +687,7 @@ tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate) {
   tws_bucket *bucket = &z->buckets[z->bucket_of[param]];
   if (bucket->buffer == TWS_NONE) {
     begin_bucket(l, bucket);
-    if (z->ranks == 1 && l->b.micro_batch > 0) { /* sums are in it */
+    if (z->ranks == 1 && l->b.micro_batch > 0) { /* the bucket has the sums of earlier micro-batches */
       for (uint32_t i = 0; i < bucket->count; i++) z->written[z->bucket_params[bucket->first + i]] = 1;
       *accumulate = 1;
       gradient.access = TWS_READ_WRITE;
@@ -696,10 +702,10 @@ void tws_zero_contributed(tws_lower *l, uint32_t param) {
   tws_zero *z = &l->zero;
   if (--z->left[param] > 0 || !reduces_now(l)) return;
   tws_bucket *bucket = &z->buckets[z->bucket_of[param]];
-  if (z->stage == 3) { /* padding must be finite: it takes part in the norm */
+  if (z->stage == 3) { /* padding must be finite, since the norm includes it */
     uint64_t padded = (uint64_t)z->part[param] * (uint64_t)tws_zero_class_of(z, param)->ranks, n = numel(l, param);
     const uint32_t module = l->b.module;
-    l->b.module = TWS_NONE; /* as what is reduced */
+    l->b.module = TWS_NONE; /* reductions belong to no module */
     fill_zero(l, bucket->buffer, z->slot[param] + n, padded - n);
     l->b.module = module;
   }

@@ -1,5 +1,5 @@
-/* ZeRO-3: whole parameters between a gather and a release, as plan/zero3_schedule.h says when. Where shards are not on
- * the device a rank's own is copied to its place in the whole first. */
+/* ZeRO-3: gathers whole parameters and releases them, when plan/zero3_schedule.h says. If shards are not on the device,
+ * the rank's shard is first copied to its position in the whole parameter. */
 #include "plan/offload.h"
 #include "plan/zero.h"
 
@@ -19,7 +19,7 @@ static void make_schedule(tws_lower *l) {
       uint32_t at = (uint32_t)visits[i].count;
       if (m->param[k] == TWS_NONE) continue;
       const uint32_t param = tws_visit_param(l, m->param[k], visit->weight_tile);
-      for (; at > 0 && params[at - 1] > param; at--) params[at] = params[at - 1]; /* ascending */
+      for (; at > 0 && params[at - 1] > param; at--) params[at] = params[at - 1]; /* keeps params ascending */
       params[at] = param;
       visits[i].count++;
     }
@@ -46,7 +46,8 @@ static tws_operand own_part(tws_lower *l, const tws_zero_class *c, uint32_t p) {
   return tws_read(l->b.plan->parameters, z->flat_offset[p], part);
 }
 
-/* A parameter's segments of a gather: the rank's part of each, and the whole; returns how many operands. */
+/* Writes the segments of a parameter's gather, each of which has two operands, the rank's part and the whole; returns
+ * the number of operands. */
 static int segments_of(tws_lower *l, const tws_zero_class *c, uint32_t p, tws_operand *operands) {
   tws_zero *z = &l->zero;
   const uint64_t part = (uint64_t)z->part[p], ranks = (uint64_t)c->ranks;
@@ -75,7 +76,7 @@ static int segments_of(tws_lower *l, const tws_zero_class *c, uint32_t p, tws_op
 }
 
 static void gather_at_once(tws_lower *l, const uint32_t *params, uint32_t count) {
-  enum { FEW = 8, OPERANDS = 2 * TWS_QUANTIZED_PARTS }; /* most gathers are of a module's */
+  enum { FEW = 8, OPERANDS = 2 * TWS_QUANTIZED_PARTS }; /* most gathers are those of one module's parameters */
   tws_zero *z = &l->zero;
   if (l->b.failed != TWS_OK) return;
   const tws_zero_class *c = tws_zero_class_of(z, params[0]);
@@ -106,19 +107,20 @@ static int are_of_same_ranks(const tws_zero *z) {
   return z->trained_count == 1;
 }
 
-/* Together what the same ranks share and stands together. */
+/* Gathers parameters. Adjacent ones that are partitioned over the same ranks and stored alike are gathered by one
+ * collective. */
 static void gather_params(tws_lower *l, const uint32_t *params, uint32_t count) {
   const uint32_t most = l->config->zero.allgather_sequential ? 1 : count;
   const int alike = are_of_same_ranks(&l->zero) && l->zero.secondary.buffer == TWS_NONE;
   for (uint32_t i = 0, n; i < count; i += n) {
     for (n = alike && i + most <= count ? most : 1;
          n < most && i + n < count && gathered_alike(&l->zero, params[i + n], params[i]);)
-      n++; /* frozen or not */
+      n++; /* both are frozen, or both are not */
     gather_at_once(l, params + i, n);
   }
 }
 
-/* All that a micro-batch gathers, in order: what comes from a disk is read ahead of it. */
+/* Lists the parameters that a micro-batch gathers, in order, so that they are read from the disk beforehand. */
 static void list_fetches(tws_lower *l) {
   const tws_zero *z = &l->zero;
   const size_t most = z->schedule.param_count + (size_t)l->network->param_count;

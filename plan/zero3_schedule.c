@@ -11,11 +11,12 @@ typedef struct coordinator {
   const tws_zero3_limits *limits;
   int complete;
   uint8_t *available;
-  int64_t *fetched_for; /* last visit that a prefetch of this parameter was meant for, or -1 */
+  int64_t *fetched_for; /* per parameter: the last visit for which it was prefetched, or -1 */
   uint32_t *queue_param, *queue_visit;
   uint32_t queue_head, queue_count;
-  uint32_t *use_first, *next_use; /* per use (visit, parameter): the next visit that uses the parameter */
-  int64_t *traversed;             /* elements of all visits before this one */
+  /* use_first: per visit; next_use: per use (visit, parameter) the next visit that uses the parameter */
+  uint32_t *use_first, *next_use;
+  int64_t *traversed; /* per visit: number of elements of the parameters of all earlier visits */
   int64_t live;
   tws_zero3_schedule *out;
 } coordinator;
@@ -38,7 +39,7 @@ static void prefetch_after_visit(coordinator *c, tws_zero3_actions *actions) {
   while (c->queue_head < c->queue_count && taken < budget) {
     uint32_t param = c->queue_param[c->queue_head], visit = c->queue_visit[c->queue_head];
     c->queue_head++;
-    c->fetched_for[param] = visit; /* also when it is there already: this is what keeps it from being released */
+    c->fetched_for[param] = visit; /* also if it is gathered already, since this prevents its release */
     if (c->available[param]) continue;
     taken += c->numel[param];
     take_param(c, param);
@@ -81,7 +82,7 @@ static void release_after_visit(coordinator *c, uint32_t visit) {
   actions->release_count = c->out->param_count - actions->release_first;
 }
 
-/* Walk the trace backwards once, so that a release looks its next use up. */
+/* Walks the trace backwards once, so that the next use of a parameter can be looked up. */
 static int index_uses(coordinator *c, size_t uses, uint32_t param_count, tws_arena *arena) {
   c->use_first = tws_arena_alloc(arena, c->count + 1, sizeof *c->use_first);
   c->next_use = tws_arena_alloc(arena, uses + 1, sizeof *c->next_use);
@@ -148,15 +149,15 @@ tws_code tws_zero3_make_schedule(const tws_zero3_visit *visits, uint32_t count, 
   return TWS_OK;
 }
 
-/* ---- by units ---- */
+/* ---- schedules by units ---- */
 
 typedef struct unit_trace {
   const tws_zero3_visit *visits;
   const uint32_t *unit;
-  tws_zero3_visit *runs; /* of visits with the same units */
+  tws_zero3_visit *runs; /* runs of successive visits with the same units */
   uint32_t *run_of, run_count;
-  uint32_t *member_first, *members; /* parameters of a unit */
-  uint32_t *units;                  /* of runs, one after the other */
+  uint32_t *member_first, *members; /* members of unit u: parameters members[member_first[u]] and following */
+  uint32_t *units;                  /* the units of all runs, one run after another */
   uint32_t units_used;
 } unit_trace;
 

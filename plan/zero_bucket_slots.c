@@ -1,12 +1,12 @@
 /* Buckets of a single rank with its optimizer on the host. A few buffers that live for the whole program are reused by
  * all buckets, so no operation waits for memory. From the second micro-batch on, the accumulated sums are copied back
- * into a bucket, so that kernels add to them as without offloading: for each bucket when the previous bucket in its
- * buffer has been copied out, while another one is filled; for the first bucket of each buffer when the micro-batch
- * begins, or its backward pass if the forward pass fetches parameters. */
+ * into a bucket, so that kernels add to them as without offloading. This copy is issued when the previous bucket in the
+ * same buffer has been copied out, and overlaps with the filling of another bucket; for the first bucket of each buffer
+ * it is issued when the micro-batch begins, or when its backward pass begins if the forward pass fetches parameters. */
 #include "plan/offload.h"
 #include "plan/zero.h"
 
-/* Allocates the state for `buckets` buckets; 0: no memory. */
+/* Allocates the state for `buckets` buckets; returns 0 if out of memory. */
 static int make_slots(uint32_t buckets, tws_arena *arena, tws_bucket_slots *out) {
   uint32_t *all = tws_arena_alloc(arena, 5 * ((size_t)buckets + 1), sizeof *all);
   *out = (tws_bucket_slots){.begun_last = TWS_NONE};
@@ -96,7 +96,7 @@ uint32_t tws_zero_bucket_begin(tws_lower *l, uint32_t bucket) {
   const tws_bucket *b = &z->buckets[bucket];
   if (!begin_buckets(l)) return 0;
   if (l->b.micro_batch > 0) {
-    if (!z->brought[bucket]) bring(l, bucket); /* in a forward pass: of a loss in tiles */
+    if (!z->brought[bucket]) bring(l, bucket); /* in a forward pass, which computes the gradients of a tiled loss */
     return z->slot_buffers[z->bucket_slots.place[bucket]];
   }
   const uint32_t places = z->bucket_slots.places;

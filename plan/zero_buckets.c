@@ -1,4 +1,4 @@
-/* Which gradients are reduced together (reduce_bucket_size), in the order in which they become complete. */
+/* Determines which gradients are reduced together (reduce_bucket_size), in the order in which they become complete. */
 #include "plan/zero.h"
 
 /* Counts one use of a parameter, or of its tiles; if its gradient is then complete, appends it to order[count]. Returns
@@ -31,7 +31,8 @@ static uint32_t completion_order(tws_lower *l, uint32_t *order) {
 static void close_bucket(tws_lower *l, tws_bucket *bucket) {
   tws_zero *z = &l->zero;
   uint32_t *params = z->bucket_params + bucket->first;
-  for (uint32_t i = 0, k = bucket->count - 1; i < k; i++, k--) { /* they were filled nearly in reverse order */
+  /* ascending; they were added nearly in reverse order */
+  for (uint32_t i = 0, k = bucket->count - 1; i < k; i++, k--) {
     const uint32_t p = params[i];
     params[i] = params[k];
     params[k] = p;
@@ -50,7 +51,8 @@ static void close_bucket(tws_lower *l, tws_bucket *bucket) {
   }
 }
 
-/* Buckets of one class, from place `first` of bucket_params on; returns the next. */
+/* Makes the buckets of one class, whose parameters are listed from bucket_params[first] on; returns the index after the
+ * last. */
 static uint32_t fill_buckets(tws_lower *l, uint32_t zero_class, const uint32_t *order, uint32_t count, uint32_t first) {
   tws_zero *z = &l->zero;
   uint64_t limit = (uint64_t)l->config->zero.reduce_bucket_size, filled = 0;
@@ -59,8 +61,9 @@ static uint32_t fill_buckets(tws_lower *l, uint32_t zero_class, const uint32_t *
   for (uint32_t i = 0; i < count; i++) {
     uint32_t p = order[i];
     if (z->class_of[p] != zero_class) continue;
-    /* A gradient that several modules add to is alive from the first to the last of them: alone, so that it does not
-     * keep others' memory. One larger than the bucket goes alone, as in DeepSpeed. */
+    /* A gradient to which several modules add is alive from the first to the last of them. It has a bucket of its own,
+     * so that it does not keep the memory of others alive. So has a gradient that is larger than a bucket, as in
+     * DeepSpeed. */
     const int alone = z->uses[p] > 1 || (!z->unit && tws_zero_numel(l, p) > limit);
     const int full =
         z->unit ? bucket && z->unit[p] != z->unit[z->bucket_params[first - 1]] : filled + tws_zero_numel(l, p) > limit;

@@ -1,8 +1,8 @@
-/* Which parameters the same ranks hold copies of, and which of them are trained. */
+/* Determines classes of parameters: those that are replicated on the same ranks, and trained or frozen alike. */
 #include "plan/zero.h"
 
-/* The axes along which a parameter's copies lie, of those of all replicas: its gradient is a sum over the ranks of
- * these, and of other groups. */
+/* Returns the axes along which a parameter is replicated, out of those of all replicas. Its gradient is summed over the
+ * ranks along these axes. */
 static tws_axes axes_of(const tws_lower *l, uint32_t p, tws_axes replicas) {
   const tws_topology *t = &l->b.plan->topology;
   tws_axes copied = 0;
@@ -36,7 +36,7 @@ static uint8_t find_class(tws_lower *l, tws_axes axes, int frozen) {
   return found;
 }
 
-/* The class of all ranks is there in any case, so that ranks agree on the order of classes. */
+/* Makes the classes. The class of all ranks always exists and is the first, so ranks agree on the order of classes. */
 void tws_zero_make_classes(tws_lower *l) {
   tws_zero *z = &l->zero;
   z->classes = tws_arena_alloc(l->scratch, TWS_ZERO_CLASSES, sizeof *z->classes);
@@ -47,7 +47,7 @@ void tws_zero_make_classes(tws_lower *l) {
   }
   const tws_axes replicas = tws_topology_partitions(&l->b.plan->topology);
   find_class(l, replicas, 0);
-  uint32_t left = l->network->param_count; /* to be found yet */
+  uint32_t left = l->network->param_count; /* number of parameters that have no class yet */
   for (int frozen = TWS_TRAINED; frozen <= TWS_FROZEN_QUANTIZED; frozen++) {
     for (uint32_t p = 0; p < l->network->param_count && left > 0; p++) {
       if (tws_is_frozen(l, p) + tws_is_quantized(l, p) != frozen) continue;
@@ -61,7 +61,7 @@ void tws_zero_make_classes(tws_lower *l) {
 
 static void kept_runs_of(tws_lower *l, const tws_zero_class *c, tws_zero_kind kind_of, tws_zero_run run) {
   const tws_zero *z = &l->zero;
-  /* this rank keeps [begin, end) of the stored range; the rest, padding, counts with the last run */
+  /* this rank updates [begin, end) of the stored range; padding belongs to the last run */
   const uint64_t begin = tws_zero_kept_first(z, c), end = begin + c->partition;
   const uint64_t base = z->flat_gradients ? 0 : begin - c->kept;
   uint64_t first = begin;

@@ -1,10 +1,10 @@
 /* Reductions in communication_data_type: gradients in another type are cast into a buffer of that type, reduced there,
- * and cast or added from there into what accumulates them, as DeepSpeed does. Where the gradients of a step are in one
- * flat buffer (stages 0 and 1) the sums are cast back into it; of a bucket of stages 2 and 3 the sums alone are kept.
+ * and cast or added from there into the accumulation buffer, as DeepSpeed does. If the gradients of a step are in one
+ * flat buffer (stages 0 and 1) the sums are cast back into it; of a bucket of stages 2 and 3 only the sums are read.
  *
  * DeepSpeed divides the sum by the number of ranks, before the reduction or after it (prescale_gradients,
- * gradient_predivide_factor). Here the weight of the loss has that division, so that gradients are divided before they
- * are cast, and neither key changes anything. */
+ * gradient_predivide_factor). Here the weight of the loss includes this division, so that gradients are divided before
+ * they are cast, and neither key has an effect. */
 #include "plan/zero.h"
 
 int tws_zero_casts(const tws_lower *l) {

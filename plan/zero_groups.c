@@ -1,11 +1,11 @@
 /* MiCS (Zhang et al. 2022, "MiCS: Near-linear Scaling for Training Gigantic Model on Public Cloud"; PyTorch's hybrid
  * shards): ranks are in groups, and each group has all partitions of the parameters. A micro-batch gathers and reduces
- * inside a group alone; ranks that have the same partition add up its gradients where the last micro-batch of a step
- * has added to them.
+ * only inside a group; after the last micro-batch of a step, the ranks that have the same partition add up its
+ * gradients.
  *
- * A group of several nodes gathers in two steps, so that what comes from other nodes comes once: first a rank gathers
- * the parts of those at its place of all nodes, then the ranks of a node hand theirs round, node by node, straight to
- * where they lie in the whole. */
+ * A group of several nodes gathers in two levels, so that each part is sent to a node once: first each rank gathers the
+ * parts of the ranks with its index on all nodes of the group, then the ranks of a node gather these parts, node by
+ * node, directly into the whole parameter. */
 #include "plan/zero.h"
 
 void tws_groups_begin(tws_lower *l) {
@@ -58,7 +58,8 @@ static void gather(tws_lower *l, uint32_t group, const tws_operand *pairs, int c
                          (tws_dtype)buffers[pairs[0].buffer].dtype, bytes, (uint32_t)(count / 2), 0, pairs, count);
 }
 
-/* far, near: room for the pairs of both steps: parts of all nodes, and these for all ranks of each node. */
+/* Gathers in two levels. far, near: room for the operands of the first level (parts of all nodes), and of the second
+ * (these parts, for all ranks of a node). */
 static void gather_in_steps(tws_lower *l, const tws_operand *operands, int count, tws_operand *far, tws_operand *near) {
   const tws_zero_groups *g = &l->zero.groups;
   const uint64_t nodes = (uint64_t)g->nodes, ranks = (uint64_t)g->intra;
@@ -80,7 +81,8 @@ static void gather_in_steps(tws_lower *l, const tws_operand *operands, int count
 }
 
 void tws_groups_gather(tws_lower *l, uint32_t group, const tws_operand *operands, int count) {
-  const int nodes = l->zero.groups.nodes, most = UINT16_MAX / (2 * nodes) * 2; /* operands that fit an operation */
+  /* most: largest number of operands of one operation */
+  const int nodes = l->zero.groups.nodes, most = UINT16_MAX / (2 * nodes) * 2;
   if (nodes < 2) {
     gather(l, group, operands, count);
     return;

@@ -1,15 +1,16 @@
-/* ZeRO++'s quantized reductions (qgZ; Wang et al. 2023, section 4.3): gradients go as 4-bit codes with a scale for each
- * block, in all-to-alls, and are added up in float32 where they arrive, source by source in the order of the group. In
- * a node first, so that what leaves it is one sum for each of its ranks; then, as codes anew, among ranks at the same
- * place of all nodes. Where ZeRO tells no nodes apart all ranks are one.
+/* ZeRO++'s quantized reductions (qgZ; Wang et al. 2023, section 4.3): gradients are sent as 4-bit codes with a scale
+ * for each block, in all-to-alls, and the receiver adds them up in float32, in the order of the group's ranks. The
+ * first level is inside a node, so that only one sum for each of its ranks leaves the node; the sums are quantized
+ * again and exchanged between ranks with the same index on all nodes. If ZeRO does not distinguish nodes there is a
+ * single level.
  *
- * Vectors are left out: they are reduced as ever. */
+ * Vectors are not quantized: they are reduced in their own type. */
 #include "plan/zero.h"
 
 enum { BITS = 4, BLOCK = 512 };
 
-/* An exchange among the ranks of `group`: of each gradient `parts` parts for each of them come in, and their sums go
- * out. */
+/* A level of the reduction among the ranks of `group`: of each gradient, each rank sends `parts` parts to each rank,
+ * and the received parts are summed. */
 typedef struct level {
   uint32_t group;
   int64_t parts, ranks;
@@ -19,7 +20,8 @@ static uint32_t room_for(tws_lower *l, const char *name, tws_dtype dtype, uint64
   return tws_builder_buffer(&l->b, name, TWS_CATEGORY_BUCKET, dtype, elements, TWS_LIFETIME_OPS);
 }
 
-/* Codes and scales of one gradient, and room for those that come: segments of the exchange. */
+/* Quantizes one gradient. segment[]: its codes, room for the codes received from other ranks, its scales, room for the
+ * received scales. */
 static void quantize(tws_lower *l, const level *h, int64_t part, tws_operand from, tws_operand segment[4]) {
   const uint64_t parts = (uint64_t)(h->parts * h->ranks);
   const uint64_t codes = parts * (((uint64_t)part * BITS + 7) / 8);
@@ -45,7 +47,7 @@ static void add_up(tws_lower *l, const level *h, int64_t part, const tws_operand
   tws_builder_compute(&l->b, l->streams.reduce, &work, operands, 3);
 }
 
-/* segments: room for four operands of each gradient. */
+/* Emits one level. segments: room for four operands of each gradient. */
 static void emit_level(tws_lower *l, const level *h, const int64_t *part, uint32_t count, const tws_operand *from,
                        const tws_operand *to, tws_operand *segments) {
   uint64_t bytes = 0;

@@ -28,12 +28,12 @@ using simgrid::kernel::routing::Route;
 using simgrid::kernel::timer::Timer;
 namespace s4u = simgrid::s4u;
 
-constexpr double host_speed = 1e12; /* flops; so large that the solver's tolerance is negligible */
+constexpr double host_speed = 1e12; /* FLOP/s of hosts, so large that the tolerance of SimGrid's solver is negligible */
 
 /* SimGrid's flows have a whole number of bytes, so bytes are scaled by this factor. */
 constexpr double byte_parts = 1024, most_bytes = 1e16, least_capacity = 1e-3;
 
-/* Signals whose handlers SimGrid replaces, restored after it started. */
+/* signals whose handlers SimGrid replaces; they are restored after it has started */
 constexpr int guarded_signals[] = {SIGSEGV, SIGINT, SIGABRT, SIGBUS, SIGFPE, SIGTERM};
 
 struct Engine {
@@ -41,22 +41,22 @@ struct Engine {
   s4u::NetZone *root = nullptr;
   std::vector<s4u::Host *> hosts;
   std::unordered_map<const s4u::Activity *, std::pair<s4u::ActivityPtr, uint64_t>> pending;
-  s4u::ActivityPtr finished; /* the latest, kept because SimGrid still uses it after the callback */
+  s4u::ActivityPtr finished; /* the latest activity that ended, kept because SimGrid still uses it after the callback */
   tws_engine_done done = nullptr;
   void *user = nullptr;
   double origin = 0;
-  bool begun = false; /* an experiment */
+  bool begun = false; /* 1: an experiment is running */
   Timer *alarms[TWS_ALARM_KINDS] = {};
   std::vector<s4u::Link *> links;
-  std::vector<double> capacities; /* of links, now */
-  s4u::Host *ends[2] = {};        /* of all flows */
-  std::vector<s4u::Link *> route; /* of the flow that starts */
+  std::vector<double> capacities; /* current bytes per second of each link */
+  s4u::Host *ends[2] = {};        /* source and destination host of all flows */
+  std::vector<s4u::Link *> route; /* links of the flow that starts */
   std::string error;
 };
 Engine *state = nullptr;
 std::string start_error;
 
-/* A flow crosses the links that it was given, whatever its ends are. */
+/* A zone in which a flow crosses exactly the links that it was given, whatever its source and destination are. */
 class HostZone : public NetZoneImpl {
  public:
   explicit HostZone(const std::string &name) : NetZoneImpl(name) {}
@@ -77,7 +77,7 @@ void completed(const s4u::Activity &activity) {
   auto found = state->pending.find(&activity);
   if (found == state->pending.end()) return;
   const uint64_t tag = found->second.second;
-  state->finished = std::move(found->second.first); /* releases the previous one, which SimGrid no longer uses */
+  state->finished = std::move(found->second.first); /* releases the previous activity, which SimGrid no longer uses */
   state->pending.erase(found);
   state->done(state->user, tag);
 }

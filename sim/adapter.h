@@ -14,21 +14,21 @@ extern "C" {
 
 typedef void (*tws_engine_done)(void *user, uint64_t tag);
 
-/* Grow the pools to this number of hosts, or links. Only between experiments. */
+/* Grow the pools to at least this number of hosts, or of links. Allowed only between experiments. */
 int tws_engine_reserve(int hosts);
 int tws_engine_reserve_links(int links);
 
-/* Begin an experiment at time 0. */
+/* Begins an experiment at time 0; `done` is called when a timer, flow or execution ends. */
 int tws_engine_begin(tws_engine_done done, void *user);
 double tws_engine_now(void); /* seconds since the experiment began */
 int tws_engine_timer(double date_s, uint64_t tag);
-/* Sets the only timer of its kind to another date. Infinity: cancels it. */
+/* Sets the date of the timer of this kind, of which there is one. Infinity: cancels it. */
 typedef enum tws_engine_alarm_kind { TWS_ALARM_NETWORK, TWS_ALARM_LINKS, TWS_ALARM_KINDS } tws_engine_alarm_kind;
 int tws_engine_alarm(tws_engine_alarm_kind kind, double date_s, uint64_t tag);
-/* Sets the bandwidth of a link, in bytes per second, from now on; before an experiment begins: its largest bandwidth in
- * the experiment. tws_engine_run() returns a failure. */
+/* Sets the bandwidth of a link, in bytes per second, from now on. Before an experiment begins it sets the largest
+ * bandwidth that the link has in the experiment. tws_engine_run() reports a failure. */
 void tws_engine_capacity(int link, double bytes_per_s);
-/* Starts a flow of SimGrid's network model over these links now. */
+/* Starts a flow of SimGrid's network model over these links at the current time. */
 int tws_engine_flow(const int *links, int count, double bytes, uint64_t tag);
 /* Starts an execution that takes `seconds` on an idle host and never more than `share` of it (0 < share <= 1).
  * Concurrent executions get capacity in proportion to their shares. */

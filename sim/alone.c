@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "sim/fluid.h"
 
-/* An edge of a ring: from one rank of a node to the next, or to the next node. */
+/* An edge of a ring: from one rank of a node to the next rank, or to the next node. */
 typedef struct edge {
   int link, next, sent, got, busy;
   double latency_s;
@@ -21,13 +21,13 @@ typedef struct run {
 static void try_send(run *r, int index) {
   edge *h = &r->edges[index];
   if (h->busy || h->sent == r->steps || h->got < h->sent)
-    return; /* messages after the first are forwarded when they have arrived */
+    return; /* a rank forwards a message, except the first, when it has arrived */
   h->busy = 1;
   r->failed |= tws_fluid_flow(r->fluid, &h->link, 1, r->piece, r->now_s, 2 * (uint64_t)index) != 0;
 }
 
-/* Builds links and edges. Links 0 to per_node - 1 are the ports from each rank to the next; links per_node + ring are
- * the shares of NICs, one for each ring. */
+/* Builds links and edges. Links 0 to per_node - 1 are the ports from each rank to the next; link per_node + r is the
+ * share of the node's NICs that ring r has. */
 static void lay_out(run *r, const tws_cluster *cluster, int per_node, int rings) {
   const int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
   const double nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1;
@@ -56,7 +56,7 @@ static double run_all(run *r, int edges) {
       h->sent++;
       r->failed |= tws_fluid_date(r->fluid, r->now_s + h->latency_s, tag + 1) != 0;
       try_send(r, (int)(tag / 2));
-    } else { /* arrived */
+    } else { /* the message arrived */
       last_s = r->now_s;
       r->edges[h->next].got++;
       try_send(r, h->next);

@@ -1,13 +1,13 @@
-/* The time of a collective's rings on idle links, simulated message by message. Flows model only bytes; the difference
- * becomes a wait before them. */
+/* Computes the time of a collective's rings on idle links, message by message. Flows model only bytes, so the
+ * collective waits before its flows for the difference between this time and theirs. */
 #ifndef TWS_SIM_ALONE_H
 #define TWS_SIM_ALONE_H
 
 #include "config/cluster.h"
 
-/* Returns the seconds until the last message of `rings` rings through `per_node` ranks of every node has arrived, each
- * with `steps` messages of `piece` bytes on every edge; < 0: no memory. All nodes do the same at the same time, so one
- * node is simulated: the edge that leaves it leads to its own first rank. */
+/* Returns the seconds until the last message of a collective has arrived; below 0: out of memory. The collective has
+ * `rings` rings through `per_node` ranks of every node, each with `steps` messages of `piece` bytes on every edge. All
+ * nodes do the same at the same time, so one node is simulated, and its outgoing edge leads to its own first rank. */
 double tws_rings_alone_s(const tws_cluster *cluster, int per_node, int rings, int steps, double piece);
 
 #endif

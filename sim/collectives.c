@@ -1,4 +1,4 @@
-/* Executes a collective or message when all its ranks have arrived at it, by fidelity:
+/* Executes a collective or message when all its ranks have arrived, according to the fidelity:
  *
  *   analytic  one timer with the time of the closed formula or measured table
  *   flow      a timer with the latencies, then one flow per edge of the rings with all bytes that the algorithm sends
@@ -52,7 +52,7 @@ void tws_sim_start_flow(tws_sim *sim, const int *links, double bytes, int messag
 
 /* ---- costs ---- */
 
-/* Returns the ranks of a communicator on its first rank's node, as the estimators count them. */
+/* Returns the number of ranks of a communicator on its first rank's node, as the estimators count them. */
 static int most_on_a_node(const tws_sim *sim, const tws_communicator *c) {
   return tws_mapping_beside_first(&sim->platform.mapping, c->ranks, c->size);
 }
@@ -76,9 +76,9 @@ static double analytic_seconds(tws_sim *sim, const tws_rendezvous *met) {
   return longest;
 }
 
-/* Several rings through a node share its ports in bursts, of which the formula models only the average load. For a
- * communicator of few ranks the difference is simulated message by message, once for each number of bytes, and becomes
- * a wait before the flows. */
+/* Several rings through a node share its ports in bursts, but the formula models only the average load. For a
+ * communicator of few ranks the rings are simulated message by message, once for each number of bytes, and the
+ * difference from the time of the flows becomes a wait before the flows. */
 enum { MOST_RANKS_ALONE = 64 };
 struct tws_sim_ring_wait {
   tws_collective collective;
@@ -95,8 +95,8 @@ static int is_simulated_alone(const tws_sim *sim, const tws_rendezvous *met, int
          tws_collective_of((tws_collective)work_of(sim, met)->code)->pattern == TWS_PATTERN_RING;
 }
 
-/* Returns the seconds that the flows have to wait, in addition to the latency without bytes, so that they end when the
- * messages would. < 0: the formula's latency applies. */
+/* Returns the seconds that the flows have to wait, in addition to the latency of 0 bytes, so that they end when the
+ * messages would; below 0: the formula's latency applies. */
 static double rings_wait_s(const tws_sim *sim, const tws_rendezvous *met, int near, double bytes) {
   const tws_communicator *c = communicator_of(sim, met);
   const tws_cluster *cluster = sim->request->machine.cluster;
@@ -110,7 +110,7 @@ static double rings_wait_s(const tws_sim *sim, const tws_rendezvous *met, int ne
   const double piece = bytes / c->size, port = tws_cluster_port(cluster, near), nics = cluster->nics_per_node,
                devices = cluster->devices_per_node > near ? cluster->devices_per_node : near;
   double seconds = rings > 1 ? tws_rings_alone_s(cluster, near, rings, steps, piece / rings) : -1;
-  /* the most loaded link: a port that all rings, or all but one, cross; or a NIC */
+  /* share of the rings that cross the most loaded port; the other limit is the NICs */
   const double passes = rings < near ? 1 : (rings - 1.0) / rings;
   if (seconds >= 0)
     seconds =
@@ -171,7 +171,7 @@ static double flow_bytes(const tws_rendezvous *met, const tws_collective_row *ro
   return bytes * share;
 }
 
-/* Returns 1 if a flow belongs to a collective with this root; a chain has no flow back to its root. */
+/* Returns 1 if the collective with this root sends along a flow; a chain has no flow back to its root. */
 static int is_sent(const tws_sim_pattern *pattern, const tws_collective_row *row, const tws_flow *flow, int size,
                    uint32_t root) {
   if (!row) return 1;
@@ -217,7 +217,7 @@ static int by_messages(const tws_sim *sim, const tws_rendezvous *met) {
          row_of(sim, met)->pattern != TWS_PATTERN_SIGNAL;
 }
 
-/* Returns the part of these seconds that does not depend on a link's bandwidth. */
+/* Returns the part of `seconds` that does not depend on a link's bandwidth. */
 static double latency_of(const tws_sim *sim, const tws_rendezvous *met, double seconds) {
   const tws_sim_effects *effects = sim->request->effects;
   if (!effects || !effects->takes) return 0;

@@ -66,7 +66,7 @@ double tws_sim_takes(const tws_sim *sim, const tws_run_member *members, uint32_t
   return effects && effects->takes ? effects->takes(effects->user, members, count, start_s, seconds) : seconds;
 }
 
-/* Calls the effect of an operation that meets no other rank; tws_sim_end_transfer() calls those of rendezvous. */
+/* Calls the effect of an operation that is no rendezvous; tws_sim_end_transfer() calls the effects of rendezvous. */
 static void take_effect(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
   const tws_sim_effects *effects = sim->request->effects;
   if (!effects || sim->run->ranks[rank].rendezvous[op] != TWS_NONE || sim->failed != TWS_OK) return;
@@ -77,7 +77,7 @@ void tws_sim_finish(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
   tws_sim_rank *r = &sim->ranks[rank];
   const tws_op *o = &r->plan->ops[op];
   const double ready_s = sim->run->ranks[rank].times[op].ready_s;
-  if (end_s < ready_s) end_s = ready_s; /* the engine's clock may be early by one rounding */
+  if (end_s < ready_s) end_s = ready_s; /* the engine's clock may be early by one rounding error */
   sim->finished++;
   if ((o->kind == TWS_OP_COMPUTE || o->kind == TWS_OP_COPY) && (o->stream == TWS_STREAM_COMPUTE || sim->serial))
     r->compute_s += end_s - ready_s;
@@ -122,8 +122,8 @@ static void begin_ready(tws_sim *sim) {
 
 /* ---- links whose bandwidth changes ---- */
 
-/* Scales links by the shares that the effects return. A NIC of several ranks gets the least of their shares; these
- * ranks have successive numbers. */
+/* Scales the bandwidths of links by the shares that the effects return. A NIC of several ranks, which have successive
+ * numbers, gets the least of their shares. */
 static void scale_links(tws_sim *sim, double at_s) {
   const tws_sim_effects *effects = sim->request->effects;
   const tws_node_mapping *m = &sim->platform.mapping;
@@ -140,7 +140,7 @@ static void scale_links(tws_sim *sim, double at_s) {
       }
       tws_platform_scale(&sim->platform, rank, network, share, at_s);
     }
-  if (change_s < at_s + least_s) change_s = at_s + least_s; /* a date is a sum and may be early by a rounding */
+  if (change_s < at_s + least_s) change_s = at_s + least_s; /* a date is a sum and may be early by one rounding error */
   if (tws_engine_alarm(TWS_ALARM_LINKS, change_s, tws_sim_tag(TWS_EVENT_LINKS, 0, 0)) != 0)
     tws_sim_fail(sim, TWS_ENVIRONMENT, "%s", tws_engine_error());
 }
@@ -163,8 +163,8 @@ static void take_event(tws_sim *sim, double now_s, uint64_t tag) {
   begin_ready(sim);
 }
 
-/* Sets the engine's alarm to the network's next event. At the end all alarms are cancelled: the engine would advance
- * its clock to them, and the later the clock, the less exact it is. */
+/* Sets the engine's alarm to the date of the network's next event. At the end of the simulation all alarms are
+ * cancelled, since the engine would advance its clock to them, and its precision decreases with time. */
 static void arm_network(tws_sim *sim) {
   const int ended = sim->failed != TWS_OK || sim->finished == sim->operations;
   const double next_s = ended || !sim->platform.solver ? INFINITY : tws_solver_next(sim->platform.solver);
@@ -283,7 +283,7 @@ static tws_code prepare_simulation(tws_sim *sim, tws_error *err) {
   sim->world = request->plans[0]->world;
   sim->serial = tws_profile_serial_streams(machine->profile);
   sim->cores = tws_profile_cores(machine->profile);
-  if (sim->cores > 0) { /* hosts: compares the cores that the ranks need with those of a node */
+  if (sim->cores > 0) { /* on hosts, the cores that a node's ranks need are compared with those that it has */
     const tws_node_mapping mapping = tws_machine_mapping(machine, sim->world);
     const int per_node = tws_mapping_most_on_node(&mapping);
     const int threads = request->plans[0]->threads > 0 ? request->plans[0]->threads : 1;

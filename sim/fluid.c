@@ -6,19 +6,19 @@
 
 #define NONE UINT32_MAX
 
-/* A flow, or a timer (count 0). The flows of a link are a doubly linked list whose elements are numbered flow *
- * TWS_FLUID_LINKS + k for the link link[k] of that flow. */
+/* A flow, or a timer (count 0). The flows of a link are a doubly linked list. An element of a list has the number flow
+ * * TWS_FLUID_LINKS + k, where link[k] of the flow is the link of the list. */
 typedef struct item {
-  double left, rate, since_s; /* bytes at since_s */
+  double left, rate, since_s; /* left: bytes not sent at date since_s; rate: bytes per second since then */
   uint64_t tag, order;
   uint32_t link[TWS_FLUID_LINKS], before[TWS_FLUID_LINKS], after[TWS_FLUID_LINKS];
-  uint32_t at;    /* in the heap */
-  uint32_t epoch; /* recomputation of rates in which it was last visited */
+  uint32_t at;    /* its position in the heap */
+  uint32_t epoch; /* number of the recomputation of rates that visited it last */
   int count, settled;
 } item;
 
 typedef struct link {
-  double capacity, left; /* left: capacity without settled flows, while rates are computed */
+  double capacity, left; /* capacity: bytes per second; left: capacity minus settled rates, while rates are computed */
   uint32_t first, flows, open;
   uint32_t epoch;
   int dirty;
@@ -32,7 +32,7 @@ typedef struct due {
 struct tws_fluid {
   link *links;
   item *items;
-  uint32_t free; /* list of unused items, linked by after[0] */
+  uint32_t free; /* head of the list of unused items, linked by after[0] */
   due *heap;
   uint32_t *dirty, *component_links, *component_flows, *full;
   size_t item_count, item_capacity, heap_count, heap_capacity, dirty_count, dirty_capacity, component_link_capacity,
@@ -48,7 +48,7 @@ tws_fluid *tws_fluid_create(int links) {
   const size_t count = (size_t)links + 1;
   f->free = NONE;
   f->links = tws_calloc(count, sizeof *f->links);
-  /* each link is in these lists at most once */
+  /* each of these arrays has a link at most once */
   if (!f->links || tws_reserve(&f->dirty, &f->dirty_capacity, count, sizeof *f->dirty) ||
       tws_reserve(&f->component_links, &f->component_link_capacity, count, sizeof *f->component_links) ||
       tws_reserve(&f->full, &f->full_capacity, count, sizeof *f->full)) {
@@ -139,7 +139,7 @@ static void go_to(tws_fluid *f, double now_s) {
 
 void tws_fluid_capacity(tws_fluid *f, int index, double bytes_per_s, double now_s) {
   if (f->links[index].capacity == bytes_per_s) return;
-  tws_fluid_next(f); /* flows that exist keep their rate until now */
+  tws_fluid_next(f); /* existing flows keep their rates until now */
   go_to(f, now_s);
   f->links[index].capacity = bytes_per_s;
   if (f->links[index].flows) mark_dirty(f, (uint32_t)index);
@@ -241,10 +241,11 @@ static size_t find_component(tws_fluid *f, uint32_t first, size_t *flows) {
   return links;
 }
 
-/* Progressive filling. In each round the links whose unsettled flows would get the least rate are full: their flows are
- * settled at this rate, which is subtracted from the other links that they cross. */
+/* Computes the rates of a connected component by progressive filling. In each round, the links on which the flows
+ * without a final rate would get the least are full: their flows get this rate, which is subtracted from the capacity
+ * of the other links that they cross. */
 static void share_component(tws_fluid *f, size_t links, size_t flows) {
-  const double alike = 1 + 1e-12; /* rates that differ only by rounding are settled in one round */
+  const double alike = 1 + 1e-12; /* rates that differ only by rounding are final in the same round */
   while (flows > 0) {
     double least = INFINITY;
     size_t count = 0;
@@ -288,7 +289,7 @@ static void share_links(tws_fluid *f) {
 
 double tws_fluid_next(tws_fluid *f) {
   if (f->heap_count == 0) return INFINITY;
-  /* Events that differ only by rounding are taken before rates are computed for the flows that continue. */
+  /* Events that differ only by rounding are taken before the rates of the remaining flows are computed. */
   const double together_s = 1e-15 + 4e-16 * f->now_s;
   if (f->dirty_count > 0 && f->heap[0].date_s > f->now_s + together_s) share_links(f);
   return f->heap[0].date_s;

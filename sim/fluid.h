@@ -14,17 +14,18 @@
 #include <stdint.h>
 
 typedef struct tws_fluid tws_fluid;
-enum { TWS_FLUID_LINKS = 4 }; /* of a flow, at most */
+enum { TWS_FLUID_LINKS = 4 }; /* largest number of links of a flow */
 
-/* NULL: no memory. Links have capacity 0 until tws_fluid_capacity() sets it. */
+/* Returns a solver without flows; NULL: out of memory. Links have capacity 0 until tws_fluid_capacity() sets it. */
 tws_fluid *tws_fluid_create(int links);
 void tws_fluid_destroy(tws_fluid *fluid); /* NULL is allowed */
 /* Sets a link's bandwidth from date `now_s` on. */
 void tws_fluid_capacity(tws_fluid *fluid, int link, double bytes_per_s, double now_s);
-/* Add a flow of bytes > 0 over distinct links, and a timer. Return 0, or -1 without memory. */
+/* The first adds a flow of bytes > 0 over distinct links, the second adds a timer. Both return 0, or -1 if out of
+ * memory. */
 int tws_fluid_flow(tws_fluid *fluid, const int *links, int count, double bytes, double now_s, uint64_t tag);
 int tws_fluid_date(tws_fluid *fluid, double date_s, uint64_t tag);
-/* Returns the date at which the next flow ends or timer expires; infinity: none. */
+/* Returns the date at which the next flow ends or the next timer expires; infinity: there is none. */
 double tws_fluid_next(tws_fluid *fluid);
 /* Removes the event that is due at tws_fluid_next() and returns its tag. */
 uint64_t tws_fluid_take(tws_fluid *fluid);

@@ -19,12 +19,13 @@ enum { CHUNKS = 64 };
 typedef struct message_edge {
   int from, to;
   int links[TWS_PATH_MAX];
-  uint32_t next; /* edge that forwards what arrives here, or TWS_NONE */
+  uint32_t next; /* index of the edge that forwards the messages that arrive here, or TWS_NONE */
   uint32_t steps, sent, got;
-  uint8_t busy, ahead; /* ahead: step s requires s + 1 - `ahead` arrivals (ring 1, chain 0) */
-  uint8_t source;      /* sends without arrivals */
-  double bytes;        /* of one step */
-  double posted_s;     /* after the start: a rank posts its messages to other nodes one after another */
+  /* busy: 1 while a message is on the edge; ahead: step s requires s + 1 - `ahead` arrivals (ring 1, chain 0) */
+  uint8_t busy, ahead;
+  uint8_t source;  /* 1: sends without waiting for arrivals */
+  double bytes;    /* bytes of one step */
+  double posted_s; /* seconds after the start: a rank posts its messages to other nodes one after another */
   double latency_s;
 } message_edge;
 
@@ -35,12 +36,12 @@ struct tws_sim_messages {
   message_edge edges[];
 };
 
-/* Duration of a collective of a communicator on links that nothing else uses. */
+/* The duration of a collective of a communicator whose links no other communicator uses. */
 struct tws_sim_known {
   tws_collective collective;
   uint32_t root;
   uint64_t bytes;
-  tws_traffic traffic; /* collectives of equal bytes may load links differently */
+  tws_traffic traffic; /* load factors, since collectives of equal bytes may load links differently */
   double seconds;
   struct tws_sim_known *next;
 };
@@ -56,7 +57,7 @@ static const tws_op *op_of(const tws_sim *sim, const tws_rendezvous *met, const 
   return &plan->ops[member->op];
 }
 
-/* Returns the latency before the first message, without those of links, which each message has itself. */
+/* Returns the seconds before the first message, without the latency of links, which is added to each message. */
 double tws_sim_messages_start(const tws_sim *sim, const tws_rendezvous *met) {
   const tws_communicator *c = communicator_of(sim, met);
   const tws_work *work;
@@ -80,7 +81,7 @@ static void use_path(tws_sim *sim, int from, int to, uint32_t communicator) {
   for (int i = 0; i < count; i++) use_link(sim, links[i], communicator);
 }
 
-/* Marks the links that messages or collectives of this pattern use; `order` has room for the communicator's ranks. */
+/* Marks the links of the messages (pairs 1) or rings (pairs 0) of a communicator. `order` has room for its ranks. */
 static void use_links(tws_sim *sim, uint32_t communicator, int pairs, int *order) {
   const tws_communicator *c = &sim->run->communicators[communicator];
   const tws_sim_pattern *pattern = tws_sim_pattern_of(sim, communicator);
@@ -118,8 +119,8 @@ static int links_are_own(tws_sim *sim, uint32_t communicator, int *order) {
   return 1;
 }
 
-/* Returns 1 if no two collectives of the communicator overlap: they are on one stream, or on a channel, whose
- * operations depend on each other in the plan. */
+/* Returns 1 if no two collectives of the communicator overlap, since they are on one stream, or on a channel, whose
+ * operations depend on each other. */
 static int follow_each_other(const tws_sim *sim, const tws_communicator *c) {
   int stream = -1;
   for (size_t i = 0; i < c->rendezvous_count && !sim->serial; i++) {
@@ -135,7 +136,8 @@ static int follow_each_other(const tws_sim *sim, const tws_communicator *c) {
 static void find_alone(tws_sim *sim) {
   const size_t count = sim->run->communicator_count;
   int *order = tws_arena_alloc_unset(sim->arena, (size_t)sim->world, sizeof *order);
-  uint8_t *used = tws_arena_alloc(sim->arena, count + 1, sizeof *used); /* 1: rings, 2: pairs, 4: messages */
+  /* per communicator, bit mask: 1: rings, 2: pairs, 4: messages */
+  uint8_t *used = tws_arena_alloc(sim->arena, count + 1, sizeof *used);
   sim->link_users = tws_arena_alloc(sim->arena, (size_t)sim->platform.links + 1, sizeof *sim->link_users);
   if (!order || !used || !sim->link_users) {
     tws_sim_fail(sim, TWS_MEMORY, "out of memory while simulating");
@@ -176,7 +178,7 @@ static void know(tws_sim *sim, uint32_t id, double seconds) {
   const tws_op *op = op_of(sim, met, &work);
   tws_sim_pattern *pattern = &sim->patterns[met->communicator];
   struct tws_sim_known *known = pattern->alone ? tws_arena_alloc(sim->arena, 1, sizeof *known) : NULL;
-  if (!known) return; /* without memory it is simulated again */
+  if (!known) return; /* out of memory: the collective is simulated again next time */
   *known = (struct tws_sim_known){.collective = (tws_collective)work->code,
                                   .root = op->peer,
                                   .bytes = met->bytes,
@@ -226,13 +228,14 @@ static int no_link_twice(tws_sim *sim, const struct tws_sim_messages *messages) 
   return once;
 }
 
-/* Returns the time at which the last message of a ring of `size` edges arrives. at[]: room for 5 x (size + 1). */
+/* Returns the seconds until the last message of a ring of `size` edges arrives. at[]: scratch array of 5 x (size +
+ * 1). */
 static double sweep_ring(const tws_sim *sim, const message_edge *edges, uint32_t size, double *at) {
   double *sent = at, *arrived = sent + size + 1, *before = arrived + size + 1, *takes = before + size + 1,
          *latency = takes + size + 1;
   for (uint32_t i = 0; i < size; i++) {
     sent[i] = 0;
-    before[i + 1] = 0; /* arrivals at the sender of the next edge */
+    before[i + 1] = 0; /* time of the last arrival at the sender of edge i + 1 */
     takes[i] = edges[i].bytes / tws_platform_rate(&sim->platform, edges[i].links);
     latency[i] = edges[i].latency_s;
   }
@@ -252,7 +255,7 @@ static double sweep_ring(const tws_sim *sim, const message_edge *edges, uint32_t
   return last;
 }
 
-/* Returns 1 and the duration if the same collective has been simulated on these links. */
+/* Returns 1, and the seconds, if an equal collective has been simulated on these links. */
 static int is_known(tws_sim *sim, uint32_t id, double *seconds) {
   const tws_rendezvous *met = &sim->run->rendezvous[id];
   const tws_sim_pattern *pattern = &sim->patterns[met->communicator];

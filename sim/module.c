@@ -1,4 +1,4 @@
-/* The table of functions that the program finds when it loads the simulator. */
+/* Exports the table of functions that the program uses when it has loaded the simulator. */
 #include "build_interface.h"
 #include "sim/adapter.h"
 #include "sim/executor.h"

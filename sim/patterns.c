@@ -1,17 +1,17 @@
-/* The flows of communicators, and representatives of flows that are equal by symmetry.
+/* Builds the flows of communicators, and chooses representatives of flows that are equal by symmetry.
  *
  * If representative ranks are simulated, a collective starts the flows of all ranks at the same time. There may be
- * millions of them. A cluster is symmetric under rotations: of the nodes within blocks of nodes, or of the slots
- * within every node. If a rotation maps the set of flows of each communicator to itself, two flows that it maps to
- * each other start together, share their links with equally many flows, and end together. It is then enough to
- * simulate one flow of each orbit, on the links of the representative ranks: each of these links is crossed by as many
- * flows as in the whole network, so all rates are those of the whole. */
+ * millions of them. A cluster is symmetric under rotations: of the nodes within blocks of nodes, or of the slots within
+ * every node. If a rotation maps the set of flows of each communicator to itself, two flows that it maps to each other
+ * start together, share their links with equally many flows, and end together. It is then enough to simulate one flow
+ * of each orbit, on the links of the representative ranks: each of these links is crossed by as many flows as in the
+ * whole network, so all rates are those of the whole. */
 #include <stdlib.h>
 
 #include "models/collective.h"
 #include "sim/executor.h"
 
-enum { MOST_FLOWS = 1 << 20 }; /* of a communicator; no symmetry is searched with more */
+enum { MOST_FLOWS = 1 << 20 }; /* largest number of flows of a communicator; with more, no symmetry is searched */
 
 static int no_memory(tws_sim *sim) {
   tws_sim_fail(sim, TWS_MEMORY, "out of memory while simulating");
@@ -41,7 +41,7 @@ static int replicas_of(tws_sim *sim, const tws_communicator *c, const int **repl
         if (!(fixed >> axis & 1)) coordinates[axis] = at[axis];
       all[replica * c->size + i] = tws_topology_rank(topology, coordinates);
     }
-    for (int axis = topology->axes - 1; axis >= 0; axis--) { /* next coordinates */
+    for (int axis = topology->axes - 1; axis >= 0; axis--) { /* advances to the next coordinates */
       if (fixed >> axis & 1) continue;
       if (++at[axis] < topology->dim[axis]) break;
       at[axis] = 0;
@@ -174,7 +174,7 @@ static void keep_representatives(tws_sim *sim, const tws_symmetry *symmetry) {
         if (tws_platform_representative(&sim->platform, symmetry, flows->of[i].from) != flows->of[i].from) continue;
         tws_flow *flow = &flows->of[kept++];
         *flow = flows->of[i];
-        for (int k = 0; k < 2; k++) /* clusters with leaf switches, whose paths are longer, are not folded */
+        for (int k = 0; k < 2; k++) /* paths through leaf switches are longer, so such clusters are not folded */
           flow->links[k] = tws_platform_representative_link(&sim->platform, symmetry, flow->links[k]);
       }
       flows->count = kept;

@@ -14,7 +14,8 @@ static int nic_link(const tws_platform *p, int rank, int down) {
   return 2 * p->mapping.nodes * p->mapping.slots + 2 * tws_mapping_nic(&p->mapping, rank) + down;
 }
 
-/* Link index in a node: disk read, disk write, then the memory of each of its NUMA domains. */
+/* Returns the number of links of a node's memory and disk: disk read, disk write, then the memory of each NUMA
+ * domain. */
 static int node_links(const tws_platform *p) {
   return 2 + (p->cluster->numa_nodes > 1 ? p->cluster->numa_nodes : 1);
 }
@@ -41,7 +42,8 @@ static double nic_capacity(const tws_platform *p) {
   return p->nic_message > p->nic_bandwidth ? p->nic_message : p->nic_bandwidth;
 }
 
-/* Bandwidth of a leaf switch's uplink or downlink; message bandwidths are scaled with it. */
+/* Returns the bytes per second of a leaf switch's uplink or downlink. It is derived from the capacity of NIC links, to
+ * which the loads of flows refer (tws_platform_load()). */
 static double leaf_bandwidth(const tws_platform *p) {
   const tws_cluster *c = p->cluster;
   return c->leaf_nodes * p->mapping.nics * nic_capacity(p) / c->oversubscription;
@@ -137,7 +139,7 @@ int tws_platform_path(const tws_platform *p, int from, int to, int links[TWS_PAT
 }
 
 void tws_platform_scale(const tws_platform *p, int rank, int network, double share, double now_s) {
-  const double nothing_bytes_s = 1e-3; /* a flow over it ends, but long after every deadline */
+  const double nothing_bytes_s = 1e-3; /* flows over such a link end, but long after every deadline */
   const double whole = network ? nic_capacity(p) : p->cluster->intra.bandwidth;
   const double left = whole * share > nothing_bytes_s ? whole * share : nothing_bytes_s;
   for (int down = 0; down < 2; down++)
@@ -170,15 +172,16 @@ int tws_platform_representative_link(const tws_platform *p, const tws_symmetry *
 
 /* ---- rings ---- */
 
-/* Returns the end of the block [first, end) of successive ranks on one node. Groups of a topology have one block per
- * node; a group that returns to a node later has one more block. */
+/* Returns the end of the block that begins with index `first`: a block is the longest run of successive ranks on one
+ * node. A group of a topology has one block per node, or more if its ranks return to a node. */
 static int block_end(const tws_platform *p, const int *ranks, int size, int first) {
   int end = first + 1;
   while (end < size && tws_mapping_node(&p->mapping, ranks[end]) == tws_mapping_node(&p->mapping, ranks[first])) end++;
   return end;
 }
 
-/* Returns the number of rings: the fewest NICs that a block's ranks can use; one inside a node. */
+/* Returns the number of rings of a communicator: the minimum, over its blocks, of the number of NICs that the block's
+ * ranks can use; 1 if all ranks are on one node. */
 static int ring_count(const tws_platform *p, const int *ranks, int size) {
   int rings = size;
   for (int first = 0, end; first < size; first = end) {
@@ -192,8 +195,8 @@ static int ring_count(const tws_platform *p, const int *ranks, int size) {
   return rings;
 }
 
-/* Returns the position in a block of `length` ranks at which ring `ring` of `rings` leaves the node; it enters at the
- * next position. */
+/* Returns the position in a block of `length` ranks at which ring number `ring` of `rings` leaves the node; the ring
+ * enters it at the next position. */
 static int exit_of(int length, int ring, int rings) {
   return (int)((int64_t)(ring + 1) * length / rings) - 1;
 }
@@ -219,7 +222,7 @@ int tws_platform_rings(const tws_platform *p, const int *ranks, int size, tws_ar
     end = block_end(p, ranks, size, first);
     const int length = end - first, next = end < size ? end : 0;
     const int next_length = block_end(p, ranks, size, next) - next;
-    for (int i = 0; i < length; i++) { /* inside the node: all rings except those that leave here */
+    for (int i = 0; i < length; i++) { /* edges inside the node, for all rings except those that leave the node here */
       int leaving = 0;
       for (int ring = 0; ring < rings && blocks > 1; ring++) leaving += exit_of(length, ring, rings) == i;
       if (length > 1 && leaving < rings)

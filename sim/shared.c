@@ -1,7 +1,8 @@
-/* Resources that the ranks of a node share: links between devices and their host (devices of one PCIe switch share it),
- * the host's memory, and the disk. Copies between tiers and kernels on the host are flows over these. An operation may
- * have several in succession: a copy of pageable memory first passes through the driver's pinned buffer. The bytes are
- * those that the estimators count (estimators/path.c), which divide each link evenly among all ranks instead. */
+/* Simulates resources that the ranks of a node share: links between devices and their host (one for the devices of a
+ * PCIe switch), the host's memory, and the disk. Copies between tiers and kernels on the host are flows over these
+ * resources. An operation may have several flows in succession: a copy of pageable memory first passes through the
+ * driver's pinned buffer. The bytes are those that the estimators count (estimators/path.c), but the estimators divide
+ * each link evenly among all ranks. */
 #include <math.h>
 
 #include "models/hardware/runtime.h"
@@ -11,7 +12,7 @@ enum { MOST_SEGMENTS = 3 };
 typedef struct segment {
   tws_shared_link link;
   double bytes;
-  double latency_s; /* of a segment without bytes */
+  double latency_s; /* seconds of a segment without bytes */
 } segment;
 
 static int copy_segments(const tws_sim *sim, const tws_work *work, segment segments[MOST_SEGMENTS]) {
