@@ -170,6 +170,12 @@ START_TEST(a_kineto_trace_becomes_a_profile) {
   cJSON *json = cJSON_Parse(r.out);
   ck_assert_double_ge(number(json, NULL, "attributed_share"), 0.95);
   ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "modules")), TWS_PART_COUNT);
+  const cJSON *product = NULL, *products = cJSON_GetObjectItem(json, "products");
+  ck_assert_int_eq(cJSON_GetArraySize(products), 4); /* attention, its projection, up and down, and the logits */
+  cJSON_ArrayForEach(product, products) {
+    ck_assert_str_ne(cJSON_GetStringValue(cJSON_GetObjectItem(product, "module")), "");
+    ck_assert_double_gt(number(product, NULL, "predicted_s"), 0);
+  }
   cJSON_Delete(json);
   command_free(&r);
   for (int i = 0; i < 3; i++) {
