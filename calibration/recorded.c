@@ -216,6 +216,8 @@ static tws_code use_trace(const inputs *in, int index, tws_job *job, tws_recorde
       out->measured_s = tws_recording_step_s(&in->recordings[i]);
   TWS_TRY(tws_job_estimate(job, &estimate, NULL, err));
   out->before_s = estimate.step_s;
+  const double count = in->request->steps > 0 ? (double)in->request->steps : (double)r->step_count;
+  TWS_TRY(tws_products_by_size(r, count, job, out->product, &out->product_count, err));
   correct_kernels(&estimate.path, collective_s, out, &correction);
   return fit_step(job, &correction, out, err);
 }

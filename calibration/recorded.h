@@ -11,6 +11,7 @@
 #include <cjson/cJSON.h>
 
 #include "calibration/attribute.h"
+#include "calibration/products.h"
 #include "job/measured.h"
 
 typedef struct tws_recorded_request {
@@ -32,6 +33,8 @@ typedef struct tws_recorded_result {
   double uniform;                                 /* the factor on all, with which the step is the measured one */
   double collective_factor[TWS_COLLECTIVE_COUNT]; /* by which tables of these sizes are divided, as corrections apply */
   tws_recorded_row part[TWS_PART_COUNT];
+  tws_product_row product[TWS_PRODUCT_ROWS]; /* where the trace has their sizes */
+  int product_count;
   double kernel_s, unattributed_s; /* of one step, measured */
   struct {
     char name[96];

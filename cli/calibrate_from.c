@@ -26,6 +26,19 @@ static tws_code print_parts(const tws_cli *cli, const tws_recorded_result *r, tw
     tws_table_row(&table, (const char *[]){"without a module", "", seconds_cell(r->unattributed_s), "",
                                            tws_cell("%.1f %%", 100 * r->unattributed_s / r->kernel_s)});
   TWS_TRY(tws_table_print(cli, &table, err));
+  if (r->product_count) {
+    tws_out("\n");
+    tws_table_init(&table, 4);
+    tws_table_row(&table, (const char *[]){"products by size", "first module", "measured", "predicted before"});
+  }
+  for (int i = 0; i < r->product_count; i++) {
+    const tws_product_row *p = &r->product[i];
+    tws_table_row(
+        &table, (const char *[]){
+                    tws_cell("%lld x %lld x %lld", (long long)p->size[0], (long long)p->size[1], (long long)p->size[2]),
+                    p->modules[0] ? p->modules : "-", seconds_cell(p->measured_s), seconds_cell(p->predicted_s)});
+  }
+  if (r->product_count) TWS_TRY(tws_table_print(cli, &table, err));
   if (r->unknown_count) tws_out("\nKernels without a module:\n");
   for (int i = 0; i < r->unknown_count; i++)
     tws_out_wrapped(4, "  %s %s", seconds_cell(r->unknown[i].seconds), r->unknown[i].name);
@@ -75,6 +88,18 @@ static tws_code print_json(const tws_recorded_result *r, const char *out, tws_er
       cJSON_AddNumberToObject(row, "measured_s", r->part[i].measured_s);
       cJSON_AddNumberToObject(row, "predicted_s", r->part[i].predicted_s);
       cJSON_AddItemToArray(parts, row);
+    }
+    cJSON *products = cJSON_AddArrayToObject(json, "products");
+    for (int i = 0; i < r->product_count; i++) {
+      const tws_product_row *p = &r->product[i];
+      cJSON *row = cJSON_CreateObject();
+      cJSON_AddItemToObject(
+          row, "sizes",
+          cJSON_CreateDoubleArray((const double[]){(double)p->size[0], (double)p->size[1], (double)p->size[2]}, 3));
+      cJSON_AddStringToObject(row, "module", p->modules);
+      cJSON_AddNumberToObject(row, "measured_s", p->measured_s);
+      cJSON_AddNumberToObject(row, "predicted_s", p->predicted_s);
+      cJSON_AddItemToArray(products, row);
     }
     cJSON *unknown = cJSON_AddArrayToObject(json, "without_module");
     for (int i = 0; i < r->unknown_count; i++) {

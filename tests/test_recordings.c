@@ -170,6 +170,12 @@ START_TEST(a_kineto_trace_becomes_a_profile) {
   cJSON *json = cJSON_Parse(r.out);
   ck_assert_double_ge(number(json, NULL, "attributed_share"), 0.95);
   ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "modules")), TWS_PART_COUNT);
+  const cJSON *product = NULL, *products = cJSON_GetObjectItem(json, "products");
+  ck_assert_int_eq(cJSON_GetArraySize(products), 4); /* attention, its projection, up and down, and the logits */
+  cJSON_ArrayForEach(product, products) {
+    ck_assert_str_ne(cJSON_GetStringValue(cJSON_GetObjectItem(product, "module")), "");
+    ck_assert_double_gt(number(product, NULL, "predicted_s"), 0);
+  }
   cJSON_Delete(json);
   command_free(&r);
   for (int i = 0; i < 3; i++) {
@@ -398,6 +404,23 @@ static void write_nsys(const char *path, int steps) {
   sqlite3_close(d.db);
 }
 
+/* A view without an end in the place of a table. */
+START_TEST(views_are_not_read) {
+  database d = {NULL, 0};
+  tws_recording r;
+  ck_assert_int_eq(sqlite3_open(in_folder("view.sqlite"), &d.db), SQLITE_OK);
+  run_sql(
+      &d,
+      "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);"
+      "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE n(start) AS (SELECT 1 UNION ALL SELECT start + 1 FROM "
+      "n) SELECT start, start AS end, 0 AS deviceId, 1 AS demangledName FROM n;");
+  sqlite3_close(d.db);
+  ck_assert_int_eq(tws_recording_read(in_folder("view.sqlite"), &r, &err), TWS_INVALID);
+  ck_assert_msg(strstr(err.message, "CUPTI_ACTIVITY_KIND_KERNEL is no table") != NULL, "%s", err.message);
+  tws_recording_free(&r);
+}
+END_TEST
+
 START_TEST(an_nsys_export_becomes_a_profile) {
   write_nsys(in_folder("report.sqlite"), 3);
   command_result r = twinspeed("calibrate --from %s " JOB " --micro-batch 8 --seq 512 -o %s --json",
@@ -468,6 +491,7 @@ int main(void) {
   tcase_add_test(c, collectives_by_size);
   tcase_add_test(c, bad_files);
 #ifdef WRITES_SQLITE
+  tcase_add_test(c, views_are_not_read);
   tcase_add_test(c, an_nsys_export_becomes_a_profile);
 #endif
   tcase_add_test(c, a_step_log_becomes_a_profile);

@@ -226,6 +226,20 @@ static tws_code add_collective(reader *k, const cJSON *arguments, double seconds
                                       seconds, err);
 }
 
+/* The name of a product of matrices [m, k] and [k, n] with its sizes, "aten::mm 1024x256x768", where the trace has
+ * them: the two inputs follow the bias of addmm. */
+static const char *product_name(const cJSON *event, const char *name, char *text, size_t size) {
+  const int biased = strcmp(name, "aten::addmm") == 0;
+  if (!biased && strcmp(name, "aten::mm") != 0) return name;
+  const cJSON *dims = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(event, "args"), "Input Dims");
+  const cJSON *left = cJSON_GetArrayItem(dims, biased), *right = cJSON_GetArrayItem(dims, biased + 1);
+  const cJSON *m = cJSON_GetArrayItem(left, 0), *k = cJSON_GetArrayItem(left, 1), *n = cJSON_GetArrayItem(right, 1);
+  if (!cJSON_IsNumber(m) || !cJSON_IsNumber(k) || !cJSON_IsNumber(n)) return name;
+  snprintf(text, size, "%s %.0fx%.0fx%.0f", name, fmin(fabs(m->valuedouble), 1e12), fmin(fabs(k->valuedouble), 1e12),
+           fmin(fabs(n->valuedouble), 1e12));
+  return text;
+}
+
 static tws_code add_event(reader *k, const cJSON *event, tws_error *err) {
   const char *category = text_of(event, "cat"), *name = text_of(event, "name");
   const double start = number_of(event, "ts"), length = number_of(event, "dur"), thread = number_of(event, "tid");
@@ -248,7 +262,9 @@ static tws_code add_event(reader *k, const cJSON *event, tws_error *err) {
   }
   const int processor = strcmp(category, "cpu_op") == 0 ||
                         (strcmp(category, "user_annotation") == 0 && strncmp(name, "Optimizer.", 10) == 0);
-  return processor ? add_operator(k, name, start, length, thread, err) : TWS_OK;
+  char sized[96];
+  return processor ? add_operator(k, product_name(event, name, sized, sizeof sized), start, length, thread, err)
+                   : TWS_OK;
 }
 
 static void add_device(reader *k, const cJSON *device) {

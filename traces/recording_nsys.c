@@ -57,7 +57,20 @@ static tws_code add_gpu(sqlite3_stmt *s, tws_recording *r, tws_error *err) {
   return TWS_OK;
 }
 
+static tws_code add_view(sqlite3_stmt *s, tws_recording *r, tws_error *err) {
+  (void)r;
+  return tws_fail(err, TWS_INVALID, "write it with: nsys export --type sqlite -o report.sqlite report.nsys-rep",
+                  "%s: %.60s is no table of an export of nsys: views and virtual tables are not read",
+                  sqlite3_db_filename(sqlite3_db_handle(s), "main"), text_at(s, 0));
+}
+
 static tws_code read_tables(sqlite3 *db, const char *path, tws_recording *r, tws_error *err) {
+  /* a view may have no end */
+  TWS_TRY(
+      query(db, path,
+            "SELECT name FROM sqlite_master WHERE name IN ('CUPTI_ACTIVITY_KIND_KERNEL', 'StringIds', 'NVTX_EVENTS', "
+            "'CUPTI_ACTIVITY_KIND_MEMCPY', 'TARGET_INFO_GPU') AND (type <> 'table' OR sql LIKE '%VIRTUAL%')",
+            1, r, add_view, err));
   TWS_TRY(query(db, path,
                 "SELECT s.value, count(*), sum(k.end - k.start) FROM CUPTI_ACTIVITY_KIND_KERNEL k "
                 "JOIN StringIds s ON s.id = k.demangledName GROUP BY k.demangledName ORDER BY k.demangledName",

@@ -1,0 +1,21 @@
+/* Products of matrices of a trace, attributed to modules of a plan by their sizes. */
+#ifndef TWS_CALIBRATION_PRODUCTS_H
+#define TWS_CALIBRATION_PRODUCTS_H
+
+#include "job/job.h"
+#include "traces/recording.h"
+
+enum { TWS_PRODUCT_ROWS = 32 };
+/* Products with the same three sizes in any order: forward, of the input and of the weight. */
+typedef struct tws_product_row {
+  int64_t size[3];                /* in ascending order */
+  char modules[96];               /* of the plan, "h.0.attn.c_attn"; "": the plan has no such product */
+  double measured_s, predicted_s; /* of one step */
+} tws_product_row;
+
+/* Fills rows with the sizes of the recording, the longest first, and returns their number in *count. The names of
+ * operators have the sizes ("aten::mm 1024x256x768"); without any, *count is 0. */
+tws_code tws_products_by_size(const tws_recording *recording, double steps, const tws_job *job, tws_product_row *rows,
+                              int *count, tws_error *err);
+
+#endif
