@@ -70,6 +70,7 @@ static tws_code read_memory(const tws_plan *plan, int64_t wanted, tws_ledger *le
   TWS_TRY(tws_ledger_read(plan, ledger, err));
   TWS_TRY(tws_stage_read(plan, stage, err));
   stage->loss_bytes = ledger->loss_bytes;
+  stage->live_bytes = ledger->tier[TWS_TIER_DEVICE].live_bytes;
   if (wanted <= plan->accumulation_steps) return TWS_OK;
   for (uint32_t i = 0; i < TWS_NETWORK_INPUTS; i++)
     if (plan->input[i] != TWS_NONE)
@@ -78,6 +79,7 @@ static tws_code read_memory(const tws_plan *plan, int64_t wanted, tws_ledger *le
     ledger->loss_bytes += ledger->tier[TWS_TIER_DEVICE].arena_bytes - stage->arena_bytes[TWS_TIER_DEVICE];
   stage->loss_bytes = ledger->loss_bytes;
   stage->arena_bytes[TWS_TIER_DEVICE] = ledger->tier[TWS_TIER_DEVICE].arena_bytes;
+  stage->live_bytes = ledger->tier[TWS_TIER_DEVICE].live_bytes;
   return TWS_OK;
 }
 
@@ -368,6 +370,7 @@ tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *ma
     keep_larger(&out->ledger, &between.ledger);
     for (int tier = 0; stages && tier < TWS_TIER_COUNT; tier++)
       stages->arena_bytes[tier] = out->ledger.tier[tier].arena_bytes;
+    if (stages) stages->live_bytes = out->ledger.tier[TWS_TIER_DEVICE].live_bytes;
     if (stages) stages->path = out->path;
     if (stages) stages->path.bottleneck = stages->path.text;
   }

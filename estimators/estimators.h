@@ -156,11 +156,12 @@ typedef struct tws_stage_estimate {
   int layers;        /* transformer layers that the stage runs, wholly or partly */
   double parameters; /* elements that the rank holds of the model, before ZeRO partitions them among replicas */
   uint64_t arena_bytes[TWS_TIER_COUNT];
+  uint64_t live_bytes; /* of the device, as in tws_ledger_tier */
   uint64_t loss_bytes; /* as in tws_ledger */
   tws_path_result path;
 } tws_stage_estimate;
 double tws_stage_bytes(const tws_stage_estimate *stage); /* arenas of all tiers together */
-/* Reads all members from a plan except path and loss_bytes. */
+/* Reads all members from a plan except path and loss_bytes, and takes the arena's size for live_bytes. */
 tws_code tws_stage_read(const tws_plan *plan, tws_stage_estimate *stage, tws_error *err);
 /* Balance of the stages. Imbalances are the largest over the mean, of compute time and of device memory; 1 is even. */
 typedef struct tws_stage_balance {

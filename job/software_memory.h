@@ -19,10 +19,12 @@
  *     (runtime->copies_buckets)
  *   what lies beside all passes by models/hardware/step_buffers.def (runtime->step)
  *   gradients of whole layers on each rank, frozen ones too, where FSDP accumulates (runtime->flat_gradients)
- *   workspaces of libraries. */
+ *   workspaces of libraries
+ * less the activations of experts that a plan keeps and the software does not (runtime->weighs_early), which can make
+ * the sum negative. */
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage);
 
-/* Most that is allocated at once: the plan's arena and the above (where whole layers are recomputed and it is known
+/* Most that is allocated at once: what the plan holds and the above (where whole layers are recomputed and it is known
  * what is alive while the loss is computed, copies of logits then, what one layer keeps at another moment), less the
  * gradients that are not there yet, where they come late (runtime->late_gradients, stages 0 and 1); or, in the step of
  * the optimizer, when activations are gone, the states and what that holds: of fp16's copies of its shard's gradients,
@@ -38,10 +40,13 @@ double tws_software_stage_reserved(const tws_job *job, const tws_stage_estimate 
 double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages, double *reserved);
 
 /* The same without estimates of the stages, with layers and parameters divided evenly: tws_software_bytes() of the
- * stage that needs the most, and tws_software_stage_peak() where the fullest rank's arena has arena_bytes, and
- * loss_bytes are alive while the loss is computed (0: unknown). */
+ * stage that needs the most, and tws_software_stage_peak() where the fullest rank's plan holds `planned` bytes
+ * (tws_job_planned_bytes()), and loss_bytes are alive while the loss is computed (0: unknown). */
 double tws_job_software_bytes(const tws_job *job);
-double tws_job_software_peak(const tws_job *job, double arena_bytes, double loss_bytes);
+double tws_job_software_peak(const tws_job *job, double planned, double loss_bytes);
+/* Bytes that a plan holds at its peak on a device: the arena's for this program's own engine, which places buffers
+ * ahead; under a caching allocator no more than 4 % beyond those of live buffers. */
+double tws_job_planned_bytes(const tws_job *job, const tws_ledger *ledger);
 
 /* Returns the bytes of a device that are not tensors: the contexts of CUDA and its libraries, and a communicator for
  * each axis with ranks. */

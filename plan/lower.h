@@ -555,8 +555,9 @@ int tws_lower_scaled(tws_lower *l, tws_work *work, tws_operand *operands, int co
 const tws_local_module *tws_local_of(const tws_lower *l, const tws_module *m);
 /* whether products of a split layer are issued in slices */
 int tws_lower_sliced(const tws_lower *l, const tws_module *m);
-/* Whether backward reads what enters a layer as its product has it, in 8 bits (twinspeed.matmul_dtype), and not as the
- * layer before left it. Of values that are kept whole; what is made again is made again in 16 bits. */
+/* Whether backward reads what enters a layer as its product has it, in 8 bits (twinspeed.matmul_dtype; numbers of 4
+ * bits and their scales take a byte here, too), and not as the layer before left it. Of values that are kept whole;
+ * what is made again is made again in 16 bits. */
 int tws_lower_narrow(const tws_lower *l, const tws_module *m);
 /* What a row of a loss counts of the mean over the global batch, of which micro-batches and ranks add their parts. */
 double tws_loss_weight(const tws_lower *l, const tws_module *m);

@@ -84,9 +84,10 @@ typedef struct tws_runtime {
   /* memory */
   double context_bytes;      /* beside the allocator, as nvidia-smi counts; 0: the profile's */
   double communicator_bytes; /* there too, of NCCL for each axis of more than one rank */
+  int places_ahead;          /* buffers lie where the plan places them; 0: a caching allocator finds room for each */
   double reserved_share;     /* that a caching allocator reserves beyond what is allocated */
   double logit_bytes;        /* of copies of a logit beside the plan's */
-  double scored_share; /* of the tokens that a masked language model has such copies for; 0: all */
+  double scored_share;       /* of the tokens that a masked language model has such copies for; 0: all */
   tws_runtime_keeps keeps;
   int keeps_wide; /* what enters products in 8 bits is kept in 16, and cast again backward */
   double workspace_bytes[TWS_GENERATION_COUNT]; /* of libraries, out of torch's allocator */
@@ -100,6 +101,8 @@ typedef struct tws_runtime {
   int late_gradients;   /* a gradient has memory from backward on, until the step: none is there with the logits */
   int flat_gradients;   /* ZeRO-3: each layer is a flat parameter, whose gradient is whole on each rank while steps
                            accumulate, with that of frozen parts */
+  int weighs_early;     /* the weight of an expert is applied before its last product: backward does not read what that
+                           product makes */
   int boundary_tensors; /* a pipeline keeps of each micro-batch in flight beside the plan's */
   tws_step_software step;    /* whose buffers are on a device around the optimizer's step */
   tws_host_software host;    /* whose buffers are in a node's memory where states are offloaded */
