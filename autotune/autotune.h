@@ -121,6 +121,7 @@ typedef struct tws_tune_request {
   int early_stopping; /* stop after so many trials without a better one; 0: never */
   uint64_t seed;
   double memory_bytes;    /* limit of one device instead of the machine's; 0: the machine's */
+  int keeps_margin;       /* memory_bytes leaves out the margin of the runtime's interval, so that nothing is tight */
   tws_progress *progress; /* may be NULL */
   const tws_log *log;     /* may be NULL */
   int list_up_to;         /* a space of so many points is planned as a whole; 0: TWS_TUNE_FEW; -1: none is */
@@ -193,6 +194,9 @@ double tws_tune_least_devices(const tws_tune_request *request);
 /* The points of a space, in order; the caller frees *points with tws_free. */
 int tws_tune_has_points(const tws_tune_request *request); /* 0: there is none, or the space is wrong */
 tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err);
+
+/* Returns 1 if a candidate fits and the upper end of the interval of measured peaks of its runtime does not. */
+int tws_tune_is_tight(const tws_tune_request *request, const tws_tune_candidate *candidate);
 
 /* Whether a point fits and the longest path of its plan, or why it is rejected. */
 tws_code tws_tune_estimate(const tws_tune_request *request, tws_tune_candidate *candidate, tws_error *err);

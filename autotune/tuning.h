@@ -28,6 +28,7 @@ typedef struct tws_tuning {
   int64_t trials,
       early_stopping;      /* simulations, and those without a better one; 0: the configuration's, or tws_tune()'s */
   double memory;           /* bytes of one device; below 0: the machine's */
+  int keeps_margin;        /* what is tight does not count as fitting */
   double budget_s;         /* of the runs, or without them of the search; 0: no limit */
   const char *results;     /* folder */
   const char *experiments; /* folder; NULL: DeepSpeed's name, in another folder than DeepSpeed's below `results` */
