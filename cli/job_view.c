@@ -98,7 +98,7 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
     const double software = tws_job_software_bytes(job);
     if (runtime->attention != TWS_ATTENTION_AS_PROFILE)
       tws_text_add(&line, "; holds %s %s", tws_format_bytes(fabs(software), bytes, sizeof bytes),
-                   software < 0 ? "less than the plan, without the context" : "beside the plan and the context");
+                   software < 0 ? "less than the plan, without the context" : "in addition to the plan and the context");
     print_line_of(&line);
   }
   tws_text_add(&line, "%sJob%s      %d rank%s", bold, plain, job->ranks, job->ranks > 1 ? "s" : "");
@@ -116,9 +116,9 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
   job_assumed_print(cli, job);
 }
 
-/* ---- for programs ---- */
+/* ---- JSON ---- */
 
-/* How the ranks are divided, as in the results of training. */
+/* The parallel axes, in the format of training results. */
 static void add_axes(const tws_job *job, cJSON *json) {
   const tws_config *c = job->config;
   char order[TWS_AXIS_ORDER_TEXT];

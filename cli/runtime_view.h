@@ -1,13 +1,13 @@
-/* How it is shown what a runtime style changes. */
+/* Prints the effect of a runtime: the same job on Twinspeed's own engine, for comparison. */
 #ifndef TWS_CLI_RUNTIME_VIEW_H
 #define TWS_CLI_RUNTIME_VIEW_H
 
 #include "cli/cli.h"
 #include "job/own_engine.h"
 
-/* Beside what the style says: its longest path and what it needs of a device. */
+/* Prints the engine's longest path and device memory next to those of the runtime. */
 void tws_own_engine_print(const tws_own_engine *own, double step_s, double device_bytes);
-/* Adds "own_engine" {"step_s", "device_bytes"} to a result, where it is known. */
+/* Adds "own_engine" {"step_s", "device_bytes"} to a result, if they are known. */
 void tws_own_engine_json(const tws_own_engine *own, cJSON *root);
 
 #endif
