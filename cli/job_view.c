@@ -97,8 +97,9 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
     tws_text_add(&line, "%sRuntime%s  %s: %s", bold, plain, runtime->name, runtime->about);
     const double software = tws_job_software_bytes(job);
     if (runtime->attention != TWS_ATTENTION_AS_PROFILE)
-      tws_text_add(&line, "; holds %s %s", tws_format_bytes(fabs(software), bytes, sizeof bytes),
-                   software < 0 ? "less than the plan, without the context" : "in addition to the plan and the context");
+      tws_text_add(
+          &line, "; holds %s %s", tws_format_bytes(fabs(software), bytes, sizeof bytes),
+          software < 0 ? "less than the plan, without the context" : "in addition to the plan and the context");
     print_line_of(&line);
   }
   tws_text_add(&line, "%sJob%s      %d rank%s", bold, plain, job->ranks, job->ranks > 1 ? "s" : "");

@@ -245,6 +245,7 @@ static const tws_runtime runtimes[] = {
      .keeps = {.curved = {3, 0}}},
     {.name = "pytorch-2020",
      .about = "PyTorch of 2019 and 2020 without DeepSpeed: NVIDIA's BERT, operation by operation",
+     .masked = "bert-2020",
      PYTORCH_2020,
      .keeps = {.curved = {2, 2}}},
     {.name = "bert-2020",

@@ -46,6 +46,7 @@ typedef struct tws_runtime_keeps {
 
 typedef struct tws_runtime {
   const char *name, *about;
+  const char *masked; /* style of the same software where it trains masked language models; NULL: this one */
   /* time */
   double launch_s;    /* in addition to each kernel of a plan on the device; 0: the profile's */
   double host_op_s;   /* the host issues a kernel of a plan, and what it stands for, in this time; 0: never the limit */
