@@ -124,6 +124,7 @@ typedef struct tws_tune_request {
   int early_stopping; /* stop after this many trials without an improvement; 0: never */
   uint64_t seed;
   double memory_bytes;    /* memory limit of one device; 0: the device's own */
+  int keeps_margin;       /* memory_bytes excludes the margin of the runtime's interval, so that nothing is tight */
   tws_progress *progress; /* may be NULL */
   const tws_log *log;     /* may be NULL */
   int list_up_to;         /* a space of at most this many points is planned completely; 0: TWS_TUNE_FEW; -1: never */
@@ -199,6 +200,9 @@ double tws_tune_least_devices(const tws_tune_request *request);
 /* The points of a space, in order; the caller frees *points with tws_free. */
 int tws_tune_has_points(const tws_tune_request *request); /* 0: the space is empty or invalid */
 tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err);
+
+/* Returns 1 if a candidate fits and the upper end of the interval of measured peaks of its runtime does not. */
+int tws_tune_is_tight(const tws_tune_request *request, const tws_tune_candidate *candidate);
 
 /* Plans a candidate: sets its verdict with the reason, and the longest path of its plan if it fits. */
 tws_code tws_tune_estimate(const tws_tune_request *request, tws_tune_candidate *candidate, tws_error *err);

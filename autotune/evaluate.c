@@ -58,6 +58,13 @@ void tws_tune_judge_ledger(const tws_capacity *capacity, const tws_ledger *ledge
   judge(&fit, ledger, c);
 }
 
+int tws_tune_is_tight(const tws_tune_request *request, const tws_tune_candidate *c) {
+  const double high = tws_runtime_memory_interval(tws_profile_runtime(request->job->profile))->high;
+  const tws_capacity capacity = tws_capacity_of(&request->job->machine, c->variant.ranks, request->memory_bytes);
+  if (request->keeps_margin || capacity.host || c->verdict != TWS_TUNE_FITS) return 0;
+  return (c->needed_bytes + capacity.device - c->available_bytes) * high > capacity.device;
+}
+
 /* ---- time ---- */
 
 tws_code tws_tune_bound(const tws_tune_request *request, tws_tune_candidate *c, tws_error *err) {

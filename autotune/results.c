@@ -36,6 +36,7 @@ static cJSON *candidate_json(const tws_tune_candidate *c, const tws_tune_request
   add_number(json, "tokens_per_s", tws_tune_throughput(c) * tokens_per_sample);
   add_number(json, "rank_bytes", c->needed_bytes);
   add_number(json, "rank_limit_bytes", c->available_bytes);
+  cJSON_AddBoolToObject(json, "tight", tws_tune_is_tight(request, c));
   cJSON_AddItemToObject(json, "evidence", tws_evidence_json(&evidence));
   return json;
 }

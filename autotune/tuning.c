@@ -58,6 +58,14 @@ static tws_code take_batch(tws_tuning *t, tws_error *err) {
   return TWS_OK;
 }
 
+static void keep_margin(tws_tuning *t) {
+  const double all = tws_job_limit_with_margin(t->search.job);
+  const double high = tws_runtime_memory_interval(tws_profile_runtime(t->search.job->profile))->high;
+  if (!t->keeps_margin || !(all > 0)) return;
+  t->search.keeps_margin = 1;
+  t->search.memory_bytes = t->memory > 0 ? t->memory / high : all;
+}
+
 tws_code tws_tuning_complete(tws_tuning *t, tws_error *err) {
   tws_tune_request *search = &t->search;
   tws_config *config = search->job->config;
@@ -71,6 +79,7 @@ tws_code tws_tuning_complete(tws_tuning *t, tws_error *err) {
   search->early_stopping = t->validate ? 0 : (int)t->early_stopping;
   search->seed = (uint64_t)config->seed;
   search->memory_bytes = t->memory > 0 ? t->memory : 0;
+  keep_margin(t);
   if (search->goal == TWS_GOAL_COST && !(search->job->cluster.price_per_device_hour > 0))
     return tws_fail(err, TWS_INVALID, "--cluster FILE with \"base\": \"NAME\", \"price_per_device_hour\": 2.5",
                     "--objective cost: cluster %s has no price_per_device_hour", search->job->cluster.name);

@@ -30,6 +30,7 @@ typedef struct tws_tuning {
       early_stopping;      /* maximum number of simulations, and of those without an improvement; 0: the configuration's
                             * value, or that of tws_tune() */
   double memory;           /* bytes of one device; below 0: the device's own */
+  int keeps_margin;        /* tight candidates do not count as fitting */
   double budget_s;         /* time limit of the runs, or without runs of the search; 0: no limit */
   const char *results;     /* folder */
   const char *experiments; /* folder; NULL: DeepSpeed's default name, in a folder inside `results` */

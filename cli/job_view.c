@@ -1,5 +1,7 @@
 #include "cli/job_view.h"
 
+#include <math.h>
+
 #include "base/units.h"
 #include "job/software_memory.h"
 #include "plan/pipeline_schedule.h"
@@ -93,9 +95,11 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
   if (job->backend != TWS_BACKEND_HOST) {
     const tws_runtime *runtime = tws_profile_runtime(job->profile);
     tws_text_add(&line, "%sRuntime%s  %s: %s", bold, plain, runtime->name, runtime->about);
+    const double software = tws_job_software_bytes(job);
     if (runtime->attention != TWS_ATTENTION_AS_PROFILE)
-      tws_text_add(&line, "; holds %s in addition to the plan and the context",
-                   tws_format_bytes(tws_job_software_bytes(job), bytes, sizeof bytes));
+      tws_text_add(
+          &line, "; holds %s %s", tws_format_bytes(fabs(software), bytes, sizeof bytes),
+          software < 0 ? "less than the plan, without the context" : "in addition to the plan and the context");
     print_line_of(&line);
   }
   tws_text_add(&line, "%sJob%s      %d rank%s", bold, plain, job->ranks, job->ranks > 1 ? "s" : "");

@@ -27,7 +27,7 @@ typedef struct options {
   int64_t first_step, last_step, rounds, race;
   double memory, limit_s, budget_s, faults_s;
   int64_t workers;
-  int exhaustive, oversubscribe, force, resume, no_simulation;
+  int exhaustive, oversubscribe, force, resume, no_simulation, no_tight;
 } options;
 
 typedef struct session {
@@ -246,6 +246,7 @@ static tws_code open_session(const tws_cli *cli, options *o, session *s, tws_err
                            .trials = o->trials,
                            .early_stopping = o->early_stopping,
                            .memory = o->memory,
+                           .keeps_margin = o->no_tight,
                            .budget_s = o->budget_s,
                            .results = o->results,
                            .experiments = o->experiments,
@@ -415,6 +416,7 @@ static const tws_option table[] = {
     TWS_INTEGER("workers", 0, "N", options, workers, 1, 64, "processes that search (default: one for each core)"),
     TWS_FLAG("oversubscribe", 0, options, oversubscribe, "hosts: also more ranks than cores"),
     TWS_BYTES("memory", 0, "BYTES", options, memory, "memory of one device, instead of the profile's"),
+    TWS_FLAG("no-tight", 0, options, no_tight, "what fits only tightly does not count as fitting"),
     TWS_STRING("tuner", 0, "NAME", options, tuner,
                "model_based (default), gridsearch or random: order of simulations, with --validate of runs"),
     TWS_STRING("objective", 0, "NAME", options, objective,

@@ -41,14 +41,15 @@ static void add_candidate(const tws_tune_candidate *c, const tws_tune_request *r
           v->offload ? tws_offload_words[v->offload - 1] : "", tws_cell("%s", buckets), tws_cell("%d", v->ranks),
           v->threads > 0 ? tws_cell("%d", v->threads) : "-", evidence.nearest ? tws_evidence_word(evidence.kind) : "-",
           tws_cell("%s%s", c->simulated_s > 0 ? "" : "~", predicted), measured, tws_thousands((int64_t)(tokens + 0.5)),
-          tws_format_bytes(c->needed_bytes, memory, sizeof memory)});
+          tws_cell("%s%s", tws_format_bytes(c->needed_bytes, memory, sizeof memory),
+                   tws_tune_is_tight(request, c) ? " tight" : "")});
 }
 
 static tws_code print_candidates(const tws_cli *cli, const tws_tune_result *result, const tws_tune_request *request,
                                  int rows, tws_error *err) {
   tws_table table;
   tws_text same = {0};
-  int paths = 0;
+  int paths = 0, tight = 0;
   tws_table_init(&table, 14);
   tws_table_row(&table,
                 (const char *[]){"ZeRO", "batch", "recompute", "parallel", "overlap", "offload", "buckets", "ranks",
@@ -56,6 +57,7 @@ static tws_code print_candidates(const tws_cli *cli, const tws_tune_result *resu
   for (int i = 0; i < result->fits && i < rows; i++) {
     add_candidate(&result->candidates[i], request, &table);
     paths |= !(result->candidates[i].simulated_s > 0);
+    tight |= tws_tune_is_tight(request, &result->candidates[i]);
   }
   tws_table_compact(&table, 2, 4, &same);
   tws_code code = tws_table_print(cli, &table, err);
@@ -63,6 +65,13 @@ static tws_code print_candidates(const tws_cli *cli, const tws_tune_result *resu
   tws_out_wrapped(5, "%s%s%sbatch: micro batch x accumulation%s", same.length ? "with " : "",
                   same.length ? same.data : "", same.length ? "; " : "",
                   paths ? "; ~: longest path, not simulated" : "");
+  if (tight) {
+    const tws_memory_interval *seen = tws_runtime_memory_interval(tws_profile_runtime(request->job->profile));
+    tws_out_wrapped(2,
+                    "tight: one in twenty measured peaks (%s) exceeded the prediction by %.1f %% or more, which is "
+                    "beyond the device; --no-tight leaves these out",
+                    seen->of, 100 * (seen->high - 1));
+  }
   tws_text_free(&same);
   return code;
 }

@@ -69,6 +69,7 @@ static tws_code read_memory(const tws_plan *plan, int64_t wanted, tws_ledger *le
   TWS_TRY(tws_ledger_read(plan, ledger, err));
   TWS_TRY(tws_stage_read(plan, stage, err));
   stage->loss_bytes = ledger->loss_bytes;
+  stage->live_bytes = ledger->tier[TWS_TIER_DEVICE].live_bytes;
   if (wanted <= plan->accumulation_steps) return TWS_OK;
   for (uint32_t i = 0; i < TWS_NETWORK_INPUTS; i++)
     if (plan->input[i] != TWS_NONE)
@@ -77,6 +78,7 @@ static tws_code read_memory(const tws_plan *plan, int64_t wanted, tws_ledger *le
     ledger->loss_bytes += ledger->tier[TWS_TIER_DEVICE].arena_bytes - stage->arena_bytes[TWS_TIER_DEVICE];
   stage->loss_bytes = ledger->loss_bytes;
   stage->arena_bytes[TWS_TIER_DEVICE] = ledger->tier[TWS_TIER_DEVICE].arena_bytes;
+  stage->live_bytes = ledger->tier[TWS_TIER_DEVICE].live_bytes;
   return TWS_OK;
 }
 

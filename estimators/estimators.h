@@ -165,11 +165,12 @@ typedef struct tws_stage_estimate {
   /* number of elements of the model that the rank holds before ZeRO partitions them among replicas */
   double parameters;
   uint64_t arena_bytes[TWS_TIER_COUNT];
-  uint64_t loss_bytes; /* bytes, as in tws_ledger */
+  uint64_t live_bytes; /* of the device, as in tws_ledger_tier */
+  uint64_t loss_bytes; /* as in tws_ledger */
   tws_path_result path;
 } tws_stage_estimate;
 double tws_stage_bytes(const tws_stage_estimate *stage); /* returns the bytes of the arenas of all tiers together */
-/* Sets all members of the estimate of a stage from its plan, except path and loss_bytes. */
+/* Sets all members from a plan except path and loss_bytes; live_bytes becomes the size of the device arena. */
 tws_code tws_stage_read(const tws_plan *plan, tws_stage_estimate *stage, tws_error *err);
 /* The balance of the stages. Imbalances are the largest value of a stage divided by the mean, of compute time and of
  * device memory; 1 means that all stages are equal. */

@@ -45,6 +45,7 @@ static void add_between(const tws_estimate *between, tws_estimate *out, tws_stag
   keep_larger(&out->ledger, &between->ledger);
   if (!stages) return;
   for (int tier = 0; tier < TWS_TIER_COUNT; tier++) stages->arena_bytes[tier] = out->ledger.tier[tier].arena_bytes;
+  stages->live_bytes = out->ledger.tier[TWS_TIER_DEVICE].live_bytes;
   stages->path = out->path;
   stages->path.bottleneck = stages->path.text;
 }

@@ -23,7 +23,8 @@ tws_code tws_stage_read(const tws_plan *plan, tws_stage_estimate *stage, tws_err
   stage->stage = plan->stage;
   stage->rank = plan->rank;
   for (int t = 0; t < TWS_TIER_COUNT; t++) stage->arena_bytes[t] = tws_plan_bytes(plan, (tws_tier)t);
-  if (!network) return TWS_OK; /* the plan was built by hand, without a network */
+  stage->live_bytes = stage->arena_bytes[TWS_TIER_DEVICE];
+  if (!network) return TWS_OK; /* a plan built by hand, without a network */
   uint8_t *runs = tws_calloc(network->module_count + 1u, 1), *held = tws_calloc(network->param_count + 1u, 1);
   if (!runs || !held) {
     tws_free(runs);

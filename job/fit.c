@@ -67,7 +67,8 @@ tws_fit tws_fit_of(const tws_capacity *capacity, const tws_ledger *ledger) {
 tws_fit tws_job_fit_within(const tws_job *job, const tws_ledger *ledger, double device_limit) {
   tws_capacity capacity = tws_capacity_of(&job->machine, job->ranks, device_limit);
   const double arena = (double)ledger->tier[TWS_TIER_DEVICE].arena_bytes;
-  const double software = tws_job_software_peak(job, arena, (double)ledger->loss_bytes) - arena +
+  const double planned = tws_job_planned_bytes(job, ledger);
+  const double software = tws_job_software_peak(job, planned, (double)ledger->loss_bytes) - arena +
                           tws_job_context_bytes(job) - tws_profile_overhead_bytes(job->profile);
   capacity.overhead += software;
   capacity.rank_device = fmax(0, capacity.rank_device - software);

@@ -112,6 +112,9 @@ static tws_code load_parts(const tws_job_spec *spec, tws_job *job, tws_error *er
   const tws_runtime *runtime;
   job->assumed_runtime = !spec->runtime;
   TWS_TRY(tws_runtime_parse(spec->runtime ? spec->runtime : "twinspeed", &runtime, err));
+  const tws_objective objective = job->network->objective;
+  if (runtime->masked && (objective == TWS_OBJECTIVE_MASKED || objective == TWS_OBJECTIVE_SENTENCES))
+    runtime = tws_runtime_find(runtime->masked);
   TWS_TRY(tws_profile_set_runtime(own->profile, runtime, err));
   use_machine(job, own->profile);
   /* A GPU's profile without a cluster: the cluster has as many of these GPUs as ranks are requested. Devices of a host

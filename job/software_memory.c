@@ -100,6 +100,58 @@ static double operation_bytes(const tws_job *job, const tws_runtime *runtime, co
   return c->recompute == TWS_RECOMPUTE_FULL ? layer : stage->layers * in_flight(job, stage->stage) * layer;
 }
 
+/* Nine of ten public messages of jobs that ran out of memory state less than 4 % of the allocated bytes as reserved
+ * and of no use. */
+static const double MOST_GAPS = 0.04;
+
+/* Returns the bytes that a plan holds at its peak. Where an allocator finds room for each buffer, gaps between those
+ * that the plan placed count up to what allocators lose. */
+static double held_bytes(const tws_job *job, double arena, double live) {
+  return tws_profile_runtime(job->profile)->places_ahead ? arena : fmin(arena, (1 + MOST_GAPS) * live);
+}
+
+static double planned_bytes(const tws_job *job, const tws_stage_estimate *stage) {
+  return held_bytes(job, (double)stage->arena_bytes[TWS_TIER_DEVICE], (double)stage->live_bytes);
+}
+
+static int has_narrow_products(const tws_config *c) {
+  const int narrow = c->matmul_dtype == TWS_MATMUL_FP8 || c->matmul_dtype == TWS_MATMUL_MXFP8;
+  return (narrow || c->matmul_dtype == TWS_MATMUL_NVFP4) && !c->matmul_keeps_wide;
+}
+
+/* Returns 1 if backward recomputes the outputs of activation functions. */
+static int recomputes_activations(const tws_config *c) {
+  if (c->recompute == TWS_RECOMPUTE_SELECTIVE) return 1;
+  if (c->recompute != TWS_RECOMPUTE_OPERATIONS || !c->recompute_operations) return 0;
+  return (tws_recompute_list(c->recompute_operations) >> TWS_RECOMPUTED_ACTIVATION) & 1;
+}
+
+/* Returns the bytes per token that a plan keeps for backward at a module of experts and the software does not: outputs
+ * of experts, and half of what enters their products where these are in 8 bits. A gate's kernel applies the weight as
+ * well; after another activation function an operation of its own does, which keeps its input. */
+static double spared_bytes(const tws_job *job, const tws_module *m) {
+  const tws_config *c = job->config;
+  const double number = (double)tws_dtype_bytes(c->dtype), narrow = has_narrow_products(c) ? number - 1 : 0;
+  if (m->type == TWS_MODULE_COMBINE) return number * m->routing->choices * (double)m->out_features;
+  if (m->type != TWS_MODULE_EXPERT_LINEAR) return 0;
+  const tws_module_type before = job->network->modules[job->network->values[m->in[0]].producer].type;
+  const double inputs = m->routing->choices * (double)m->in_features;
+  if (before == TWS_MODULE_DISPATCH) return narrow * inputs;
+  const double applied = before == TWS_MODULE_SWIGLU || before == TWS_MODULE_GEGLU ? 0 : number;
+  return ((recomputes_activations(c) ? 0 : narrow) - applied) * inputs;
+}
+
+/* Returns the bytes of activations of experts that a plan keeps and the software does not; 0 where whole layers are
+ * recomputed. */
+static double spared_activation_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
+  const tws_config *c = job->config;
+  double bytes = 0;
+  if (!runtime->weighs_early || c->dtype == TWS_F32 || tws_config_recomputes_blocks(c)) return 0;
+  for (uint32_t i = 0; i < job->network->module_count; i++) bytes += spared_bytes(job, &job->network->modules[i]);
+  return bytes / (double)job->network->layers * stage->layers * in_flight(job, stage->stage) * tokens_of(job) /
+         tws_job_ranks_along(job, TWS_AXIS_MODEL);
+}
+
 /* Returns the bytes of gradients in addition to the plan's, which have 16 bits unless ZeRO accumulates them in float32.
  * With bf16 there are float32 copies for all parameters (4 bytes each); Megatron accumulates in float32 only (2 bytes
  * more than 16 bits). */
@@ -212,7 +264,8 @@ double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   double bytes = score_bytes(job, runtime, stage) + mask_bytes(job, stage) + gradient_bytes(job, runtime, stage) +
                  unread_bytes(job, runtime, stage) + operation_bytes(job, runtime, stage) +
                  bucket_copy_bytes(job, runtime, stage) + flat_gradient_bytes(job, stage) +
-                 tws_software_moment(job, stage, TWS_MOMENT_BACKWARD) + tws_profile_library_bytes(job->profile);
+                 tws_software_moment(job, stage, TWS_MOMENT_BACKWARD) + tws_profile_library_bytes(job->profile) -
+                 spared_activation_bytes(job, runtime, stage);
   bytes += logit_bytes(job, runtime, stage);
   if (tws_job_stages(job) > 1 && runtime->boundary_tensors)
     bytes += runtime->boundary_tensors * in_flight(job, stage->stage) * tokens * (double)job->network->hidden * 2;
@@ -243,7 +296,7 @@ static double waiting_bytes(const tws_job *job, const tws_stage_estimate *stage)
  * once. */
 static double passes_peak(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
-  const double arena = (double)stage->arena_bytes[TWS_TIER_DEVICE], beside = tws_software_bytes(job, stage);
+  const double arena = planned_bytes(job, stage), beside = tws_software_bytes(job, stage);
   const double loss = (double)stage->loss_bytes, late = late_bytes(job, stage);
   if (job->config->recompute != TWS_RECOMPUTE_FULL || !(loss > 0)) return arena + beside - late;
   const double layer = score_bytes(job, runtime, stage) + mask_bytes(job, stage) + operation_bytes(job, runtime, stage);
@@ -286,7 +339,7 @@ double tws_software_stage_peak(const tws_job *job, const tws_stage_estimate *sta
 
 double tws_software_stage_reserved(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
-  const double passes = (double)stage->arena_bytes[TWS_TIER_DEVICE] + tws_software_bytes(job, stage);
+  const double passes = planned_bytes(job, stage) + tws_software_bytes(job, stage);
   return fmax(passes + step_bytes(job, runtime, stage), apart_bytes(job, stage)) * (1 + runtime->reserved_share);
 }
 
@@ -302,17 +355,18 @@ double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages, d
 
 /* Builds an estimate with layers and parameters divided evenly; stages differ in logits and in micro-batches in
  * flight. */
-static tws_stage_estimate even_stage(const tws_job *job, int stage, double arena_bytes) {
+static tws_stage_estimate even_stage(const tws_job *job, int stage, double planned) {
   const int stages = tws_job_stages(job);
   const double parts = (double)stages * tws_job_ranks_along(job, TWS_AXIS_MODEL);
   return (tws_stage_estimate){.stage = stage,
                               .layers = (int)((job->network->layers + stages - 1) / stages),
                               .parameters = (double)tws_network_params(job->network, 0) / parts,
-                              .arena_bytes = {[TWS_TIER_DEVICE] = (uint64_t)arena_bytes}};
+                              .live_bytes = (uint64_t)planned,
+                              .arena_bytes = {[TWS_TIER_DEVICE] = (uint64_t)planned}};
 }
 
 double tws_job_software_bytes(const tws_job *job) {
-  double most = 0;
+  double most = -INFINITY;
   for (int i = 0; i < tws_job_stages(job); i++) {
     const tws_stage_estimate stage = even_stage(job, i, 0);
     most = fmax(most, tws_software_bytes(job, &stage));
@@ -320,10 +374,15 @@ double tws_job_software_bytes(const tws_job *job) {
   return most;
 }
 
-double tws_job_software_peak(const tws_job *job, double arena_bytes, double loss_bytes) {
+double tws_job_planned_bytes(const tws_job *job, const tws_ledger *ledger) {
+  const tws_ledger_tier *device = &ledger->tier[TWS_TIER_DEVICE];
+  return held_bytes(job, (double)device->arena_bytes, (double)device->live_bytes);
+}
+
+double tws_job_software_peak(const tws_job *job, double planned, double loss_bytes) {
   double most = 0;
   for (int i = 0; i < tws_job_stages(job); i++) {
-    tws_stage_estimate stage = even_stage(job, i, arena_bytes);
+    tws_stage_estimate stage = even_stage(job, i, planned);
     stage.loss_bytes = (uint64_t)loss_bytes;
     most = fmax(most, tws_software_stage_peak(job, &stage));
   }

@@ -20,11 +20,14 @@
  *     (runtime->copies_buckets)
  *   buffers that are allocated during all passes, by models/hardware/step_buffers.def (runtime->step)
  *   gradients of whole layers on each rank, frozen ones too, where FSDP accumulates (runtime->flat_gradients)
- *   workspaces of libraries. */
+ *   workspaces of libraries
+ * less the activations of experts that a plan keeps and the software does not (runtime->weighs_early), which can make
+ * the sum negative. */
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage);
 
 /* Returns the peak of allocated bytes, the largest of these moments:
- *   forward and backward: the plan's arena and tws_software_bytes(), without gradients that are not allocated yet
+ *   forward and backward: the plan's bytes (tws_job_planned_bytes()) and tws_software_bytes(), without gradients
+ *     that are not allocated yet
  *     (runtime->late_gradients, stages 0 and 1). With full recomputation, if loss_bytes are known, copies of logits
  *     and the activations of one layer are not counted at the same time
  *   the optimizer step, after activations are freed: states and the optimizer's buffers, which are copies of the
@@ -42,10 +45,13 @@ double tws_software_stage_reserved(const tws_job *job, const tws_stage_estimate 
 double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages, double *reserved);
 
 /* Return the same without estimates of the stages, with layers and parameters divided evenly: tws_software_bytes() of
- * the stage that needs the most, and tws_software_stage_peak() for an arena of arena_bytes, of which loss_bytes are
- * alive while the loss is computed (0: unknown). */
+ * the stage that needs the most, and tws_software_stage_peak() for a plan of `planned` bytes
+ * (tws_job_planned_bytes()), of which loss_bytes are alive while the loss is computed (0: unknown). */
 double tws_job_software_bytes(const tws_job *job);
-double tws_job_software_peak(const tws_job *job, double arena_bytes, double loss_bytes);
+double tws_job_software_peak(const tws_job *job, double planned, double loss_bytes);
+/* Bytes that a plan holds at its peak on a device: the arena's for this program's own engine, which places buffers
+ * ahead; under a caching allocator no more than 4 % beyond those of live buffers. */
+double tws_job_planned_bytes(const tws_job *job, const tws_ledger *ledger);
 
 /* Returns the bytes of a device that are not tensors: the contexts of CUDA and its libraries, and a communicator for
  * each axis with ranks. */

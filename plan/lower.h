@@ -600,8 +600,9 @@ int tws_lower_scaled(tws_lower *l, tws_work *work, tws_operand *operands, int co
 const tws_local_module *tws_local_of(const tws_lower *l, const tws_module *m);
 /* Returns 1 if matrix products of a split layer are issued in slices. */
 int tws_lower_sliced(const tws_lower *l, const tws_module *m);
-/* Returns 1 if backward reads a layer's input in 8 bits, as its matrix product does (twinspeed.matmul_dtype), instead
- * of in 16 bits. This holds only for inputs that are kept; recomputed inputs are read in 16 bits. */
+/* Returns 1 if backward reads a layer's input in 8 bits, as its matrix product does (twinspeed.matmul_dtype; 4-bit
+ * numbers and their scales take a byte here), and not in 16 bits. Only for inputs that are kept; recomputed inputs have
+ * 16 bits. */
 int tws_lower_narrow(const tws_lower *l, const tws_module *m);
 /* Returns the factor of one row of a loss, so that the sum over all micro-batches and ranks is the mean over the global
  * batch. */

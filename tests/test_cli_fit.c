@@ -101,6 +101,45 @@ START_TEST(questions_without_meaning) {
 }
 END_TEST
 
+/* The tuner says what estimate says of each candidate, and leaves tight ones out when asked. */
+START_TEST(tuning_says_what_is_tight) {
+  static const char command[] =
+      "tune -m gpt2-xl --cluster dgx1-v100 --runtime deepspeed-flash --dtype fp16 --stages 1 --micro-batches 4,8 "
+      "--accumulations 1 --recomputes none --axes off --overlaps on -n 8 --no-simulation -q --force -o %s %s";
+  command_result r = twinspeed(command, in_folder("tight"), "--json");
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = cJSON_Parse(r.out), *one;
+  int tight = 0, candidates = 0;
+  cJSON_ArrayForEach(one, cJSON_GetObjectItem(json, "candidates")) {
+    command_result e = twinspeed(
+        "estimate -m gpt2-xl --cluster dgx1-v100 --runtime deepspeed-flash --dtype fp16 --stage 1 --micro-batch %.0f "
+        "--json",
+        number(one, "micro_batch"));
+    cJSON *estimate = cJSON_Parse(e.out);
+    const char *answer = cJSON_GetStringValue(cJSON_GetObjectItem(cJSON_GetObjectItem(estimate, "verdict"), "answer"));
+    ck_assert_str_eq(answer, cJSON_IsTrue(cJSON_GetObjectItem(one, "tight")) ? "tight" : "fits");
+    tight += cJSON_IsTrue(cJSON_GetObjectItem(one, "tight"));
+    candidates++;
+    cJSON_Delete(estimate);
+    command_free(&e);
+  }
+  ck_assert_int_eq(candidates, 2);
+  ck_assert_int_eq(tight, 1);
+  cJSON_Delete(json);
+  command_free(&r);
+  r = twinspeed(command, in_folder("tight"), "");
+  ck_assert_ptr_nonnull(strstr(r.out, " tight\n"));
+  ck_assert_ptr_nonnull(strstr(r.out, "\ntight: one in twenty measured peaks"));
+  command_free(&r);
+  r = twinspeed(command, in_folder("tight"), "--no-tight --json");
+  json = cJSON_Parse(r.out);
+  ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "candidates")), 1);
+  ck_assert(cJSON_IsFalse(cJSON_GetObjectItem(cJSON_GetObjectItem(json, "best"), "tight")));
+  cJSON_Delete(json);
+  command_free(&r);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("cli_fit");
   TCase *tests = tcase_create("fit");
@@ -110,6 +149,7 @@ int main(void) {
   tcase_add_test(tests, without_clusters_all_kinds_are_compared);
   tcase_add_test(tests, a_time_for_a_step);
   tcase_add_test(tests, questions_without_meaning);
+  tcase_add_test(tests, tuning_says_what_is_tight);
   suite_add_tcase(suite, tests);
   return run_suite(suite);
 }

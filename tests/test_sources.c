@@ -138,6 +138,39 @@ START_TEST(published_runs_are_known) {
 }
 END_TEST
 
+/* Recipes that rows do not state: Llama 3.1 405B of Megatron-Bridge counts both ends of its pipeline as layers where the
+ * chunks come out even; SimuMax's DeepSeek-V3 has one dense layer of four. */
+START_TEST(recipes_divide_what_rows_omit) {
+  tws_cases *cases = cases_of(
+      "[{\"id\":\"b\",\"group\":\"g\",\"model\":{\"name\":\"LLAMA3.1_405B\",\"layers\":126,\"hidden\":16384,\"heads\":"
+      "128,"
+      "\"kv_heads\":8,\"ffn\":53248,\"vocab\":128256,\"seq_len\":512},\"parallel\":{\"tp\":4,\"pp\":16,\"vpp\":4,"
+      "\"dp\":1,"
+      "\"micro_batch\":1,\"global_batch\":16,\"precision\":\"FP8\"},\"hardware\":{\"gpu\":\"GB200\",\"n_gpus\":64,"
+      "\"gpus_per_node\":4,\"framework\":\"Megatron-Bridge / Megatron-Core\",\"version\":\"26.06\"},"
+      "\"result\":{\"iter_time_s\":1}},"
+      "{\"id\":\"s\",\"group\":\"g\",\"source\":{\"title\":\"SimuMax B200 release "
+      "v1.2\"},\"model\":{\"name\":\"DeepSeekV3\","
+      "\"layers\":4,\"hidden\":7168,\"heads\":128,\"kv_heads\":128,\"ffn\":18432,\"vocab\":129280,\"num_experts\":256,"
+      "\"moe_topk\":8,\"seq_len\":512},\"parallel\":{\"tp\":1,\"pp\":1,\"dp\":8,\"ep\":8,\"micro_batch\":1,"
+      "\"precision\":\"bf16\",\"zero_stage\":1},\"hardware\":{\"gpu\":\"B200\",\"n_gpus\":8,\"framework\":"
+      "\"Megatron-LM/Core 2026 (Megatron-Core)\"},\"result\":{\"iter_time_s\":1}}]",
+      TWS_OK, "");
+  tws_job *job;
+  tws_error err = {0};
+  ck_assert_msg(tws_case_job(cases, 0, &job, &err) == TWS_OK, "%s", err.message);
+  ck_assert_str_eq(job->config->pipeline_partition, "type:transformer|embedding|lm_head");
+  tws_job_destroy(job);
+  ck_assert_msg(tws_case_job(cases, 1, &job, &err) == TWS_OK, "%s", err.message);
+  int routed = 0;
+  for (uint32_t m = 0; m < job->network->module_count; m++)
+    routed += job->network->modules[m].type == TWS_MODULE_ROUTER;
+  ck_assert_int_eq(routed, 3);
+  tws_job_destroy(job);
+  tws_cases_destroy(cases);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("sources");
   TCase *tests = tcase_create("sources");
@@ -145,6 +178,7 @@ int main(void) {
   tcase_add_test(tests, rules_say_facts);
   tcase_add_test(tests, other_files_are_refused_with_their_place);
   tcase_add_test(tests, published_runs_are_known);
+  tcase_add_test(tests, recipes_divide_what_rows_omit);
   suite_add_tcase(suite, tests);
   return run_suite(suite);
 }

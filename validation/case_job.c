@@ -245,6 +245,13 @@ static void write_own_section(const tws_case *one, const division *d, tws_text *
   tws_text_add(text, ",\"vocabulary_multiple\":%d}", (multiple ? multiple : 1) * d->tensor);
 }
 
+/* Returns 1 if a pipeline's chunks count the embedding and the head as layers. */
+static int counts_ends(const tws_case *one, const division *d) {
+  const int layers = tws_case_int(one->row, "model", "layers") + 2;
+  return tws_case_fact_flag(one, "one_layer_chunks") ||
+         (tws_case_fact_flag(one, "counts_ends") && layers % (d->stages * d->chunks) == 0);
+}
+
 static void write_config(const tws_case *one, const division *d, tws_text *text) {
   const cJSON *row = one->row;
   const tws_runtime *runtime = runtime_of(one);
@@ -267,7 +274,7 @@ static void write_config(const tws_case *one, const division *d, tws_text *text)
                  runtime->overlaps_tensor ? "true" : "false");
   if (d->stages > 1)
     tws_text_add(text, "\"pipeline\":{\"stages\":%d,\"partition\":\"type:transformer%s\"},", d->stages,
-                 tws_case_fact_flag(one, "one_layer_chunks") ? "|embedding|lm_head" : "");
+                 counts_ends(one, d) ? "|embedding|lm_head" : "");
   if (d->sequence > 1) tws_text_add(text, "\"sequence_parallel_size\":%d,", d->sequence);
   tws_text_add(text, "\"zero_optimization\":{\"stage\":%d,\"overlap_comm\":%s", stage, overlaps ? "true" : "false");
   if (groups > 1) tws_text_add(text, ",\"mics_shard_size\":%lld", groups);

@@ -46,6 +46,7 @@ typedef struct tws_runtime_keeps {
 
 typedef struct tws_runtime {
   const char *name, *about;
+  const char *masked; /* style of the same software where it trains masked language models; NULL: this one */
   /* time */
   double launch_s;    /* in addition to each kernel of a plan on the device; 0: the profile's */
   double host_op_s;   /* the host issues a kernel of a plan, and what it stands for, in this time; 0: never the limit */
@@ -88,6 +89,7 @@ typedef struct tws_runtime {
   /* memory */
   double context_bytes;      /* outside of the allocator, as nvidia-smi counts; 0: the profile's */
   double communicator_bytes; /* there too, of NCCL for each axis of more than one rank */
+  int places_ahead;          /* buffers lie where the plan places them; 0: a caching allocator finds room for each */
   double reserved_share;     /* that a caching allocator reserves beyond what is allocated */
   double logit_bytes;        /* of copies of a logit in addition to the plan's */
   double scored_share;       /* of the tokens that a masked language model has such copies for; 0: all */
@@ -105,6 +107,7 @@ typedef struct tws_runtime {
   int late_gradients;        /* a gradient has memory from backward on, until the step: none is there with the logits */
   int flat_gradients;        /* ZeRO-3: each layer is a flat parameter, whose gradient is whole on each rank while steps
                            accumulate, with that of frozen parts */
+  int weighs_early;          /* weights of experts are applied before their last product: backward reads no output */
   int boundary_tensors;      /* that a pipeline keeps of each micro-batch in flight in addition to the plan's */
   tws_step_software step;    /* whose buffers are on a device around the optimizer's step */
   tws_host_software host;    /* whose buffers are in a node's memory where states are offloaded */
