@@ -40,6 +40,7 @@ typedef struct tws_tune_space {
   int threads[TWS_TUNE_LIST];
   int threads_count; /* hosts: divisors of the cores a rank can have to itself */
   int oversubscribe; /* hosts: also rank counts beyond the cores (powers of two up to twice the cores) */
+  int every_feature; /* also points that the job's runtime cannot run (job/features.h) */
   /* Axes of ranks besides replicas. Empty lists are what the configuration says, or, when `axes` is set: all legal
    * pipelines; tensor ranks within a node, with and without sequence_parallel; sequence ranks that share a node with
    * the tensor ranks, for sequences of 8192 tokens or more where no list of ZeRO's knobs is given; 1f1b,

@@ -10,6 +10,7 @@
 
 #include "autotune/autotune.h"
 #include "autotune/space_axes.h"
+#include "job/features.h"
 
 enum { TWS_POINTS_MICROS = 2048, TWS_POINTS_THREADS = 64 };
 
@@ -50,9 +51,10 @@ typedef struct tws_points {
   int count[TWS_DIGITS];
   tws_elastic_point *elastic; /* in place of all other batches; NULL: the configuration is not elastic */
   int elastic_count;
-  tws_variant *listed; /* DeepSpeed's experiments; NULL: the product */
-  int64_t points;      /* of the product, or listed */
-  int64_t knobs;       /* of a division */
+  tws_variant *listed;   /* DeepSpeed's experiments; NULL: the product */
+  tws_features features; /* that the job's runtime has: points that use another are illegal */
+  int64_t points;        /* of the product, or listed */
+  int64_t knobs;         /* of a division */
 } tws_points;
 
 /* TWS_INVALID: the space is empty, or larger than numbers go. The request outlives it. */
@@ -60,6 +62,9 @@ tws_code tws_points_fill(const tws_tune_request *request, tws_points *points, tw
 void tws_points_free(tws_points *points);
 /* TWS_INVALID with the reason why no point of the space is a configuration. */
 tws_code tws_points_explain_none(const tws_points *points, tws_error *err);
+
+/* Returns the features that values of the lists use and the job's runtime cannot run: their points are left out. */
+tws_features tws_points_lack(const tws_points *points);
 
 tws_variant tws_points_variant(const tws_points *points, int64_t number);
 /* Sequences of a step of the whole job. */

@@ -1,6 +1,7 @@
 #include "cli/job_view.h"
 
 #include "base/units.h"
+#include "job/features.h"
 #include "job/software_memory.h"
 #include "plan/pipeline_schedule.h"
 
@@ -59,6 +60,18 @@ static void job_assumed_print(const tws_cli *cli, const tws_job *job) {
   tws_assumptions_print(cli, list, tws_job_assumed(job, list));
 }
 
+static void lacks_print(const tws_cli *cli, const tws_job *job) {
+  const tws_runtime *runtime = tws_profile_runtime(job->profile);
+  const tws_features lacked = tws_job_lacks(job);
+  tws_text text = {0};
+  if (!lacked) return;
+  tws_features_text(lacked, &text);
+  tws_out_wrapped(9, "%sMissing%s  %s (%s) cannot run this job: it %s", tws_style(cli, TWS_BOLD),
+                  tws_style(cli, TWS_PLAIN_OUTPUT), runtime->name, tws_runtime_family(runtime, job->backend),
+                  text.data ? text.data : "");
+  tws_text_free(&text);
+}
+
 void tws_job_print(const tws_cli *cli, const tws_job *job) {
   const tws_network *n = job->network;
   const tws_cluster *c = &job->cluster;
@@ -110,6 +123,7 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
                config->accumulation_steps > 1 ? "s" : "", (long long)config->train_batch_size,
                tws_recompute_name(config->recompute));
   print_line_of(&line);
+  lacks_print(cli, job);
   job_assumed_print(cli, job);
 }
 
@@ -149,6 +163,19 @@ static void add_axes(const tws_job *job, cJSON *json) {
   if (c->document_length > 0) cJSON_AddNumberToObject(json, "document_length", (double)c->document_length);
 }
 
+/* Adds "missing": the features of the job that the runtime cannot run. */
+static void add_lacks(const tws_job *job, cJSON *json) {
+  const tws_features lacked = tws_job_lacks(job);
+  cJSON *list = lacked ? cJSON_AddArrayToObject(json, "missing") : NULL;
+  for (int i = 0; list && i < TWS_FEATURE_COUNT; i++) {
+    if (!tws_features_have(lacked, (tws_feature)i)) continue;
+    cJSON *one = cJSON_CreateObject();
+    cJSON_AddStringToObject(one, "feature", tws_feature_words((tws_feature)i));
+    cJSON_AddStringToObject(one, "remedy", tws_feature_remedy((tws_feature)i));
+    cJSON_AddItemToArray(list, one);
+  }
+}
+
 cJSON *tws_job_json(const tws_job *job) {
   cJSON *json = cJSON_CreateObject();
   if (!json) return NULL;
@@ -160,6 +187,7 @@ cJSON *tws_job_json(const tws_job *job) {
   cJSON_AddStringToObject(json, "profile", tws_profile_name(job->profile));
   cJSON_AddStringToObject(json, "runtime", tws_profile_runtime(job->profile)->name);
   cJSON_AddNumberToObject(json, "runtime_bytes", tws_job_software_bytes(job));
+  add_lacks(job, json);
   cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(job->profile));
   cJSON_AddNumberToObject(json, "ranks", job->ranks);
   cJSON_AddNumberToObject(json, "threads", job->threads);
