@@ -65,6 +65,7 @@ typedef struct tws_tune_space {
   /* Empty: the configuration's. */
   int overlap[2], overlap_count;                 /* tws_variant.overlap */
   int offload[TWS_OFFLOAD_WORDS], offload_count; /* tws_variant.offload */
+  int offload_unsaid; /* the list was not named: the configuration offloads, and the search tries it without */
   int64_t reduce_bucket[TWS_TUNE_LIST];
   int reduce_bucket_count;
   int64_t zero3[TWS_ZERO3_LIMIT_COUNT][TWS_TUNE_LIST]; /* tws_variant.zero3 */

@@ -58,7 +58,7 @@ static void fill_neighbours(const tws_config *config, tws_axes_space *axes, int 
 /* Whoever names lists of ZeRO's knobs asks for a large space already: of sequence ranks, neighbours and experts too
  * only what is named is tried then. */
 static int names_knobs(const tws_tune_space *space) {
-  int named = space->overlap_count + space->offload_count + space->reduce_bucket_count;
+  int named = space->overlap_count + space->reduce_bucket_count + (space->offload_unsaid ? 0 : space->offload_count);
   for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) named += space->zero3_count[i];
   return named > 0;
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "autotune/deepspeed_space.h"
 #include "base/system.h"
 #include "base/units.h"
 #include "config/autotuning.h"
@@ -57,12 +58,26 @@ static tws_code take_batch(tws_tuning *t, tws_error *err) {
   return TWS_OK;
 }
 
+/* A configuration that offloads, and no list of places: it may fit without, and be faster. */
+static void try_without_offload(tws_tune_request *search) {
+  const tws_zero_config *z = &search->job->config->zero;
+  tws_tune_space *space = &search->space;
+  if (space->offload_count || search->job->backend == TWS_BACKEND_HOST) return;
+  if ((!z->offload_optimizer && !z->offload_param) || search->job->config->zenflow.on ||
+      search->job->config->delayed_update || tws_tune_is_deepspeeds(search))
+    return;
+  space->offload[space->offload_count++] = 0; /* the configuration's */
+  space->offload[space->offload_count++] = 1; /* none */
+  space->offload_unsaid = 1;
+}
+
 tws_code tws_tuning_complete(tws_tuning *t, tws_error *err) {
   tws_tune_request *search = &t->search;
   tws_config *config = search->job->config;
   take_section(t);
   if (!t->spec->config && !search->space.global_batch) config->micro_batch_size = 0;
   TWS_TRY(take_batch(t, err));
+  try_without_offload(search);
   search->space.oversubscribe |= search->space.ranks_count > 0; /* ranks that were named are meant */
   search->tuner = t->validate ? TWS_TUNER_MODEL_BASED : t->tuner;
   search->trials = (int)t->trials;

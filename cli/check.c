@@ -163,7 +163,7 @@ static const tws_option table[] = {
                 "verify at most so many ranks (default: a few seconds' work)"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .max_ranks = 0};
+static const options defaults = {.job = TWS_JOB_SPEC_PLANNED, .max_ranks = 0};
 
 const tws_verb tws_verb_check = {
     .name = "check",

@@ -271,7 +271,9 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
   const tws_evidence evidence = tws_evidence_of_job(job);
   tws_deepspeed_comparison compared = {0};
   if (o->compat) TWS_TRY(tws_deepspeed_compare(job, &ledger, o->factor, is_03(o), &compared, err));
-  const tws_own_engine own = tws_own_engine_find(&o->job, o->program);
+  const tws_own_engine own = tws_own_engine_find(job, &o->job, o->program);
+  tws_other_runtime others[TWS_OTHER_RUNTIMES];
+  const int other_count = tws_other_runtimes(job, &o->job, o->program, others);
   if (cli->json) {
     cJSON *root = tws_job_json(job);
     cJSON_AddStringToObject(root, "schema", "twinspeed-estimate-1");
@@ -279,6 +281,7 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
     cJSON_AddItemToObject(root, "verdict", tws_fit_json(&fit));
     cJSON_AddItemToObject(root, "time", time_json(&e));
     tws_own_engine_json(&own, root);
+    tws_other_runtimes_json(others, other_count, root);
     cJSON_AddItemToObject(root, "stages", tws_stages_json(stages, tws_job_stages(job)));
     cJSON_AddItemToObject(root, "evidence", tws_evidence_json(&evidence));
     if (o->compat) cJSON_AddItemToObject(root, "deepspeed", tws_deepspeed_comparison_json(&compared));
@@ -294,6 +297,7 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
     tws_fit_print(cli, &fit);
     print_time(cli, job, &e);
     tws_own_engine_print(&own, e.step_s, fit.device_need);
+    tws_other_runtimes_print(others, other_count);
     tws_evidence_print(cli, &evidence);
   }
   if (o->ledger_csv) {
@@ -327,14 +331,27 @@ static tws_code estimate_job(tws_cli *cli, const options *o, const tws_job *job,
   return code;
 }
 
+/* The kinds of GPUs that are tried share the runtime that reads the configuration. */
+static tws_code choose_runtime(tws_job_spec *spec, tws_error *err) {
+  tws_config *config;
+  tws_runtime_choice choice;
+  TWS_TRY(tws_job_spec_config(spec, &config, err));
+  const tws_code code = tws_runtime_choose(spec, config, NULL, &choice, err);
+  tws_config_destroy(config);
+  if (code == TWS_OK && strcmp(choice.runtime->name, "twinspeed") != 0) spec->runtime = choice.runtime->name;
+  return code;
+}
+
 static tws_code run_fit(tws_cli *cli, const options *o, tws_error *err) {
   tws_progress progress = tws_cli_progress(cli);
   if (o->program || o->ledger_csv)
     return tws_fail(err, TWS_USAGE, "leave out --program and --ledger-csv", "--fit asks about a training step alone");
+  tws_job_spec spec = o->job;
+  if (!spec.runtime && spec.config) TWS_TRY(choose_runtime(&spec, err));
   return tws_fit_answer(
       cli,
       &(tws_smallest_request){
-          .spec = &o->job, .within_s = o->within, .tokens_per_s = o->tokens_per_second, .progress = &progress},
+          .spec = &spec, .within_s = o->within, .tokens_per_s = o->tokens_per_second, .progress = &progress},
       err);
 }
 
@@ -406,7 +423,7 @@ static const tws_option table[] = {
                "formulas' table to the letter, or of a job beside its ledger: deepspeed, deepspeed-0.3 (its manual)"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS,
+static const options defaults = {.job = TWS_JOB_SPEC_PLANNED,
                                  .total_params = -1,
                                  .largest_layer_params = -1,
                                  .factor = 1.5,

@@ -32,7 +32,7 @@
 
 #define TWS_RUNTIME_OPTION(type, field)                                                            \
   TWS_STRING("runtime", 0, "STYLE", type, field.runtime,                                           \
-             "whose software runs the plan: twinspeed (default), megatron, deepspeed, fsdp, ..."), \
+             "whose software runs the plan (default: that of -c, else twinspeed; help lists all)"), \
       TWS_STRING("collectives", 0, "WORD", type, field.collectives,                                \
                  "rings (default), or nccl: the algorithm and protocol that NCCL would choose by size and ranks")
 

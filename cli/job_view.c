@@ -60,6 +60,19 @@ static void job_assumed_print(const tws_cli *cli, const tws_job *job) {
   tws_assumptions_print(cli, list, tws_job_assumed(job, list));
 }
 
+void tws_runtime_print(const tws_cli *cli, const tws_job *job) {
+  const tws_runtime *runtime = tws_profile_runtime(job->profile);
+  tws_text line = {0};
+  char bytes[32];
+  if (job->backend == TWS_BACKEND_HOST) return;
+  tws_text_add(&line, "%sRuntime%s  %s, %s: %s", tws_style(cli, TWS_BOLD), tws_style(cli, TWS_PLAIN_OUTPUT),
+               runtime->name, *job->runtime_why ? job->runtime_why : "as the job says", runtime->about);
+  if (runtime->attention != TWS_ATTENTION_AS_PROFILE && job->ranks > 0)
+    tws_text_add(&line, "; holds %s beside the plan and the context",
+                 tws_format_bytes(tws_job_software_bytes(job), bytes, sizeof bytes));
+  print_line_of(&line);
+}
+
 static void lacks_print(const tws_cli *cli, const tws_job *job) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
   const tws_features lacked = tws_job_lacks(job);
@@ -80,6 +93,7 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
   char count[32], bytes[32];
   tws_text line = {0};
   tws_job_remark(cli, job);
+  tws_runtime_print(cli, job);
   int64_t params = tws_network_params(n, 0);
   tws_text_add(&line, "%sModel%s    %s: %s parameters (%s", bold, plain, n->name, tws_thousands(params),
                tws_format_count((double)params, count, sizeof count));
@@ -103,14 +117,6 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
     tws_text_add(&line, " of %d %s with %s each", c->devices_per_node, tws_profile_name(job->profile),
                  tws_format_bytes(memory, bytes, sizeof bytes));
   print_line_of(&line);
-  if (job->backend != TWS_BACKEND_HOST) {
-    const tws_runtime *runtime = tws_profile_runtime(job->profile);
-    tws_text_add(&line, "%sRuntime%s  %s: %s", bold, plain, runtime->name, runtime->about);
-    if (runtime->attention != TWS_ATTENTION_AS_PROFILE)
-      tws_text_add(&line, "; holds %s beside the plan and the context",
-                   tws_format_bytes(tws_job_software_bytes(job), bytes, sizeof bytes));
-    print_line_of(&line);
-  }
   tws_text_add(&line, "%sJob%s      %d rank%s", bold, plain, job->ranks, job->ranks > 1 ? "s" : "");
   if (job->backend == TWS_BACKEND_HOST)
     tws_text_add(&line, " of %d thread%s", job->threads, job->threads > 1 ? "s" : "");
@@ -186,6 +192,7 @@ cJSON *tws_job_json(const tws_job *job) {
   cJSON_AddStringToObject(json, "cluster", job->cluster.name);
   cJSON_AddStringToObject(json, "profile", tws_profile_name(job->profile));
   cJSON_AddStringToObject(json, "runtime", tws_profile_runtime(job->profile)->name);
+  if (*job->runtime_why) cJSON_AddStringToObject(json, "runtime_reason", job->runtime_why);
   cJSON_AddNumberToObject(json, "runtime_bytes", tws_job_software_bytes(job));
   add_lacks(job, json);
   cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(job->profile));

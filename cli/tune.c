@@ -226,6 +226,7 @@ static tws_code open_session(const tws_cli *cli, options *o, session *s, tws_err
   if (!o->job.model)
     return tws_fail(err, TWS_USAGE, "give -m MODEL: a Hugging Face config.json or a built-in name such as gpt2",
                     "no model was given");
+  o->job.planned = o->validate == 0; /* what is trained is trained by this program's own engine */
   TWS_TRY(tws_job_open(&o->job, &s->job, err));
   TWS_TRY(read_words(o, s->job->config, err));
   TWS_TRY(read_word(o->tuner, "--tuner", tuners, 3, &tuner, err));
@@ -290,11 +291,12 @@ static tws_code print_result(void *user, const tws_tune_report *report, tws_erro
   }
   char params[32];
   tws_assumption assumed[TWS_ASSUMPTIONS];
+  tws_runtime_print(cli, s->job);
   tws_out("%s, %s parameters, on %s (%s)\n", s->job->network->name,
           tws_format_count((double)tws_network_params(s->job->network, 0), params, sizeof params), s->job->cluster.name,
           tws_profile_name(s->job->profile));
-  tws_out("runtime %s, %s, sequences of %s tokens\n", tws_profile_runtime(s->job->profile)->name,
-          tws_dtype_name(s->job->config->dtype), tws_thousands(tws_job_sequence(s->job)));
+  tws_out("%s, sequences of %s tokens\n", tws_dtype_name(s->job->config->dtype),
+          tws_thousands(tws_job_sequence(s->job)));
   tws_assumptions_print(cli, assumed, tws_tune_assumed(report->request, assumed));
   tws_out("\n");
   TWS_TRY(tws_tune_print(cli, result, report->request, (int)s->o->rows, err));
@@ -453,7 +455,7 @@ static const tws_option table[] = {
              "continue from the folder's records: what was run, bounded or planned is not again"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS,
+static const options defaults = {.job = TWS_JOB_SPEC_PLANNED,
                                  .results = TWS_TUNING_RESULTS,
                                  .memory = -1,
                                  .rounds = 2,

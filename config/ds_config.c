@@ -125,7 +125,25 @@ tws_code tws_config_load(const char *path, tws_config **out, tws_error *err) {
     json = NULL;
   }
   tws_free(text);
-  return code == TWS_OK ? create_from_json(json, out, err) : code;
+  if (code == TWS_OK) code = create_from_json(json, out, err);
+  if (code == TWS_OK) (*out)->format = TWS_FORMAT_DEEPSPEED;
+  return code;
+}
+
+/* DeepSpeed knows an "auto" of its own in these sections. */
+static int has_own_auto(const char *path) {
+  static const char *const sections[] = {"zero_optimization.zenflow.", "autotuning.", "expert_parallel.", "twinspeed."};
+  for (size_t i = 0; i < sizeof sections / sizeof *sections; i++)
+    if (strncmp(path, sections[i], strlen(sections[i])) == 0) return 1;
+  return 0;
+}
+
+tws_config_format tws_config_format_of(const tws_config *config) {
+  if (config->format != TWS_FORMAT_DEEPSPEED) return config->format;
+  for (size_t i = 0; i < tws_key_count; i++)
+    if (!has_own_auto(tws_keys[i].path) && tws_given_auto(tws_store_get(config->store, &tws_keys[i])))
+      return TWS_FORMAT_HUGGING_FACE;
+  return TWS_FORMAT_DEEPSPEED;
 }
 
 tws_code tws_config_from_json(const tws_json *json, tws_config **out, tws_error *err) {

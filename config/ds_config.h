@@ -25,6 +25,21 @@ typedef enum tws_matmul_dtype {
   TWS_MATMUL_COUNT
 } tws_matmul_dtype;
 const char *tws_matmul_dtype_name(tws_matmul_dtype dtype);
+/* Whose configuration a file is. */
+typedef enum tws_config_format {
+  TWS_FORMAT_NONE, /* there is no file */
+  TWS_FORMAT_DEEPSPEED,
+  TWS_FORMAT_HUGGING_FACE, /* a ds_config.json with "auto" for Hugging Face's Trainer */
+  TWS_FORMAT_MEGATRON,
+  TWS_FORMAT_BRIDGE,
+  TWS_FORMAT_TORCHTITAN,
+  TWS_FORMAT_ACCELERATE,
+  TWS_FORMAT_ACCELERATE_FSDP,
+  TWS_FORMAT_TRAINER,
+  TWS_FORMAT_AXOLOTL,
+  TWS_FORMAT_LLAMA_FACTORY,
+  TWS_FORMAT_COUNT
+} tws_config_format;
 typedef enum tws_recompute {
   TWS_RECOMPUTE_NONE,
   TWS_RECOMPUTE_SELECTIVE,
@@ -236,6 +251,7 @@ typedef struct tws_config {
   tws_monitor_section tensorboard, csv_monitor;
   tws_wandb_section wandb;
   tws_comet_section comet;
+  tws_config_format format; /* of the file that was loaded: tws_config_format_of() */
 } tws_config;
 
 /* Values that "auto" may be resolved from (specification 01 section 4). */
@@ -256,6 +272,9 @@ int tws_config_gives(const tws_config *config, const char *path);
 /* Has it been said that the model is of this type, or of another? "auto" says nothing; "bf16 off" only that it
  * is not. */
 int tws_config_says_dtype(const tws_config *config, tws_dtype dtype);
+
+/* Returns the format of the file that was loaded. DEEPSPEED is HUGGING_FACE where a value is "auto". */
+tws_config_format tws_config_format_of(const tws_config *config);
 
 /* Set one key by its dotted path from text, as a command-line override ("zero_optimization.stage" "3"); same
  * validation, the place is "command line". A bare word is a string; an object sets each of its members. The fields of

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "estimators/estimators.h"
+#include "job/runtime_choice.h"
 #include "job/spec.h"
 #include "job/variant.h"
 #include "plan/representatives.h"
@@ -28,7 +29,8 @@ typedef struct tws_job {
   /* No flag and no file says the type (the model's file, or float32, decides), the runtime or the length of a sequence
    * (job/assumed.h). */
   int assumed_dtype, assumed_runtime, assumed_sequence;
-  struct tws_job_parts *parts; /* what it owns */
+  char runtime_why[TWS_RUNTIME_WHY]; /* why it has its runtime; empty: a caller assembled the job */
+  struct tws_job_parts *parts;       /* what it owns */
 } tws_job;
 
 /* Loads, validates and resolves. TWS_USAGE without a model, TWS_INVALID for files, keys and more ranks than devices. */

@@ -58,7 +58,7 @@ START_TEST(families_have_what_their_software_has) {
 }
 END_TEST
 
-/* A row that the table does not name takes the family of what its figures say. */
+/* A row that the table does not name takes the family that its figures mean. */
 START_TEST(unknown_rows_have_a_family) {
   const tws_runtime engine = {.name = "unheard-of", .copies_buckets = 1},
                     blocks = {.name = "unheard-of", .by_block = 1};
