@@ -7,6 +7,7 @@
 #include "base/system.h"
 #include "base/units.h"
 #include "config/autotuning.h"
+#include "job/features.h"
 #include "launch/launch.h"
 
 /* ---- what is not said ---- */
@@ -60,12 +61,10 @@ static tws_code take_batch(tws_tuning *t, tws_error *err) {
 
 /* A configuration that offloads, and no list of places: it may fit without, and be faster. */
 static void try_without_offload(tws_tune_request *search) {
-  const tws_zero_config *z = &search->job->config->zero;
+  const tws_config *config = search->job->config;
   tws_tune_space *space = &search->space;
   if (space->offload_count || search->job->backend == TWS_BACKEND_HOST) return;
-  if ((!z->offload_optimizer && !z->offload_param) || search->job->config->zenflow.on ||
-      search->job->config->delayed_update || tws_tune_is_deepspeeds(search))
-    return;
+  if (!tws_config_offloads(config) || tws_config_updates_late(config) || tws_tune_is_deepspeeds(search)) return;
   space->offload[space->offload_count++] = 0; /* the configuration's */
   space->offload[space->offload_count++] = 1; /* none */
   space->offload_unsaid = 1;

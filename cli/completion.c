@@ -33,6 +33,7 @@ static void add_choices(const tws_option *row, tws_text *words) {
                {"device", "host cuda"},
                {"launcher", "local mpirun ssh srun pdsh openmpi mpich impi mvapich slurm"},
                {"compat", "deepspeed deepspeed-0.3"},
+               {"export", "deepspeed megatron torchtitan accelerate megatron-bridge"},
                {"stage", "0 1 2 3"},
                {"recomputes", "none selective full operations"},
                {"stages", "0 1 2 3"},

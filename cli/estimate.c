@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "cli/deepspeed_view.h"
+#include "cli/export_view.h"
 #include "cli/fit_view.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
@@ -21,6 +22,7 @@ typedef struct options {
   int zero2, zero3, fit, no_tight, force;
   double total_params, largest_layer_params, factor, within, tokens_per_second;
   int64_t gpus_per_node, nodes;
+  const char *export_as;
   const char *compat, *safetensors, *ledger_csv, *csv;
   tws_option_lists sweep;
 } options;
@@ -373,8 +375,8 @@ static tws_code run_sweep(const tws_cli *cli, const options *o, tws_error *err) 
 
 static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   const options *o = raw;
-  (void)argc;
-  (void)argv;
+  const char *exported;
+  TWS_TRY(tws_export_file(o->export_as, argc, argv, o->force, &exported, err));
   if (o->compat && strcmp(o->compat, "deepspeed") != 0 && !is_03(o))
     return tws_fail(err, TWS_USAGE, "use deepspeed or deepspeed-0.3", "--compat: unknown program \"%.40s\"", o->compat);
   const int fits = o->fit || o->within > 0 || o->tokens_per_second > 0;
@@ -394,6 +396,7 @@ static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws
   tws_job_remarks(cli, o->job.model, job);
   tws_code code = tws_job_choose_program(job, o->program, err);
   if (code == TWS_OK) code = estimate_job(cli, o, job, err);
+  if (code == TWS_OK && exported) code = tws_export_write(cli, job, o->export_as, exported, err);
   tws_job_destroy(job);
   return code;
 }
@@ -405,6 +408,7 @@ static const tws_option table[] = {
     TWS_STRING("ledger-csv", 0, "FILE", options, ledger_csv, "bytes alive after each operation, by category, as CSV"),
     TWS_STRING("csv", 0, "FILE", options, csv,
                "a row for each job, with lists for each combination (\"-\": on stdout)"),
+    TWS_EXPORT_OPTION(options),
     TWS_FORCE_OPTION(options),
     TWS_FLAG("no-tight", 0, options, no_tight, "exit status 1 where the fit is tight"),
     TWS_FLAG("fit", 0, options, fit, "how many GPUs it takes, of which kind (--cluster A,B: of these), how set up"),
@@ -457,6 +461,7 @@ const tws_verb tws_verb_estimate = {
     .options_bytes = sizeof(options),
     .swept = tws_listed_options,
     .sweep_offset = offsetof(options, sweep),
+    .arguments_max = 1, /* --export FORMAT FILE */
     .defaults = &defaults,
     .run = run_estimate,
 };

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "autotune/tuning.h"
 #include "base/units.h"
+#include "cli/export_view.h"
 #include "cli/faults_view.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
@@ -18,6 +19,7 @@
 typedef struct options {
   tws_job_spec job;
   const char *stages, *micro_batches, *accumulations, *recomputes, *ranks, *threads, *tuner, *fidelity, *results, *data;
+  const char *export_as, *exported;
   const char *experiments, *objective, *sweep, *csv;
   const char *overlaps, *offloads, *buckets, *prefetch, *persistence, *live;
   const char *axes, *pipeline, *tensor, *sequence, *schedules, *sequence_parallel, *experts, *capacities;
@@ -329,14 +331,20 @@ static tws_code tell(void *user, const tws_tune_report *report, tws_error *err) 
   const session *s = user;
   const char *csv = s->o->csv;
   if (csv) TWS_TRY(tws_tune_csv_write(csv, report->result, report->request, err));
-  return csv && strcmp(csv, "-") == 0 ? TWS_OK : print_result(user, report, err);
+  if (!csv || strcmp(csv, "-") != 0) TWS_TRY(print_result(user, report, err));
+  const tws_variant *best = s->o->exported ? tws_tune_best(report, NULL) : NULL;
+  tws_job *winner;
+  if (!best) return TWS_OK;
+  TWS_TRY(tws_job_derive(s->job, best, &winner, err));
+  const tws_code code = tws_export_write(s->cli, winner, s->o->export_as, s->o->exported, err);
+  tws_job_destroy(winner);
+  return code;
 }
 
 static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   static const char *const none[] = {NULL}; /* the tuner knows the results of an earlier search */
-  const options *o = raw;
-  (void)argc;
-  (void)argv;
+  options *o = raw;
+  TWS_TRY(tws_export_file(o->export_as, argc, argv, o->force, &o->exported, err));
   const int prints = o->csv && strcmp(o->csv, "-") == 0;
   const tws_output outputs[] = {{"--results", o->results, none}, {"--csv", prints ? NULL : o->csv, NULL}};
   const tws_inputs inputs = tws_inputs_of_job(&o->job);
@@ -425,6 +433,7 @@ static const tws_option table[] = {
     TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "analytic (default), flow, message or simgrid"),
     TWS_FLAG("no-simulation", 0, options, no_simulation, "let the longest path decide alone"),
     TWS_STRING("results", 'o', "DIR", options, results, "where experiments are written (default autotuning_results)"),
+    TWS_EXPORT_OPTION(options),
     TWS_FLAG("force", 0, options, force, "overwrite the results of an earlier search"),
     TWS_STRING("csv", 0, "FILE", options, csv, "all points that were planned, best first, as CSV (\"-\": on stdout)"),
     TWS_INTEGER("rows", 0, "N", options, rows, 1, 100000, "rows of the table (default 10)"),
@@ -485,4 +494,5 @@ const tws_verb tws_verb_tune = {
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,
+    .arguments_max = 1, /* --export FORMAT FILE */
     .run = run_tune};

@@ -247,6 +247,10 @@ tws_features tws_config_features(const tws_config *c) {
   return used | bit_if(tws_config_frozen_type(c) != TWS_QUANTIZATION_NONE, TWS_FEATURE_QUANTIZED_FROZEN);
 }
 
+int tws_config_updates_late(const tws_config *c) {
+  return c->zenflow.on || c->delayed_update;
+}
+
 tws_features tws_job_lacks(const tws_job *job) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
   return tws_config_features(job->config) & ~tws_runtime_features(runtime, job->backend);

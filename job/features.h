@@ -33,6 +33,8 @@ tws_features tws_runtime_features(const tws_runtime *runtime, tws_backend_kind b
 tws_features tws_config_features(const tws_config *config);
 /* Returns the features that a variant of an open job's configuration uses, of those that searches vary. */
 tws_features tws_variant_features(const tws_config *config, const tws_variant *variant);
+/* Returns 1 if the configuration has updates that overlap with other steps, which need an offloaded optimizer. */
+int tws_config_updates_late(const tws_config *config);
 /* Returns the features that the job uses and its runtime cannot run. */
 tws_features tws_job_lacks(const tws_job *job);
 /* For each that is lacked "has no WORDS (give REMEDY)", with semicolons between them. */
