@@ -275,6 +275,8 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
   if (o->compat) TWS_TRY(tws_deepspeed_compare(job, &ledger, o->factor, is_03(o), &compared, err));
   const tws_own_engine own = tws_own_engine_find(job, &o->job, o->program);
   tws_other_runtime others[TWS_OTHER_RUNTIMES];
+  tws_advice advice[TWS_ADVICES];
+  const int advised = tws_advice_find(&o->job, job, estimate, fit.fits, plan->op_count, advice);
   const int other_count = tws_other_runtimes(job, &o->job, o->program, others);
   if (cli->json) {
     cJSON *root = tws_job_json(job);
@@ -283,6 +285,7 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
     cJSON_AddItemToObject(root, "verdict", tws_fit_json(&fit));
     cJSON_AddItemToObject(root, "time", time_json(&e));
     tws_own_engine_json(&own, root);
+    tws_advice_json(advice, advised, root);
     tws_other_runtimes_json(others, other_count, root);
     cJSON_AddItemToObject(root, "stages", tws_stages_json(stages, tws_job_stages(job)));
     cJSON_AddItemToObject(root, "evidence", tws_evidence_json(&evidence));
@@ -300,6 +303,7 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
     print_time(cli, job, &e);
     tws_own_engine_print(&own, e.step_s, fit.device_need);
     tws_other_runtimes_print(others, other_count);
+    tws_advice_print(cli, advice, advised);
     tws_evidence_print(cli, &evidence);
   }
   if (o->ledger_csv) {
