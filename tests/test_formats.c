@@ -348,6 +348,45 @@ START_TEST(jobs_are_exported) {
 }
 END_TEST
 
+/* docs/recipes.md has a row for each setting, with the formats that hold it. */
+START_TEST(the_page_says_what_files_hold) {
+  static const char *const samples[TWS_SETTING_COUNT] = {[TWS_SETTING_STAGE] = "3",
+                                                         [TWS_SETTING_TYPE] = "bf16",
+                                                         [TWS_SETTING_SCHEDULE] = "1f1b",
+                                                         [TWS_SETTING_TOKENS] = "true",
+                                                         [TWS_SETTING_TENSOR_OVERLAP] = "true",
+                                                         [TWS_SETTING_ALGORITHM] = "ring",
+                                                         [TWS_SETTING_RECOMPUTE] = "full",
+                                                         [TWS_SETTING_OPTIMIZER_PLACE] = "cpu",
+                                                         [TWS_SETTING_PARAMETER_PLACE] = "cpu",
+                                                         [TWS_SETTING_OVERLAP] = "true",
+                                                         [TWS_SETTING_MATMUL] = "fp8",
+                                                         [TWS_SETTING_OPTIMIZER] = "AdamW",
+                                                         [TWS_SETTING_BETAS] = "[0.9,0.95]",
+                                                         [TWS_SETTING_FROZEN] = "nf4",
+                                                         [TWS_SETTING_TARGETS] = "all-linear",
+                                                         [TWS_SETTING_QUANTIZED_WEIGHTS] = "true",
+                                                         [TWS_SETTING_QUANTIZED_GRADIENTS] = "true"};
+  tws_settings settings = {0};
+  const int file = open(TWS_SOURCE_DIR "/docs/recipes.md", O_RDONLY);
+  ck_assert_int_ge(file, 0);
+  char *page = command_slurp(file);
+  for (int i = 0; i < TWS_SETTING_COUNT; i++)
+    tws_setting_put(&settings, (tws_setting)i, "%s", samples[i] ? samples[i] : "2");
+  for (int i = 0; i < TWS_SETTING_COUNT; i++) {
+    char row[256];
+    int n = snprintf(row, sizeof row, "\n| %s |", tws_setting_words((tws_setting)i));
+    if (i == TWS_SETTING_RANKS) continue;
+    for (size_t f = 0; f < sizeof formats / sizeof *formats; f++)
+      n += snprintf(row + n, sizeof row - (size_t)n, " %s |",
+                    tws_format_holds(formats[f].format, &settings, (tws_setting)i) ? "yes" : "");
+    snprintf(row + n, sizeof row - (size_t)n, "\n");
+    ck_assert_msg(strstr(page, row) != NULL, "docs/recipes.md has no row%s", row);
+  }
+  free(page);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("formats");
   TCase *tcase = tcase_create("formats");
@@ -357,6 +396,7 @@ int main(void) {
   tcase_add_test(tcase, files_of_others_are_read);
   tcase_add_test(tcase, bad_files_have_a_place);
   tcase_add_test(tcase, rules_refuse);
+  tcase_add_test(tcase, the_page_says_what_files_hold);
   tcase_add_test(tcase, jobs_are_exported);
   suite_add_tcase(suite, tcase);
   return run_suite(suite);
